@@ -19,7 +19,7 @@ pub enum Domain {
     /// The memory, and the caches of the processors: eADR. The kernel's word is `cpu_cache`.
     CpuCaches,
     /// The memory and its controller, without the caches: ADR. The kernel's word is
-    /// `memory_controller`. Persistent CXL memory is reported as this one.
+    /// `memory_controller`. Persistent CXL memory is reported as `MemoryController`.
     MemoryController,
     /// virtio-pmem, or POWER's memory with `ibm,hcall-flush-required`: the hypervisor makes data
     /// durable on request. No RDMA operation makes such a request, so no flush is durable.
@@ -43,8 +43,8 @@ impl fmt::Display for Domain {
 /// Declares whether an adapter's writes go into the caches of its host's processors. DDIO is
 /// Intel's name, and other vendors have the same feature.
 ///
-/// No program can read this setting. It is the operator's word, and it holds for the root port of
-/// one adapter or for the whole host.
+/// No program can read this setting. The operator declares it. The setting holds for the root port
+/// of one adapter or for the whole host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ddio {
     /// Writes go into the caches: the usual setting.

@@ -1,7 +1,7 @@
 //! Persistent memory, mapped and made durable.
 //!
-//! This module is not a part of librpma; librpma's examples use libpmem for it. A program needs it
-//! to offer persistent memory to a remote host, and to make data that was stored there durable.
+//! librpma has no such module: its examples use libpmem. A program needs this module to offer
+//! persistent memory to a remote host, and to make data that was stored in this memory durable.
 //! [`PmemMap`] maps a device-DAX device, a file on a DAX file system or any other file, and reports
 //! its kind ([`PmemKind`]). Its [`persist`](PmemMap::persist) uses the method of that kind:
 //!
@@ -11,9 +11,9 @@
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
 //!
-//! For the first two this needs a platform with ADR, which machines with persistent memory have.
-//! When the power fails, such a platform still writes out the data that its memory controller has
-//! accepted.
+//! For this, `DeviceDax` and `FsDax` need a platform with ADR. Machines with persistent memory have
+//! it. When the power fails, such a platform still writes out the data that its memory controller
+//! has accepted.
 //!
 //! The kernel presents some volatile memory as persistent: `memmap=`, and device-DAX devices of
 //! the drivers `dax_hmem` and `cxl`, which may be of DRAM. Such memory loses its data, although
@@ -24,7 +24,7 @@
 //!
 //! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without `MAP_SYNC`, data can be
 //! safe while the file system's metadata for it is not on the disk yet. So a DAX file without
-//! `MAP_SYNC` is a `File`, and `msync` makes both durable.
+//! `MAP_SYNC` is a `File`, and `msync` makes both the data and the metadata durable.
 //!
 //! # What can be registered
 //!
@@ -43,7 +43,8 @@
 //! # Teardown
 //!
 //! A map, with its parts and their persisters, owns only its mapping: the descriptor is closed once
-//! the memory is mapped. Dropping the last of them unmaps. It makes no data durable.
+//! the memory is mapped. Dropping the last of them unmaps the memory. Dropping makes no data
+//! durable.
 //!
 //! # Sources
 //!
@@ -172,9 +173,9 @@ impl PmemMap {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open). [`Error::InvalidArgument`] also if the range is empty or not
-    /// inside the device or file, or not aligned: the text has the alignment and the nearest
-    /// ranges that are.
+    /// As [`open`](Self::open). [`Error::InvalidArgument`] also if the range is empty or not inside
+    /// the device or file, or not aligned. The text has the alignment and the nearest aligned
+    /// ranges.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn open_range(path: impl AsRef<Path>, range: impl RangeBounds<u64>) -> Result<Self> {
@@ -197,8 +198,8 @@ impl PmemMap {
         }
     }
 
-    /// Returns a part of the map as a map of its own, with offsets from 0. It keeps the memory
-    /// mapped.
+    /// Returns a part of the map as a map of its own, with offsets from 0. The part keeps the
+    /// memory mapped.
     ///
     /// Each part can be registered as a region, so that each client has an access key (rkey) of its
     /// own. An adapter checks each access, so the access key gives no access to bytes outside its
@@ -250,8 +251,8 @@ impl PmemMap {
         self.len() == 0
     }
 
-    /// Returns a pointer to the first byte. It is page-aligned. That of a [`part`](Self::part) may
-    /// have any alignment.
+    /// Returns a pointer to the first byte. The pointer of a whole map is page-aligned. The pointer
+    /// of a [`part`](Self::part) may have any alignment.
     ///
     /// The memory stays mapped there until the map is dropped, even if the map itself is moved.
     /// Making a reference from this pointer is hardly ever sound: [`PmemMap`] has the reason.
@@ -263,9 +264,9 @@ impl PmemMap {
     /// Makes the stores to `range` (byte offsets) durable; the [module](self) lists the failures
     /// that they survive.
     ///
-    /// It covers stores of this thread, and stores of other threads that happened before this call.
-    /// It also covers writes of devices that have reached the memory or a cache of this machine.
-    /// For a [`File`](PmemKind::File), only [`Persister::persist`] and
+    /// This call covers stores of this thread, and stores of other threads that happened before the
+    /// call. It also covers writes of devices that have reached the memory or a cache of this
+    /// machine. For a [`File`](PmemKind::File), only [`Persister::persist`] and
     /// [`Mr::persist`](crate::Mr::persist) cover the writes of devices. An empty range is only a
     /// fence.
     ///
@@ -298,8 +299,8 @@ impl PmemMap {
         self.part.mapping.read_at(offset, dst)
     }
 
-    /// Writes `src` to the bytes from `offset` on, and to no others. They are durable only after
-    /// [`persist`](Self::persist).
+    /// Writes `src` to the bytes from `offset` on, and to no others. The bytes are durable only
+    /// after [`persist`](Self::persist).
     ///
     /// # Errors
     ///
@@ -311,7 +312,7 @@ impl PmemMap {
         self.part.mapping.write_at(offset, src)
     }
 
-    /// Loads the 8 bytes at `offset` at once, in host byte order.
+    /// Loads the 8 bytes at `offset` atomically, in host byte order.
     ///
     /// The load acquires, as [`Mr::load_u64`](crate::Mr::load_u64), with the same limits for a
     /// peer's writes.
@@ -327,12 +328,12 @@ impl PmemMap {
         self.part.mapping.load_u64(place)
     }
 
-    /// Stores 8 bytes at `offset` at once, in host byte order, after everything that this thread
-    /// stored before (it releases).
+    /// Stores 8 bytes at `offset` atomically, in host byte order. The store releases: it comes
+    /// after all earlier stores of this thread.
     ///
-    /// After a loss of power the old value is there, or the new one, and no mixture. The new one
-    /// is durable only after [`persist`](Self::persist). Use this to store a pointer to data that
-    /// is already persistent.
+    /// After a loss of power the memory has the old value or the new one, and no mixture. The new
+    /// value is durable only after [`persist`](Self::persist). Use this to store a pointer to data
+    /// that is already persistent.
     ///
     /// # Errors
     ///

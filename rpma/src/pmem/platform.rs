@@ -25,8 +25,8 @@ const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
-/// It is a hint, and it names its source. The kernel repeats the firmware, and neither has
-/// information about the path from an adapter to the memory: see [`Ddio`](super::Ddio).
+/// The report is a hint, and names its source. The kernel repeats the words of the firmware.
+/// Neither has information about the path from an adapter to the memory: see [`Ddio`](super::Ddio).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     domain: Domain,
@@ -35,7 +35,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Reads the persistence domain of a map's memory, and its count of unsafe shutdowns.
+    /// Reads the persistence domain of a map's memory, and the memory's count of unsafe shutdowns.
     ///
     /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
     /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
@@ -76,8 +76,8 @@ impl Platform {
     }
 
     /// Returns the number of shutdowns after which the memory's modules could not guarantee their
-    /// data, as read by [`detect`](Self::detect). For interleaved modules it is their sum, as in
-    /// PMDK.
+    /// data, as read by [`detect`](Self::detect). For interleaved modules this is the sum over the
+    /// modules, as in PMDK.
     ///
     /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so
     /// its 0 is `None` as well.

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 /// # Waits
 ///
 /// The first round begins at once, or after the wait of
-/// [`Reconnect::begin`](super::Reconnect::begin). The wait after it is the first wait, and each
-/// later one is twice as long as the one before, up to the longest wait. By default these are 50,
-/// 100, 200, 400, 800, 1600 and 3200 ms, and from then on 5 s.
+/// [`Reconnect::begin`](super::Reconnect::begin). The wait after the first round is the first wait.
+/// Each later wait is twice as long as the one before, up to the longest wait. By default the waits
+/// are 50, 100, 200, 400, 800, 1600 and 3200 ms, and from then on 5 s.
 ///
 /// Each wait is shortened at random, to a time between half of it and all of it. So clients that
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
@@ -68,8 +68,8 @@ impl ReconnectCfg {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the first one is shorter than 1 ms, or longer than the longest
-    /// one.
+    /// [`Error::InvalidArgument`] if the first wait is shorter than 1 ms, or longer than the
+    /// longest wait.
     pub fn set_waits(&mut self, first: Duration, longest: Duration) -> Result<&mut Self> {
         if first < Duration::from_millis(1) || first > longest {
             return Err(Error::invalid(format!(

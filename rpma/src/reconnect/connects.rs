@@ -10,8 +10,8 @@ use crate::offer::Offer;
 
 /// How a request becomes a connection: the last steps of each try.
 ///
-/// [`ToConn`] and [`ToWriter`] are ready-made. A program has one of its own if it posts receives
-/// before it connects, or sends private data that is no [`Offer`].
+/// [`ToConn`] and [`ToWriter`] are ready-made. A program implements `Connects` itself if it posts
+/// receives before it connects, or sends private data that is no [`Offer`].
 pub trait Connects {
     /// A connection that is asked for.
     type Asked;
@@ -28,7 +28,7 @@ pub trait Connects {
         Ok(cfg.clone())
     }
 
-    /// Asks the server for the connection. It does not wait.
+    /// Asks the server for the connection. This call does not wait.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Connects for ToConn {
 /// Makes a [`Writer`].
 ///
 /// With [`Method::Server`](crate::commit::Method::Server) a writer has registered memory for its
-/// messages. The next writer uses it again if the one before was dropped.
+/// messages. The next writer uses this memory again if the writer before was dropped.
 #[derive(Debug)]
 pub struct ToWriter {
     cfg: WriterCfg,

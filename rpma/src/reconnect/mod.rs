@@ -73,7 +73,7 @@ const LOOK_UP: &str = "getaddrinfo";
 
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///
-/// It registers no memory. Regions of the `Peer` stay registered, and work with each new
+/// A `Reconnect` registers no memory. Regions of the `Peer` stay registered, and work with each new
 /// connection.
 ///
 /// # Before it connects
@@ -254,7 +254,7 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if it is too long. The offer stays unchanged then.
+    /// [`Error::InvalidArgument`] if the new offer is too long. Then the offer stays unchanged.
     pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
         offer.encode(Offer::CONNECT)?;
         self.offer = offer;
@@ -281,7 +281,7 @@ impl<C: Connects> Reconnect<C> {
         self.counts
     }
 
-    /// Connects. It waits for at most [`ReconnectCfg::set_limit`]. The look-up of a host name may
+    /// Connects, and waits for at most [`ReconnectCfg::set_limit`]. The look-up of a host name may
     /// take longer.
     ///
     /// # Errors
@@ -313,9 +313,9 @@ impl<C: Connects> Reconnect<C> {
     /// * The last connection was established.
     /// * The last reconnect gave up for a reason other than its limit.
     ///
-    /// Then a wait comes first, as after a failed round. It takes at most half of the limit. So a
-    /// server that accepts and fails, or that refuses, is not asked more often than one that is
-    /// down. After [`set_offer`](Self::set_offer) the first try is due at once.
+    /// Then a wait comes first, as after a failed round. The wait takes at most half of the limit.
+    /// So a server that accepts and fails, or that refuses, is not asked more often than one that
+    /// is down. After [`set_offer`](Self::set_offer) the first try is due at once.
     ///
     /// # Errors
     ///
@@ -350,12 +350,13 @@ impl<C: Connects> Reconnect<C> {
         Ok(())
     }
 
-    /// Goes on as far as it can without waiting. Returns the connection, or `None` if it has no
-    /// work before the descriptor is readable or the [deadline](Self::deadline) has passed.
+    /// Goes on as far as possible without waiting. Returns the connection when it is established.
+    /// `None` means that there is no work before the descriptor is readable or the
+    /// [deadline](Self::deadline) has passed.
     ///
     /// # Errors
     ///
-    /// [`GaveUp`]: the reconnect has ended. The same if no reconnect is under way.
+    /// [`GaveUp`] if the reconnect has ended, or if no reconnect is under way.
     pub fn advance(&mut self) -> Result<Option<C::Connected>, GaveUp> {
         let Some(UnderWay { mut step, mut all }) = self.under_way.take() else {
             return Err(GaveUp::error(Error::invalid(
@@ -401,8 +402,8 @@ impl<C: Connects> Reconnect<C> {
         of_step.earlier(all.deadline).instant()
     }
 
-    /// Gives up a reconnect that is under way, if there is one. The server may have accepted the
-    /// connection in the meantime, and then learns of its end.
+    /// Gives up a reconnect that is under way, if there is one. If the server has accepted the
+    /// connection in the meantime, it sees the connection end.
     pub fn cancel(&mut self) {
         self.under_way = None;
     }

@@ -19,8 +19,8 @@ type Shared = Mutex<Option<Request>>;
 /// [`Server::refuse`](super::Server::refuse), at once or later. Until then it may keep the `Asked`,
 /// even in another thread.
 ///
-/// Dropping it rejects the request: the client may try again. Until an admission, the server cuts
-/// off no connection and writes nothing.
+/// Dropping the `Asked` rejects the request: the client may try again. Until an admission, the
+/// server cuts off no connection and writes nothing.
 #[must_use = "dropping it rejects the request"]
 pub struct Asked {
     request: Arc<Shared>,
@@ -52,8 +52,8 @@ impl Asked {
     }
 
     /// Returns the identity that the directory kept for the key when the client asked. It is `None`
-    /// for a new key. It is the client's own identity for a writer that comes back, and has a lower
-    /// epoch for a writer that takes over.
+    /// for a new key. If the writer comes back, this is the client's own identity. If the writer
+    /// takes over, this identity has a lower epoch.
     #[must_use]
     pub fn kept(&self) -> Option<Identity> {
         self.kept

@@ -55,10 +55,11 @@ impl ServerCfg {
 
     /// Serves the server's method with these limits: the server answers the requests of clients
     /// that named [`Method::Server`](crate::commit::Method::Server). `None`, the default, refuses
-    /// them.
+    /// these clients.
     ///
-    /// Leave it out if the processor makes nothing durable on this platform
-    /// ([`PeerCfg::get_processor_persists`]): [`Server::new`](super::Server::new) refuses it then.
+    /// Set no limits if the processor makes nothing durable on this platform
+    /// ([`PeerCfg::get_processor_persists`]): [`Server::new`](super::Server::new) refuses such
+    /// settings.
     pub fn set_commits(&mut self, limits: Option<Limits>) -> &mut Self {
         self.commits = limits;
         self

@@ -1,9 +1,10 @@
 //! Serving clients by their keys: [`Server`] and its [`Directory`].
 //!
 //! Each client has a key, and each key has memory of its own on the server. At most one connection
-//! writes to it. A client that dies comes back, perhaps while its old connection still looks alive,
-//! and another process may take its place. A server must not accept the new writer while writes of
-//! the old one can still land. It must also know the last writer after its own restart.
+//! writes to this memory. A client that dies may come back while its old connection still looks
+//! alive. Another process may also take the client's place. A server must not accept the new writer
+//! while writes of the old one can still land. It must also know the last writer after its own
+//! restart.
 //!
 //! A client sends its [`Identity`] with its [`Offer`]. The server's directory keeps the last
 //! identity of each key. The server compares the client's identity with the kept one:
@@ -63,7 +64,7 @@
 //! Some servers answer by themselves: their keys have memory of different lengths, or they decide
 //! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each
 //! [`Served::Asks`] it calls [`Server::admit`] with them as a [`Part`], or [`Server::refuse`] with
-//! words. Errors of both concern this client alone, and the server goes on.
+//! words. Errors of both calls concern this client alone, and the server goes on.
 //!
 //! If a connection could not be cut off, a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
 //! client is refused with [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the
@@ -145,14 +146,14 @@ pub struct Part<'a> {
 
 /// Serves clients by their keys, on one thread.
 ///
-/// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
-/// answers [`Served::Asks`]: [`answer`](Self::answer) does it. With [`ServerCfg::set_commits`],
-/// [`next`](Self::next) also serves the requests of
+/// A server owns its endpoint and the connections. A program calls [`next`](Self::next) in a loop,
+/// and passes each result to [`answer`](Self::answer), which answers [`Served::Asks`]. With
+/// [`ServerCfg::set_commits`], [`next`](Self::next) also serves the requests of
 /// [`Method::Server`](crate::commit::Method::Server).
 ///
-/// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]), and so does an
-/// admission that replaces one. On soft-RoCE it may take some seconds if the client's host is gone,
-/// and other clients wait for that long.
+/// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]). So does an
+/// admission that replaces a client. On soft-RoCE both may take some seconds if the client's host
+/// is gone. Other clients wait for that long.
 ///
 /// A broken request, too many requests, a program that does not answer, or a lack of file
 /// descriptors has no effect on other clients. The server refuses the request in each of these
@@ -446,9 +447,9 @@ impl Server {
     /// Deregisters the region of a key that has no connection, returns its memory, and forgets the
     /// part. The next admission brings another one.
     ///
-    /// This is the remedy if a connection could not be cut off: no write of it lands after this
-    /// returned `Ok`. Register the memory again with another [`Peer`]: the old queue pair can still
-    /// reach regions of its own `Peer`. [`answer`](Self::answer) does both.
+    /// This is the remedy if a connection could not be cut off: no write of that connection lands
+    /// after this call has returned `Ok`. Register the memory again with another [`Peer`]: the old
+    /// queue pair can still reach regions of its own `Peer`. [`answer`](Self::answer) does both.
     ///
     /// # Errors
     ///
@@ -475,7 +476,7 @@ impl Server {
         self.wait.conn(client.0)
     }
 
-    /// Returns the identity of a client. `None` if it is gone.
+    /// Returns the identity of a client. `None` if the client is gone.
     #[must_use]
     pub fn identity(&self, client: Client) -> Option<Identity> {
         self.directory.get(self.keys.key_of(client)?)

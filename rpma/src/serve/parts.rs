@@ -86,7 +86,8 @@ impl Parts {
     /// Returns the part of a key. `None` if there is no such key, or if its memory could not be
     /// registered again ([`Server::answer`]).
     ///
-    /// Do not keep a clone of its `Arc`: [`Server::answer`] cannot deregister the region then.
+    /// Do not keep a clone of the part's `Arc`: [`Server::answer`] cannot deregister the region
+    /// then.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Part<'_>> {
         let Kept { peer, region } = self.by_key.get(index(key)?)?.as_ref()?;
@@ -114,7 +115,7 @@ fn index(key: u64) -> Option<usize> {
 
 impl Server {
     /// Handles one result of [`next`](Self::next): answers a client's request with these parts, and
-    /// returns every other result. It is the body of a server's loop.
+    /// returns every other result. This call is the body of a server's loop.
     ///
     /// | from [`next`](Self::next) | this does | this returns |
     /// |---|---|---|
@@ -130,9 +131,9 @@ impl Server {
     /// well.
     ///
     /// If a connection could not be cut off, its writes may still land, and no client of its key is
-    /// admitted. Then this deregisters the key's memory ([`release`](Self::release)), and registers
-    /// it with another [`Peer`]. It also does so after an admission that failed and left its queue
-    /// pair. The next client of the key is admitted.
+    /// admitted. Then this call deregisters the key's memory ([`release`](Self::release)), and
+    /// registers it with another [`Peer`]. It also does so if an admission failed and its queue
+    /// pair could not be destroyed. The next client of the key is admitted.
     ///
     /// # Errors
     ///

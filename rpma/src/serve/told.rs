@@ -27,8 +27,8 @@ pub enum Served {
     /// The server refused a request by itself, or [`Server::answer`](super::Server::answer) did.
     Refused(Refused),
     /// The endpoint could not take a request, or failed
-    /// ([`Happened::Failed`](crate::wait::Happened::Failed)). It goes on after a rest of 100 ms.
-    /// With `ENODEV` its device is gone: drop the server.
+    /// ([`Happened::Failed`](crate::wait::Happened::Failed)). The endpoint goes on after a rest of
+    /// 100 ms. With `ENODEV` its device is gone: drop the server.
     Failed(Error),
     /// An event of the device of this name.
     Device(Box<str>, DeviceEventKind),
@@ -42,7 +42,7 @@ pub enum Served {
 pub struct Gone {
     /// The client, whose name is never used again.
     pub client: Client,
-    /// Its key, epoch and instance.
+    /// The client's key, epoch and instance.
     pub identity: Identity,
     /// Why the server ended the connection.
     pub reason: Reason,
@@ -51,8 +51,9 @@ pub struct Gone {
     /// The completions of the program's operations that were not returned yet. The outcome of an
     /// operation without a completion is unknown.
     pub completions: Vec<Wc>,
-    /// Why the connection was not cut off: writes of the client may still land. The server refuses
-    /// the key until its region is deregistered ([`Server::release`](super::Server::release)).
+    /// `Some` if the connection could not be cut off, with the reason. Then writes of the client
+    /// may still land. The server refuses the key until its region is deregistered
+    /// ([`Server::release`](super::Server::release)).
     pub not_cut_off: Option<Error>,
 }
 
@@ -71,8 +72,8 @@ impl fmt::Display for Gone {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The connection manager reported its end, or the keep-alive found that the client is gone
-    /// ([`ConnEvent::Lost`]; [`Gone::failure`] has the reason).
+    /// The connection manager reported the connection's end, or the keep-alive found that the
+    /// client is gone ([`ConnEvent::Lost`]; [`Gone::failure`] has the reason).
     Ended(ConnEvent),
     /// The connection, or a verb of it, failed.
     Failed(Error),
@@ -80,9 +81,9 @@ pub enum Reason {
     Replaced,
     /// A request by the server's method was broken, or outside of the client's memory or limits.
     Misused(Error),
-    /// It was not established in time.
+    /// The connection was not established in time.
     NotEstablished,
-    /// The program cut it off.
+    /// The program cut off the client.
     CutOff,
 }
 

@@ -31,8 +31,8 @@ use crate::verbs::{Place, Wc};
 /// Writes the same records to several replicas, and learns which of them have each record.
 ///
 /// Every replica is a [`Writer`], with a region of its own. A program writes a record into the
-/// set's memory, and commits it at the same offset of all regions. It then waits until `k` of them
-/// have it.
+/// set's memory, and commits it at the same offset of all regions. It then waits until `k` replicas
+/// have the record.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -63,9 +63,9 @@ use crate::verbs::{Place, Wc};
 /// # Source memory
 ///
 /// The bytes of a commit are free when this host's device no longer reads them for any replica. A
-/// replica that is slow or frozen holds them: commits go on until the ring is full, and
-/// [`Refused::RingFull`] then names it. [`set_aside`](Self::set_aside) takes it out of the set,
-/// and needs no answer from it.
+/// replica that is slow or frozen holds these bytes. Commits go on until the ring is full. Then
+/// [`Refused::RingFull`] names the replica. [`set_aside`](Self::set_aside) takes the replica out of
+/// the set, and needs no answer from it.
 ///
 /// # Event loops
 ///
@@ -85,7 +85,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// The most replicas of a set. Those that were set aside give their places to new ones.
+    /// The maximum number of replicas of a set. Those that were set aside give their places to new
+    /// ones.
     pub const MOST: usize = 64;
 
     /// Makes a set without replicas, with a ring of `ring_bytes` bytes of source memory, for at
@@ -106,15 +107,15 @@ impl Replicas {
         })
     }
 
-    /// Adds a replica, with the region to which commits go. It gets the commits from the next one
-    /// on: the program brings the region up to date before.
+    /// Adds a replica, with the region to which commits go. The replica gets the commits from the
+    /// next one on. So the program brings the region up to date before this call.
     ///
     /// The first 64 replicas get the places from 0 on. A later one gets the place of the replica
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
-    /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does
-    /// not count its copy. The new replica is in no outcome of an earlier commit. But both
-    /// replicas have the same bit in masks ([`ReplicaId::mask`]). In a mask from before the call,
-    /// the bit means the earlier replica.
+    /// replica. The earlier id names no replica any more, and a later [`outcome`](Self::outcome)
+    /// does not count the earlier replica's copy. The new replica is in no outcome of an earlier
+    /// commit. But both replicas have the same bit in masks ([`ReplicaId::mask`]). In a mask from
+    /// before the call, the bit means the earlier replica.
     ///
     /// # Errors
     ///
@@ -236,14 +237,15 @@ impl Replicas {
         (member.id == id).then(|| id.index())
     }
 
-    /// How many replicas can take a commit, now or later.
+    /// Returns the number of replicas that can take a commit, now or later.
     #[must_use]
     pub fn able(&self) -> usize {
         self.members.iter().filter(|of| of.is_able()).count()
     }
 
-    /// Whether this replica can take a commit, now or later: its connection is not over. `false`
-    /// is final. It is also `false` for a replica that was set aside, and for one of another set.
+    /// Whether this replica can take a commit, now or later: its connection is not over. `false` is
+    /// final. The result is also `false` for a replica that was set aside, and for one of another
+    /// set.
     ///
     /// An event loop calls this after [`look`](Self::look), and [`able`](Self::able) as well.
     #[must_use]
@@ -257,10 +259,10 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Refused::RingFull`] if there is no place for it, or if as many commits as
-    /// [`new`](Self::new) allows are in the ring. [`Refused::Error`] with
-    /// [`Error::InvalidArgument`] if `len` is 0 or longer than the ring; with
-    /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
+    /// [`Refused::RingFull`] if the ring has no place for the record, or has as many commits as
+    /// [`new`](Self::new) allows. [`Refused::Error`] with [`Error::InvalidArgument`] if `len` is 0
+    /// or longer than the ring; with [`Error::NotSupported`] after a [`set_aside`](Self::set_aside)
+    /// that failed.
     pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
         self.refuse_lost()?;
         self.ring.check_len(len)?;
@@ -382,7 +384,8 @@ impl Replicas {
     }
 }
 
-/// A record in the set's memory, before its commit. Dropping it gives its place back.
+/// A record in the set's memory, before its commit. Dropping the record gives its place in the ring
+/// back.
 #[derive(Debug)]
 #[must_use = "nothing is written before the commit"]
 pub struct Record<'set> {
@@ -395,14 +398,14 @@ impl Record<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if they are not inside the record.
+    /// [`Error::InvalidArgument`] if the bytes are not inside the record.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
         self.set.ring.write(self.bytes, at, bytes)
     }
 
     /// Commits the record on all replicas, at the offset `at` of their regions. Then it writes the
-    /// 8 bytes of `pointer` at its offset, as [`Writer::commit`]. It never sleeps. The program
-    /// waits for `k` copies with [`Replicas::settle`].
+    /// 8 bytes of `pointer` at the pointer's own offset, as [`Writer::commit`]. It never sleeps.
+    /// The program waits for `k` copies with [`Replicas::settle`].
     ///
     /// A replica without room gets the commit later. A post that fails is no error here: see
     /// [`Replicas::outcome`].

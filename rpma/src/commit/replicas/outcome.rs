@@ -96,19 +96,19 @@ impl fmt::Display for CommitId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is no fourth answer")]
 pub struct Outcome {
-    /// It is durable there, or visible if the writers' flush type is
+    /// The replicas on which the commit is durable, or visible if the writers' flush type is
     /// [`Visibility`](crate::FlushType::Visibility).
     pub durable: u64,
-    /// It was never posted there, and never will be.
+    /// The replicas to which the commit was never posted, and never will be.
     pub failed: u64,
-    /// It was posted, and the connection is over or the limit of
-    /// [`Replicas::settle`](super::Replicas::settle) has passed. It may be there, and may become
-    /// durable later.
+    /// The replicas to which the commit was posted, but which have not answered. The connection is
+    /// over, or the limit of [`Replicas::settle`](super::Replicas::settle) has passed. The commit
+    /// may be in their memory, and may become durable later.
     pub unknown: u64,
 }
 
 impl Outcome {
-    /// On how many replicas the commit is durable.
+    /// Returns the number of replicas on which the commit is durable.
     #[must_use]
     pub fn copies(&self) -> usize {
         self.durable.count_ones() as usize
@@ -121,12 +121,12 @@ impl Outcome {
 pub enum Refused {
     /// The ring has no place: the bytes of the oldest commit are still in use.
     RingFull {
-        /// The replicas that have not released them, as a mask.
+        /// The replicas that have not released these bytes, as a mask.
         held_by: u64,
     },
     /// Fewer than `k` replicas can take a commit.
     TooFew {
-        /// The number of replicas that can.
+        /// The number of replicas that can take it.
         able: usize,
     },
     /// The argument is wrong, or the set takes no more commits. The text gives the reason.

@@ -18,18 +18,19 @@ use crate::verbs::{Deadline, clock};
 const SILENCE: Duration = Duration::from_millis(50);
 
 impl Replicas {
-    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or
-    /// for at most `limit`. Then it returns the outcome.
+    /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
+    /// It waits for at most `limit`. Then it returns the outcome.
     ///
     /// After the limit, a replica without an answer is [`unknown`](Outcome::unknown). A replica
     /// that has not got the commit yet is in no mask. The commit goes on there in both cases: a
     /// later call can find it durable.
     ///
-    /// An acknowledgement can come up to a second after the end of its connection. The wait gives
-    /// it this time. For a commit of another set it returns an empty outcome at once.
+    /// An acknowledgement can come up to a second after the end of its connection. The wait goes on
+    /// for this time. For a commit of another set, the call returns an empty outcome at once.
     ///
     /// If you call this again and again, check [`able`](Self::able) as well. While at least `k`
-    /// replicas are able, `unknown` only means that the limit has passed. With fewer, it is final.
+    /// replicas are able, `unknown` only means that the limit has passed. With fewer, `unknown` is
+    /// final.
     pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
         if id.set != self.id {
             return Outcome::default();
@@ -59,8 +60,8 @@ impl Replicas {
     ///
     /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops call it after
     /// [`look`](Self::look). After 50 ms without an event, they call [`probe`](Self::probe) and
-    /// then this. An acknowledgement can come up to a second after the end of its
-    /// connection. During this second the answer is `None` if `k` copies are still possible.
+    /// then `settled`. An acknowledgement can come up to a second after the end of its connection.
+    /// During this second the result is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
         let outcome = self.outcome(id);
@@ -74,8 +75,8 @@ impl Replicas {
     }
 
     /// Posts a write of 0 bytes to each replica that can take commits, as
-    /// [`Writer::probe`](crate::commit::Writer::probe): it shows whether the replica's host is
-    /// there. Event loops call it after a while without an event. It never sleeps.
+    /// [`Writer::probe`](crate::commit::Writer::probe): the write shows whether the replica's host
+    /// is there. Event loops call this after 50 ms without an event. It never sleeps.
     pub fn probe(&mut self) {
         for writer in self.members.iter_mut().filter_map(Member::awaited) {
             // A failure is one of the connection, which the next look finds.
@@ -100,8 +101,8 @@ impl Replicas {
         }
     }
 
-    /// Takes a replica out of the set. It needs no answer from the replica: its connection is
-    /// disconnected, and destroyed when the device has released all bytes, or after `limit`. Then
+    /// Takes a replica out of the set. This needs no answer from the replica. The connection is
+    /// disconnected. It is destroyed when the device has released all bytes, or after `limit`. Then
     /// the replica holds no bytes any more. Its commits without an answer stay
     /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place
     /// goes to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside

@@ -117,7 +117,7 @@ impl<K: Copy + Ord> Responder<K> {
         }
     }
 
-    /// The limits of each client, for [`Offer::set_limits`](crate::Offer::set_limits).
+    /// Returns the limits of each client, for [`Offer::set_limits`](crate::Offer::set_limits).
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -142,9 +142,9 @@ impl<K: Copy + Ord> Responder<K> {
         Ok(made)
     }
 
-    /// Posts the receives of a client that asks for a connection, before it is accepted. `memory`
-    /// is the region in the offer to this client. The client's requests may name only the range
-    /// `offered` of it. A request for other bytes ends the client's connection.
+    /// Posts the receives of a client that asks for a connection, before the request is accepted.
+    /// `memory` is the region in the offer to this client. The client's requests may name only the
+    /// range `offered` of it. A request for other bytes ends the client's connection.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl<K: Copy + Ord> Responder<K> {
 
     /// Forgets a client, with its requests that are not served.
     ///
-    /// Call it when the client's connection has ended, before it is dropped, and when the client
-    /// was cut off ([`Conn::cut_off`]).
+    /// Call this when the client's connection has ended, before you drop the connection. Call it as
+    /// well when the client was cut off ([`Conn::cut_off`]).
     pub fn remove(&mut self, client: K) {
         self.clients.remove(&client);
     }
@@ -195,12 +195,13 @@ impl<K: Copy + Ord> Responder<K> {
         !self.ready.is_empty()
     }
 
-    /// Serves requests that have arrived: at most 16, and at most 4 of each client. It never
+    /// Serves requests that have arrived: at most 16, and at most 4 of each client. This call never
     /// sleeps. It checks the requests, makes their ranges durable, stores and persists their
     /// pointers in order, and answers. Clients come in turn. `conn` returns a client's connection.
     /// A client without a connection is forgotten.
     ///
-    /// Call it after completions were handed in, until it returns [`Turn::Idle`].
+    /// After completions were passed to [`handle`](Self::handle), call this until it returns
+    /// [`Turn::Idle`].
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let turn = self.turn_and_keep(conn);

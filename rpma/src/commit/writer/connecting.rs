@@ -86,7 +86,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// The connection, for an event loop. When its next event is
+    /// Returns the connection, for an event loop. When the next event is
     /// [`ConnEvent::Established`](crate::ConnEvent::Established), call [`finish`](Self::finish).
     #[must_use]
     pub fn conn(&self) -> &Conn {

@@ -95,9 +95,10 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "there is no fourth answer")]
 pub enum Fate {
-    /// It is under way.
+    /// The commit is in flight.
     Pending,
-    /// It is durable, or only visible if that is the writer's [`FlushType`](crate::FlushType).
+    /// The commit is durable, or only visible if that is the writer's
+    /// [`FlushType`](crate::FlushType).
     Durable,
     /// The connection is over, and no acknowledgement has come. The commit may be in the memory,
     /// and may become durable later. A late acknowledgement makes it [`Durable`](Self::Durable).
@@ -126,8 +127,8 @@ impl Writer {
         }
     }
 
-    /// The connection, for other operations. [`look`](Self::look) hands their completions to its
-    /// argument, if the program does not poll them itself.
+    /// Returns the connection, for other operations. If the program does not poll their completions
+    /// itself, [`look`](Self::look) passes them to its argument.
     ///
     /// With [`Method::Server`](crate::commit::Method::Server), the receives of this connection
     /// belong to the writer.
@@ -136,19 +137,19 @@ impl Writer {
         &self.conn
     }
 
-    /// How it commits.
+    /// Returns the settings with which the writer commits.
     #[must_use]
     pub fn cfg(&self) -> &WriterCfg {
         &self.cfg
     }
 
-    /// The peer's offer.
+    /// Returns the peer's offer.
     #[must_use]
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// How many commits can be posted now.
+    /// Returns the number of commits that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.in_flight.saturating_sub(self.flights.len())
@@ -164,7 +165,7 @@ impl Writer {
         self.conn.send_slots().saturating_sub(self.cfg.slots().0)
     }
 
-    /// How many commits were posted.
+    /// Returns the number of commits that were posted.
     #[must_use]
     pub fn posted(&self) -> u64 {
         self.posted
@@ -183,7 +184,7 @@ impl Writer {
         self.released
     }
 
-    /// Whether no commit will be posted any more: the connection has ended or failed.
+    /// Returns whether the connection has ended or failed: then no commit can be posted any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_broken || self.conn.ended().is_some() || self.conn.failure().is_some()
@@ -437,7 +438,7 @@ impl Writer {
     }
 
     /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`. If there
-    /// is none, it waits until the oldest commit is durable and its source memory
+    /// is no room, it waits until the oldest commit is durable and its source memory is
     /// [released](Self::released). Completions that are not the writer's go to `other`.
     ///
     /// # Errors

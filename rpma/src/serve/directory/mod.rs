@@ -15,20 +15,20 @@ use crate::pmem::PmemMap;
 
 /// The epoch and instance of each key, durable before a server accepts a client.
 ///
-/// Its memory is its own: never a part of memory that is registered for clients, because a client
-/// could write its own epoch there. Map it apart from theirs ([`PmemMap::open_range`]), or take a
-/// part of the same map ([`PmemMap::part`]). [`Server`](super::Server) refuses a client's part that
-/// overlaps it in the same map.
+/// Never register the memory of a directory for clients: a client could write its own epoch there.
+/// Map this memory apart from the clients' memory ([`PmemMap::open_range`]), or take a part of the
+/// same map ([`PmemMap::part`]). [`Server`](super::Server) refuses a client's part that overlaps
+/// the directory in the same map.
 ///
 /// Use one directory with one server at a time. Nothing prevents two programs from writing to one
 /// directory.
 ///
 /// # Losses of power
 ///
-/// An update is there as a whole, or not at all. Each key has two lines of 64 bytes, and an update
-/// writes the older one. The newer valid line counts. A new key is written to both lines. So if
-/// the memory loses one line, the key still has the other one. If the memory loses the newer line
-/// after an update, the key has its earlier epoch again.
+/// After a loss of power, an update is there as a whole, or not at all. Each key has two lines of
+/// 64 bytes, and an update writes the older one. The newer valid line counts. A new key is written
+/// to both lines. So if the memory loses one line, the key still has the other one. If the memory
+/// loses the newer line after an update, the key has its earlier epoch again.
 ///
 /// A directory that is being made is marked before any other byte changes. So
 /// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
@@ -76,16 +76,16 @@ impl Directory {
         LINE.saturating_add((slots as usize).saturating_mul(SLOT))
     }
 
-    /// Opens the directory at the beginning of `memory`, or makes an empty one, for `slots` keys,
-    /// in memory of zeros: a server calls this at each start.
+    /// Opens the directory at the beginning of `memory`. In memory of zeros, this makes an empty
+    /// directory for `slots` keys. A server calls this at each start.
     ///
-    /// It also makes one if a loss of power has interrupted the making. It never makes a directory
-    /// over an existing one, so it forgets no epoch.
+    /// It also makes a directory again if a loss of power has interrupted its making. It never
+    /// makes a directory over an existing one, so it forgets no epoch.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the directory has another number of slots, or if one of the
-    /// first [`len_for`](Self::len_for) bytes is not zero where there is no directory. Otherwise as
+    /// [`Error::InvalidArgument`] if the directory has another number of slots, or if there is no
+    /// directory and one of the first [`len_for`](Self::len_for) bytes is not zero. Otherwise as
     /// [`open`](Self::open) and [`create`](Self::create). No byte changes then, unless
     /// [`PmemMap::persist`] failed.
     pub fn open_or_create(memory: PmemMap, slots: u32) -> Result<Self> {
@@ -228,13 +228,13 @@ impl Directory {
         }
     }
 
-    /// Returns how many keys it has room for.
+    /// Returns the number of keys for which the directory has room.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Returns whether it has no room for another key.
+    /// Returns whether the directory has no room for another key.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.keys.len() >= self.slots as usize
@@ -252,8 +252,8 @@ impl Directory {
         self.keys.values().map(|kept| kept.entry.identity)
     }
 
-    /// Keeps an identity: it is durable when this returns. The epoch of a key never decreases, and
-    /// an epoch never changes its instance.
+    /// Keeps an identity. The identity is durable when this call returns. The epoch of a key never
+    /// decreases, and an epoch never changes its instance.
     ///
     /// # Errors
     ///
