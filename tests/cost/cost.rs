@@ -332,7 +332,7 @@ fn in_turn(
         turns[1].push(ours()?);
         turns[2].push(beside()?);
     }
-    for (n, of_it) in ["", ", of that posting"][..turns[0][0].len()]
+    for (n, of_it) in ["", ", of this time, in calls that post"][..turns[0][0].len()]
         .iter()
         .enumerate()
     {
