@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Memory, Pair, completion, completions, contents, device_test, invalid, no_completion,
-    opcode_of, pattern, peer, region, remote,
+    LIMIT, Memory, Pair, Result, completion, completions, contents, device_test, invalid,
+    no_completion, opcode_of, pattern, peer, region, remote,
 };
 use rpma::{
     ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, Queue, RemoteSlice, WcOpcode,
@@ -35,7 +35,7 @@ fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
     }
 }
 
-fn target(peer: &Peer, len: usize) -> Mr<Memory> {
+fn target(peer: &Peer, len: usize) -> Result<Mr<Memory>> {
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     region(peer, len, usage)
 }
@@ -51,14 +51,14 @@ fn eight(far: &MrRemote, offset: usize) -> RemoteSlice {
 
 /// 8 bytes arrive, in their order, and no other byte changes; the source may be gone at once.
 #[test]
-fn eight_bytes_arrive_and_nothing_else_changes() {
+fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let native = expected(&peer, &cfg) == WcOpcode::ATOMIC_WRITE;
             assert_eq!(pair.client.has_native_atomic_write(), native);
-            let dst = target(&peer, 64);
+            let dst = target(&peer, 64)?;
             let at = aligned(&dst) + 16;
             for (from, flags) in [
                 (&pair.client, ALWAYS),
@@ -70,8 +70,8 @@ fn eight_bytes_arrive_and_nothing_else_changes() {
                 let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
                 from.atomic_write(eight(&remote(&dst), at), &bytes, flags, 3)
                     .expect("posted");
-                assert_eq!(opcode_of(&completion(from), 3), expected(&peer, &cfg));
-                let there = contents(&dst);
+                assert_eq!(opcode_of(&completion(from)?, 3)?, expected(&peer, &cfg));
+                let there = contents(&dst)?;
                 assert_eq!(there[at..at + 8], bytes);
                 assert_eq!(
                     dst.load_u64(at).expect("aligned"),
@@ -85,35 +85,37 @@ fn eight_bytes_arrive_and_nothing_else_changes() {
                 );
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// The guest's kernel and rdma-core have the operation: if this fails, the tests did not test it.
 #[test]
 #[cfg(native_atomic_write)]
-fn the_native_atomic_write_is_there_to_be_tested() {
+fn the_native_atomic_write_is_there_to_be_tested() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         assert!(peer.is_native_atomic_write_capable());
         let [native, fallback] = configurations();
         assert_eq!(expected(&peer, &native), WcOpcode::ATOMIC_WRITE);
         assert_eq!(expected(&peer, &fallback), WcOpcode::RDMA_WRITE);
-    });
+        Ok(())
+    })
 }
 
 /// A reader sees the old 8 bytes or the new ones, never some of each.
 #[test]
-fn a_reader_never_sees_half_a_value() {
+fn a_reader_never_sees_half_a_value() -> Result {
     const ROUNDS: u64 = 500;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let dst = target(&peer, 64);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let dst = target(&peer, 64)?;
             let at = aligned(&dst);
             let far = eight(&remote(&dst), at);
             let done = AtomicBool::new(false);
-            thread::scope(|scope| {
+            thread::scope(|scope| -> Result {
                 let reader = scope.spawn(|| {
                     let mut values = 0;
                     let mut last = 0;
@@ -135,27 +137,29 @@ fn a_reader_never_sees_half_a_value() {
                     pair.client
                         .atomic_write(far, &bytes, ALWAYS, round)
                         .expect("posted");
-                    completion(&pair.client).result().expect("succeeds");
+                    completion(&pair.client)?.result().expect("succeeds");
                 }
                 done.store(true, Ordering::Relaxed);
                 assert!(reader.join().expect("sees whole values") > 0);
-            });
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Write the data, flush it, write a pointer to it atomically: a reader that sees the pointer sees
 /// the data, without a wait for any of the three.
 #[test]
-fn a_pointer_is_never_seen_before_its_data() {
+fn a_pointer_is_never_seen_before_its_data() -> Result {
     const LEN: usize = 32 << 10;
     const ROUNDS: usize = 30;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let dst = target(&peer, 2 * LEN + 16);
-            let src = region(&peer, 2 * LEN, MrUsage::WRITE_SRC);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let dst = target(&peer, 2 * LEN + 16)?;
+            let src = region(&peer, 2 * LEN, MrUsage::WRITE_SRC)?;
             let at = aligned(&dst);
             let far = remote(&dst);
             for round in 1..=ROUNDS {
@@ -190,21 +194,22 @@ fn a_pointer_is_never_seen_before_its_data() {
                     there == bytes,
                     "the pointer of round {round} came before its data"
                 );
-                assert_eq!(completion(conn).wr_id(), 4);
+                assert_eq!(completion(conn)?.wr_id(), 4);
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Every mistake is refused with its reason before anything is sent.
 #[test]
-fn every_refusal_of_an_atomic_write() {
+fn every_refusal_of_an_atomic_write() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            let dst = target(&peer, 64);
+            let dst = target(&peer, 64)?;
             let (far, at) = (remote(&dst), aligned(&dst));
             let write = |part| conn.atomic_write(part, &[1; 8], ALWAYS, 1);
             // The address counts, not the offset: the C library checks only that.
@@ -222,27 +227,28 @@ fn every_refusal_of_an_atomic_write() {
                 &peer,
                 64,
                 MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY,
-            );
+            )?;
             let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))));
             assert!(text.contains("needs WRITE_DST"), "{text}");
-            no_completion(conn);
-            assert_eq!(contents(&dst), [0; 64]);
+            no_completion(conn)?;
+            assert_eq!(contents(&dst)?, [0; 64]);
             write(eight(&far, at)).expect("posted");
-            assert_eq!(opcode_of(&completion(conn), 1), expected(&peer, &cfg));
+            assert_eq!(opcode_of(&completion(conn)?, 1)?, expected(&peer, &cfg));
         }
-    });
+        Ok(())
+    })
 }
 
 /// An atomic write takes a slot of the send queue like any other operation, with and without a
 /// completion of its own.
 #[test]
-fn atomic_writes_fill_the_send_queue() {
+fn atomic_writes_fill_the_send_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for mut cfg in configurations() {
             cfg.set_sq_size(5);
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let dst = target(&peer, 64);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let dst = target(&peer, 64)?;
             let far = eight(&remote(&dst), aligned(&dst));
             let write = |flags, wr_id| pair.client.atomic_write(far, &[9; 8], flags, wr_id);
             for round in 0..10 {
@@ -260,29 +266,30 @@ fn atomic_writes_fill_the_send_queue() {
                 );
                 assert!(full, "round {round}: {error:?}");
                 assert_eq!(
-                    opcode_of(&completions(&pair.client, 1)[0], 4),
+                    opcode_of(&completions(&pair.client, 1)?[0], 4)?,
                     expected(&peer, &cfg)
                 );
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// A region that is gone: the failure names the operation, and ends the connection.
 #[test]
-fn an_atomic_write_to_a_region_that_is_gone() {
+fn an_atomic_write_to_a_region_that_is_gone() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let dst = target(&peer, 64);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let dst = target(&peer, 64)?;
             let far = eight(&remote(&dst), aligned(&dst));
             drop(dst);
             // Without a completion on success, there is one on failure.
             pair.client
                 .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)
                 .expect("posted");
-            let failure = completion(&pair.client).result().expect_err("refused");
+            let failure = completion(&pair.client)?.result().expect_err("refused");
             assert_eq!(
                 (failure.wr_id, failure.status),
                 (8, WcStatus::REM_ACCESS_ERR)
@@ -290,5 +297,6 @@ fn an_atomic_write_to_a_region_that_is_gone() {
             let error = pair.client.atomic_write(far, &[1; 8], ALWAYS, 9);
             assert!(matches!(error, Err(Error::NotConnected(_))), "{error:?}");
         }
-    });
+        Ok(())
+    })
 }

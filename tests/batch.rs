@@ -4,9 +4,9 @@
 mod common;
 
 use common::{
-    Memory, Pair, accept, ask, assert_empty, completion, completions, contents, device_test, event,
-    invalid, listen, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
-    request,
+    Memory, Pair, Result, accept, ask, assert_empty, completion, completions, contents,
+    device_test, event, invalid, listen, next_completion, no_completion, opcode_of, pattern, peer,
+    region, remote, request,
 };
 use rpma::{
     Batch, Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
@@ -43,15 +43,15 @@ fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
 
 /// A batch has only one completion: 16 records and their flush.
 #[test]
-fn records_and_their_flush() {
+fn records_and_their_flush() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(1024, 3)).expect("inside");
         for cfg in configurations() {
-            let target = region(&peer, 1024, all_usages());
+            let target = region(&peer, 1024, all_usages())?;
             let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let mut batch = pair.client.batch::<17>();
             // Twice with the same one: posting empties it.
             for at in [0, 512] {
@@ -67,13 +67,14 @@ fn records_and_their_flush() {
                 assert_eq!(batch.len(), 17);
                 batch.post().expect("posted");
                 assert!(batch.is_empty());
-                completion(&pair.client).result().expect("flushed");
-                let half = contents(&target)[at..at + 512].to_vec();
-                assert_eq!(half, contents(&source)[at..at + 512], "all of it is there");
+                completion(&pair.client)?.result().expect("flushed");
+                let half = contents(&target)?[at..at + 512].to_vec();
+                assert_eq!(half, contents(&source)?[at..at + 512], "all of it is there");
             }
-            no_completion(&pair.client);
+            no_completion(&pair.client)?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// The word of the atomic write below.
@@ -124,8 +125,8 @@ fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
 }
 
 /// The messages and the notice of these operations have arrived, in order.
-fn check_received(server: &Conn) {
-    let received = completions(server, 5);
+fn check_received(server: &Conn) -> Result {
+    let received = completions(server, 5)?;
     let received = received.iter().map(|wc| {
         let message = wc.result().expect("a message");
         (wc.wr_id(), message.opcode(), message.imm_data())
@@ -139,6 +140,7 @@ fn check_received(server: &Conn) {
         (104, message, None),
     ];
     assert_eq!(received.collect::<Vec<_>>(), expected);
+    Ok(())
 }
 
 /// The bytes of these operations are where they belong.
@@ -158,16 +160,16 @@ fn check_bytes(from: &[u8], to: &[u8], inbox: &[u8]) {
 /// Every operation has its place: data, order and `op_context`. Gathers, and operations that a
 /// chain does not have, take turns with others, and there is an operation without any bytes.
 #[test]
-fn every_kind_of_operation_among_others() {
+fn every_kind_of_operation_among_others() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let source = region(&peer, 4096, all_usages());
+            let source = region(&peer, 4096, all_usages())?;
             source.write_at(0, &pattern(4096, 5)).expect("inside");
-            let target = region(&peer, 4096, all_usages());
-            let inbox = region(&peer, 4096, MrUsage::RECV);
+            let target = region(&peer, 4096, all_usages())?;
+            let inbox = region(&peer, 4096, MrUsage::RECV)?;
             let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             for n in 0..6 {
                 let receive = part(&inbox, n * 100, 100);
                 pair.server.recv(receive, 100 + n as u64).expect("posted");
@@ -175,29 +177,30 @@ fn every_kind_of_operation_among_others() {
             let mut batch = pair.client.batch::<24>();
             add_every_kind(&mut batch, &source, &far);
             batch.post().expect("posted");
-            let sent = completions(&pair.client, 15);
+            let sent = completions(&pair.client, 15)?;
             for (n, (wc, kind)) in sent.iter().zip(kinds_of(&pair.client)).enumerate() {
-                assert_eq!(opcode_of(wc, n as u64 + 1), kind, "{n}");
+                assert_eq!(opcode_of(wc, n as u64 + 1)?, kind, "{n}");
             }
-            check_received(&pair.server);
-            check_bytes(&contents(&source), &contents(&target), &contents(&inbox));
+            check_received(&pair.server)?;
+            check_bytes(&contents(&source)?, &contents(&target)?, &contents(&inbox)?);
         }
-    });
+        Ok(())
+    })
 }
 
 /// A wrong operation is refused when it is added, and a batch that is not posted sends no
 /// operation.
 #[test]
-fn what_is_wrong_is_refused_and_the_rest_stays() {
+fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
     device_test(|| {
-        let (peer, other) = (peer(), peer());
+        let (peer, other) = (peer()?, peer()?);
         for cfg in configurations() {
-            let source = region(&peer, 100, all_usages());
-            let elsewhere = region(&other, 100, all_usages());
-            let target = region(&peer, 100, all_usages());
-            let write_only = region(&peer, 100, MrUsage::WRITE_DST);
+            let source = region(&peer, 100, all_usages())?;
+            let elsewhere = region(&other, 100, all_usages())?;
+            let target = region(&peer, 100, all_usages())?;
+            let write_only = region(&peer, 100, MrUsage::WRITE_DST)?;
             let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
 
             let mut batch = conn.batch::<3>();
@@ -242,59 +245,61 @@ fn what_is_wrong_is_refused_and_the_rest_stays() {
             // another operation is posted.
             conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)
                 .expect("posted");
-            assert_eq!(completion(conn).wr_id(), 9);
+            assert_eq!(completion(conn)?.wr_id(), 9);
             drop(batch);
             let mut batch = conn.batch::<3>();
             batch.flush(to, VISIBLE, ALWAYS, 1).expect("added");
             batch.clear();
             let text = invalid(batch.post());
             assert!(text.contains("empty"), "{text}");
-            no_completion(conn);
-            assert_eq!(contents(&target), [0; 100]);
+            no_completion(conn)?;
+            assert_eq!(contents(&target)?, [0; 100]);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: each operation that a batch takes can be executed once it is posted. Before the
 /// connection is established it is unknown whether the peer serves reads. So operations that need
 /// reads are refused until then, as the post of a single one is.
 #[test]
-fn nothing_that_reads_is_added_before_the_connection() {
+fn nothing_that_reads_is_added_before_the_connection() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let memory = region(&peer, 64, all_usages());
+            let memory = region(&peer, 64, all_usages())?;
             let far = there(&remote(&memory), 0, 8);
-            let ep = listen(&peer);
-            let client = ask(&peer, &ep, &cfg);
-            let server = accept(&ep, &cfg);
+            let ep = listen(&peer)?;
+            let client = ask(&peer, &ep, &cfg)?;
+            let server = accept(&ep, &cfg)?;
             let mut batch = client.batch::<2>();
             let read = batch.read(part(&memory, 8, 8), far, ALWAYS, 1);
             assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
             let single = client.read(part(&memory, 8, 8), far, ALWAYS, 1);
             assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
-            assert_eq!(event(&client), ConnEvent::Established);
-            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(event(&client)?, ConnEvent::Established);
+            assert_eq!(event(&server)?, ConnEvent::Established);
             batch
                 .read(part(&memory, 8, 8), far, ALWAYS, 1)
                 .expect("added");
             batch.post().expect("posted");
-            assert_eq!(completion(&client).wr_id(), 1);
+            assert_eq!(completion(&client)?.wr_id(), 1);
         }
-    });
+        Ok(())
+    })
 }
 
 /// All of a batch has slots, or no part of it; it can be posted again when completions were polled.
 #[test]
-fn a_batch_waits_for_slots_as_a_whole() {
+fn a_batch_waits_for_slots_as_a_whole() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for mut cfg in configurations() {
             cfg.set_sq_size(4);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let empty = |flags, id| conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, id);
-            let target = region(&peer, 8, all_usages());
+            let target = region(&peer, 8, all_usages())?;
             let far = remote(&target);
 
             let mut five = conn.batch::<5>();
@@ -335,9 +340,9 @@ fn a_batch_waits_for_slots_as_a_whole() {
                 ),
                 "{full:?}"
             );
-            assert_eq!(completion(conn).wr_id(), 10);
+            assert_eq!(completion(conn)?.wr_id(), 10);
             three.post().expect("there is room for three behind one");
-            let ids: Vec<_> = completions(conn, 3).iter().map(|wc| wc.wr_id()).collect();
+            let ids: Vec<_> = completions(conn, 3)?.iter().map(|wc| wc.wr_id()).collect();
             assert_eq!(ids, [0, 1, 2]);
 
             // Without any completion they would fill the queue for ever: one slot is kept.
@@ -356,21 +361,22 @@ fn a_batch_waits_for_slots_as_a_whole() {
             one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)
                 .expect("added");
             one.post().expect("it is kept for this one");
-            assert_eq!(completion(conn).wr_id(), 21);
+            assert_eq!(completion(conn)?.wr_id(), 21);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Data that travels inside a request is read when the batch is posted, and then it may change.
 #[test]
-fn inline_data_is_read_when_it_is_posted() {
+fn inline_data_is_read_when_it_is_posted() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let source = region(&peer, 64, all_usages());
-            let target = region(&peer, 64, all_usages());
+            let source = region(&peer, 64, all_usages())?;
+            let target = region(&peer, 64, all_usages())?;
             let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let mut batch = pair.client.batch::<3>();
             let bytes = part(&source, 0, 64);
             batch
@@ -382,26 +388,27 @@ fn inline_data_is_read_when_it_is_posted() {
             source.write_at(0, &[1; 64]).expect("inside");
             batch.post().expect("posted");
             source.write_at(0, &[2; 64]).expect("inside");
-            completion(&pair.client).result().expect("flushed");
-            assert_eq!(contents(&target), [1; 64]);
+            completion(&pair.client)?.result().expect("flushed");
+            assert_eq!(contents(&target)?, [1; 64]);
         }
-    });
+        Ok(())
+    })
 }
 
 /// One that fails fails alone: those before it have succeeded, those after it are flushed, each
 /// with its own `op_context`.
 #[test]
-fn a_failure_in_the_middle_of_a_batch() {
+fn a_failure_in_the_middle_of_a_batch() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let source = region(&peer, 8, all_usages());
-            let target = region(&peer, 8, all_usages());
+            let source = region(&peer, 8, all_usages())?;
+            let target = region(&peer, 8, all_usages())?;
             let (far, gone) = {
-                let deregistered = region(&peer, 8, all_usages());
+                let deregistered = region(&peer, 8, all_usages())?;
                 (remote(&target), remote(&deregistered))
             };
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let mut batch = pair.client.batch::<5>();
             for (n, to) in [far, far, gone, far, far].iter().enumerate() {
                 let to = there(to, 0, 8);
@@ -410,7 +417,7 @@ fn a_failure_in_the_middle_of_a_batch() {
                     .expect("added");
             }
             batch.post().expect("posted");
-            let failed: Vec<_> = completions(&pair.client, 3)
+            let failed: Vec<_> = completions(&pair.client, 3)?
                 .iter()
                 .map(|wc| (wc.wr_id(), wc.status()))
                 .collect();
@@ -422,17 +429,18 @@ fn a_failure_in_the_middle_of_a_batch() {
             let ended = batch.post();
             assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// A batch and single operations of two threads: no completion is lost, and none comes twice.
 #[test]
-fn batches_beside_single_operations() {
+fn batches_beside_single_operations() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let target = region(&peer, 8, all_usages());
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let target = region(&peer, 8, all_usages())?;
             let far = remote(&target);
             let conn = &pair.client;
             let again = |mut post: Box<dyn FnMut() -> Result<(), Error> + '_>| loop {
@@ -441,7 +449,7 @@ fn batches_beside_single_operations() {
                     posted => break posted.expect("posted"),
                 }
             };
-            let ids = std::thread::scope(|scope| {
+            let ids = std::thread::scope(|scope| -> Result<_> {
                 scope.spawn(|| {
                     for n in 0..50 {
                         let mut batch = conn.batch::<7>();
@@ -462,36 +470,38 @@ fn batches_beside_single_operations() {
                     }
                 });
                 completions(conn, 550)
-            });
+            })?;
             let (batches, singles): (Vec<_>, Vec<_>) =
                 ids.iter().map(|wc| wc.wr_id()).partition(|id| *id < 1000);
             assert!(batches.into_iter().eq(0..350), "each once, in order");
             assert!(singles.into_iter().eq(1000..1200), "each once, in order");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Many receives with one call: on a request, a connection and a shared queue; messages take them
 /// in order.
 #[test]
-fn many_receives_at_once() {
+fn many_receives_at_once() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = &configurations()[0];
-        let inbox = region(&peer, 40 * 8, MrUsage::RECV);
-        let source = region(&peer, 8, all_usages());
+        let inbox = region(&peer, 40 * 8, MrUsage::RECV)?;
+        let source = region(&peer, 8, all_usages())?;
         let receives: Vec<_> = (0..40)
             .map(|n| (part(&inbox, n * 8, 8), n as u64))
             .collect();
-        let send = |conn: &Conn, count: u64| {
+        let send = |conn: &Conn, count: u64| -> Result {
             for n in 0..count {
                 source.store_u64(0, n + 1).expect("inside");
                 conn.send(part(&source, 0, 8), ALWAYS | Flags::INLINE, n)
                     .expect("posted");
             }
-            for wc in completions(conn, count as usize) {
+            for wc in completions(conn, count as usize)? {
                 wc.result().expect("sent");
             }
+            Ok(())
         };
         let arrived = |count: u64| {
             for n in 0..count {
@@ -501,13 +511,13 @@ fn many_receives_at_once() {
         };
 
         // Before there is a connection, and on it.
-        let ep = listen(&peer);
-        let client = ask(&peer, &ep, cfg);
-        let req = request(&ep, cfg);
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, cfg)?;
+        let req = request(&ep, cfg)?;
         req.recv_many(&receives[..17]).expect("posted");
         let server = req.connect(&[]).expect("accepts");
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
         server.recv_many(&receives[17..]).expect("posted");
         let full = server.recv_many(&receives[..1]);
         assert!(
@@ -520,8 +530,8 @@ fn many_receives_at_once() {
             ),
             "{full:?}"
         );
-        send(&client, 40);
-        let ids: Vec<_> = completions(&server, 40)
+        send(&client, 40)?;
+        let ids: Vec<_> = completions(&server, 40)?
             .iter()
             .map(|wc| wc.wr_id())
             .collect();
@@ -541,17 +551,18 @@ fn many_receives_at_once() {
             text.contains("80 receives at once") && text.contains("40 slots"),
             "{text}"
         );
-        let no_right = region(&peer, 8, MrUsage::WRITE_SRC);
+        let no_right = region(&peer, 8, MrUsage::WRITE_SRC)?;
         let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8), 1)]));
         assert!(text.contains("receive 2 of 2"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// The same for a shared queue, with numbers that come back in any order.
 #[test]
-fn many_receives_of_a_shared_queue() {
+fn many_receives_of_a_shared_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut srq_cfg = SrqCfg::new();
         srq_cfg.set_rq_size(20);
         let srq = Srq::new(&peer, &srq_cfg).expect("a shared queue");
@@ -559,9 +570,9 @@ fn many_receives_of_a_shared_queue() {
         server.set_srq(Some(&srq));
         let mut client = ConnCfg::new();
         client.set_sq_size(20);
-        let pair = Pair::with(&peer, &client, &server);
-        let inbox = region(&peer, 20 * 8, MrUsage::RECV);
-        let source = region(&peer, 8, all_usages());
+        let pair = Pair::with(&peer, &client, &server)?;
+        let inbox = region(&peer, 20 * 8, MrUsage::RECV)?;
+        let source = region(&peer, 8, all_usages())?;
         let receives: Vec<_> = (0..20)
             .map(|n| (part(&inbox, n * 8, 8), n as u64))
             .collect();
@@ -588,14 +599,17 @@ fn many_receives_of_a_shared_queue() {
                     .send(part(&source, 0, 8), ALWAYS, 0)
                     .expect("posted");
             }
-            let ids: Vec<_> = (0..20).map(|_| next_completion(rcq).wr_id()).collect();
+            let ids: Vec<_> = (0..20)
+                .map(|_| -> Result<_> { Ok(next_completion(rcq)?.wr_id()) })
+                .collect::<Result<_, _>>()?;
             assert!(ids.into_iter().eq(0..20));
-            assert_empty(rcq);
-            completions(&pair.client, 20);
+            assert_empty(rcq)?;
+            completions(&pair.client, 20)?;
         }
         let twice = [&receives[..], &receives].concat();
         let text = invalid(srq.recv_many(&twice));
         assert!(text.contains("40 receives at once"), "{text}");
         invalid(srq.recv_many(&[]));
-    });
+        Ok(())
+    })
 }

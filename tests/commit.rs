@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Memory, Pair, assert_empty, completion, contents, device_test, invalid, next_completion,
-    pattern, peer, region, remote,
+    LIMIT, Memory, Pair, Result, assert_empty, completion, contents, device_test, invalid,
+    next_completion, pattern, peer, region, remote,
 };
 use rpma::{
     Conn, ConnCfg, Durable, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, PeerCfg, Queue,
@@ -48,10 +48,10 @@ fn parts<'a>(
 }
 
 #[test]
-fn everything_is_there_with_one_completion() {
+fn everything_is_there_with_one_completion() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(SIZE, 5)).expect("inside");
         for cfg in configurations() {
             // One part, parts side by side, with small gaps, and far apart; with a pointer and
@@ -64,45 +64,46 @@ fn everything_is_there_with_one_completion() {
                 (16, 8, 4000),
             ] {
                 for pointer in [None, Some(7u64.to_ne_bytes())] {
-                    let target = region(&peer, SIZE, target_usage());
+                    let target = region(&peer, SIZE, target_usage())?;
                     let far = remote(&target);
-                    let pair = Pair::with(&peer, &cfg, &cfg);
+                    let pair = Pair::with(&peer, &cfg, &cfg)?;
                     let parts = parts(&far, &source, shape);
                     let to = far.slice(POINTER as u64..).expect("inside");
                     let pointer = pointer.map(|bytes| (to, bytes));
                     for op_context in [1, 2] {
                         let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context);
                         let posted = posted.expect("posted");
-                        let wc = completion(&pair.client);
+                        let wc = completion(&pair.client)?;
                         wc.result().expect("flushed");
                         assert_eq!((wc.posted(), wc.wr_id()), (Some(posted), op_context));
-                        assert_empty(pair.client.get_cq());
+                        assert_empty(pair.client.get_cq())?;
                     }
                     let mut expected = vec![0; SIZE];
                     for n in 0..shape.0 {
                         let range = n * shape.2..n * shape.2 + shape.1;
-                        expected[range.clone()].copy_from_slice(&contents(&source)[range]);
+                        expected[range.clone()].copy_from_slice(&contents(&source)?[range]);
                     }
                     if pointer.is_some() {
                         expected[POINTER..].copy_from_slice(&7u64.to_ne_bytes());
                     }
-                    assert!(contents(&target) == expected, "{shape:?}, {pointer:?}");
+                    assert!(contents(&target)? == expected, "{shape:?}, {pointer:?}");
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn parts_of_several_regions() {
+fn parts_of_several_regions() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 256, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, 256, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(256, 6)).expect("inside");
         for cfg in configurations() {
-            let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()));
+            let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()).expect("registers"));
             let far = targets.each_ref().map(remote);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let part = |n: usize, at: usize| {
                 let (start, end) = (at as u64, at as u64 + 32);
                 let dst = far[n].slice(start..end).expect("inside");
@@ -112,37 +113,38 @@ fn parts_of_several_regions() {
             let pointer = (far[2].slice(8..16).expect("inside"), [9; 8]);
             let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
             assert_eq!(
-                completion(&pair.client).posted(),
+                completion(&pair.client)?.posted(),
                 Some(posted.expect("posted"))
             );
-            assert_empty(pair.client.get_cq());
+            assert_empty(pair.client.get_cq())?;
             // Three writes, a flush of each of their two regions, and the pointer with its flush.
             let mut few = cfg.clone();
             few.set_sq_size(6);
-            let small = Pair::with(&peer, &few, &few);
+            let small = Pair::with(&peer, &few, &few)?;
             let text = invalid(small.client.commit(&parts, Some(pointer), VISIBLE, 3));
             assert!(text.contains("commit takes 7 slots"), "{text}");
-            let bytes = contents(&source);
-            assert_eq!(contents(&targets[0])[..32], bytes[..32]);
-            assert_eq!(contents(&targets[0])[64..96], bytes[64..96]);
-            assert_eq!(contents(&targets[1])[32..64], bytes[32..64]);
-            assert_eq!(contents(&targets[2])[8..16], [9; 8]);
+            let bytes = contents(&source)?;
+            assert_eq!(contents(&targets[0])?[..32], bytes[..32]);
+            assert_eq!(contents(&targets[0])?[64..96], bytes[64..96]);
+            assert_eq!(contents(&targets[1])?[32..64], bytes[32..64]);
+            assert_eq!(contents(&targets[2])?[8..16], [9; 8]);
         }
-    });
+        Ok(())
+    })
 }
 
 /// The commit is not posted, and the error names the part.
 #[test]
-fn what_is_wrong_is_refused() {
+fn what_is_wrong_is_refused() -> Result {
     device_test(|| {
-        let (peer, other) = (peer(), peer());
-        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
-        let unread = region(&peer, 64, MrUsage::RECV);
-        let others = region(&other, 64, MrUsage::WRITE_SRC);
-        let readable = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_SRC);
-        let target = region(&peer, 1024, target_usage());
-        let unwritable = region(&peer, 64, MrUsage::READ_SRC);
-        let unflushed = region(&peer, 64, MrUsage::WRITE_DST);
+        let (peer, other) = (peer()?, peer()?);
+        let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
+        let unread = region(&peer, 64, MrUsage::RECV)?;
+        let others = region(&other, 64, MrUsage::WRITE_SRC)?;
+        let readable = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_SRC)?;
+        let target = region(&peer, 1024, target_usage())?;
+        let unwritable = region(&peer, 64, MrUsage::READ_SRC)?;
+        let unflushed = region(&peer, 64, MrUsage::WRITE_DST)?;
         let far = remote(&target);
         let (read_only, unflushed) = (remote(&unwritable), remote(&unflushed));
         let there = |at: u64, len: u64| far.slice(at..at + len).expect("inside");
@@ -150,7 +152,7 @@ fn what_is_wrong_is_refused() {
         let good = (there(0, 32), here(32));
         let pointer = |at, len| Some((there(at, len), [1; 8]));
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn: &Conn = &pair.client;
             let refused = |parts: &[_], pointer, words: &[&str]| {
                 let text = invalid(conn.commit(parts, pointer, VISIBLE, 1));
@@ -179,11 +181,11 @@ fn what_is_wrong_is_refused() {
             let parts = [good, (there(64, 32), here(32))];
             conn.commit(&parts, pointer(40, 8), VISIBLE, 1)
                 .expect("posted");
-            completion(conn).result().expect("flushed");
+            completion(conn)?.result().expect("flushed");
             // Their sources may have other usages beside the one that counts.
             let part = (there(64, 32), readable.slice(..32).expect("inside"));
             let posted = conn.commit(&[good, part], None, VISIBLE, 1);
-            assert_eq!(completion(conn).posted(), Some(posted.expect("posted")));
+            assert_eq!(completion(conn)?.posted(), Some(posted.expect("posted")));
             // The rights are those of each region.
             let part = (read_only.slice(..32).expect("inside"), here(32));
             refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
@@ -198,18 +200,19 @@ fn what_is_wrong_is_refused() {
             ] {
                 assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
             }
-            assert_empty(conn.get_cq());
+            assert_empty(conn.get_cq())?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// A pointer may touch a part, and has no byte of it.
 #[test]
-fn a_pointer_beside_its_data_is_right() {
+fn a_pointer_beside_its_data_is_right() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
-        let target = region(&peer, 64, target_usage());
+        let peer = peer()?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 64, target_usage())?;
         let far = remote(&target);
         let pointer = Some((far.slice(24..32).expect("inside"), [1; 8]));
         let part = |start: u64, end: u64| {
@@ -217,7 +220,7 @@ fn a_pointer_beside_its_data_is_right() {
             [(far.slice(start..end).expect("inside"), src)]
         };
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
                 let text = invalid(pair.client.commit(&part(start, end), pointer, VISIBLE, 1));
                 assert!(text.contains("the pointer"), "{start}..{end}: {text}");
@@ -226,19 +229,20 @@ fn a_pointer_beside_its_data_is_right() {
                 let posted = pair.client.commit(&part(start, end), pointer, VISIBLE, 1);
                 posted.expect("beside it");
                 // A read of the region's last byte reads no more than that byte.
-                completion(&pair.client).result().expect("flushed");
+                completion(&pair.client)?.result().expect("flushed");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// The peer's declaration decides, and not the rights of its region alone.
 #[test]
-fn a_durable_commit_needs_the_peers_promise() {
+fn a_durable_commit_needs_the_peers_promise() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
-        let target = region(&peer, 64, target_usage());
+        let peer = peer()?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 64, target_usage())?;
         let mut descriptor = target.get_descriptor();
         // No program may register volatile memory so.
         descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
@@ -255,7 +259,7 @@ fn a_durable_commit_needs_the_peers_promise() {
                 (Some(Durable::NativeFlushes), [true, false]),
                 (Some(Durable::DirectWrites), [true, true]),
             ] {
-                let pair = Pair::with(&peer, &cfg, &cfg);
+                let pair = Pair::with(&peer, &cfg, &cfg)?;
                 if let Some(durable) = durable {
                     let mut platform = PeerCfg::new();
                     platform.set_durable(durable);
@@ -272,21 +276,22 @@ fn a_durable_commit_needs_the_peers_promise() {
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_commit_takes_a_slot_for_each_request() {
+fn a_commit_takes_a_slot_for_each_request() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = region(&peer, 1024, target_usage());
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 1024, target_usage())?;
         let far = remote(&target);
-        let spread = region(&peer, SIZE, target_usage());
+        let spread = region(&peer, SIZE, target_usage())?;
         let wide = remote(&spread);
         for mut cfg in configurations() {
             cfg.set_sq_size(9);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let pointer = Some((far.slice(1016..).expect("inside"), [2; 8]));
             let commit = |count| {
@@ -304,7 +309,7 @@ fn a_commit_takes_a_slot_for_each_request() {
                 }
                 false => {
                     conn.commit(&distant, pointer, VISIBLE, 4).expect("7 slots");
-                    next_completion(conn.get_cq()).result().expect("flushed");
+                    next_completion(conn.get_cq())?.result().expect("flushed");
                 }
             }
             commit(1).expect("four slots");
@@ -320,31 +325,32 @@ fn a_commit_takes_a_slot_for_each_request() {
                 ),
                 "{full}"
             );
-            next_completion(conn.get_cq()).result().expect("flushed");
+            next_completion(conn.get_cq())?.result().expect("flushed");
             commit(1).expect("four have come back");
             for _ in 0..2 {
-                next_completion(conn.get_cq()).result().expect("flushed");
+                next_completion(conn.get_cq())?.result().expect("flushed");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Two threads commit on one connection. A completion is that of its own commit: when it comes, the
 /// bytes of this commit are there, and the pointer is that of this commit or of a later one.
 #[test]
-fn commits_of_two_threads_stay_apart() {
+fn commits_of_two_threads_stay_apart() -> Result {
     const COMMITS: usize = 50;
     /// Of each commit its own: two parts of 8 bytes, with those of the other thread between them.
     const PLACE: usize = 32;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let len = COMMITS * PLACE;
-        let source = region(&peer, len, MrUsage::WRITE_SRC);
+        let source = region(&peer, len, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(len, 7)).expect("inside");
         for cfg in configurations() {
-            let target = region(&peer, len + 16, target_usage());
+            let target = region(&peer, len + 16, target_usage())?;
             let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let (conn, begin) = (&pair.client, Instant::now());
             let starts =
                 |thread: usize, number: usize| [0, 16].map(|at| number * PLACE + at + 8 * thread);
@@ -367,7 +373,7 @@ fn commits_of_two_threads_stay_apart() {
                 }
             };
             let commit = &commit;
-            let (posted, polled) = thread::scope(|scope| {
+            let (posted, polled) = thread::scope(|scope| -> Result<_> {
                 let threads = [0, 1].map(|thread| {
                     scope.spawn(move || {
                         let commits = (0..COMMITS).map(|number| commit(thread, number));
@@ -376,7 +382,7 @@ fn commits_of_two_threads_stay_apart() {
                 });
                 let mut polled = [const { Vec::new() }; 2];
                 for _ in 0..2 * COMMITS {
-                    let wc = next_completion(conn.get_cq());
+                    let wc = next_completion(conn.get_cq())?;
                     wc.result().expect("flushed");
                     let (number, thread) = (wc.wr_id() as usize / 2, wc.wr_id() as usize % 2);
                     assert_eq!(number, polled[thread].len(), "in order");
@@ -391,28 +397,29 @@ fn commits_of_two_threads_stay_apart() {
                     assert!(shown > number as u64, "the pointer is {shown}");
                 }
                 let posted = threads.map(|thread| thread.join().expect("no panic"));
-                (posted, polled)
-            });
+                Ok((posted, polled))
+            })?;
             assert_eq!(
                 posted, polled,
                 "each thread has the names of its own commits"
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// The pointer is not written after a part that fails, and each completion has the program's
 /// number.
 #[test]
-fn a_failed_part_shows_nothing() {
+fn a_failed_part_shows_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
         for cfg in configurations() {
-            let target = region(&peer, 64, target_usage());
+            let target = region(&peer, 64, target_usage())?;
             let far = remote(&target);
-            let gone = remote(&region(&peer, 64, target_usage()));
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let gone = remote(&region(&peer, 64, target_usage())?);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let parts = [
                 (
                     far.slice(..16).expect("inside"),
@@ -429,14 +436,15 @@ fn a_failed_part_shows_nothing() {
                 .commit(&parts, pointer, VISIBLE, 5)
                 .expect("posted");
             let next = || next_completion(pair.client.get_cq());
-            let mut failed = next();
+            let mut failed = next()?;
             assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);
             while failed.posted() != Some(posted) {
                 assert_eq!(failed.wr_id(), 5);
-                failed = next();
+                failed = next()?;
             }
             assert_eq!(failed.status(), WcStatus::WR_FLUSH_ERR);
-            assert_eq!(contents(&target)[56..], [0; 8], "the pointer");
+            assert_eq!(contents(&target)?[56..], [0; 8], "the pointer");
         }
-    });
+        Ok(())
+    })
 }

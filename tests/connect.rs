@@ -10,8 +10,8 @@ use std::{hint, thread};
 
 use common::program::{Program, executable, free_port};
 use common::{
-    LIMIT, Pair, accept, addr, addr6, ask, device_test, event, here, listen, peer, region, remote,
-    request,
+    LIMIT, Pair, Result, accept, addr, addr6, ask, device_test, event, here, listen, peer, region,
+    remote, request,
 };
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
@@ -20,7 +20,7 @@ use rpma::{
 };
 
 #[test]
-fn a_device_is_found_from_either_side() {
+fn a_device_is_found_from_either_side() -> Result {
     device_test(|| {
         for addr in [addr(), addr6()] {
             let local = Device::from_addr(&addr, Side::Local).expect("the device of the address");
@@ -28,27 +28,29 @@ fn a_device_is_found_from_either_side() {
             assert_eq!(local.get_name(), remote.get_name());
             assert!(!local.get_name().is_empty());
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn connects_over_both_families() {
+fn connects_over_both_families() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for addr in [addr(), addr6()] {
             let cfg = ConnCfg::new();
             let end = (&peer, &cfg);
             let pair = Pair::between(&addr, end, end, (&[], &[])).expect("established");
             assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
         }
-    });
+        Ok(())
+    })
 }
 
 /// The names are in a hosts file that only these two programs see, in a mount namespace of their
 /// own.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
-fn a_host_name_leads_to_its_addresses() {
+fn a_host_name_leads_to_its_addresses() -> Result {
     // A guest without other hosts in its settings has no such file.
     const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
     device_test(|| {
@@ -72,24 +74,25 @@ fn a_host_name_leads_to_its_addresses() {
         }
         let unknown = Device::from_addr("none.test", Side::Remote).expect_err("nobody's name");
         assert!(unknown.to_string().contains("none.test"), "{unknown}");
-    });
+        Ok(())
+    })
 }
 
 /// The C library's receivers see the fixed field, padded: so do ours, and no byte is cut.
 #[test]
-fn private_data_travels_both_ways() {
+fn private_data_travels_both_ways() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
         let (question, answer) = ([7; 56], [9; 196]);
         for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
-            let ep = listen(&peer);
+            let ep = listen(&peer)?;
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
             assert_eq!(req.get_private_data(), []);
             let client = req.connect(question).expect("asks");
             assert_eq!(client.get_private_data(), [], "nothing before the answer");
 
-            let req = request(&ep, &cfg);
+            let req = request(&ep, &cfg)?;
             assert_eq!(req.get_private_data().len(), 56);
             assert_eq!(req.get_private_data()[..question.len()], *question);
             assert!(
@@ -99,21 +102,22 @@ fn private_data_travels_both_ways() {
             );
             let server = req.connect(answer).expect("accepts");
 
-            assert_eq!(event(&client), ConnEvent::Established);
-            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(event(&client)?, ConnEvent::Established);
+            assert_eq!(event(&server)?, ConnEvent::Established);
             assert_eq!(client.get_private_data().len(), 196);
             assert_eq!(client.get_private_data()[..answer.len()], *answer);
             assert_eq!(server.get_private_data()[..question.len()], *question);
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
+fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
         assert!(refused.to_string().contains("56"), "{refused}");
@@ -123,7 +127,7 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
             .connect(&[1; 56])
             .expect("asks");
 
-        let req = request(&ep, &cfg);
+        let req = request(&ep, &cfg)?;
         let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
         assert!(refused.to_string().contains("196"), "{refused}");
         let server = refused
@@ -131,25 +135,26 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
             .expect("the request")
             .connect(&[2; 196])
             .expect("accepts");
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
-    });
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        Ok(())
+    })
 }
 
 #[test]
-fn a_dropped_request_is_a_reject() {
+fn a_dropped_request_is_a_reject() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         for delete in [false, true] {
-            let client = ask(&peer, &ep, &cfg);
-            let req = request(&ep, &cfg);
+            let client = ask(&peer, &ep, &cfg)?;
+            let req = request(&ep, &cfg)?;
             match delete {
                 true => req.delete().expect("everything is freed"),
                 false => drop(req),
             }
-            match event(&client) {
+            match event(&client)? {
                 ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
                 other => panic!("{other:?}"),
             }
@@ -159,31 +164,33 @@ fn a_dropped_request_is_a_reject() {
                 "as in librpma, disconnecting is possible: {refused:?}"
             );
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn nobody_listens() {
+fn nobody_listens() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let port = Ep::listen(&peer, &addr(), 0)
             .expect("a port that was free")
             .get_port();
         let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
         let client = req.connect(&[]).expect("asks");
-        match event(&client) {
+        match event(&client)? {
             ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
             other => panic!("{other:?}"),
         }
-    });
+        Ok(())
+    })
 }
 
 /// An address in the device's network that no host has: the kernel asks for it until the limit of
 /// the configuration has passed.
 #[test]
-fn an_unreachable_address_is_an_error_within_the_limit() {
+fn an_unreachable_address_is_an_error_within_the_limit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut octets: Vec<String> = addr().split('.').map(str::to_owned).collect();
         octets[3] = "222".to_owned();
         let nowhere = octets.join(".");
@@ -205,17 +212,18 @@ fn an_unreachable_address_is_an_error_within_the_limit() {
         }
         let error = Device::from_addr(&nowhere, Side::Remote).expect_err("nobody is there");
         assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
+fn a_client_that_vanishes_does_not_hurt_the_endpoint() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         for _ in 0..20 {
-            drop(ask(&peer, &ep, &cfg));
+            drop(ask(&peer, &ep, &cfg)?);
         }
         // Those that are gone are skipped; one that has gone just now may still be taken, and
         // fails.
@@ -232,28 +240,29 @@ fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
                 Err(error) => assert!(!stays, "{error}"),
             }
         };
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
-    });
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        Ok(())
+    })
 }
 
 #[test]
-fn a_request_outlives_its_client_and_its_endpoint() {
+fn a_request_outlives_its_client_and_its_endpoint() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let ep = listen(&peer);
-        let client = ask(&peer, &ep, &cfg);
-        let req = request(&ep, &cfg);
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
+        let req = request(&ep, &cfg)?;
         ep.shutdown().expect("everything is freed");
         let server = req.connect(&[]).expect("accepts without the endpoint");
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
         drop(client);
-        assert_eq!(event(&server), ConnEvent::Closed);
+        assert_eq!(event(&server)?, ConnEvent::Closed);
 
-        let ep = listen(&peer);
-        drop(ask(&peer, &ep, &cfg));
+        let ep = listen(&peer)?;
+        drop(ask(&peer, &ep, &cfg)?);
         if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
             // The accept fails, or the connection ends with an event. If the client's last message
             // got lost, the kernel gives up after more than a minute.
@@ -262,34 +271,36 @@ fn a_request_outlives_its_client_and_its_endpoint() {
                 assert_ne!(event, ConnEvent::Established, "the client is gone");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn closing_is_seen_by_both_sides() {
+fn closing_is_seen_by_both_sides() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
         pair.client.disconnect().expect("disconnects");
-        assert_eq!(event(&pair.server), ConnEvent::Closed);
+        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
         pair.server.disconnect().expect("answers");
-        assert_eq!(event(&pair.client), ConnEvent::Closed);
+        assert_eq!(event(&pair.client)?, ConnEvent::Closed);
         assert_eq!(
-            event(&pair.client),
+            event(&pair.client)?,
             ConnEvent::TimewaitExit,
             "another event, not the same again"
         );
         pair.client.disconnect().expect("once more is harmless");
         pair.client.delete().expect("everything is freed");
         pair.server.delete().expect("everything is freed");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() {
+fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() -> Result {
     device_test(|| {
-        let peer = peer();
-        let Pair { client, server } = Pair::new(&peer);
+        let peer = peer()?;
+        let Pair { client, server } = Pair::new(&peer)?;
         let start = Instant::now();
         drop(client);
         assert!(
@@ -297,15 +308,16 @@ fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() {
             "{:?}",
             start.elapsed()
         );
-        assert_eq!(event(&server), ConnEvent::Closed);
-    });
+        assert_eq!(event(&server)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// Promise: both sides have both addresses, and report the same ones.
 #[test]
-fn each_side_knows_who_the_other_one_is() {
+fn each_side_knows_who_the_other_one_is() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for addr in [addr(), addr6()] {
             let ep = Ep::listen(&peer, &addr, 0).expect("listens");
             let cfg = ConnCfg::new();
@@ -313,28 +325,29 @@ fn each_side_knows_who_the_other_one_is() {
             let at = SocketAddr::new(addr.parse().expect("an address"), ep.get_port());
             assert_eq!(req.peer_addr().expect("known"), at);
             let client = req.connect(&[]).expect("asks");
-            let req = request(&ep, &cfg);
+            let req = request(&ep, &cfg)?;
             let from = req.peer_addr().expect("known");
             let server = req.connect(&[]).expect("accepts");
-            assert_eq!(event(&client), ConnEvent::Established);
-            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(event(&client)?, ConnEvent::Established);
+            assert_eq!(event(&server)?, ConnEvent::Established);
             assert_eq!(client.peer_addr().expect("known"), at);
             assert_eq!(client.local_addr().expect("known"), from);
             assert_eq!(server.peer_addr().expect("known"), from);
             assert_eq!(server.local_addr().expect("known"), at);
             assert_eq!(from.ip(), at.ip(), "one host");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an offer of the longest data arrives in either direction, and one byte more is refused
 /// before anything is sent.
 #[test]
-fn offers_travel_both_ways() {
+fn offers_travel_both_ways() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let memory = region(&peer, 64, usage);
+        let memory = region(&peer, 64, usage)?;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(true);
         let full = |room| {
@@ -359,30 +372,32 @@ fn offers_travel_both_ways() {
             assert!(offer.platform().get_direct_write_to_pmem());
             conn.apply_remote_peer_cfg(offer.platform());
         }
-    });
+        Ok(())
+    })
 }
 
 /// The device goes away only after everything that was made on it.
 #[test]
-fn the_device_lives_as_long_as_what_was_made_on_it() {
+fn the_device_lives_as_long_as_what_was_made_on_it() -> Result {
     device_test(|| {
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let peer = Peer::new(&device).expect("a peer");
         drop(device);
-        let pair = Pair::new(&peer);
+        let pair = Pair::new(&peer)?;
         drop(peer);
         drop(pair.client);
-        assert_eq!(event(&pair.server), ConnEvent::Closed);
-    });
+        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// W-3: the C library leaves the client without an answer for more than a minute.
 #[test]
-fn a_request_whose_queues_cannot_be_made_is_refused() {
+fn a_request_whose_queues_cannot_be_made_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
-        let client = ask(&peer, &ep, &ConnCfg::new());
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &ConnCfg::new())?;
         let mut greedy = ConnCfg::new();
         greedy.set_sq_size(u32::MAX);
         let error = ep
@@ -395,8 +410,8 @@ fn a_request_whose_queues_cannot_be_made_is_refused() {
             .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
             .expect("still there");
         let server = server.connect(&[]).expect("accepts");
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
         for (setter, what) in [
             (
                 ConnCfg::set_sq_size as fn(&mut ConnCfg, u32) -> &mut ConnCfg,
@@ -410,49 +425,54 @@ fn a_request_whose_queues_cannot_be_made_is_refused() {
             let error = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too many");
             assert!(error.to_string().contains(what), "{error}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// W-18: in the C library another thread that waits for requests can take an accepted connection's
 /// `Established`, because its id is moved to a channel of its own only after the accept.
 #[test]
-fn threads_that_wait_for_requests_take_nothing_else() {
+fn threads_that_wait_for_requests_take_nothing_else() -> Result {
     const CLIENTS: usize = 30;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         thread::scope(|scope| {
             let acceptor = || {
                 let mut accepted = 0;
                 loop {
-                    let req = request(&ep, &cfg);
+                    let req = request(&ep, &cfg).expect("a request");
                     if req.get_private_data()[0] == b'!' {
                         return accepted;
                     }
                     let server = req.connect(&[]).expect("accepts");
-                    assert_eq!(event(&server), ConnEvent::Established);
+                    assert_eq!(
+                        event(&server).expect("an event in time"),
+                        ConnEvent::Established
+                    );
                     accepted += 1;
                 }
             };
             let acceptors = [scope.spawn(acceptor), scope.spawn(acceptor)];
-            let connect = |private_data: &[u8]| {
+            let connect = |private_data: &[u8]| -> Result<_> {
                 let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
                 let client = req.connect(private_data).expect("asks");
-                (event(&client), client)
+                Ok((event(&client)?, client))
             };
             for _ in 0..CLIENTS {
-                let (event, _client) = connect(&[]);
+                let (event, _client) = connect(&[])?;
                 assert_eq!(event, ConnEvent::Established);
             }
             // Each of these sends one thread home, which rejects it.
             for _ in &acceptors {
-                assert!(matches!(connect(b"!").0, ConnEvent::Rejected { .. }));
+                assert!(matches!(connect(b"!")?.0, ConnEvent::Rejected { .. }));
             }
             let accepted = acceptors.map(|thread| thread.join().expect("accepts"));
             assert_eq!(accepted.iter().sum::<usize>(), CLIENTS, "{accepted:?}");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// The messages of this crate's library to the program's logger in a thread.
@@ -479,16 +499,16 @@ impl Log for Records {
 
 /// The events of a connection go to the program's own logger, with their levels.
 #[test]
-fn the_life_of_a_connection_is_logged() {
+fn the_life_of_a_connection_is_logged() -> Result {
     device_test(|| {
         log::set_logger(&Records).expect("no other test sets one");
         log::set_max_level(LevelFilter::Info);
         assert_eq!(log::max_level(), LevelFilter::Info);
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         let names =
             [&client, &server].map(|conn| (conn.local_addr().expect("known"), conn.get_qp_num()));
         client.disconnect().expect("tells the server");
-        assert_eq!(event(&server), ConnEvent::Closed);
+        assert_eq!(event(&server)?, ConnEvent::Closed);
         log::set_max_level(LevelFilter::Off);
 
         let records = RECORDS.take();
@@ -510,33 +530,35 @@ fn the_life_of_a_connection_is_logged() {
             records.iter().all(|(level, _)| *level >= Level::Info),
             "nothing went wrong: {records:?}"
         );
-    });
+        Ok(())
+    })
 }
 
 /// A client's private data is available before the server accepts the connection.
 #[test]
-fn the_server_sees_private_data_before_it_accepts() {
+fn the_server_sees_private_data_before_it_accepts() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
         let _client = req.connect(b"hello").expect("asks for a connection");
         let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
         let data = req.expect("a request").get_private_data().to_vec();
         assert_eq!(&data[..5], b"hello");
-    });
+        Ok(())
+    })
 }
 
 /// Promise of `NotConnected::NotYet`: an operation that comes too early is refused for that
 /// reason, also just as the connection opens. Before, some reads were "not supported" then.
 #[test]
-fn a_read_just_as_the_connection_opens() {
+fn a_read_just_as_the_connection_opens() -> Result {
     device_test(|| {
-        let (peer, cfg) = (peer(), ConnCfg::new());
-        let ep = listen(&peer);
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
         for _ in 0..100 {
-            let client = ask(&peer, &ep, &cfg);
-            let _server = accept(&ep, &cfg);
+            let client = ask(&peer, &ep, &cfg)?;
+            let _server = accept(&ep, &cfg)?;
             let read = || {
                 client.read(
                     MrSlice::EMPTY,
@@ -553,26 +575,27 @@ fn a_read_just_as_the_connection_opens() {
                     }
                 }
             };
-            let posted = thread::scope(|scope| {
+            let posted = thread::scope(|scope| -> Result<_> {
                 let reader = scope.spawn(here(reader));
-                assert_eq!(event(&client), ConnEvent::Established);
-                reader.join().expect("no panic")
-            });
+                assert_eq!(event(&client)?, ConnEvent::Established);
+                Ok(reader.join().expect("no panic"))
+            })?;
             let posted = posted.expect("posted, once it is open");
             client.wait_for(posted, LIMIT, |_| {}).expect("answered");
         }
-    });
+        Ok(())
+    })
 }
 
 /// A connection is written to a log in a few lines, however long its queues are.
 #[test]
-fn a_connection_is_printed_in_a_few_lines() {
+fn a_connection_is_printed_in_a_few_lines() -> Result {
     device_test(|| {
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(1000).set_rq_size(1000).set_rcq_size(10);
-        let Pair { client, server } = Pair::with(&peer(), &cfg, &cfg);
+        let Pair { client, server } = Pair::with(&peer()?, &cfg, &cfg)?;
         drop(server);
-        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(event(&client)?, ConnEvent::Closed);
         let text = format!("{client:?}");
         assert!(
             text.len() < 1000 && text.contains("ended: Some(Closed)"),
@@ -581,5 +604,6 @@ fn a_connection_is_printed_in_a_few_lines() {
         let queues = [Some(client.get_cq()), client.get_rcq()];
         let text = format!("{queues:?}");
         assert!(text.len() < 1000, "{text}");
-    });
+        Ok(())
+    })
 }

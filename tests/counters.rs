@@ -39,14 +39,14 @@ struct Memories {
 }
 
 impl Memories {
-    fn new(peer: &rpma::Peer) -> Self {
+    fn new(peer: &rpma::Peer) -> common::Result<Self> {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
-        let target = region(peer, LEN, usage);
-        Self {
-            local: region(peer, LEN, usage),
+        let target = region(peer, LEN, usage)?;
+        Ok(Self {
+            local: region(peer, LEN, usage)?,
             far: remote(&target),
             _target: target,
-        }
+        })
     }
 
     /// A part of a commit.
@@ -127,23 +127,28 @@ const OPERATIONS: [Operation; 8] = [
 
 impl Operation {
     /// Alone, with these flags. Whether the device has it.
-    fn counts_alone(&self, pair: &Pair, m: &Memories, flags: Flags) -> bool {
+    fn counts_alone(&self, pair: &Pair, m: &Memories, flags: Flags) -> common::Result<bool> {
         let Self { name, bytes, .. } = *self;
         let conn = &pair.client;
         if (self.single)(conn, m, flags).is_err() {
             // A fence that this device does not have.
             assert_ne!(flags, ALWAYS, "{name}");
-            return false;
+            return Ok(false);
         }
-        completion(conn).result().expect("done");
+        completion(conn)?.result().expect("done");
         let alone = added(conn, || (self.single)(conn, m, flags).expect("posted"));
-        completion(conn).result().expect("done");
+        completion(conn)?.result().expect("done");
         assert_eq!(alone, (1, bytes), "{name}, {flags:?}");
-        true
+        Ok(true)
     }
 
     /// In a batch of so many, and in the same batch once more.
-    fn counts_in_a_batch(&self, pair: &Pair, m: &Memories, (flags, count): (Flags, u64)) {
+    fn counts_in_a_batch(
+        &self,
+        pair: &Pair,
+        m: &Memories,
+        (flags, count): (Flags, u64),
+    ) -> common::Result {
         let Self { name, bytes, .. } = *self;
         let conn = &pair.client;
         let mut batch = conn.batch::<8>();
@@ -151,7 +156,7 @@ impl Operation {
             (self.in_batch)(&mut batch, m, flags).expect("room");
         }
         let all = added(conn, || _ = batch.post().expect("posted"));
-        for wc in completions(conn, count as usize) {
+        for wc in completions(conn, count as usize)? {
             wc.result().expect("done");
         }
         assert_eq!(all, (count, count * bytes), "{count} {name}, {flags:?}");
@@ -160,20 +165,21 @@ impl Operation {
         batch.clear();
         (self.in_batch)(&mut batch, m, flags).expect("room");
         let one = added(conn, || _ = batch.post().expect("posted"));
-        completion(conn).result().expect("done");
+        completion(conn)?.result().expect("done");
         assert_eq!(one, (1, bytes), "{name}, {flags:?}");
+        Ok(())
     }
 }
 
 /// An operation alone, in a batch of one and in a batch of two, with and without a fence, counts
 /// as many requests and bytes.
 #[test]
-fn each_way_counts_the_same() {
+fn each_way_counts_the_same() -> common::Result {
     device_test(|| {
-        let peer = peer();
-        let m = Memories::new(&peer);
+        let peer = peer()?;
+        let m = Memories::new(&peer)?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             for operation in OPERATIONS {
                 // Messages need receives.
                 let receives = if operation.name == "send" { 16 } else { 0 };
@@ -182,24 +188,25 @@ fn each_way_counts_the_same() {
                     pair.server.recv(part, n).expect("a slot");
                 }
                 for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
-                    if operation.counts_alone(&pair, &m, flags) {
-                        operation.counts_in_a_batch(&pair, &m, (flags, 1));
-                        operation.counts_in_a_batch(&pair, &m, (flags, 2));
+                    if operation.counts_alone(&pair, &m, flags)? {
+                        operation.counts_in_a_batch(&pair, &m, (flags, 1))?;
+                        operation.counts_in_a_batch(&pair, &m, (flags, 2))?;
                     }
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// A commit counts the bytes of its parts, and 8 of its pointer, whichever way it goes.
 #[test]
-fn a_commit_counts_its_parts_and_its_pointer() {
+fn a_commit_counts_its_parts_and_its_pointer() -> common::Result {
     device_test(|| {
-        let peer = peer();
-        let (m, other) = (Memories::new(&peer), Memories::new(&peer));
+        let peer = peer()?;
+        let (m, other) = (Memories::new(&peer)?, Memories::new(&peer)?);
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let pointer = (m.far.slice(..8).expect("inside"), [1; 8]);
             // One part, several, and parts of two regions, which go the long way.
@@ -216,27 +223,28 @@ fn a_commit_counts_its_parts_and_its_pointer() {
                         assert!(pointer.is_some());
                         continue;
                     };
-                    completion(conn).result().expect("done");
+                    completion(conn)?.result().expect("done");
                     let commit = || _ = conn.commit(parts, pointer, VISIBLE, 1).expect("posted");
                     let counted = added(conn, commit);
-                    completion(conn).result().expect("done");
+                    completion(conn)?.result().expect("done");
                     let requests = parts.len() as u64 + flushes + more.0;
                     assert_eq!(counted, (requests, bytes + more.1), "{} parts", parts.len());
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Each refused post counts once, at the full queue, and in no other counter.
 #[test]
-fn a_full_queue_is_counted_and_a_mistake_is_not() {
+fn a_full_queue_is_counted_and_a_mistake_is_not() -> common::Result {
     device_test(|| {
-        let peer = peer();
-        let m = Memories::new(&peer);
+        let peer = peer()?;
+        let m = Memories::new(&peer)?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(4).set_rq_size(2).set_cq_size(16);
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
         let before = conn.counters();
         assert_eq!(before, Counters::default(), "nothing was posted");
@@ -272,28 +280,29 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() {
         assert_eq!((now.posted, now.bytes, now.receives), (4, 64, 2));
         assert_eq!((now.full_send_queue, now.full_receive_queue), (4, 1));
         assert_eq!(now.failures().count(), 0);
-        completions(conn, 4);
+        completions(conn, 4)?;
         for _ in 0..3 {
             write(Flags::COMPLETION_ON_ERROR).expect("a slot");
         }
         let due = write(Flags::COMPLETION_ON_ERROR);
         assert!(matches!(due, Err(Error::NoCompletionDue { .. })), "{due:?}");
         assert_eq!(conn.counters().full_send_queue, 5);
-    });
+        Ok(())
+    })
 }
 
 /// Failed completions count by their status once they are polled. A post after the end counts
 /// nowhere.
 #[test]
-fn failures_are_counted_by_status() {
+fn failures_are_counted_by_status() -> common::Result {
     device_test(|| {
-        let peer = peer();
-        let m = Memories::new(&peer);
+        let peer = peer()?;
+        let m = Memories::new(&peer)?;
         let gone = {
-            let target = region(&peer, 64, MrUsage::WRITE_DST);
+            let target = region(&peer, 64, MrUsage::WRITE_DST)?;
             remote(&target)
         };
-        let pair = Pair::new(&peer);
+        let pair = Pair::new(&peer)?;
         let conn = &pair.client;
         let src = m.local.slice(..16).expect("inside");
         for _ in 0..2 {
@@ -301,7 +310,7 @@ fn failures_are_counted_by_status() {
             conn.write(dst, src, ALWAYS, 1).expect("posted");
         }
         assert_eq!(conn.counters().failures().count(), 0, "none is polled");
-        let failed: Vec<_> = completions(conn, 2)
+        let failed: Vec<_> = completions(conn, 2)?
             .iter()
             .map(|wc| wc.result().expect_err("no such region").status)
             .collect();
@@ -320,20 +329,21 @@ fn failures_are_counted_by_status() {
             "{refused:?}"
         );
         assert_eq!(conn.counters(), counters);
-    });
+        Ok(())
+    })
 }
 
 /// A thread that reads beside two that post and poll sees numbers that only grow; no count is lost
 /// in the end.
 #[test]
-fn counters_are_read_while_threads_post() {
+fn counters_are_read_while_threads_post() -> common::Result {
     const ROUNDS: u64 = 300;
     device_test(|| {
-        let peer = peer();
-        let m = Memories::new(&peer);
+        let peer = peer()?;
+        let m = Memories::new(&peer)?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(8).set_rq_size(8).set_cq_size(16);
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let (conn, m, done) = (&pair.client, &m, &AtomicBool::new(false));
         thread::scope(|scope| {
             let posters = [(0, 16), (1, 24)].map(|(n, len)| {
@@ -373,5 +383,6 @@ fn counters_are_read_while_threads_post() {
         let counters = conn.counters();
         assert_eq!(counters.posted, 2 * ROUNDS);
         assert_eq!(counters.bytes, ROUNDS * (16 + 24));
-    });
+        Ok(())
+    })
 }

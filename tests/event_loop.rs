@@ -8,18 +8,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Pair, addr, addr6, ask, device_test, invalid, listen, peer};
+use common::{LIMIT, Pair, Result, addr, addr6, ask, device_test, invalid, listen, peer};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, Progress, Resolving, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// W-2: the C library reports a provider error, and logs one, when no event is pending.
 #[test]
-fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
+fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let pair = Pair::new(&peer)?;
         for fd in [
             ep.as_fd(),
             pair.client.as_fd(),
@@ -50,16 +50,17 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
                 "and it stays so"
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// The same, by the library's own method, and back again.
 #[test]
-fn descriptors_are_made_non_blocking_and_blocking_again() {
+fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let pair = Pair::new(&peer)?;
         let (conn, cq) = (&pair.client, pair.client.get_cq());
         let set = |on| {
             ep.set_nonblocking(on).expect("set");
@@ -87,7 +88,8 @@ fn descriptors_are_made_non_blocking_and_blocking_again() {
         ));
         assert!(matches!(cq.wait_timeout(short), Err(Error::NoCompletion)));
         assert!(began.elapsed() >= 2 * short, "it waits");
-    });
+        Ok(())
+    })
 }
 
 /// Goes on with a request as an event loop does: only when its descriptor is readable.
@@ -108,12 +110,12 @@ fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
 /// Promise: a device that is opened by an address with a port leaves that port free: a server opens
 /// the device by the address at which it listens.
 #[test]
-fn a_device_takes_no_port() {
+fn a_device_takes_no_port() -> Result {
     device_test(|| {
         for addr in [addr(), addr6()] {
             let addr = addr.parse().expect("an address");
             let free = {
-                let peer = peer();
+                let peer = peer()?;
                 let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0)).expect("listens");
                 SocketAddr::new(addr, ep.get_port())
             };
@@ -122,12 +124,13 @@ fn a_device_takes_no_port() {
             let ep = Ep::listen_on(&peer, free).expect("the port is free");
             assert_eq!(ep.get_port(), free.port());
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: connecting in steps that never wait; ten at once in one thread.
 #[test]
-fn connecting_does_not_block() {
+fn connecting_does_not_block() -> Result {
     device_test(|| {
         let cfg = ConnCfg::new();
         for addr in [addr(), addr6()] {
@@ -171,15 +174,16 @@ fn connecting_does_not_block() {
             let blocking = ConnReq::to_addr(&peer, at, &cfg).expect("resolves");
             assert_eq!(blocking.peer_addr().expect("known"), at);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an address that cannot be reached is an error within its limit, by an event; dropping
 /// it gives up.
 #[test]
-fn connecting_without_blocking_fails_in_time() {
+fn connecting_without_blocking_fails_in_time() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_timeout(Duration::from_millis(300));
         // No host has it, on this network.
@@ -199,7 +203,8 @@ fn connecting_without_blocking_fails_in_time() {
         assert!(text.contains("wildcard"), "{text}");
         invalid(Ep::listen_on(&peer, wildcard));
         invalid(Device::from_socket_addr(wildcard, Side::Local));
-    });
+        Ok(())
+    })
 }
 
 /// Whether `fd` is readable now.
@@ -221,14 +226,14 @@ fn becomes_readable(fd: BorrowedFd<'_>) {
 /// The descriptors of an endpoint and of a connection are readable when, and only when, the next
 /// request or event can be taken without waiting.
 #[test]
-fn descriptors_are_readable_when_there_is_something_to_take() {
+fn descriptors_are_readable_when_there_is_something_to_take() -> Result {
     device_test(|| {
-        let (peer, cfg) = (peer(), ConnCfg::new());
-        let ep = listen(&peer);
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
         assert_eq!(ep.get_fd(), ep.as_fd().as_raw_fd());
         for _ in 0..2 {
             assert!(!readable(ep.as_fd()));
-            let client = ask(&peer, &ep, &cfg);
+            let client = ask(&peer, &ep, &cfg)?;
             assert_eq!(client.get_event_fd(), client.as_fd().as_raw_fd());
             assert!(!readable(client.as_fd()));
             becomes_readable(ep.as_fd());
@@ -246,5 +251,6 @@ fn descriptors_are_readable_when_there_is_something_to_take() {
                 assert_eq!(is_told.next_event().expect("there"), ConnEvent::Closed);
             }
         }
-    });
+        Ok(())
+    })
 }

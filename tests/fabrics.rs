@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-use common::{Pair, accept, peer, peer_of};
+use common::{Pair, Result, accept, peer, peer_of};
 use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile, sweep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
@@ -41,15 +41,15 @@ fn a_thread_on_no_host_is_told_what_to_do() {
 
 /// Each has the same addresses, and no object of the other.
 #[test]
-fn fabrics_are_apart() {
+fn fabrics_are_apart() -> Result {
     let fabrics = [(); 2].map(|()| Fabric::new(Profile::RXE_6_12));
     let [one, other] = [&fabrics[0], &fabrics[1]].map(|fabric| fabric.host("here"));
     assert_eq!((one.addr(), one.addr6()), (other.addr(), other.addr6()));
     let entered = one.enter();
-    let ep = Ep::listen(&peer(), &one.addr().to_string(), 7204).expect("listens");
+    let ep = Ep::listen(&peer()?, &one.addr().to_string(), 7204).expect("listens");
     drop(entered);
     let _entered = other.enter();
-    let asking = ConnReq::new(&peer(), &one.addr().to_string(), 7204, &ConnCfg::new());
+    let asking = ConnReq::new(&peer()?, &one.addr().to_string(), 7204, &ConnCfg::new());
     let asking = asking.expect("resolves").connect(&[]).expect("asks");
     match asking.next_event_timeout(LIMIT).expect("an event") {
         ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
@@ -58,24 +58,26 @@ fn fabrics_are_apart() {
     assert_eq!(fabrics[0].objects().get("qp"), None);
     drop((asking, ep));
     assert!(fabrics.iter().all(|fabric| fabric.objects().is_empty()));
+    Ok(())
 }
 
 /// Objects are counted for each host, and by each clone of a fabric, which lives as long as one of
 /// its clones.
 #[test]
-fn objects_of_one_host() {
+fn objects_of_one_host() -> Result {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let [one, other] = ["one", "other"].map(|name| fabric.host(name));
     let clone = fabric.clone();
     drop(fabric);
     let _entered = one.enter();
-    let peer = peer();
+    let peer = peer()?;
     let region = Mr::reg(&peer, vec![0; 8], MrUsage::WRITE_DST).expect("registers");
     assert_eq!(one.objects().get("mr"), Some(&1));
     assert_eq!(one.objects(), clone.objects());
     assert!(other.objects().is_empty());
     drop((region, peer));
     assert!(one.objects().is_empty());
+    Ok(())
 }
 
 /// A thread is on the host of the last guard that it still has, in any order of drops.
@@ -126,17 +128,17 @@ fn failures_that_cannot_be_are_refused() {
 
 /// It is the call of that number on that host, once; and it can be taken back.
 #[test]
-fn the_call_that_is_meant_fails() {
+fn the_call_that_is_meant_fails() -> Result {
     let fabric = Fabric::new(Profile::STRICT);
     let [one, other] = ["one", "other"].map(|name| fabric.host(name));
     let failing = fabric.fail("ibv_reg_mr").on(&one).nth(2, Errno::NOSPC);
     let register = |peer: &Peer| Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC);
     let there = {
         let _entered = other.enter();
-        peer()
+        peer()?
     };
     let _entered = one.enter();
-    let here = peer();
+    let here = peer()?;
     let calls = |fabric: &Fabric| fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0);
     let before = calls(&fabric);
     for _ in 0..3 {
@@ -156,31 +158,33 @@ fn the_call_that_is_meant_fails() {
     let failing = fabric.fail("ibv_reg_mr").next(Errno::NOSPC);
     assert!(failing.disarm());
     register(&here).expect("taken back");
+    Ok(())
 }
 
 /// A request that a post drops in silence is the last one of several, as of the provider that does
 /// that.
 #[test]
-fn a_request_alone_is_not_dropped_in_silence() {
+fn a_request_alone_is_not_dropped_in_silence() -> Result {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (conn, _server) = Pair::new(&peer()).ends();
+    let (conn, _server) = Pair::new(&peer()?)?.ends();
     let failing = fabric.fail("ibv_post_send").how(How::LastDropped);
     let failing = failing.next(Errno::IO);
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
     assert!(matches!(posted, Err(Error::Provider { .. })), "{posted:?}");
     assert!(!failing.is_pending());
+    Ok(())
 }
 
 /// More events than a pipe has room for, all unread: no call waits for that.
 #[test]
-fn events_that_nobody_reads() {
+fn events_that_nobody_reads() -> Result {
     const EVENTS: u32 = 70_000;
     let fabric = Fabric::new(Profile::RXE_6_12);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (conn, server) = Pair::new(&peer()).ends();
+    let (conn, server) = Pair::new(&peer()?)?.ends();
     let cq = conn.get_cq();
     for _ in 0..EVENTS {
         cq.req_notify(Notify::Any).expect("armed");
@@ -193,19 +197,21 @@ fn events_that_nobody_reads() {
     assert_eq!(read, EVENTS, "none is lost");
     drop((conn, server));
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    Ok(())
 }
 
 /// A port is taken at an address, not at all of them.
 #[test]
-fn a_port_at_each_address() {
+fn a_port_at_each_address() -> Result {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let peer = peer();
+    let peer = peer()?;
     let _four = Ep::listen(&peer, &host.addr().to_string(), 7204).expect("listens");
     let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204).expect("listens");
     let again = Ep::listen(&peer, &host.addr().to_string(), 7204).expect_err("taken");
     assert_eq!(again.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
+    Ok(())
 }
 
 /// Writes to another host's memory. After `Ok` the bytes are there.
@@ -254,7 +260,7 @@ fn a_sweep_has_every_fault() {
 /// Promise: objects made with a peer are on that peer's host, whichever thread makes them: one on
 /// no host, one on the other host, one on a host of another fabric. So are its failures.
 #[test]
-fn what_is_made_with_a_peer_is_on_its_host() {
+fn what_is_made_with_a_peer_is_on_its_host() -> Result {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let [near, far] = [&client, &server].map(peer_of);
@@ -294,11 +300,12 @@ fn what_is_made_with_a_peer_is_on_its_host() {
 
         let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
         let asking = req.connect(&[]).expect("asks");
-        let _end = accept(&ep, &ConnCfg::new());
+        let _end = accept(&ep, &ConnCfg::new())?;
         write(&asking.wait_established(LIMIT).expect("established"));
     }
     drop((near, far));
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    Ok(())
 }
 
 /// Promise: a peer on a host that has lost its power makes no object, and reports why. The thread's

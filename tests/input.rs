@@ -8,8 +8,8 @@ use std::process::Command;
 use std::ptr::NonNull;
 
 use common::{
-    Pair, addr, completion, devdax, device_test, ext4, fsdax, invalid, no_completion, other_addr,
-    peer, region, remote,
+    Pair, Result, addr, completion, devdax, device_test, ext4, fsdax, invalid, no_completion,
+    other_addr, peer, region, remote,
 };
 use memmap2::MmapMut;
 use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
@@ -40,9 +40,9 @@ fn file(dir: &str, len: u64) -> tempfile::TempPath {
 }
 
 #[test]
-fn addresses() {
+fn addresses() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
         for wildcard in ["0.0.0.0", "::"] {
             for side in [Side::Local, Side::Remote] {
@@ -76,15 +76,16 @@ fn addresses() {
         assert!(text.contains("RDMA device"), "{text}");
         let text = invalid(Ep::listen(&peer, "127.0.0.1", 0));
         assert!(text.contains("belongs to no RDMA device"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// Objects of two devices never meet: librdmacm would refuse that with a bare EINVAL, or only when
 /// the connection is used (W-20).
 #[test]
-fn devices_are_not_mixed() {
+fn devices_are_not_mixed() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let device = Device::from_addr(&other_addr(), Side::Local).expect("a second device");
         let other = Peer::new(&device).expect("a peer on it");
         let another = "belongs to another RDMA device";
@@ -104,9 +105,9 @@ fn devices_are_not_mixed() {
         cfg.set_srq(Some(&srq));
         assert!(connect(&cfg).contains("another Peer"));
 
-        let foreign = region(&other, 8, MrUsage::READ_DST | MrUsage::WRITE_SRC);
-        let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST);
-        let pair = Pair::new(&peer);
+        let foreign = region(&other, 8, MrUsage::READ_DST | MrUsage::WRITE_SRC)?;
+        let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST)?;
+        let pair = Pair::new(&peer)?;
         let (part, flags) = (remote(&own), Flags::COMPLETION_ALWAYS);
         let (from, to) = (
             foreign.slice(..).expect("all"),
@@ -117,15 +118,16 @@ fn devices_are_not_mixed() {
         // Each by itself works.
         let ep = Ep::listen(&other, &other_addr(), 0).expect("listens");
         ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-    });
+        Ok(())
+    })
 }
 
 /// A setting of a completion queue that is not made would be ignored, and a program that counts on
 /// it would sleep for ever.
 #[test]
-fn settings_of_a_queue_that_is_not_there() {
+fn settings_of_a_queue_that_is_not_there() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let refused = |cfg: &ConnCfg, what: &str| {
             let text = invalid(ConnReq::new(&peer, &addr(), 1, cfg));
@@ -149,22 +151,24 @@ fn settings_of_a_queue_that_is_not_there() {
         let mut cfg = SrqCfg::new();
         cfg.set_rcq_size(0).set_compl_channel(Some((channel, 1)));
         assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_port_that_is_taken() {
+fn a_port_that_is_taken() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
         let taken = Ep::listen(&peer, &addr(), ep.get_port());
         let text = provider(taken, "rdma_bind_addr", Errno::ADDRINUSE);
         assert!(text.contains("choose another"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn persistent_memory_that_is_not_there_or_too_small() {
+fn persistent_memory_that_is_not_there_or_too_small() -> Result {
     device_test(|| {
         let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
         assert!(
@@ -178,13 +182,14 @@ fn persistent_memory_that_is_not_there_or_too_small() {
         );
         let small = file(&ext4(), 4096);
         assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the domain is the firmware's word in the kernel, and a page cache has none.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: the kernel's sysfs")]
-fn the_persistence_domain_is_read_from_the_kernel() {
+fn the_persistence_domain_is_read_from_the_kernel() -> Result {
     device_test(|| {
         let fsdax = file(&fsdax(), 1 << 20);
         for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
@@ -201,14 +206,15 @@ fn the_persistence_domain_is_read_from_the_kernel() {
         let file = PmemMap::open(file(&ext4(), 4096), 4096).expect("maps");
         let platform = Platform::detect(&file).expect("a file has a platform");
         assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
-    });
+        Ok(())
+    })
 }
 
 /// A program that registers a file on a DAX file system must learn why it does not work, and which
 /// file does.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a DAX file system")]
-fn a_dax_file_without_on_demand_paging() {
+fn a_dax_file_without_on_demand_paging() -> Result {
     device_test(|| {
         let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
         let peer = Peer::new(&device).expect("a peer on the test device");
@@ -227,7 +233,8 @@ fn a_dax_file_without_on_demand_paging() {
             text.contains("on-demand paging") && text.contains("device-DAX"),
             "{text}"
         );
-    });
+        Ok(())
+    })
 }
 
 /// Linux 6.5 and newer do not pin a page-cache mapping for writing; reading from it works.
@@ -236,9 +243,9 @@ fn a_dax_file_without_on_demand_paging() {
     feature = "sim",
     ignore = "on a device only: what the kernel does not pin"
 )]
-fn an_ordinary_file_that_a_peer_wants_to_write() {
+fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let path = file(&ext4(), 1 << 20);
         let map = PmemMap::open(&path, 1).expect("maps");
         assert_eq!(map.kind(), PmemKind::File);
@@ -250,20 +257,21 @@ fn an_ordinary_file_that_a_peer_wants_to_write() {
             "{text}"
         );
         Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC).expect("can be read from");
-    });
+        Ok(())
+    })
 }
 
 /// Memory that is volatile, or may be, is refused on every device, and comes back. With
 /// `Mr::reg_raw` the caller vouches; a device that looks refuses even then.
 #[test]
-fn dram_is_not_persistent_memory() {
+fn dram_is_not_persistent_memory() -> Result {
     fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) {
         let error = Mr::reg(peer, memory, MrUsage::FLUSH_TYPE_PERSISTENT).err();
         let text = invalid(Err::<(), _>(error.expect("volatile").into()));
         assert!(text.contains("reg_raw"), "{text}");
     }
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         refused(&peer, vec![0; 64]);
         refused(&peer, vec![0; 64].into_boxed_slice());
         refused(&peer, AlignedBuf::zeroed(64).expect("a page"));
@@ -287,13 +295,14 @@ fn dram_is_not_persistent_memory() {
         } else {
             registered.expect("vouched for");
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn memory_that_cannot_be_registered() {
+fn memory_that_cannot_be_registered() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let empty = Mr::reg(&peer, Vec::new(), MrUsage::SEND).expect_err("nothing");
         assert!(invalid(Err::<(), _>(empty.into())).contains("0 bytes"));
         let aimless = Mr::reg(&peer, vec![1, 2], MrUsage::empty()).expect_err("no usage");
@@ -310,11 +319,12 @@ fn memory_that_cannot_be_registered() {
         let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND).expect("readable");
         assert!(invalid(mr.write_at(0, &[1])).contains("read-only"));
         assert!(invalid(mr.store_u64(0, 1)).contains("read-only"));
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn every_kind_of_memory_can_be_registered_and_comes_back() {
+fn every_kind_of_memory_can_be_registered_and_comes_back() -> Result {
     device_test(|| {
         fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> M {
             let mr = Mr::reg(peer, memory, RIGHTS).expect("registers");
@@ -326,7 +336,7 @@ fn every_kind_of_memory_can_be_registered_and_comes_back() {
             assert_eq!(mr.load_u64(8).expect("aligned"), 0x0102_0304_0506_0708);
             mr.dereg().expect("deregisters")
         }
-        let peer = peer();
+        let peer = peer()?;
         let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice());
         assert_eq!(&boxed[3..7], b"here");
         assert_eq!(&round_trip(&peer, vec![0; 64])[3..7], b"here");
@@ -344,14 +354,15 @@ fn every_kind_of_memory_can_be_registered_and_comes_back() {
         let mut bytes = [0; 4];
         map.read_at(3, &mut bytes).expect("inside");
         assert_eq!(&bytes, b"here");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn ranges_outside_a_region() {
+fn ranges_outside_a_region() -> Result {
     device_test(|| {
-        let peer = peer();
-        let mr = region(&peer, 64, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let peer = peer()?;
+        let mr = region(&peer, 64, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
         let far = remote(&mr);
         for (start, end) in [
             (0, 65),
@@ -377,27 +388,28 @@ fn ranges_outside_a_region() {
             .expect("an odd offset");
         assert!(invalid(mr.load_u64(odd)).contains("multiple of 8"));
         assert!(invalid(mr.store_u64(57, 1)).contains("64 bytes"));
-    });
+        Ok(())
+    })
 }
 
 /// A message longer than the port takes is refused with the limit, also when it is gathered from
 /// parts that fit; one of exactly the limit is not. And no length is cut to 32 bits (W-8).
 #[test]
-fn a_message_that_is_too_long() {
+fn a_message_that_is_too_long() -> Result {
     const PARTS: usize = 16;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_max_send_sge(PARTS as u32).expect("possible");
-        let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+        let pair = Pair::with(&peer, &cfg, &ConnCfg::new())?;
         let conn = &pair.client;
         // Virtual memory only: registration would pin it, so the region is made up.
         let far = {
-            let mut descriptor = region(&peer, 64, RIGHTS).get_descriptor();
+            let mut descriptor = region(&peer, 64, RIGHTS)?.get_descriptor();
             descriptor[8..16].copy_from_slice(&((1u64 << 32) + 64).to_le_bytes());
             MrRemote::from_descriptor(&descriptor).expect("valid")
         };
-        let mr = region(&peer, 64, MrUsage::WRITE_SRC);
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
         let (all, flags) = (mr.slice(..).expect("all"), Flags::COMPLETION_ALWAYS);
         let text = invalid(conn.write(far.slice(..).expect("all"), all, flags, 1));
         assert!(
@@ -406,7 +418,7 @@ fn a_message_that_is_too_long() {
         );
 
         // The same memory again and again is as long as it takes.
-        let mr = region(&peer, (1 << 27) + 1, MrUsage::WRITE_SRC | MrUsage::SEND);
+        let mr = region(&peer, (1 << 27) + 1, MrUsage::WRITE_SRC | MrUsage::SEND)?;
         let parts = |mut len: usize| {
             [(); PARTS].map(|()| {
                 let part = len.min(mr.get_size());
@@ -436,14 +448,15 @@ fn a_message_that_is_too_long() {
                 text.replace(&most.to_string(), &(limit + 1).to_string())
             );
         }
-        no_completion(conn);
+        no_completion(conn)?;
         // Only looked at: so much data takes its time.
         conn.disconnect().expect("disconnects");
         for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
             let error = operation(limit).expect_err("disconnected");
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Bounded by RLIMIT_MEMLOCK unless the process may lock anything: so it runs without that right.
@@ -452,20 +465,21 @@ fn a_message_that_is_too_long() {
     feature = "sim",
     ignore = "on a device only: what the kernel does not pin"
 )]
-fn too_little_lockable_memory() {
+fn too_little_lockable_memory() -> Result {
     const CHILD: &str = "RPMA_TEST_WITHOUT_CAP_IPC_LOCK";
     const NAME: &str = "too_little_lockable_memory";
     if env::var_os(CHILD).is_some() {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let error = Mr::reg(&peer, vec![0; 1 << 20], RIGHTS).expect_err("64 KiB may be locked");
             assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
             let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::NOMEM);
             assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
             // Memory that fits still works.
             Mr::reg(&peer, vec![0; 64], RIGHTS).expect("registers");
-        });
-        return;
+            Ok(())
+        })?;
+        return Ok(());
     }
     let program = env::current_exe().expect("this program");
     let output = Command::new("setpriv")
@@ -482,28 +496,30 @@ fn too_little_lockable_memory() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(text.contains("1 passed"), "{text}");
+    Ok(())
 }
 
 /// The peer's descriptor is not checked before it is used: a wrong one ends the connection, with a
 /// failure that reports it.
 #[test]
-fn a_descriptor_that_lies() {
+fn a_descriptor_that_lies() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
-        let target = region(&peer, 64, MrUsage::READ_SRC);
+        let peer = peer()?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 64, MrUsage::READ_SRC)?;
         let mut descriptor = target.get_descriptor();
         descriptor[20] = MrUsage::all().bits();
         let lie = MrRemote::from_descriptor(&descriptor).expect("well-formed");
-        let pair = Pair::new(&peer);
+        let pair = Pair::new(&peer)?;
         let (part, local) = (lie.slice(..).expect("all"), source.slice(..).expect("all"));
         pair.client
             .write(part, local, Flags::COMPLETION_ALWAYS, 7)
             .expect("posted");
-        let failure = completion(&pair.client)
+        let failure = completion(&pair.client)?
             .result()
             .expect_err("the target refuses");
         assert_eq!(failure.wr_id, 7);
         assert_eq!(failure.status, rpma::WcStatus::REM_ACCESS_ERR, "{failure}");
-    });
+        Ok(())
+    })
 }

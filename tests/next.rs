@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Pair, completions, device_test, invalid, peer, region};
+use common::{LIMIT, Pair, Result, completions, device_test, invalid, peer, region};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -93,12 +93,12 @@ fn times_out(conn: &Conn) {
 /// Promise: completions of both queues and events of the connection end the wait, whichever comes,
 /// and no other event does before its limit.
 #[test]
-fn whatever_comes_first_on_every_setting() {
+fn whatever_comes_first_on_every_setting() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (what, cfg) in settings() {
             println!("{what}");
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             times_out(&server);
             // Completions that are there already.
             for number in 0..3 {
@@ -106,7 +106,7 @@ fn whatever_comes_first_on_every_setting() {
                 write(&server, number);
                 let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
                 sent.expect("posted");
-                completions(&client, 1);
+                completions(&client, 1)?;
             }
             let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
             assert_eq!(numbers(&server, 6), expected, "{what}");
@@ -135,7 +135,7 @@ fn whatever_comes_first_on_every_setting() {
                     0 => assert_eq!(got, [number], "{what}"),
                     _ => {
                         assert_eq!(got, [100], "{what}");
-                        completions(&client, 1);
+                        completions(&client, 1)?;
                         server.recv(MrSlice::EMPTY, 100).expect("posted");
                     }
                 }
@@ -147,7 +147,7 @@ fn whatever_comes_first_on_every_setting() {
             client
                 .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
                 .expect("posted");
-            completions(&client, 1);
+            completions(&client, 1)?;
             thread::scope(|scope| {
                 scope.spawn(|| client.disconnect().expect("disconnects"));
                 assert_eq!(next(&server), Ok(vec![100]), "{what}");
@@ -157,15 +157,16 @@ fn whatever_comes_first_on_every_setting() {
             server.disconnect().expect("disconnects");
             assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: it misses no completion that other threads leave. `wait_for` takes the event of several
 /// completions, and leaves those after its own one without any.
 #[test]
-fn what_others_leave_is_found() {
+fn what_others_leave_is_found() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
         thread::scope(|scope| {
             let waits = scope.spawn(|| next(conn));
@@ -184,14 +185,15 @@ fn what_others_leave_is_found() {
                 Err(error) => assert!(matches!(error, Error::PolledElsewhere), "{error:?}"),
             }
         });
-    });
+        Ok(())
+    })
 }
 
 /// Promise: several threads may wait; each completion goes to one of them.
 #[test]
-fn two_threads_share_what_comes() {
+fn two_threads_share_what_comes() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
         let take = || {
             let mut all = Vec::new();
@@ -220,17 +222,18 @@ fn two_threads_share_what_comes() {
         });
         all.sort_unstable();
         assert!(all.into_iter().eq(0..200));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a failure is a completion like others; the event of the end comes after it.
 #[test]
-fn failures_come_before_the_end() {
+fn failures_come_before_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
-        let Pair { client, server } = Pair::new(&peer);
-        let small = region(&peer, 1, MrUsage::RECV);
-        let source = region(&peer, 8, MrUsage::SEND);
+        let peer = peer()?;
+        let Pair { client, server } = Pair::new(&peer)?;
+        let small = region(&peer, 1, MrUsage::RECV)?;
+        let source = region(&peer, 8, MrUsage::SEND)?;
         server
             .recv(small.slice(..).expect("all"), 7)
             .expect("posted");
@@ -246,19 +249,20 @@ fn failures_come_before_the_end() {
         assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
         drop(server);
         assert_eq!(next(&client), Err(ConnEvent::Closed));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: without room for a completion, and on a channel of the program's, `next` is an error
 /// that names the remedy.
 #[test]
-fn where_there_is_no_next() {
+fn where_there_is_no_next() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let mut wcs = [Wc::default()];
         for text in [
             invalid(pair.server.get_next_fd()),
@@ -267,13 +271,14 @@ fn where_there_is_no_next() {
             assert!(text.contains("Wait::next"), "{text}");
         }
         invalid(pair.client.next(&mut [], SHORT));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: one descriptor is readable while `next` has something, of any kind, on every setting;
 /// and not otherwise.
 #[test]
-fn one_descriptor_for_everything() {
+fn one_descriptor_for_everything() -> Result {
     let readable = |conn: &Conn, limit: Duration| {
         let fd = conn.get_next_fd().expect("a descriptor");
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -294,8 +299,8 @@ fn one_descriptor_for_everything() {
     };
     for (what, cfg) in settings() {
         device_test(|| {
-            let peer = peer();
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let peer = peer()?;
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             assert!(!readable(&server, SHORT), "{what}: nothing is there");
             for round in 0..3 {
                 write(&server, round);
@@ -305,7 +310,7 @@ fn one_descriptor_for_everything() {
                 server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
                 let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
                 sent.expect("posted");
-                completions(&client, 1);
+                completions(&client, 1)?;
                 assert!(readable(&server, LIMIT), "{what}: a receive");
                 assert_eq!(drain(&server), (vec![10 + round], vec![]), "{what}");
                 assert!(!readable(&server, SHORT), "{what}: nothing more");
@@ -319,19 +324,21 @@ fn one_descriptor_for_everything() {
                 ended = drain(&server).1;
             }
             assert_eq!(ended, [ConnEvent::Closed], "{what}");
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: a program that watches by edges, as tokio does, misses no completion either. When
 /// `next` has no more, each queue gives an event for its next completion, though the events of two
 /// queues stood in one channel.
 #[test]
-fn an_edge_of_the_descriptor_is_enough() {
+fn an_edge_of_the_descriptor_is_enough() -> Result {
     for (what, cfg) in settings() {
         device_test(|| {
-            let peer = peer();
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let peer = peer()?;
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let edges = epoll::create(epoll::CreateFlags::CLOEXEC).expect("made");
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let fd = server.get_next_fd().expect("a descriptor");
@@ -356,38 +363,41 @@ fn an_edge_of_the_descriptor_is_enough() {
                 }
                 got
             };
-            let message = || {
+            let message = || -> Result {
                 let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
                 sent.expect("posted");
-                completions(&client, 1);
+                completions(&client, 1)?;
+                Ok(())
             };
             let mut comes = BTreeSet::new();
             for round in 0..5 {
                 // Both events are there before anything is taken.
                 server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
                 write(&server, round);
-                message();
+                message()?;
                 thread::sleep(SHORT);
                 comes.extend(take(2));
                 // And now one of each, after all was taken.
                 server.recv(MrSlice::EMPTY, 20 + round).expect("posted");
-                message();
+                message()?;
                 comes.extend(take(1));
                 write(&server, 30 + round);
                 comes.extend(take(1));
             }
             assert_eq!(comes.len(), 20, "{what}: {comes:?}");
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Bad luck: no descriptor is left for the first call, or for the last of those that it makes. It
 /// names the call that failed, keeps no object, and works when there are some again.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a process for itself")]
-fn a_descriptor_that_cannot_be_made_is_an_error() {
+fn a_descriptor_that_cannot_be_made_is_an_error() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let before = getrlimit(Resource::Nofile);
         let free = File::open("/dev/null").expect("opens").as_raw_fd() as u64;
         for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
@@ -401,5 +411,6 @@ fn a_descriptor_that_cannot_be_made_is_an_error() {
         }
         let fd = pair.client.get_next_fd().expect("a descriptor").as_raw_fd();
         assert_eq!(fd as u64, free, "nothing was left open, but one");
-    });
+        Ok(())
+    })
 }

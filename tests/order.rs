@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Pair, listen, peer};
+use common::{Pair, Result, listen, peer};
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Profile, Trace, now, repeatable, sleep};
 use rpma::{
@@ -25,7 +25,9 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 /// Two ends of a connection, both on the host that the thread is on.
 fn pair() -> (Conn, Conn) {
-    Pair::new(&peer()).ends()
+    Pair::new(&peer().expect("a peer on the test device"))
+        .expect("established")
+        .ends()
 }
 
 /// A write of no bytes, until it is done.
@@ -74,7 +76,7 @@ fn an_hour_passes_at_once() {
 
 /// The retries of a device take their whole time, and no thread waits for it.
 #[test]
-fn retries_take_virtual_seconds() {
+fn retries_take_virtual_seconds() -> Result {
     let (fabric, host) = jumping();
     let _entered = host.enter();
     let fails = |conn: &Conn, status: WcStatus| {
@@ -90,19 +92,20 @@ fn retries_take_virtual_seconds() {
     let mut cfg = ConnCfg::new();
     cfg.set_rnr_retry_count(6).expect("3 bits");
     cfg.set_min_rnr_timer(Some(0)).expect("a code");
-    let peer = peer();
-    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+    let peer = peer()?;
+    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
     let sent = client.send(MrSlice::EMPTY, ALWAYS, 1);
     sent.expect("posted");
     fails(&client, WcStatus::RNR_RETRY_EXC_ERR);
     drop((client, server));
 
     // A peer that has destroyed its queue pair: 7 times 537 ms.
-    let Pair { client, server } = Pair::new(&peer);
+    let Pair { client, server } = Pair::new(&peer)?;
     drop(server);
     let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
     posted.expect("posted");
     fails(&client, WcStatus::RETRY_EXC_ERR);
+    Ok(())
 }
 
 /// The clock does not jump over the work of a thread that is on a host.
@@ -243,11 +246,11 @@ fn a_seed_repeats_threads_of_one_connection() {
 /// Two threads add 1 to a number at the peer, in three steps each: the number that they find at
 /// the end.
 fn add_twice(host: &Host) -> u64 {
-    let owner = peer();
+    let owner = peer().expect("a peer on the test device");
     let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
     let number = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
     let remote = MrRemote::from_descriptor(&number.get_descriptor()).expect("valid");
-    let conns = [(); 2].map(|()| Pair::new(&owner).ends());
+    let conns = [(); 2].map(|()| Pair::new(&owner).expect("established").ends());
     let adding = conns.map(|(conn, server)| {
         let owner = owner.clone();
         host.spawn(move || {
@@ -439,17 +442,18 @@ fn time_is_repeated() {
 
 /// Waits that can never end are reported, and do not hang the test.
 #[test]
-fn a_wait_in_vain_is_told_without_a_seed() {
+fn a_wait_in_vain_is_told_without_a_seed() -> Result {
     let (_fabric, host) = jumping();
     let _entered = host.enter();
-    let peer = peer();
-    let ep = listen(&peer);
+    let peer = peer()?;
+    let ep = listen(&peer)?;
     let waiting = host.spawn(move || ep.next_conn_req(&ConnCfg::new()).map(drop));
     let ended = catch_unwind(AssertUnwindSafe(|| waiting.join()));
     // Either of the two.
     let panic = ended.unwrap_or_else(Err).expect_err("nobody asks");
     let text = panic.downcast_ref::<String>().expect("a text");
     assert!(text.contains("every thread of the fabric waits"), "{text}");
+    Ok(())
 }
 
 /// A thread that is long in giving its turn away, because something else has the fabric's lock, is

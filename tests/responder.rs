@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Memory, addr, completion, devdax, device_test, invalid, listen, pattern, peer, region,
+    Memory, Result, addr, completion, devdax, device_test, invalid, listen, pattern, peer, region,
 };
 use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
@@ -34,19 +34,19 @@ struct Server {
 }
 
 impl Server {
-    fn new(peer: &Peer, limits: Limits) -> Self {
+    fn new(peer: &Peer, limits: Limits) -> Result<Self> {
         let map = PmemMap::open(devdax(), SIZE).expect("persistent memory");
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let log = Mr::reg(peer, map, usage).expect("registered");
         log.write_at(0, &[0; SIZE]).expect("inside");
-        Self {
+        Ok(Self {
             peer: peer.clone(),
-            ep: listen(peer),
+            ep: listen(peer)?,
             log: Arc::new(log),
             responder: Responder::new(limits),
             conns: Vec::new(),
             ended: Vec::new(),
-        }
+        })
     }
 
     fn offer(&self) -> Offer {
@@ -81,12 +81,12 @@ impl Server {
     }
 
     /// A client that sends messages of its own, and its memory.
-    fn raw(&mut self, cfg: &ConnCfg) -> (Conn, Mr<Memory>) {
+    fn raw(&mut self, cfg: &ConnCfg) -> Result<(Conn, Mr<Memory>)> {
         let asking = self.request(cfg).connect(&[]).expect("asks");
         let slots = self.accept();
         self.responder.add(self.conns.len() - 1, slots);
-        let memory = region(&self.peer, 1024, MrUsage::SEND | MrUsage::RECV);
-        (asking.wait_established(LIMIT).expect("connected"), memory)
+        let memory = region(&self.peer, 1024, MrUsage::SEND | MrUsage::RECV)?;
+        Ok((asking.wait_established(LIMIT).expect("connected"), memory))
     }
 
     /// One round of the server's loop; how many requests it served.
@@ -136,10 +136,10 @@ fn part<'a>(
     (dst, source.slice(at..at + len).expect("inside"))
 }
 
-fn source(peer: &Peer) -> Mr<Memory> {
-    let source = region(peer, SIZE, MrUsage::WRITE_SRC);
+fn source(peer: &Peer) -> Result<Mr<Memory>> {
+    let source = region(peer, SIZE, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(SIZE, 4)).expect("inside");
-    source
+    Ok(source)
 }
 
 fn tail(far: &MrRemote, number: u64) -> Option<(RemoteSlice, [u8; 8])> {
@@ -150,11 +150,11 @@ fn tail(far: &MrRemote, number: u64) -> Option<(RemoteSlice, [u8; 8])> {
 /// More requests of a client than a turn serves are served by the next turns, although no
 /// completion comes in between.
 #[test]
-fn requests_that_wait_are_served_by_later_turns() {
+fn requests_that_wait_are_served_by_later_turns() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(16));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(16))?;
         let mut cfg = WriterCfg::new(Method::Server);
         cfg.set_in_flight(16).expect("some");
         let mut writer = server.writer(&cfg);
@@ -173,17 +173,18 @@ fn requests_that_wait_are_served_by_later_turns() {
             writer.durable() == 15
         });
         assert_eq!(server.log.load_u64(TAIL).expect("inside"), 15);
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn commits_are_answered_in_their_order() {
+fn commits_are_answered_in_their_order() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
+        let peer = peer()?;
+        let source = source(&peer)?;
         // More credits than commits in flight, and fewer.
         for (credits, in_flight, room) in [(16, 3, 3), (2, 16, 2)] {
-            let mut server = Server::new(&peer, limits(credits));
+            let mut server = Server::new(&peer, limits(credits))?;
             let mut cfg = WriterCfg::new(Method::Server);
             cfg.set_in_flight(in_flight).expect("some");
             let mut writer = server.writer(&cfg);
@@ -219,17 +220,18 @@ fn commits_are_answered_in_their_order() {
             assert_eq!((writer.durable(), writer.released()), (30, 30));
             assert!(server.ended.is_empty(), "{:?}", server.ended);
         }
-    });
+        Ok(())
+    })
 }
 
 /// An answer alone makes no room: the source may be under way still. Without an answer the wait
 /// keeps to its limit.
 #[test]
-fn a_wait_for_room_needs_an_answer() {
+fn a_wait_for_room_needs_an_answer() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(1));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(1))?;
         let mut writer = server.writer(&WriterCfg::new(Method::Server));
         let far = writer.offer().regions()[0];
         let parts = [part(&far, &source, 0, 8)];
@@ -242,17 +244,18 @@ fn a_wait_for_room_needs_an_answer() {
             writer.wait_room(LIMIT, |_| {}).expect("answered");
             assert_eq!((writer.durable(), writer.released()), (number, number));
         }
-    });
+        Ok(())
+    })
 }
 
 /// A commit that gets no answer on a connection that has ended is an error and no silence, even in
 /// waits with a limit that is shorter than the time in which an answer may still come.
 #[test]
-fn short_waits_learn_of_the_end() {
+fn short_waits_learn_of_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(1));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(1))?;
         let mut writer = server.writer(&WriterCfg::new(Method::Server));
         let far = writer.offer().regions()[0];
         let ticket = writer.commit(&[part(&far, &source, 0, 8)], tail(&far, 1));
@@ -267,17 +270,18 @@ fn short_waits_learn_of_the_end() {
         };
         let is_end = matches!(ended, Error::Ended(_) | Error::Operation(_));
         assert!(is_end, "{ended:?}");
-    });
+        Ok(())
+    })
 }
 
 /// Commits without an answer keep their room, and after the connection's end no answer comes. So
 /// another commit is refused because of the end, and not because there is no room.
 #[test]
-fn a_full_writer_tells_of_the_end() {
+fn a_full_writer_tells_of_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(1));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(1))?;
         let mut writer = server.writer(&WriterCfg::new(Method::Server));
         let far = writer.offer().regions()[0];
         let parts = [part(&far, &source, 0, 8)];
@@ -290,16 +294,17 @@ fn a_full_writer_tells_of_the_end() {
             .commit(&parts, tail(&far, 2))
             .expect_err("it has ended");
         assert!(matches!(over, Error::NotConnected(_)), "{over}");
-    });
+        Ok(())
+    })
 }
 
 /// Each is refused before anything is posted.
 #[test]
-fn a_writer_asks_for_nothing_that_is_refused() {
+fn a_writer_asks_for_nothing_that_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(2));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(2))?;
         let mut cfg = WriterCfg::new(Method::Server);
         cfg.set_parts(16).expect("as many as there can be");
         let mut writer = server.writer(&cfg);
@@ -328,7 +333,8 @@ fn a_writer_asks_for_nothing_that_is_refused() {
             writer.look(|_| {}).expect("connected");
             writer.durable() == 2
         });
-    });
+        Ok(())
+    })
 }
 
 /// A request as its bytes.
@@ -355,11 +361,11 @@ fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) {
 
 /// A client with a wrong request is cut off, no byte is stored for it, and the others go on.
 #[test]
-fn a_wrong_request_ends_its_connection_alone() {
+fn a_wrong_request_ends_its_connection_alone() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(2));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(2))?;
         let mut writer = server.writer(&WriterCfg::new(Method::Server));
         let far = writer.offer().regions()[0];
         let base = server.log.get_ptr().addr() as u64;
@@ -403,7 +409,7 @@ fn a_wrong_request_ends_its_connection_alone() {
         newer[2] = 2;
         wrong.push((newer, "version 2"));
         for (number, (bytes, words)) in wrong.into_iter().enumerate() {
-            let (conn, memory) = server.raw(&ConnCfg::new());
+            let (conn, memory) = server.raw(&ConnCfg::new())?;
             let client = server.conns.len() - 1;
             send(&conn, &memory, &bytes);
             server.until(|server| !server.ended.is_empty());
@@ -420,24 +426,25 @@ fn a_wrong_request_ends_its_connection_alone() {
             });
             drop(conn);
         }
-    });
+        Ok(())
+    })
 }
 
 /// A client that takes no answers, and one that sends more than its credits, do not keep an honest
 /// one from its commits.
 #[test]
-fn floods_and_deaf_clients_delay_nobody() {
+fn floods_and_deaf_clients_delay_nobody() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let mut server = Server::new(&peer, limits(2));
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let mut server = Server::new(&peer, limits(2))?;
         let base = server.log.get_ptr().addr() as u64;
         let mut writer = server.writer(&WriterCfg::new(Method::Server));
         let far = writer.offer().regions()[0];
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(64).set_cq_size(64);
-        let (deaf, deaf_memory) = server.raw(&cfg);
-        let (flood, flood_memory) = server.raw(&cfg);
+        let (deaf, deaf_memory) = server.raw(&cfg)?;
+        let (flood, flood_memory) = server.raw(&cfg)?;
         let answer = flood_memory.slice(512..520).expect("inside");
         for _ in 0..8 {
             flood.recv(answer, 0).expect("posted");
@@ -471,15 +478,16 @@ fn floods_and_deaf_clients_delay_nobody() {
         }
         assert_eq!(server.log.load_u64(TAIL).expect("inside"), 30);
         drop((deaf, flood));
-    });
+        Ok(())
+    })
 }
 
 /// The needs of commits are checked before a client is accepted.
 #[test]
-fn a_client_is_prepared_with_the_right_memory_and_queues_only() {
+fn a_client_is_prepared_with_the_right_memory_and_queues_only() -> Result {
     device_test(|| {
-        let peer = peer();
-        let server = Server::new(&peer, limits(2));
+        let peer = peer()?;
+        let server = Server::new(&peer, limits(2))?;
         let map = PmemMap::open(devdax(), SIZE).expect("persistent memory");
         let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST).expect("registered");
         let right = server
@@ -499,15 +507,16 @@ fn a_client_is_prepared_with_the_right_memory_and_queues_only() {
         assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
         let text = invalid(responder.prepare(&ask(&few), &server.log, ..));
         assert!(text.contains("Responder::conn_cfg"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// A peer that does not serve the method refuses it with words, or is refused by the writer.
 #[test]
-fn a_method_that_is_not_served_is_refused_with_words() {
+fn a_method_that_is_not_served_is_refused_with_words() -> Result {
     device_test(|| {
-        let peer = peer();
-        let mut server = Server::new(&peer, limits(2));
+        let peer = peer()?;
+        let mut server = Server::new(&peer, limits(2))?;
         let cfg = WriterCfg::new(Method::Server);
         let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
         let without = Offer::new(&PeerCfg::new());
@@ -539,7 +548,8 @@ fn a_method_that_is_not_served_is_refused_with_words() {
         assert!(matches!(error, Error::NotSupported(_)), "{error}");
         let judged = server.offer().judge(&cfg_offer(&cfg));
         judged.expect("served");
-    });
+        Ok(())
+    })
 }
 
 fn cfg_offer(cfg: &WriterCfg) -> Vec<u8> {
@@ -550,11 +560,11 @@ fn cfg_offer(cfg: &WriterCfg) -> Vec<u8> {
 
 /// A server that sends a wrong answer ends the connection, and no commit is called durable.
 #[test]
-fn a_wrong_answer_is_no_acknowledgement() {
+fn a_wrong_answer_is_no_acknowledgement() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = source(&peer);
-        let answers = region(&peer, 64, MrUsage::SEND);
+        let peer = peer()?;
+        let source = source(&peer)?;
+        let answers = region(&peer, 64, MrUsage::SEND)?;
         for wrong in [
             &b"rA\x01\0\x02\0\0\0"[..],
             b"rA\x01\x01\x01\0\0\0",
@@ -562,7 +572,7 @@ fn a_wrong_answer_is_no_acknowledgement() {
             b"rA\x01\0\x01\0\0",
             b"",
         ] {
-            let mut server = Server::new(&peer, limits(2));
+            let mut server = Server::new(&peer, limits(2))?;
             let mut writer = server.writer(&WriterCfg::new(Method::Server));
             let far = writer.offer().regions()[0];
             let parts = [part(&far, &source, 0, 8)];
@@ -581,41 +591,43 @@ fn a_wrong_answer_is_no_acknowledgement() {
             assert_eq!(writer.durable(), 0);
             writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client that was cut off is not served any more: neither requests that the responder
 /// has taken nor those that `cut_off` returns. Its pointers are not stored. So both after `remove`,
 /// even if another connection has its name, and if the program finds no connection for the client.
 #[test]
-fn a_client_that_was_cut_off_is_not_served() {
+fn a_client_that_was_cut_off_is_not_served() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for removes in [true, false] {
-            let mut server = Server::new(&peer, limits(4));
+            let mut server = Server::new(&peer, limits(4))?;
             // Without a receive for the first answer, the server's end fails after its retries.
             let mut cfg = ConnCfg::new();
             cfg.set_rcq_size(4);
-            let (client, memory) = server.raw(&cfg);
+            let (client, memory) = server.raw(&cfg)?;
             let answer = memory.slice(512..520).expect("inside");
             client.recv(answer, 0).expect("posted");
-            let (_next, _memory) = server.raw(&ConnCfg::new());
+            let (_next, _memory) = server.raw(&ConnCfg::new())?;
             let base = server.log.get_ptr().addr() as u64;
-            let asks = |number: u32| {
+            let asks = |number: u32| -> Result {
                 let pointer = Some((base + TAIL as u64, number.into()));
                 send(&client, &memory, &request(number, pointer, &[(base, 8)]));
-                completion(&client).result().expect("it has arrived");
+                completion(&client)?.result().expect("it has arrived");
+                Ok(())
             };
-            asks(1);
+            asks(1)?;
             server.until(|server| server.log.load_u64(TAIL).expect("inside") == 1);
-            asks(2);
+            asks(2)?;
             // The responder has taken it, and has had no turn.
             let mut wcs = [Wc::default(); 16];
             let count = server.conns[0].get_cq().get_wc(&mut wcs).expect("polls");
             for wc in &wcs[..count] {
                 assert!(server.responder.handle(0, wc), "{wc:?}");
             }
-            asks(3);
+            asks(3)?;
 
             let rest = server.conns.remove(0).cut_off().expect("cut off");
             let is_message = |ok: WcSuccess| ok.opcode() == WcOpcode::RECV;
@@ -635,5 +647,6 @@ fn a_client_that_was_cut_off_is_not_served() {
             }
             assert_eq!(server.log.load_u64(TAIL).expect("inside"), 1);
         }
-    });
+        Ok(())
+    })
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use common::{
-    Memory, Pair, addr, completion, contents, devdax, device_test, listen, pattern, peer,
+    Memory, Pair, Result, addr, completion, contents, devdax, device_test, listen, pattern, peer,
 };
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
@@ -30,33 +30,34 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(usage: MrUsage) -> Self {
-        let peer = peer();
+    fn new(usage: MrUsage) -> Result<Self> {
+        let peer = peer()?;
         let region = |seed, usage| Mr::reg(&peer, pattern(SIZE, seed), usage).expect("registers");
-        Self {
+        Ok(Self {
             target: region(1, usage),
             other: region(2, MrUsage::WRITE_DST | MrUsage::READ_SRC),
-            honest: Pair::new(&peer),
+            honest: Pair::new(&peer)?,
             peer,
-        }
+        })
     }
 
     /// Attacks with each operation, each over a connection of its own (the first refusal ends it),
     /// and checks that the bytes are unchanged.
-    fn withstands(&self, what: &str, place: RemoteSlice, attacks: &[Attack]) {
+    fn withstands(&self, what: &str, place: RemoteSlice, attacks: &[Attack]) -> Result {
         for &attack in attacks {
             for fallback in [false, true] {
-                let attacker = peer();
-                let status = run(attack, &attacker, &self.peer, place, fallback);
+                let attacker = peer()?;
+                let status = run(attack, &attacker, &self.peer, place, fallback)?;
                 assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{what}: {attack:?}");
             }
         }
-        self.goes_on(what);
+        self.goes_on(what)?;
+        Ok(())
     }
 
-    fn goes_on(&self, what: &str) {
+    fn goes_on(&self, what: &str) -> Result {
         assert!(
-            contents(&self.target) == pattern(SIZE, 1),
+            contents(&self.target)? == pattern(SIZE, 1),
             "{what}: the region has changed"
         );
         let (local, remote) = (&self.other, common::remote(&self.other));
@@ -66,11 +67,12 @@ impl Victim {
         client
             .write(all.expect("all"), bytes.expect("all"), ALWAYS, 1)
             .expect("posted");
-        completion(client).result().expect(what);
+        completion(client)?.result().expect(what);
         assert!(
-            contents(local) == pattern(SIZE, 2),
+            contents(local)? == pattern(SIZE, 2),
             "{what}: another region has changed"
         );
+        Ok(())
     }
 }
 
@@ -93,20 +95,20 @@ fn run(
     victim: &Peer,
     place: RemoteSlice,
     fallback: bool,
-) -> WcStatus {
+) -> Result<WcStatus> {
     let mut cfg = ConnCfg::new();
     cfg.set_force_fallback(fallback);
-    let Pair { client, server } = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()));
+    let Pair { client, server } = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()))?;
     let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
     let bytes = Mr::reg(attacker, vec![0xEE; SIZE], usage).expect("registers");
     let local = bytes.slice(..place.len() as usize).expect("as long");
     post(&client, attack, place, local).expect("this side allows it");
-    let status = completion(&client).status();
+    let status = completion(&client)?.status();
     if status != WcStatus::SUCCESS {
-        assert!(contents(&bytes) == [0xEE; SIZE], "nothing was read");
+        assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
     }
     drop(server);
-    status
+    Ok(status)
 }
 
 fn post(
@@ -139,10 +141,10 @@ fn part(region: &MrRemote, range: Range<u64>) -> RemoteSlice {
 }
 
 #[test]
-fn nothing_outside_a_region() {
+fn nothing_outside_a_region() -> Result {
     device_test(|| {
         let everything = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
-        let victim = Victim::new(everything);
+        let victim = Victim::new(everything)?;
         let descriptor = victim.target.get_descriptor();
         let (size, here) = (SIZE as i64, victim.target.get_ptr().addr() as i64);
         let there = victim.other.get_ptr().addr() as i64;
@@ -152,17 +154,18 @@ fn nothing_outside_a_region() {
             ("another region by its key", there - here),
         ] {
             let place = part(&forged(descriptor, shift, |key| key), 0..8);
-            victim.withstands(what, place, ALL);
+            victim.withstands(what, place, ALL)?;
         }
         // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
         // neither can cross the end.
         let place = part(&forged(descriptor, size - 8, |key| key), 0..16);
-        victim.withstands("across its end", place, &[Write, Read]);
-    });
+        victim.withstands("across its end", place, &[Write, Read])?;
+        Ok(())
+    })
 }
 
 #[test]
-fn nothing_without_the_right() {
+fn nothing_without_the_right() -> Result {
     device_test(|| {
         for (usage, attacks) in [
             (MrUsage::READ_SRC, &[Write, AtomicWrite][..]),
@@ -173,42 +176,45 @@ fn nothing_without_the_right() {
                 ALL,
             ),
         ] {
-            let victim = Victim::new(usage);
+            let victim = Victim::new(usage)?;
             let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
-            victim.withstands(&usage.to_string(), place, attacks);
+            victim.withstands(&usage.to_string(), place, attacks)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn nothing_after_the_registration_has_ended() {
+fn nothing_after_the_registration_has_ended() -> Result {
     device_test(|| {
-        let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
         let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
         // The memory stays where it is, and gets another key.
         let memory = victim.target.dereg().expect("ends");
         victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST).expect("registers");
-        victim.withstands("a stale key", place, ALL);
-    });
+        victim.withstands("a stale key", place, ALL)?;
+        Ok(())
+    })
 }
 
 #[test]
-fn nothing_with_the_key_of_another_peer_of_the_same_host() {
+fn nothing_with_the_key_of_another_peer_of_the_same_host() -> Result {
     device_test(|| {
-        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
         let descriptor = victim.target.get_descriptor();
         // The host has a second domain of trust, and the attacker a connection to that.
-        let elsewhere = Victim::new(MrUsage::WRITE_DST);
+        let elsewhere = Victim::new(MrUsage::WRITE_DST)?;
         let place = part(&forged(descriptor, 0, |key| key), 0..8);
-        elsewhere.withstands("a key of another Peer", place, ALL);
-        victim.goes_on("another Peer is attacked");
-    });
+        elsewhere.withstands("a key of another Peer", place, ALL)?;
+        victim.goes_on("another Peer is attacked")?;
+        Ok(())
+    })
 }
 
 #[test]
-fn a_wrong_guess_of_a_key_changes_nothing() {
+fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
     device_test(|| {
-        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
         let others = [&victim.target, &victim.other].map(|mr| {
             let descriptor = mr.get_descriptor();
             u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
@@ -217,42 +223,44 @@ fn a_wrong_guess_of_a_key_changes_nothing() {
             let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess);
             let key = others[0] ^ guess;
             if key != others[1] {
-                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8), &[Write]);
+                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8), &[Write])?;
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// The attacks that RDMA does not prevent, as listed on the page: a descriptor is good for every
 /// connection of its `Peer`, and the right to flush is one to read.
 #[test]
-fn a_descriptor_is_a_key_for_everybody_who_has_it() {
+fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
     device_test(|| {
-        let victim = Victim::new(MrUsage::WRITE_DST);
+        let victim = Victim::new(MrUsage::WRITE_DST)?;
         let place = part(&common::remote(&victim.target), 0..8);
-        let status = run(Write, &peer(), &victim.peer, place, false);
+        let status = run(Write, &peer()?, &victim.peer, place, false)?;
         assert_eq!(
             status,
             WcStatus::SUCCESS,
             "a client to which it was never sent"
         );
-        assert_eq!(contents(&victim.target)[..8], [0xEE; 8]);
+        assert_eq!(contents(&victim.target)?[..8], [0xEE; 8]);
 
-        let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY);
+        let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY)?;
         let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
-        let status = run(Read, &peer(), &victim.peer, place, false);
+        let status = run(Read, &peer()?, &victim.peer, place, false)?;
         assert_eq!(
             status,
             WcStatus::SUCCESS,
             "a region that may only be flushed"
         );
-    });
+        Ok(())
+    })
 }
 
 /// A server that keeps a `Peer` for each key: a client with the descriptor of another client's
 /// memory reaches no byte with it, in both directions.
 #[test]
-fn clients_of_a_server_cannot_use_each_others_keys() {
+fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
     device_test(|| {
         let all = PmemMap::open(devdax(), 3 * SIZE).expect("persistent memory");
         let directory = all.part(..SIZE).expect("inside");
@@ -261,7 +269,7 @@ fn clients_of_a_server_cannot_use_each_others_keys() {
         let directory = Directory::create(directory, 2).expect("made");
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let own = Peer::new(&device).expect("a peer");
-        let ep = listen(&own);
+        let ep = listen(&own)?;
         let mut server = Server::new(ep, directory, &ServerCfg::new()).expect("a server");
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let parts = [1, 2].map(|key| {
@@ -278,7 +286,7 @@ fn clients_of_a_server_cannot_use_each_others_keys() {
         for &attack in ALL {
             for [key, other] in [[1, 2], [2, 1]] {
                 epoch += 1;
-                let attacker = peer();
+                let attacker = peer()?;
                 let req = ConnReq::new(&attacker, &addr(), server.get_port(), &ConnCfg::new());
                 let mut offer = Offer::default();
                 offer.set_identity(Identity {
@@ -308,16 +316,17 @@ fn clients_of_a_server_cannot_use_each_others_keys() {
                 let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key);
                 let local = bytes.slice(..8).expect("inside");
                 post(&conn, attack, part(&foreign, 0..8), local).expect("this side allows it");
-                let status = completion(&conn).status();
+                let status = completion(&conn)?.status();
                 assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
-                assert!(contents(&bytes) == [0xEE; SIZE], "nothing was read");
+                assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
                 for (n, (_, region)) in parts.iter().enumerate() {
                     assert!(
-                        contents(region) == pattern(SIZE, n as u64 + 1),
+                        contents(region)? == pattern(SIZE, n as u64 + 1),
                         "{attack:?}"
                     );
                 }
             }
         }
-    });
+        Ok(())
+    })
 }

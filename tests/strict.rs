@@ -9,7 +9,7 @@ mod common;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use common::{Pair, peer};
+use common::{Pair, Result, peer};
 use rpma::sim::{Fabric, Profile};
 use rpma::{
     AlignedBuf, ComplChannel, Conn, ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
@@ -37,7 +37,7 @@ enum Then {
 
 /// In how many rounds the next operation was executed although the first one has failed. `single`:
 /// it is posted by a call of its own.
-fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usize {
+fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> Result<usize> {
     executed_on(Profile::STRICT, force_fallback, first, then, single)
 }
 
@@ -47,11 +47,11 @@ fn executed_on(
     first: First,
     then: Then,
     single: bool,
-) -> usize {
+) -> Result<usize> {
     let fabric = Fabric::new(profile);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let peer = peer();
+    let peer = peer()?;
     let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
     source.store_u64(0, 1).expect("aligned");
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
@@ -63,10 +63,10 @@ fn executed_on(
     let tail = Mr::reg(&peer, zeroed(), usage).expect("mr");
     let mut cfg = ConnCfg::new();
     cfg.set_force_fallback(force_fallback);
-    (0..ROUNDS)
+    Ok((0..ROUNDS)
         .filter(|_| {
             tail.store_u64(0, 0).expect("aligned");
-            let (conn, server) = Pair::with(&peer, &cfg, &cfg).ends();
+            let (conn, server) = Pair::with(&peer, &cfg, &cfg).expect("established").ends();
             server.recv(MrSlice::EMPTY, 3).expect("posted");
             let (to, from) = (part(&tail), source.slice(..).expect("all"));
             let mut batch = conn.batch::<4>();
@@ -101,7 +101,7 @@ fn executed_on(
             fabric.settle();
             received || tail.load_u64(0).expect("aligned") != 0
         })
-        .count()
+        .count())
 }
 
 /// 8 bytes, at a multiple of 8.
@@ -113,7 +113,7 @@ fn zeroed() -> AlignedBuf {
 /// together with the operation that it overtakes: if it had a post of its own, the time between the
 /// two would decide.)
 #[test]
-fn a_plain_write_may_be_executed_first() {
+fn a_plain_write_may_be_executed_first() -> Result {
     for (force_fallback, first) in [
         (false, First::Read),
         (false, First::Flush),
@@ -121,14 +121,15 @@ fn a_plain_write_may_be_executed_first() {
         (false, First::AtomicWrite),
     ] {
         let plain = Then::Write(Flags::COMPLETION_ALWAYS);
-        let ahead = executed(force_fallback, first, plain, false);
+        let ahead = executed(force_fallback, first, plain, false)?;
         assert!(ahead > 0, "{first:?}");
     }
+    Ok(())
 }
 
 /// As above, a message: the peer may have it before the flush that was posted first.
 #[test]
-fn a_message_may_be_executed_first() {
+fn a_message_may_be_executed_first() -> Result {
     for (force_fallback, first) in [
         (false, First::Read),
         (false, First::Flush),
@@ -140,65 +141,70 @@ fn a_message_may_be_executed_first() {
             first,
             Then::Send(Flags::COMPLETION_ALWAYS),
             false,
-        );
+        )?;
         assert!(ahead > 0, "{first:?}");
     }
+    Ok(())
 }
 
 /// Promise of `Flags::FENCE`: the operation is executed after earlier reads, and after fallback
 /// flushes.
 #[test]
-fn a_fenced_operation_comes_after_reads() {
+fn a_fenced_operation_comes_after_reads() -> Result {
     for single in [true, false] {
         for (force_fallback, first) in [(false, First::Read), (true, First::Flush)] {
             for fenced in [Then::Write(Flags::FENCE), Then::Send(Flags::FENCE)] {
-                let ahead = executed(force_fallback, first, fenced, single);
+                let ahead = executed(force_fallback, first, fenced, single)?;
                 assert_eq!(ahead, 0, "{first:?}, {fenced:?}");
             }
         }
     }
+    Ok(())
 }
 
 /// Promise: an adapter keeps its fences even if its driver reports no vendor id (mana_ib did not).
 /// Before, such a device was taken for soft-RoCE, and a log's tail came before its data.
 #[test]
-fn a_device_without_a_vendor_id_has_fences() {
+fn a_device_without_a_vendor_id_has_fences() -> Result {
     let nameless = || Profile::STRICT.with_vendor_id(0);
     for single in [true, false] {
         let fenced = Then::Write(Flags::FENCE);
-        let ahead = executed_on(nameless(), false, First::Read, fenced, single);
+        let ahead = executed_on(nameless(), false, First::Read, fenced, single)?;
         assert_eq!(ahead, 0);
-        let ahead = executed_on(nameless(), true, First::Flush, Then::AtomicWrite, single);
+        let ahead = executed_on(nameless(), true, First::Flush, Then::AtomicWrite, single)?;
         assert_eq!(ahead, 0);
     }
+    Ok(())
 }
 
 /// Promise of `Conn::atomic_write`: it is executed after earlier flushes, the device's own and the
 /// fallback's. So a log's tail is never there before its data.
 #[test]
-fn an_atomic_write_stays_behind_a_flush() {
+fn an_atomic_write_stays_behind_a_flush() -> Result {
     for single in [true, false] {
         for force_fallback in [false, true] {
-            let ahead = executed(force_fallback, First::Flush, Then::AtomicWrite, single);
+            let ahead = executed(force_fallback, First::Flush, Then::AtomicWrite, single)?;
             assert_eq!(ahead, 0, "fallback: {force_fallback}");
         }
     }
+    Ok(())
 }
 
 /// Promise: a device's report about a queue pair ends its connection, at the side that has done
 /// nothing wrong as well, and at once.
 #[test]
-fn a_failed_queue_pair_is_told() {
+fn a_failed_queue_pair_is_told() -> Result {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let peer = peer();
-    let Pair { client, server } = Pair::new(&peer);
+    let peer = peer()?;
+    let Pair { client, server } = Pair::new(&peer)?;
     fail_both(&peer, &client);
     let told = server.next(&mut [Wc::default()], LIMIT);
     assert!(is_given_up(&told), "{told:?}");
     let refused = server.recv(MrSlice::EMPTY, 1);
     assert!(is_given_up(&refused), "{refused:?}");
+    Ok(())
 }
 
 fn is_given_up<T>(result: &rpma::Result<T>) -> bool {
@@ -223,11 +229,11 @@ fn fail_both(peer: &Peer, client: &Conn) {
 /// whether it takes the news itself or another thread does. Before, it slept on: without a limit,
 /// for ever.
 #[test]
-fn a_wait_ends_with_its_queue_pair() {
+fn a_wait_ends_with_its_queue_pair() -> Result {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let peer = peer();
+    let peer = peer()?;
     let mut shared = ConnCfg::new();
     shared.set_compl_channel(ComplChannel::Shared);
     type Wait = fn(&Conn) -> rpma::Result<()>;
@@ -235,7 +241,7 @@ fn a_wait_ends_with_its_queue_pair() {
     let of_conn: Wait = |conn| conn.wait().map(drop);
     for (cfg, wait) in [(ConnCfg::new(), of_queue), (shared, of_conn)] {
         for waiters in [1, 2] {
-            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
             let server = Arc::new(server);
             let (told, ends) = mpsc::channel();
             for _ in 0..waiters {
@@ -252,4 +258,5 @@ fn a_wait_ends_with_its_queue_pair() {
             }
         }
     }
+    Ok(())
 }

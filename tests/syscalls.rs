@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::{
-    Pair, accept, ask, completion, completions, device_test, listen, peer, region, remote,
+    Pair, Result, accept, ask, completion, completions, device_test, listen, peer, region, remote,
 };
 use rpma::wait::Wait;
 use rpma::{Conn, ConnCfg, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
@@ -23,9 +23,9 @@ const COUNTED: &str = "RPMA_TEST_COUNTED";
 /// [`counted`] part, by its name.
 fn with_strace(
     name: &str,
-    measured: impl FnOnce(),
+    measured: impl FnOnce() -> Result,
     check: impl FnOnce(&dyn Fn(&str) -> Vec<String>),
-) {
+) -> Result {
     if env::var_os(COUNTED).is_some() {
         return device_test(measured);
     }
@@ -49,6 +49,7 @@ fn with_strace(
     );
     let trace = fs::read_to_string(&trace).expect("what strace wrote");
     check(&|part| calls(&trace, part));
+    Ok(())
 }
 
 /// Marks the counted calls by two system calls that fail: the thread's calls in between are `part`.
@@ -89,16 +90,16 @@ fn write(conn: &Conn, op_context: u64) {
 /// Promise (docs/performance.md): a wait is 3 system calls if there is an event, 5 if it has to
 /// wait for one; polling makes no system call.
 #[test]
-fn a_wait_makes_three_or_five_system_calls() {
+fn a_wait_makes_three_or_five_system_calls() -> Result {
     let measured = || {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let (conn, cq) = (&pair.client, pair.client.get_cq());
         let mut wcs = [Wc::default()];
         // The first ones look up symbols, which libc does by calls of its own.
         for round in 0..3 {
             let name = |part: &str| format!("{part} {round}");
             write(conn, 1);
-            completion(conn);
+            completion(conn)?;
             counted(&name("ready"), || cq.wait_timeout(common::LIMIT)).expect("an event");
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -110,6 +111,7 @@ fn a_wait_makes_three_or_five_system_calls() {
             let polled = counted(&name("polls"), || cq.get_wc(&mut wcs)).expect("polled");
             assert_eq!(polled, 1, "the event's completion");
         }
+        Ok(())
     };
     with_strace(
         "a_wait_makes_three_or_five_system_calls",
@@ -120,27 +122,27 @@ fn a_wait_makes_three_or_five_system_calls() {
                 assert_eq!(calls.len(), count, "{part}: {calls:?}");
             }
         },
-    );
+    )
 }
 
 /// Promise (docs/completion-events.md): `Wait::next` makes 5 system calls if a completion event is
 /// there, and 7 if it has to wait for one, beside one member or fifty. It makes one if no event is
 /// there and the limit is 0.
 #[test]
-fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
+fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
     let measured = || {
         for idle in [1, 50] {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let mut wait = Wait::new().expect("a wait");
             let (mut members, mut clients, mut wcs) = (vec![], vec![], [Wc::default()]);
             for _ in 0..idle {
                 let place = wait.place();
                 let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-                clients.push(ask(&peer, &ep, &ConnCfg::new()));
-                let conn = accept(&ep, &cfg);
+                clients.push(ask(&peer, &ep, &ConnCfg::new())?);
+                let conn = accept(&ep, &cfg)?;
                 members.push(wait.add(place, conn).expect("added"));
-                common::event(&clients[clients.len() - 1]);
+                common::event(&clients[clients.len() - 1])?;
                 assert!(wait.next(&mut wcs, common::LIMIT).expect("waits").is_some());
             }
             for round in 0..3 {
@@ -167,7 +169,7 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
                     let came = counted(&name("blocks"), || wait.next(&mut wcs, common::LIMIT));
                     assert!(came.expect("waits").is_some());
                 });
-                completion(client);
+                completion(client)?;
                 assert!(
                     wait.next(&mut wcs, Duration::ZERO)
                         .expect("looks")
@@ -175,6 +177,7 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
                 );
             }
         }
+        Ok(())
     };
     with_strace(
         "a_wait_of_many_members_makes_five_or_seven_system_calls",
@@ -188,18 +191,18 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
                 }
             }
         },
-    );
+    )
 }
 
 /// Promise (`Batch`, `Conn::commit`): over soft-RoCE a doorbell is a system call. A batch is one
 /// doorbell, with either way to flush, and so is a commit; a batch with a gather beside a native
 /// flush is two. Receives make no system call.
 #[test]
-fn a_batch_is_one_system_call() {
+fn a_batch_is_one_system_call() -> Result {
     let measured = || {
-        let peer = peer();
+        let peer = peer()?;
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
-        let memory = region(&peer, 1024, usage);
+        let memory = region(&peer, 1024, usage)?;
         let far = remote(&memory);
         for fallback in [false, true] {
             let name =
@@ -208,7 +211,7 @@ fn a_batch_is_one_system_call() {
             cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
             cfg.set_max_send_sge(2).expect("two parts");
             cfg.set_force_fallback(fallback);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let part = |at: usize| memory.slice(at..at + 32).expect("inside");
             let there = |at: u64, len: u64| far.slice(at..at + len).expect("inside");
@@ -226,13 +229,13 @@ fn a_batch_is_one_system_call() {
                     flush.expect("added");
                     batch.post().expect("posted");
                 });
-                completion(conn);
+                completion(conn)?;
                 counted(&name("one by one"), || {
                     for n in 0..3 {
                         write(conn, n);
                     }
                 });
-                completions(conn, 3);
+                completions(conn, 3)?;
                 counted(&name("a gather and a flush"), || {
                     let mut batch = conn.batch::<4>();
                     let parts = [part(0), part(32)];
@@ -243,19 +246,20 @@ fn a_batch_is_one_system_call() {
                     flush.expect("added");
                     batch.post().expect("posted");
                 });
-                completions(conn, 2);
+                completions(conn, 2)?;
                 counted(&name("a commit"), || {
                     let parts = [0, 128, 64].map(|at| (there(at, 32), part(512)));
                     let pointer = Some((there(1000, 8), [7; 8]));
                     let commit = conn.commit(&parts, pointer, FlushType::Visibility, 3);
                     commit.expect("posted");
                 });
-                completion(conn);
+                completion(conn)?;
             }
             let receives: Vec<_> = (0..40).map(|n| (MrSlice::EMPTY, n)).collect();
             let posted = counted(&name("receives"), || pair.server.recv_many(&receives));
             posted.expect("posted");
         }
+        Ok(())
     };
     with_strace("a_batch_is_one_system_call", measured, |calls| {
         // Headers without the native flush leave one chain.
@@ -273,5 +277,5 @@ fn a_batch_is_one_system_call() {
                 assert_eq!(calls.len(), count, "{part}, {how}: {calls:?}");
             }
         }
-    });
+    })
 }

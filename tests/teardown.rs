@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    LIMIT, Pair, accept, addr, ask, completion, contents, device_test, event, listen, on_fabric,
-    pattern, peer, permutations, region, remote,
+    LIMIT, Pair, Result, accept, addr, ask, completion, contents, device_test, event, listen,
+    on_fabric, pattern, peer, permutations, region, remote,
 };
 use rpma::{
     ConnCfg, ConnEvent, Device, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Peer,
@@ -18,16 +18,16 @@ use rpma::{
 
 /// In every order in which a program can drop its objects, everything is freed, and no call fails.
 #[test]
-fn objects_may_be_dropped_in_each_order() {
+fn objects_may_be_dropped_in_each_order() -> Result {
     device_test(|| {
         for order in permutations(5) {
-            let peer = peer();
+            let peer = peer()?;
             let cfg = ConnCfg::new();
-            let ep = listen(&peer);
-            let client = ask(&peer, &ep, &cfg);
-            let server = accept(&ep, &cfg);
-            assert_eq!(event(&client), ConnEvent::Established);
-            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST);
+            let ep = listen(&peer)?;
+            let client = ask(&peer, &ep, &cfg)?;
+            let server = accept(&ep, &cfg)?;
+            assert_eq!(event(&client)?, ConnEvent::Established);
+            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST)?;
             let part = remote(&mr).slice(..).expect("all");
             let local = mr.slice(..).expect("all");
             client
@@ -45,21 +45,22 @@ fn objects_may_be_dropped_in_each_order() {
                 drop(things[index].take().expect("each once"));
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// After its region is gone the memory is only its owner's, even for operations in flight.
 #[test]
-fn memory_is_not_touched_after_deregistration() {
+fn memory_is_not_touched_after_deregistration() -> Result {
     const LEN: usize = 4 << 20;
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, LEN, MrUsage::READ_SRC);
+        let peer = peer()?;
+        let source = region(&peer, LEN, MrUsage::READ_SRC)?;
         source.write_at(0, &pattern(LEN, 3)).expect("inside");
         let part = remote(&source).slice(..).expect("all");
         for delay in [0, 1, 20, 100] {
-            let pair = Pair::new(&peer);
-            let target = region(&peer, LEN, MrUsage::READ_DST);
+            let pair = Pair::new(&peer)?;
+            let target = region(&peer, LEN, MrUsage::READ_DST)?;
             for wr_id in 0..4 {
                 let local = target.slice(..).expect("all");
                 pair.client
@@ -77,20 +78,21 @@ fn memory_is_not_touched_after_deregistration() {
                 );
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Operations on a region that is dropped end their connection with an error, without another
 /// effect.
 #[test]
-fn a_region_dropped_with_work_posted_ends_the_connection() {
+fn a_region_dropped_with_work_posted_ends_the_connection() -> Result {
     const LEN: usize = 1 << 20;
     device_test(|| {
-        let peer = peer();
-        let target = region(&peer, LEN, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
-        let pair = Pair::new(&peer);
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC);
+        let pair = Pair::new(&peer)?;
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
         for wr_id in 0..8 {
             let local = source.slice(..).expect("all");
             pair.client
@@ -98,29 +100,30 @@ fn a_region_dropped_with_work_posted_ends_the_connection() {
                 .expect("posted");
         }
         drop(source);
-        let wcs = common::completions(&pair.client, 8);
+        let wcs = common::completions(&pair.client, 8)?;
         let failed = wcs.iter().filter(|wc| wc.result().is_err()).count();
         assert!(
             failed > 0,
             "8 MiB were not sent in the time that a drop takes: {wcs:?}"
         );
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_connection_dropped_with_work_posted() {
+fn a_connection_dropped_with_work_posted() -> Result {
     const LEN: usize = 1 << 20;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let target = region(
             &peer,
             LEN,
             MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-        );
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC);
+        )?;
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
         let part = remote(&target).slice(..).expect("all");
         for side in 0..4 {
-            let Pair { client, server } = Pair::new(&peer);
+            let Pair { client, server } = Pair::new(&peer)?;
             for wr_id in 0..4 {
                 let local = source.slice(..).expect("all");
                 client
@@ -144,73 +147,76 @@ fn a_connection_dropped_with_work_posted() {
                 start.elapsed()
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// The requester learns of a peer that is gone, in bounded time: the default retry count is not the
 /// endless one.
 #[test]
-fn a_peer_that_is_gone_is_noticed() {
+fn a_peer_that_is_gone_is_noticed() -> Result {
     device_test(|| {
-        let peer = peer();
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
-        let Pair { client, server } = Pair::new(&peer);
+        let peer = peer()?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let Pair { client, server } = Pair::new(&peer)?;
         drop(server);
         let part = remote(&target).slice(..).expect("all");
         let local = source.slice(..).expect("all");
         client
             .write(part, local, Flags::COMPLETION_ALWAYS, 1)
             .expect("not known yet");
-        let failure = completion(&client).result().expect_err("nobody answers");
+        let failure = completion(&client)?.result().expect_err("nobody answers");
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(event(&client)?, ConnEvent::Closed);
         let error = client
             .write(part, local, Flags::COMPLETION_ALWAYS, 2)
             .expect_err("failed");
         assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
-    });
+        Ok(())
+    })
 }
 
 /// A region that is forgotten stays registered, and the memory allocated: the device may go on
 /// writing.
 #[test]
-fn a_forgotten_region_is_harmless() {
+fn a_forgotten_region_is_harmless() -> Result {
     // The objects that it leaves differ: librdmacm has a domain of its own while there is an id.
     on_fabric(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC)?;
         let part = remote(&target).slice(..).expect("all");
         std::mem::forget(target);
-        let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+        let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
         source.write_at(0, &[5; 64]).expect("inside");
         let local = source.slice(..).expect("all");
         pair.client
             .write(part, local, Flags::COMPLETION_ALWAYS, 1)
             .expect("posted");
-        completion(&pair.client)
+        completion(&pair.client)?
             .result()
             .expect("the memory is still there");
         source.write_at(0, &[0; 64]).expect("inside");
         pair.client
             .read(local, part, Flags::COMPLETION_ALWAYS, 2)
             .expect("posted");
-        completion(&pair.client)
+        completion(&pair.client)?
             .result()
             .expect("the memory is still there");
-        assert_eq!(contents(&source), [5; 64]);
-    });
+        assert_eq!(contents(&source)?, [5; 64]);
+        Ok(())
+    })
 }
 
 /// A panic unwinds through everything and leaves no object.
 #[test]
-fn a_panic_leaks_nothing() {
+fn a_panic_leaks_nothing() -> Result {
     device_test(|| {
         let result = std::panic::catch_unwind(|| {
-            let peer = peer();
-            let pair = Pair::new(&peer);
-            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST);
+            let peer = peer().expect("a peer on the test device");
+            let pair = Pair::new(&peer).expect("established");
+            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST).expect("registers");
             let part = remote(&mr).slice(..).expect("all");
             let local = mr.slice(..).expect("all");
             pair.client
@@ -219,20 +225,21 @@ fn a_panic_leaks_nothing() {
             panic!("on purpose");
         });
         assert!(result.is_err());
-    });
+        Ok(())
+    })
 }
 
 /// Posting, polling and waiting for events from several threads at once.
 #[test]
-fn threads_share_a_connection() {
+fn threads_share_a_connection() -> Result {
     const POSTS: u64 = 500;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(32);
-        let pair = Pair::with(&peer, &cfg, &cfg);
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
-        let target = region(&peer, 64, MrUsage::WRITE_DST);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 64, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
         let done = AtomicBool::new(false);
         let polled = thread::scope(|scope| {
@@ -292,50 +299,54 @@ fn threads_share_a_connection() {
             3 * POSTS as usize,
             "every operation completes once"
         );
-    });
+        Ok(())
+    })
 }
 
 /// Two threads in the connection manager at once: one waits for events, the other disconnects.
 #[test]
-fn disconnecting_while_another_thread_waits() {
+fn disconnecting_while_another_thread_waits() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for _ in 0..10 {
-            let pair = Pair::new(&peer);
-            thread::scope(|scope| {
+            let pair = Pair::new(&peer)?;
+            thread::scope(|scope| -> Result {
                 let waiter = scope.spawn(|| event(&pair.client));
                 pair.client.disconnect().expect("disconnects");
                 pair.server.disconnect().expect("disconnects");
-                assert_eq!(waiter.join().expect("an event"), ConnEvent::Closed);
-            });
+                assert_eq!(waiter.join().expect("an event")?, ConnEvent::Closed);
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Everything may move to another thread, and be dropped there.
 #[test]
-fn everything_can_be_sent_to_another_thread() {
+fn everything_can_be_sent_to_another_thread() -> Result {
     device_test(|| {
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let peer = Peer::new(&device).expect("a peer");
-        let pair = Pair::new(&peer);
-        let mr = region(&peer, 64, MrUsage::WRITE_SRC);
+        let pair = Pair::new(&peer)?;
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
         thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
             .join()
             .expect("drops everything");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a handle of a queue may stay longer than its connection, in any order, with a watcher
 /// of its descriptor; the queue goes with the last one.
 #[test]
-fn handles_of_queues_outlive_their_connection() {
+fn handles_of_queues_outlive_their_connection() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for receives_first in [true, false] {
             let mut cfg = ConnCfg::new();
             cfg.set_rcq_size(10);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
             let cq = client.get_cq().clone();
             let rcq = client.get_rcq().expect("its own").clone();
             let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
@@ -343,12 +354,12 @@ fn handles_of_queues_outlive_their_connection() {
                 .write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)
                 .expect("posted");
             // Another handle, the same queue.
-            assert_eq!(common::next_completion(&cq).wr_id(), 1);
-            common::assert_empty(client.get_cq());
+            assert_eq!(common::next_completion(&cq)?.wr_id(), 1);
+            common::assert_empty(client.get_cq())?;
             cq.wait_timeout(LIMIT).expect("its event");
             client.delete().expect("what it has alone is freed");
             drop(server);
-            common::assert_empty(&cq);
+            common::assert_empty(&cq)?;
             let waited = rcq.wait_timeout(LIMIT);
             let closed = matches!(waited, Err(Error::NotConnected(NotConnected::Closed)));
             assert!(closed, "{waited:?}");
@@ -358,5 +369,6 @@ fn handles_of_queues_outlive_their_connection() {
                 false => drop((cq, again, rcq)),
             }
         }
-    });
+        Ok(())
+    })
 }

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Pair, accept, ask, completion, completions, contents, devdax, device_test, event,
-    invalid, listen, no_completion, pattern, peer, region, remote,
+    LIMIT, Pair, Result, accept, ask, completion, completions, contents, devdax, device_test,
+    event, invalid, listen, no_completion, pattern, peer, region, remote,
 };
 use rpma::pmem::PmemMap;
 use rpma::{
@@ -43,10 +43,10 @@ fn write_flush_read<M: RegisterableMemory>(
     conn: &Conn,
     target: &Mr<M>,
     flush_type: FlushType,
-) {
+) -> Result {
     let max = *SIZES.last().expect("sizes");
-    let source = region(peer, max, MrUsage::WRITE_SRC);
-    let back = region(peer, max, MrUsage::READ_DST);
+    let source = region(peer, max, MrUsage::WRITE_SRC)?;
+    let back = region(peer, max, MrUsage::READ_DST)?;
     let remote = remote(target);
     for (round, len) in SIZES.into_iter().enumerate() {
         let bytes = pattern(len, round as u64 + 1);
@@ -65,7 +65,7 @@ fn write_flush_read<M: RegisterableMemory>(
             true => WcOpcode::FLUSH,
             false => WcOpcode::RDMA_READ,
         };
-        assert_eq!(succeeded(completion(conn), 2), expected, "{len} bytes");
+        assert_eq!(succeeded(completion(conn)?, 2), expected, "{len} bytes");
 
         let mut there = vec![0; len];
         target.read_at(offset, &mut there).expect("inside");
@@ -77,11 +77,12 @@ fn write_flush_read<M: RegisterableMemory>(
         let local = back.slice(..len).expect("inside");
         conn.read(local, part, Flags::COMPLETION_ALWAYS, 3)
             .expect("posted");
-        assert_eq!(succeeded(completion(conn), 3), WcOpcode::RDMA_READ);
+        assert_eq!(succeeded(completion(conn)?, 3), WcOpcode::RDMA_READ);
         let mut here = vec![0; len];
         back.read_at(0, &mut here).expect("inside");
         assert_eq!(here, bytes, "{len} bytes come back");
     }
+    Ok(())
 }
 
 const TARGET: MrUsage = MrUsage::WRITE_DST
@@ -89,120 +90,125 @@ const TARGET: MrUsage = MrUsage::WRITE_DST
     .union(MrUsage::FLUSH_TYPE_VISIBILITY);
 
 #[test]
-fn write_flush_and_read_back_on_dram() {
+fn write_flush_and_read_back_on_dram() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
             assert_eq!(pair.client.has_native_flush(), native);
-            let target = region(&peer, (1 << 20) + 4096, TARGET);
-            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility);
+            let target = region(&peer, (1 << 20) + 4096, TARGET)?;
+            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn write_flush_and_read_back_on_device_dax() {
+fn write_flush_and_read_back_on_device_dax() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
             let map = PmemMap::open(devdax(), 2 << 20).expect("maps the device");
             assert!(map.is_pmem());
             let usage = TARGET | MrUsage::FLUSH_TYPE_PERSISTENT;
             let target = Mr::reg(&peer, map, usage).expect("registers persistent memory");
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             pair.client.apply_remote_peer_cfg(&direct_write());
-            write_flush_read(&peer, &pair.client, &target, FlushType::Persistent);
-            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility);
+            write_flush_read(&peer, &pair.client, &target, FlushType::Persistent)?;
+            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility)?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// The guest's rdma-core 56 and kernel have the native operation: if this fails, the tests above
 /// did not test it.
 #[test]
 #[cfg(native_flush)]
-fn the_native_flush_is_there_to_be_tested() {
+fn the_native_flush_is_there_to_be_tested() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         assert!(peer.is_native_flush_capable());
-        assert!(Pair::new(&peer).client.has_native_flush());
-    });
+        assert!(Pair::new(&peer)?.client.has_native_flush());
+        Ok(())
+    })
 }
 
 /// W-11: the C library's fallback always reads 8 bytes, also past the end of the region.
 #[test]
-fn the_last_byte_of_a_region_can_be_flushed() {
+fn the_last_byte_of_a_region_can_be_flushed() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
-            let target = region(&peer, 100, TARGET);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            let target = region(&peer, 100, TARGET)?;
             let last = remote(&target).slice(99..).expect("inside");
             pair.client
                 .flush(last, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 5)
                 .expect("posted");
-            succeeded(completion(&pair.client), 5);
+            succeeded(completion(&pair.client)?, 5);
         }
-    });
+        Ok(())
+    })
 }
 
 /// W-10: a region that was registered with the native rights serves an initiator that reads.
 #[test]
-fn one_region_serves_both_kinds_of_flush() {
+fn one_region_serves_both_kinds_of_flush() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let target = region(
             &peer,
             64,
             MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-        );
+        )?;
         // How the target would flush makes no difference.
         for client in &configurations() {
             for server in &configurations() {
-                let pair = Pair::with(&peer, client, server);
+                let pair = Pair::with(&peer, client, server)?;
                 let part = remote(&target).slice(..).expect("inside");
                 pair.client
                     .flush(part, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 5)
                     .expect("posted");
-                succeeded(completion(&pair.client), 5);
+                succeeded(completion(&pair.client)?, 5);
             }
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn every_refusal_of_flush() {
+fn every_refusal_of_flush() -> Result {
     device_test(|| {
-        let peer = peer();
-        let part = |usage| {
-            let mr = region(&peer, 64, usage);
-            remote(&mr).slice(..).expect("inside")
+        let peer = peer()?;
+        let part = |usage| -> Result<_> {
+            let mr = region(&peer, 64, usage)?;
+            Ok(remote(&mr).slice(..).expect("inside"))
         };
         for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            let refused = |usage, flush_type| {
+            let refused = |usage, flush_type| -> Result<_> {
                 let error = conn
-                    .flush(part(usage), flush_type, Flags::COMPLETION_ALWAYS, 1)
+                    .flush(part(usage)?, flush_type, Flags::COMPLETION_ALWAYS, 1)
                     .expect_err("refused");
                 assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
-                error.to_string()
+                Ok(error.to_string())
             };
             let both = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let text = refused(both, FlushType::Persistent);
+            let text = refused(both, FlushType::Persistent)?;
             assert!(text.contains("has not declared"), "{text}");
             conn.apply_remote_peer_cfg(&direct_write());
-            let text = refused(both, FlushType::Persistent);
+            let text = refused(both, FlushType::Persistent)?;
             assert!(text.contains("without FLUSH_TYPE_PERSISTENT"), "{text}");
             let text = refused(
                 MrUsage::WRITE_DST | MrUsage::READ_SRC,
                 FlushType::Visibility,
-            );
+            )?;
             assert!(text.contains("without FLUSH_TYPE_VISIBILITY"), "{text}");
             conn.apply_remote_peer_cfg(&PeerCfg::new());
-            let text = refused(both, FlushType::Persistent);
+            let text = refused(both, FlushType::Persistent)?;
             assert!(
                 text.contains("Durable::Nothing"),
                 "it can be taken back: {text}"
@@ -211,29 +217,30 @@ fn every_refusal_of_flush() {
             let mut native = PeerCfg::new();
             native.set_durable(Durable::NativeFlushes);
             conn.apply_remote_peer_cfg(&native);
-            let text = refused(both, FlushType::Persistent);
+            let text = refused(both, FlushType::Persistent)?;
             let reason = match conn.has_native_flush() {
                 true => "without FLUSH_TYPE_PERSISTENT",
                 false => "this connection flushes by reading",
             };
             assert!(text.contains(reason), "{text}");
 
-            let mr = region(&peer, 64, both);
+            let mr = region(&peer, 64, both)?;
             let empty = remote(&mr).slice(5..5).expect("inside");
             let error = conn
                 .flush(empty, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 1)
                 .expect_err("nothing to flush");
             assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
-            no_completion(conn);
+            no_completion(conn)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_region_without_the_usage_is_refused_before_anything_is_sent() {
+fn a_region_without_the_usage_is_refused_before_anything_is_sent() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
         let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
         let mr = |usage| region(&peer, 64, usage);
         let flags = Flags::COMPLETION_ALWAYS;
@@ -243,7 +250,7 @@ fn a_region_without_the_usage_is_refused_before_anything_is_sent() {
             MrUsage::READ_DST,
             MrUsage::READ_SRC,
         ] {
-            let (whole, without) = (mr(all), mr(all - missing));
+            let (whole, without) = (mr(all)?, mr(all - missing)?);
             let (local, part) = match missing {
                 MrUsage::WRITE_SRC | MrUsage::READ_DST => (&without, remote(&whole)),
                 _ => (&whole, remote(&without)),
@@ -260,26 +267,27 @@ fn a_region_without_the_usage_is_refused_before_anything_is_sent() {
                 "{error}"
             );
         }
-        no_completion(&pair.client);
+        no_completion(&pair.client)?;
 
         // The connection is as good as before.
-        let (local, target) = (mr(MrUsage::WRITE_SRC), mr(MrUsage::WRITE_DST));
+        let (local, target) = (mr(MrUsage::WRITE_SRC)?, mr(MrUsage::WRITE_DST)?);
         let part = remote(&target).slice(..).expect("all");
         pair.client
             .write(part, local.slice(..).expect("all"), flags, 2)
             .expect("posted");
-        succeeded(completion(&pair.client), 2);
-    });
+        succeeded(completion(&pair.client)?, 2);
+        Ok(())
+    })
 }
 
 #[test]
-fn lengths_must_match_and_regions_must_be_the_peers() {
+fn lengths_must_match_and_regions_must_be_the_peers() -> Result {
     device_test(|| {
-        let (one, other) = (peer(), peer());
-        let pair = Pair::new(&one);
-        let target = remote(&region(&one, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC));
-        let local = region(&one, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
-        let foreign = region(&other, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+        let (one, other) = (peer()?, peer()?);
+        let pair = Pair::new(&one)?;
+        let target = remote(&region(&one, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC)?);
+        let local = region(&one, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
+        let foreign = region(&other, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
         let (part, short) = (
             target.slice(..).expect("all"),
             local.slice(..63).expect("inside"),
@@ -302,23 +310,24 @@ fn lengths_must_match_and_regions_must_be_the_peers() {
             assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         }
-        no_completion(&pair.client);
-    });
+        no_completion(&pair.client)?;
+        Ok(())
+    })
 }
 
 /// Every accepted operation completes, every refused one is `QueueFull`, and polling makes room
 /// again.
 #[test]
-fn a_thousand_writes_without_a_poll() {
+fn a_thousand_writes_without_a_poll() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
         for depth in [1, 10, 500] {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(depth);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             for round in 0..3 {
                 let mut accepted = Vec::new();
                 for wr_id in 0..1000 {
@@ -338,24 +347,25 @@ fn a_thousand_writes_without_a_poll() {
                     }
                 }
                 assert_eq!(accepted.len(), depth as usize, "round {round}");
-                let wcs = completions(&pair.client, accepted.len());
+                let wcs = completions(&pair.client, accepted.len())?;
                 for (wc, wr_id) in wcs.into_iter().zip(accepted) {
                     succeeded(wc, wr_id);
                 }
-                no_completion(&pair.client);
+                no_completion(&pair.client)?;
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Unsignaled operations take slots until a later completion is polled, on rxe as on an adapter.
 #[test]
-fn writes_without_completions_fill_the_queue_as_well() {
+fn writes_without_completions_fill_the_queue_as_well() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
         let write = |flags, wr_id| {
             pair.client
@@ -368,27 +378,28 @@ fn writes_without_completions_fill_the_queue_as_well() {
             write(Flags::COMPLETION_ALWAYS, 9).expect("the last slot");
             let error = write(Flags::COMPLETION_ALWAYS, 10).expect_err("full");
             assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-            succeeded(completion(&pair.client), 9);
+            succeeded(completion(&pair.client)?, 9);
         }
-    });
+        Ok(())
+    })
 }
 
 /// A connection that fails flushes all operations in flight, even those without a completion on
 /// success; rxe takes operations after that, too. No completion may be pushed out of the queue.
 #[test]
-fn a_failed_connection_loses_no_completion() {
+fn a_failed_connection_loses_no_completion() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, 64, MrUsage::WRITE_SRC);
-        let target = region(&peer, 64, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 64, MrUsage::WRITE_DST)?;
         let good = remote(&target).slice(..).expect("all");
-        let gone = remote(&region(&peer, 64, MrUsage::WRITE_DST))
+        let gone = remote(&region(&peer, 64, MrUsage::WRITE_DST)?)
             .slice(..)
             .expect("all");
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(200);
         for _ in 0..5 {
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let local = source.slice(..).expect("all");
             let mut signaled = 0;
             for wr_id in 0..10_000 {
@@ -422,16 +433,17 @@ fn a_failed_connection_loses_no_completion() {
             let failed = Error::NotConnected(NotConnected::Failed);
             assert_eq!(error.to_string(), failed.to_string());
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn operations_before_and_after_the_connection_are_refused() {
+fn operations_before_and_after_the_connection_are_refused() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
         let refused = |conn: &Conn, reason: &str| {
             let local = source.slice(..).expect("all");
@@ -441,30 +453,31 @@ fn operations_before_and_after_the_connection_are_refused() {
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         };
-        let ep = listen(&peer);
-        let client = ask(&peer, &ep, &cfg);
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
         refused(&client, "not established yet");
-        let server = accept(&ep, &cfg);
-        assert_eq!(event(&client), ConnEvent::Established);
+        let server = accept(&ep, &cfg)?;
+        assert_eq!(event(&client)?, ConnEvent::Established);
         // A refused operation is not sent later.
-        no_completion(&client);
-        assert_eq!(contents(&target), [0; 8]);
+        no_completion(&client)?;
+        assert_eq!(contents(&target)?, [0; 8]);
         client.disconnect().expect("disconnects");
         refused(&client, "is closed");
-        assert_eq!(event(&server), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Closed);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Closed);
         refused(&server, "is closed");
-    });
+        Ok(())
+    })
 }
 
 /// A waiter sleeps until the completion arms it, and an event may come without one.
 #[test]
-fn waiting_for_a_completion() {
+fn waiting_for_a_completion() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let part = remote(&target).slice(..).expect("all");
         for wr_id in 0..50 {
             let local = source.slice(..).expect("all");
@@ -482,29 +495,30 @@ fn waiting_for_a_completion() {
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Memory of another owner is used like any other, and never more than its owner promised, also
 /// when it is registered once more.
 #[test]
-fn foreign_memory_is_used_as_its_owner_promised() {
+fn foreign_memory_is_used_as_its_owner_promised() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memory = Box::into_raw(pattern(64, 3).into_boxed_slice());
         let start = NonNull::new(memory.cast::<u8>()).expect("allocated");
         // SAFETY: `Box::from_raw` below frees the memory, after `again` was dropped, which is the
         // last owner of the registration. No other code accesses it.
         let source = unsafe { Mr::reg_raw(&peer, start, 64, MrUsage::READ_SRC) };
         let source = source.expect("registers");
-        let copy = region(&peer, 64, MrUsage::READ_DST);
-        let pair = Pair::new(&peer);
+        let copy = region(&peer, 64, MrUsage::READ_DST)?;
+        let pair = Pair::new(&peer)?;
         let part = remote(&source);
         let (to, from) = (copy.slice(..).expect("all"), part.slice(..).expect("all"));
         let read = pair.client.read(to, from, Flags::COMPLETION_ALWAYS, 1);
         read.expect("posted");
-        assert_eq!(succeeded(completion(&pair.client), 1), WcOpcode::RDMA_READ);
-        assert_eq!(contents(&copy), pattern(64, 3));
+        assert_eq!(succeeded(completion(&pair.client)?, 1), WcOpcode::RDMA_READ);
+        assert_eq!(contents(&copy)?, pattern(64, 3));
 
         let text = invalid(source.write_at(0, &[0]));
         assert!(text.contains("read-only"), "{text}");
@@ -512,17 +526,18 @@ fn foreign_memory_is_used_as_its_owner_promised() {
         let refused = Mr::reg(&peer, raw, MrUsage::WRITE_DST).expect_err("nobody promised that");
         assert!(refused.error.to_string().contains("read-only"), "{refused}");
         let again = Mr::reg(&peer, refused.memory, MrUsage::READ_SRC).expect("as before");
-        assert_eq!(contents(&again), pattern(64, 3));
+        assert_eq!(contents(&again)?, pattern(64, 3));
         drop(again);
         // SAFETY: `memory` is of `Box::into_raw`, and `again`, the last owner of a registration, is
         // dropped.
         drop(unsafe { Box::from_raw(memory) });
-    });
+        Ok(())
+    })
 }
 
 /// Promise: regions over parts of one map have keys of their own. Each is good for its part only.
 #[test]
-fn parts_of_a_device_have_keys_of_their_own() {
+fn parts_of_a_device_have_keys_of_their_own() -> Result {
     const MIB: u64 = 1 << 20;
     device_test(|| {
         let text = invalid(PmemMap::open_range(devdax(), MIB..4 * MIB));
@@ -531,7 +546,7 @@ fn parts_of_a_device_have_keys_of_their_own() {
             "{text}"
         );
         let map = PmemMap::open_range(devdax(), 2 * MIB..4 * MIB).expect("aligned");
-        let peer = peer();
+        let peer = peer()?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         const LEN: usize = 65_000;
         let parts: Vec<_> = (0..10)
@@ -546,7 +561,7 @@ fn parts_of_a_device_have_keys_of_their_own() {
             .collect();
         assert_eq!(keys.len(), 10, "a key for each");
 
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
         let write = |conn: &Conn, to: &rpma::MrRemote| {
             let to = to.slice(..8).expect("inside");
             let from = source.slice(..).expect("all");
@@ -556,11 +571,11 @@ fn parts_of_a_device_have_keys_of_their_own() {
                 .expect("posted");
         };
         for (n, part) in parts.iter().enumerate() {
-            let pair = Pair::new(&peer);
+            let pair = Pair::new(&peer)?;
             pair.client.apply_remote_peer_cfg(&direct_write());
             source.store_u64(0, 100 + n as u64).expect("inside");
             write(&pair.client, &remote(part));
-            completion(&pair.client).result().expect("written");
+            completion(&pair.client)?.result().expect("written");
             let mut bytes = [0; 8];
             map.read_at(n * LEN, &mut bytes).expect("inside");
             assert_eq!(u64::from_ne_bytes(bytes), 100 + n as u64);
@@ -570,17 +585,18 @@ fn parts_of_a_device_have_keys_of_their_own() {
         let mut forged = parts[0].get_descriptor();
         forged[..8].copy_from_slice(&parts[1].get_descriptor()[..8]);
         let forged = rpma::MrRemote::from_descriptor(&forged).expect("a descriptor");
-        let pair = Pair::new(&peer);
+        let pair = Pair::new(&peer)?;
         pair.client.apply_remote_peer_cfg(&direct_write());
         source.store_u64(0, 7).expect("inside");
         write(&pair.client, &forged);
         // The write fails, and its flush is flushed.
-        let failed = completions(&pair.client, 2);
+        let failed = completions(&pair.client, 2)?;
         assert_eq!(failed[0].status(), WcStatus::REM_ACCESS_ERR);
         let mut bytes = [0; 8];
         map.read_at(LEN, &mut bytes).expect("inside");
         assert_eq!(u64::from_ne_bytes(bytes), 101, "untouched");
         drop(map);
         parts[3].persist(..).expect("the parts keep it mapped");
-    });
+        Ok(())
+    })
 }

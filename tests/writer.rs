@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Memory, addr, contents, device_test, invalid, listen, pattern, peer, region};
+use common::{Memory, Result, addr, contents, device_test, invalid, listen, pattern, peer, region};
 use rpma::commit::{Fate, Method, Writer, WriterCfg};
 use rpma::{
     Conn, ConnCfg, ConnReq, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, NotConnected, Offer,
@@ -29,8 +29,8 @@ struct Made {
     far: MrRemote,
 }
 
-fn connect(peer: &Peer, target: &Mr<Memory>, cfg: &WriterCfg) -> Made {
-    let ep = listen(peer);
+fn connect(peer: &Peer, target: &Mr<Memory>, cfg: &WriterCfg) -> Result<Made> {
+    let ep = listen(peer)?;
     let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
     let req = ConnReq::new(peer, &addr(), ep.get_port(), &settings).expect("resolves");
     let connecting = Writer::connect(req, cfg, &Offer::new(&PeerCfg::new())).expect("asks");
@@ -45,11 +45,11 @@ fn connect(peer: &Peer, target: &Mr<Memory>, cfg: &WriterCfg) -> Made {
     let writer = connecting.wait(LIMIT).expect("connected");
     let server = server.wait_established(LIMIT).expect("connected");
     let far = writer.offer().regions()[0];
-    Made {
+    Ok(Made {
         writer,
         server,
         far,
-    }
+    })
 }
 
 /// The one-sided methods that the device has.
@@ -70,22 +70,22 @@ fn part<'a>(
     (dst, source.slice(at..at + len).expect("inside"))
 }
 
-fn target(peer: &Peer) -> Mr<Memory> {
+fn target(peer: &Peer) -> Result<Mr<Memory>> {
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
     region(peer, SIZE, usage)
 }
 
 #[test]
-fn commits_complete_in_their_order() {
+fn commits_complete_in_their_order() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(SIZE, 3)).expect("inside");
         for method in methods(&peer) {
-            let target = target(&peer);
+            let target = target(&peer)?;
             let mut cfg = visible(method);
             cfg.set_in_flight(4).expect("some");
-            let mut made = connect(&peer, &target, &cfg);
+            let mut made = connect(&peer, &target, &cfg)?;
             let tail = made.far.slice(TAIL as u64..).expect("inside");
             let mut tickets = Vec::new();
             for number in 0..12u64 {
@@ -111,27 +111,28 @@ fn commits_complete_in_their_order() {
             }
             assert_eq!(made.writer.released(), 12);
             assert_eq!(made.writer.room(), 4);
-            assert_eq!(contents(&target)[TAIL..], 12u64.to_ne_bytes());
-            assert_eq!(contents(&target)[..24], contents(&source)[..24]);
+            assert_eq!(contents(&target)?[TAIL..], 12u64.to_ne_bytes());
+            assert_eq!(contents(&target)?[..24], contents(&source)?[..24]);
             made.writer
                 .into_conn()
                 .close(LIMIT)
                 .expect("nothing is under way");
             drop(made.server);
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn more_than_fits_is_refused() {
+fn more_than_fits_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = target(&peer);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = target(&peer)?;
         for method in methods(&peer) {
             let mut cfg = visible(method);
             cfg.set_in_flight(2).expect("some");
-            let mut made = connect(&peer, &target, &cfg);
+            let mut made = connect(&peer, &target, &cfg)?;
             let one = part(&made.far, &source, 0, 8);
             let text = invalid(made.writer.commit(&[one; 3], None));
             assert!(
@@ -161,21 +162,22 @@ fn more_than_fits_is_refused() {
         assert!(invalid(cfg.set_in_flight(0)).contains("at least 1"));
         assert!(invalid(cfg.set_parts(17)).contains("1 to 16"));
         assert!(invalid(cfg.set_parts(0)).contains("1 to 16"));
-    });
+        Ok(())
+    })
 }
 
 /// With room there is a commit less in flight, and its source is released. A connection that is
 /// over has no room.
 #[test]
-fn a_wait_for_room_ends_when_the_oldest_commit_is_complete() {
+fn a_wait_for_room_ends_when_the_oldest_commit_is_complete() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = target(&peer);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = target(&peer)?;
         for method in methods(&peer) {
             let mut cfg = visible(method);
             cfg.set_in_flight(2).expect("some");
-            let mut made = connect(&peer, &target, &cfg);
+            let mut made = connect(&peer, &target, &cfg)?;
             let one = part(&made.far, &source, 0, 8);
             made.writer.wait_room(LIMIT, |_| {}).expect("it is empty");
             for number in 1..=20 {
@@ -197,18 +199,19 @@ fn a_wait_for_room_ends_when_the_oldest_commit_is_complete() {
                 "{over:?}"
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// A commit that the peer's end cuts off is not called durable, and its source is released.
 #[test]
-fn the_fate_of_what_is_cut_off_is_unknown() {
+fn the_fate_of_what_is_cut_off_is_unknown() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = target(&peer);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = target(&peer)?;
         for method in methods(&peer) {
-            let mut made = connect(&peer, &target, &visible(method));
+            let mut made = connect(&peer, &target, &visible(method))?;
             let one = part(&made.far, &source, 0, 8);
             let first = made.writer.commit(&[one], None).expect("posted");
             made.writer.wait(first, LIMIT, |_| {}).expect("visible");
@@ -219,24 +222,25 @@ fn the_fate_of_what_is_cut_off_is_unknown() {
                 "{refused:?}"
             );
             assert_eq!(made.writer.fate(first).expect("its own"), Fate::Durable);
-            let mut other = connect(&peer, &target, &visible(method));
+            let mut other = connect(&peer, &target, &visible(method))?;
             let gone = other.writer.commit(&[one], None).expect("posted");
             let text = invalid(made.writer.fate(gone));
             assert!(text.contains("another writer"), "{text}");
             other.writer.wait(gone, LIMIT, |_| {}).expect("visible");
         }
-    });
+        Ok(())
+    })
 }
 
 /// A completion of the program's own operation is handed on, and that of a probe is not.
 #[test]
-fn other_completions_are_the_programs() {
+fn other_completions_are_the_programs() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = target(&peer);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = target(&peer)?;
         for method in methods(&peer) {
-            let mut made = connect(&peer, &target, &visible(method));
+            let mut made = connect(&peer, &target, &visible(method))?;
             let (dst, src) = part(&made.far, &source, 0, 8);
             let flags = rpma::Flags::COMPLETION_ALWAYS;
             let own = made
@@ -254,19 +258,20 @@ fn other_completions_are_the_programs() {
             assert_eq!(others.len(), 1);
             assert_eq!((others[0].posted(), others[0].wr_id()), (Some(own), 7));
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: no probe is posted while the device works on a commit, which shows a lost host as
 /// well. On soft-RoCE a probe would fail the commit's read if a packet of that is lost.
 #[test]
-fn a_commit_in_flight_needs_no_probe() {
+fn a_commit_in_flight_needs_no_probe() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
-        let target = target(&peer);
+        let peer = peer()?;
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+        let target = target(&peer)?;
         for method in methods(&peer) {
-            let mut made = connect(&peer, &target, &visible(method));
+            let mut made = connect(&peer, &target, &visible(method))?;
             let part = part(&made.far, &source, 0, 8);
             let ticket = made.writer.commit(&[part], None).expect("posted");
             let requests = |made: &Made| made.writer.conn().counters().posted;
@@ -280,15 +285,16 @@ fn a_commit_in_flight_needs_no_probe() {
             made.writer.probe().expect("posted");
             assert_eq!(requests(&made), before + 1);
         }
-    });
+        Ok(())
+    })
 }
 
 /// The method is the program's choice: the connection does not take another one.
 #[test]
-fn a_connection_of_another_method_is_refused() {
+fn a_connection_of_another_method_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         for (method, fallback, words) in [
             (Method::Native, true, "the connection has none"),
             (Method::Reading, false, "flushes natively"),
@@ -306,15 +312,16 @@ fn a_connection_of_another_method_is_refused() {
             let text = refused.error.to_string();
             assert!(text.contains(words), "{text}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// A request with too few slots would refuse commits for which the writer has room.
 #[test]
-fn a_request_with_too_few_slots_is_refused() {
+fn a_request_with_too_few_slots_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         for (method, sends, receives) in [
             (Method::Reading, 7, 0),
             (Method::Server, 4, 1),
@@ -337,15 +344,16 @@ fn a_request_with_too_few_slots_is_refused() {
                 "{text}"
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// Before the event the peer's offer is not there.
 #[test]
-fn a_writer_is_not_finished_before_its_connection_is_established() {
+fn a_writer_is_not_finished_before_its_connection_is_established() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let cfg = visible(Method::Reading);
         let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
@@ -353,15 +361,16 @@ fn a_writer_is_not_finished_before_its_connection_is_established() {
         let early = connecting.finish().expect_err("nobody has accepted it");
         let is_early = matches!(early, Error::NotConnected(NotConnected::NotYet));
         assert!(is_early, "{early:?}");
-    });
+        Ok(())
+    })
 }
 
 /// A peer that sends no offer is no peer of a writer.
 #[test]
-fn a_peer_without_an_offer_is_refused() {
+fn a_peer_without_an_offer_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let cfg = visible(Method::Reading);
         let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
@@ -371,5 +380,6 @@ fn a_peer_without_an_offer_is_refused() {
         let text = invalid(connecting.wait(LIMIT));
         assert!(text.contains("offer"), "{text}");
         drop(server);
-    });
+        Ok(())
+    })
 }

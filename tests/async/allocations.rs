@@ -6,7 +6,7 @@ use rpma::commit::{Fate, Replicas as Set};
 use rpma_async::{Conn, Inbox, Pool, Replicas, Setup, Writer};
 use tokio::task::yield_now;
 
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::hosts::{Far, methods};
 use crate::looking;
 use crate::replicas::{self, RING};
@@ -55,9 +55,9 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
 
 /// A data path that allocates takes unexpected time, and a lock.
 #[test]
-fn awaited_operations_allocate_nothing() {
+fn awaited_operations_allocate_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
@@ -76,8 +76,9 @@ fn awaited_operations_allocate_nothing() {
             let pool = Pool::new(&peer, 64, 1);
             assert!(pool.is_ok() && !looking::end().is_empty());
             client.close(CLOSE).await.expect("closes");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Commits, and awaits room and the commits: the first of a round is complete when it is awaited,
@@ -106,10 +107,10 @@ async fn commits(writer: &Writer, pool: &Pool, far: &Far) {
 /// Promise: after the first ones no commit of a writer allocates, nor does a wait for it, asleep
 /// or not, by any method.
 #[test]
-fn awaited_commits_allocate_nothing() {
+fn awaited_commits_allocate_nothing() -> Result {
     for method in methods() {
         virtually(async |world| {
-            let mut far = Far::new(world, "log", method);
+            let mut far = Far::new(world, "log", method)?;
             let writer = far.writer(world, 2).await;
             let pool = Pool::new(&world.peers[0], 100, 4).expect("a pool");
             commits(&writer, &pool, &far).await;
@@ -119,8 +120,10 @@ fn awaited_commits_allocate_nothing() {
             assert!(found.is_empty(), "{method}: {found:#?}");
             drop(writer);
             far.end().await;
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Commits on replicas, and awaits two and three copies, asleep and not.
@@ -150,12 +153,13 @@ async fn commits_on(set: &Replicas, fars: &[Far]) {
 
 /// Promise: so does no commit of a set, nor a wait for it.
 #[test]
-fn awaited_commits_on_replicas_allocate_nothing() {
+fn awaited_commits_on_replicas_allocate_nothing() -> Result {
     for method in methods() {
         virtually(async |world| {
             let set = Set::new(&world.peers[0], RING, 8).expect("a set");
             let set = Replicas::new(&world.reactors[0], set).expect("watched");
-            let mut fars = ["one", "two", "three"].map(|name| Far::new(world, name, method));
+            let mut fars =
+                ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("listens"));
             for far in &mut fars {
                 let writer = far.connect(world, 2, &impatient()).await;
                 let remote = writer.offer().regions()[0];
@@ -170,6 +174,8 @@ fn awaited_commits_on_replicas_allocate_nothing() {
             for far in fars {
                 far.end().await;
             }
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use rpma::{ConnCfg, Error};
 use rpma_async::{Conn, Failed, Frozen, Inbox, Setup};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::common::{device_test, peer};
+use crate::common::{Result, device_test, peer};
 use crate::support::{Ends, Memories, both, fill, in_time, run};
 
 const DEPTH: u32 = 6;
@@ -34,9 +34,9 @@ async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen,
 /// Promise: a full queue refuses an operation of each kind, and gives its memory back. The
 /// operation is not posted.
 #[test]
-fn a_full_queue_gives_the_memory_back() {
+fn a_full_queue_gives_the_memory_back() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
@@ -87,17 +87,19 @@ fn a_full_queue_gives_the_memory_back() {
             client.ready(DEPTH).await.expect("no error");
             assert_eq!(fill(client, &memories, DEPTH).len(), DEPTH as usize);
             take(&mut inbox, DEPTH).await;
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `ready(n)` waits until `n` slots are free, and each of several waiters is woken when
 /// there are as many as it wants. `idle` waits for all, those of dropped operations included.
 #[test]
-fn waits_for_room_wake_when_there_is_room() {
+fn waits_for_room_wake_when_there_is_room() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
@@ -130,18 +132,20 @@ fn waits_for_room_wake_when_there_is_room() {
                     op.await.expect("it has landed");
                 }
             }
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a program that posts as fast as there is room loses no operation, in order, however
 /// many operations there are.
 #[test]
-fn a_program_posts_as_fast_as_there_is_room() {
+fn a_program_posts_as_fast_as_there_is_room() -> Result {
     const MESSAGES: u32 = 500;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let setup_of_server = Setup::default().with_receives(4, 64);
@@ -166,7 +170,9 @@ fn a_program_posts_as_fast_as_there_is_room() {
             };
             let (closed, ()) = both(sending(&client), taking).await;
             closed.expect("nothing is lost");
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }

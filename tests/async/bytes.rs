@@ -10,7 +10,7 @@ use rpma::serve::ServerCfg;
 use rpma::{ConnCfg, Durable, Error, Mr, MrRemote, PeerCfg};
 use rpma_async::{Pool, Reactor, Writer};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 use crate::served::{Serving, client, polls};
 use crate::site::{LEN, Site};
 use crate::support::{in_time, with_reactor};
@@ -26,14 +26,14 @@ fn bytes(first: u8) -> Vec<u8> {
     (0..BYTES).map(|at| first.wrapping_add(at as u8)).collect()
 }
 
-fn serving(reactor: &Reactor) -> Serving {
+fn serving(reactor: &Reactor) -> Result<Serving> {
     let mut cfg = ServerCfg::new();
     cfg.set_commits(Some(Limits::new(2, 1, MOST).expect("some")));
     // Here a read makes bytes durable as well.
     let mut platform = PeerCfg::new();
     platform.set_durable(Durable::DirectWrites);
     cfg.set_platform(&platform);
-    Serving::of(reactor, Site::with(1, &cfg))
+    Ok(Serving::of(reactor, Site::with(1, &cfg)?))
 }
 
 /// A writer by a method, and the server's memory.
@@ -59,9 +59,9 @@ fn content(region: &Mr<PmemMap>, at: usize) -> Vec<u8> {
 /// Promise: bytes of any length are committed in blocks, with the pointer, and read again, by each
 /// method and with pools of one block and of more. No block is lost.
 #[test]
-fn bytes_go_through_blocks() {
+fn bytes_go_through_blocks() -> Result {
     with_reactor(async |reactor| {
-        let serving = serving(reactor);
+        let serving = serving(reactor)?;
         for (method, blocks) in [
             (Method::Reading, 1),
             (Method::Server, 3),
@@ -88,15 +88,16 @@ fn bytes_go_through_blocks() {
             assert_eq!(pool.available(), blocks);
         }
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: tasks read and commit beside each other with one pool of two blocks, and each gets its
 /// own bytes.
 #[test]
-fn tasks_share_a_pool() {
+fn tasks_share_a_pool() -> Result {
     with_reactor(async |reactor| {
-        let serving = serving(reactor);
+        let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await;
         let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
         let tasks: Vec<_> = (0..3_u8)
@@ -121,14 +122,15 @@ fn tasks_share_a_pool() {
         assert_eq!(pool.available(), 2);
         drop(writer);
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a call that is dropped after its nth poll leaves no block, and the writer works on.
 #[test]
-fn a_dropped_call_leaves_no_block() {
+fn a_dropped_call_leaves_no_block() -> Result {
     with_reactor(async |reactor| {
-        let serving = serving(reactor);
+        let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await;
         let pool = Pool::new(reactor.peer(), BLOCK, 3).expect("a pool");
         let own = bytes(1);
@@ -146,14 +148,15 @@ fn a_dropped_call_leaves_no_block() {
         assert_eq!(content(&serving.regions[0], 0), own);
         drop(writer);
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: bad input is one clear error, and nothing is posted.
 #[test]
-fn bad_input_posts_nothing() {
+fn bad_input_posts_nothing() -> Result {
     with_reactor(async |reactor| {
-        let serving = serving(reactor);
+        let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await;
         let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
         let (len, own) = (LEN as u64, bytes(1));
@@ -182,14 +185,15 @@ fn bad_input_posts_nothing() {
         assert_eq!((writer.available(), pool.available()), (2, 2));
         drop(writer);
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the end of the connection ends both calls, with its reason, and all blocks come back.
 #[test]
-fn an_end_ends_both() {
+fn an_end_ends_both() -> Result {
     with_reactor(async |reactor| {
-        let serving = serving(reactor);
+        let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await;
         let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
         let writer = Arc::new(writer);
@@ -212,5 +216,6 @@ fn an_end_ends_both() {
         ended.expect("no panic").expect_err("it is over");
         drop(writer);
         assert_eq!(pool.available(), 2);
-    });
+        Ok(())
+    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rpma::{ConnCfg, FlushType};
 use rpma_async::{Conn, Pool, Setup};
 
-use crate::common::{device_test, leaving, on_fabric, peer};
+use crate::common::{Result, device_test, leaving, on_fabric, peer};
 use crate::held::{hold, release};
 use crate::support::{
     Boxed, CLOSE, Ends, Memories, all_slots_are_free, begun, both, connect, dropped_after, fill,
@@ -85,9 +85,9 @@ const KINDS: [(&str, Kind); 11] = [
 /// Promise: an operation may be dropped after any poll. Its block comes back, even if the only
 /// active task is the one that waits for the block, and its slot is free again.
 #[test]
-fn operations_are_dropped_after_each_poll() {
+fn operations_are_dropped_after_each_poll() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 1);
         run(async {
             let setup = Setup::default().with_receives(8, 64);
@@ -116,17 +116,19 @@ fn operations_are_dropped_after_each_poll() {
                 client.clone().close(CLOSE).await.expect("nothing is lost");
             };
             both(dropping, take_messages(&server)).await;
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 1);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: several operations of one block that are dropped one by one, asleep and complete ones
 /// among them, give it back with the last of them.
 #[test]
-fn operations_that_share_a_block_are_dropped() {
+fn operations_that_share_a_block_are_dropped() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 1);
         run(async {
             let Ends {
@@ -157,15 +159,16 @@ fn operations_that_share_a_block_are_dropped() {
                 drop(memories.pool.lease().await);
             }
             all_slots_are_free(&client, &memories).await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: an operation that takes longer than its limit goes on, and its block comes back.
 #[test]
-fn a_limit_passes_and_the_memory_comes_back() {
+fn a_limit_passes_and_the_memory_comes_back() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 1);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
@@ -190,16 +193,17 @@ fn a_limit_passes_and_the_memory_comes_back() {
                 .expect("no error")
                 .expect("it has arrived");
             assert_eq!(&*message, b"a word.");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a wait for a block may be dropped after any poll. If it was woken, another one gets
 /// its block.
 #[test]
-fn waits_for_a_block_are_dropped() {
+fn waits_for_a_block_are_dropped() -> Result {
     on_fabric(|| {
-        let pool = Pool::new(&peer(), 64, 1).expect("a pool");
+        let pool = Pool::new(&peer()?, 64, 1).expect("a pool");
         run(async {
             for n in 0..4 {
                 let block = pool.try_lease().expect("free");
@@ -217,17 +221,19 @@ fn waits_for_a_block_are_dropped() {
             // It was woken, and looks no more.
             drop(first);
             drop(second.await.expect("no panic"));
-        });
+            Ok(())
+        })?;
         assert_eq!(pool.available(), 1);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: waits for room, for the end and for messages, and `close`, may be dropped after any
 /// poll. They leave no trace: no operation is lost, no message, and the driver rests.
 #[test]
-fn waits_are_dropped_after_each_poll() {
+fn waits_are_dropped_after_each_poll() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 4);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
@@ -263,30 +269,39 @@ fn waits_are_dropped_after_each_poll() {
             all_slots_are_free(&client, &memories).await;
             client.close(CLOSE).await.expect("nothing is lost");
             assert!(inbox.next().await.expect("no error").is_none());
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a connection that is being made may be dropped after any poll, and leaves no object.
 /// The listener goes on.
 #[test]
-fn connecting_is_dropped_after_each_poll() {
+fn connecting_is_dropped_after_each_poll() -> Result {
     on_fabric(|| {
         let mut n = 0;
         let mut is_complete = false;
         while !is_complete {
-            device_test(|| is_complete = run(connect_dropped_after(&peer(), n, false)));
+            device_test(|| {
+                is_complete = run(connect_dropped_after(&peer()?, n, false))?;
+                Ok(())
+            })?;
             n += 1;
         }
         assert!(n > 2, "{n} polls");
         for n in 0..5 {
-            device_test(|| assert!(!run(connect_dropped_after(&peer(), n, true))));
+            device_test(|| {
+                assert!(!run(connect_dropped_after(&peer()?, n, true))?);
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
-async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> bool {
+async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
     let reactor = rpma_async::Reactor::spawn(peer).expect("a reactor");
     let (listener, addr) = listen(&reactor);
     let setup = Setup::default().with_receives(2, 64);
@@ -315,27 +330,34 @@ async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> b
     }
     server.abort();
     assert!(server.await.is_err_and(|error| error.is_cancelled()));
-    is_complete
+    Ok(is_complete)
 }
 
 /// Promise: so may one that is being accepted, and the wait for a request. The client is notified.
 #[test]
-fn accepting_is_dropped_after_each_poll() {
+fn accepting_is_dropped_after_each_poll() -> Result {
     on_fabric(|| {
         let mut n = 0;
         let mut is_complete = false;
         while !is_complete {
-            device_test(|| is_complete = run(accept_dropped_after(&peer(), n, false)));
+            device_test(|| {
+                is_complete = run(accept_dropped_after(&peer()?, n, false))?;
+                Ok(())
+            })?;
             n += 1;
         }
         assert!(n > 1, "{n} polls");
         for n in 0..5 {
-            device_test(|| assert!(!run(accept_dropped_after(&peer(), n, true))));
+            device_test(|| {
+                assert!(!run(accept_dropped_after(&peer()?, n, true))?);
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
-async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> bool {
+async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
     let reactor = rpma_async::Reactor::spawn(peer).expect("a reactor");
     let (listener, addr) = listen(&reactor);
     let setup = Setup::default().with_receives(2, 64);
@@ -358,15 +380,15 @@ async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> bo
         (Err(_), None) => {}
         (Err(error), server) => panic!("{error}, {server:?}"),
     }
-    server.is_some()
+    Ok(server.is_some())
 }
 
 /// Promise: a request that is dropped, or rejected, is an error of the client, and leaves no
 /// object.
 #[test]
-fn a_request_is_dropped() {
+fn a_request_is_dropped() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = rpma_async::Reactor::spawn(&peer).expect("a reactor");
             let (listener, addr) = listen(&reactor);
@@ -383,14 +405,15 @@ fn a_request_is_dropped() {
                 let error = client.expect_err("it was refused");
                 assert!(matches!(error, rpma::Error::NotEstablished(_)), "{error:?}");
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: an operation that is forgotten keeps its block and its connection, and does no other
 /// harm: the connection works, and so do others of its reactor.
 #[test]
-fn a_forgotten_operation_harms_nothing_else() {
+fn a_forgotten_operation_harms_nothing_else() -> Result {
     // librdmacm has one as well, as long as there is an id.
     let domains = if cfg!(feature = "sim") { 1 } else { 2 };
     let left = [
@@ -401,7 +424,7 @@ fn a_forgotten_operation_harms_nothing_else() {
         ("cm_id", 2),
     ];
     leaving(&left, || {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 2);
         // Without it the peer has a region more, or not.
         let mut cfg = ConnCfg::new();
@@ -426,7 +449,9 @@ fn a_forgotten_operation_harms_nothing_else() {
             write(&other).expect("posted").await.expect("succeeds");
             client.close(CLOSE).await.expect("closes");
             drop(server);
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 1);
-    });
+        Ok(())
+    })
 }

@@ -8,7 +8,7 @@ use rpma::reconnect::ToWriter;
 use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Pool, Reactor, Setup, Writer, block_on};
 
-use crate::common::{LIMIT, Memory, contents, device_test, here, peer, region};
+use crate::common::{LIMIT, Memory, Result, contents, device_test, here, peer, region};
 use crate::held::leaving_nothing;
 use crate::served::{self, Serving, block, commit, polls};
 use crate::support::{CLOSE, listen, run};
@@ -24,9 +24,9 @@ pub(crate) struct Made {
 
 impl Made {
     /// Commits that are visible, so many in flight.
-    pub(crate) async fn new(reactor: &Reactor, in_flight: u16) -> Self {
+    pub(crate) async fn new(reactor: &Reactor, in_flight: u16) -> Result<Self> {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(reactor.peer(), SIZE, usage);
+        let target = region(reactor.peer(), SIZE, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
         let offer = offer.encode(Offer::ACCEPT).expect("fits");
@@ -41,11 +41,11 @@ impl Made {
         cfg.set_in_flight(in_flight).expect("some");
         let mut client = served::client(reactor, addr, 1, ToWriter::new(&cfg));
         let writer = client.connect(&ConnCfg::new()).await.expect("connected");
-        Self {
+        Ok(Self {
             writer: Writer::new(reactor, writer).expect("watched"),
             server: accepting.await.expect("no panic"),
             target,
-        }
+        })
     }
 }
 
@@ -55,12 +55,12 @@ fn pool(peer: &Peer) -> Pool {
 
 /// Promise: several tasks commit by one writer, each waits for its own ticket, and each is woken.
 #[test]
-fn tasks_wait_for_tickets_of_one_writer() {
+fn tasks_wait_for_tickets_of_one_writer() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 3).await;
+            let made = Made::new(&reactor, 3).await?;
             let pool = pool(&peer);
             let tasks = (0..5_u64).map(|task| {
                 let (writer, pool) = (made.writer.clone(), pool.clone());
@@ -79,22 +79,23 @@ fn tasks_wait_for_tickets_of_one_writer() {
                 task.await.expect("no panic");
             }
             assert_eq!(pool.available(), 8);
-            assert_eq!(contents(&made.target)[served::TAIL as usize], 20);
+            assert_eq!(contents(&made.target)?[served::TAIL as usize], 20);
             made.writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: handles on several threads, with the driver on a thread of its own.
 #[test]
-fn threads_wait_for_tickets_of_one_writer() {
+fn threads_wait_for_tickets_of_one_writer() -> Result {
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         let made = run(async {
             let reactor = Reactor::on_thread(&peer).expect("a reactor");
             Made::new(&reactor, 2).await
-        });
+        })?;
         let pool = pool(&peer);
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -123,22 +124,23 @@ fn threads_wait_for_tickets_of_one_writer() {
         let closed = block_on(made.writer.close(CLOSE), LIMIT);
         closed.expect("in time").expect("closes");
         assert_eq!(pool.available(), 8);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait that is dropped after its nth poll does not undo the commit: it becomes durable,
 /// its sources go back to the pool although no task waits for the writer, and another wait finds
 /// it.
 #[test]
-fn a_dropped_wait_undoes_nothing() {
+fn a_dropped_wait_undoes_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             for n in 0..6 {
                 let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let serving = Serving::new(&reactor, 1);
+                let serving = Serving::new(&reactor, 1)?;
                 let pool = pool(&peer);
-                let made = Made::new(&reactor, 2).await;
+                let made = Made::new(&reactor, 2).await?;
                 let writer = served::writer(&reactor, serving.addr, 1).await;
                 let answered = Writer::new(&reactor, writer).expect("watched");
                 for writer in [&made.writer, &answered] {
@@ -152,24 +154,25 @@ fn a_dropped_wait_undoes_nothing() {
                     }
                     writer.durable(ticket).await.expect("durable");
                 }
-                assert_eq!(contents(&made.target)[served::TAIL as usize], 7);
+                assert_eq!(contents(&made.target)?[served::TAIL as usize], 7);
                 drop(polls(answered.clone().close(CLOSE), n).await);
                 drop((made, answered));
                 serving.stop().await;
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a peer that ends the connection wakes every wait with the reason, and sources come
 /// back.
 #[test]
-fn an_end_wakes_all_waits() {
+fn an_end_wakes_all_waits() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let pool = pool(&peer);
             let closed = tokio::spawn({
                 let writer = made.writer.clone();
@@ -189,19 +192,20 @@ fn an_end_wakes_all_waits() {
                 "{refused:?}"
             );
             assert_eq!(pool.available(), 8);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: an end of this side makes the fate of commits in flight known or unknown, never
 /// pending.
 #[test]
-fn an_abort_leaves_no_commit_pending() {
+fn an_abort_leaves_no_commit_pending() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 4).await;
+            let made = Made::new(&reactor, 4).await?;
             let pool = pool(&peer);
             let mut tickets = Vec::new();
             for number in 1..=4 {
@@ -218,20 +222,21 @@ fn an_abort_leaves_no_commit_pending() {
             }
             drop(made);
             assert_eq!(pool.available(), 8);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: bad input is one clear error before any post, and the sources come back.
 #[test]
-fn bad_input_is_refused() {
+fn bad_input_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
-        let other = crate::common::peer();
+        let peer = peer()?;
+        let other = crate::common::peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 1).await;
-            let second = Made::new(&reactor, 1).await;
+            let made = Made::new(&reactor, 1).await?;
+            let second = Made::new(&reactor, 1).await?;
             let pool = pool(&peer);
             let far = made.writer.offer().regions()[0];
 
@@ -274,19 +279,20 @@ fn bad_input_is_refused() {
             second.writer.fate(ticket).expect_err("not its own");
             made.writer.durable(ticket).await.expect("durable");
             assert_eq!(pool.available(), 8);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a commit that finds no room is refused with its sources, and room comes without a task
 /// that waits.
 #[test]
-fn a_full_writer_refuses() {
+fn a_full_writer_refuses() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let pool = pool(&peer);
             let mut refused = 0;
             for number in 0..200 {
@@ -304,19 +310,20 @@ fn a_full_writer_refuses() {
             }
             println!("{refused} of 200 were refused");
             made.writer.close(CLOSE).await.expect("closes");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: if the driver of a reactor never runs, or is dropped, each wait returns an error.
 #[test]
-fn a_driver_that_is_missing_is_an_error() {
+fn a_driver_that_is_missing_is_an_error() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
-            let serving = Serving::new(&reactor, 1);
+            let made = Made::new(&reactor, 2).await?;
+            let serving = Serving::new(&reactor, 1)?;
             let writer = served::writer(&reactor, serving.addr, 1).await;
 
             let (without, driver) = Reactor::new(&peer).expect("a reactor");
@@ -336,20 +343,21 @@ fn a_driver_that_is_missing_is_an_error() {
                 .expect_err("nobody wakes it");
             drop((writer, made));
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: `close` past its limit is an error, and ends the connection.
 #[cfg(feature = "sim")]
 #[test]
-fn a_close_has_a_limit() {
+fn a_close_has_a_limit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             // No task answers.
-            let site = crate::site::Site::with(1, &served::cfg());
+            let site = crate::site::Site::with(1, &served::cfg())?;
             let addr = served::at(site.server.get_port());
             let serving = Serving::of(&reactor, site);
             let writer = served::writer(&reactor, addr, 1).await;
@@ -365,6 +373,7 @@ fn a_close_has_a_limit() {
                 .expect_err("the connection is over");
             assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
             drop(stopped);
-        });
-    });
+            Ok(())
+        })
+    })
 }

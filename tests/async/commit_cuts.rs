@@ -61,7 +61,9 @@ fn cut_everywhere(
         let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
         let world = World::new(&fabric);
         let names = ["one", "two", "three"].into_iter().take(servers);
-        let mut fars: Vec<_> = names.map(|name| Far::new(&world, name, method)).collect();
+        let mut fars: Vec<_> = names
+            .map(|name| Far::new(&world, name, method).expect("listens"))
+            .collect();
         let all = fars.iter().map(|far| far.pmem.clone()).collect();
         pmems.set(all).expect("once");
         program(&world, &mut fars, &acknowledged).await;

@@ -11,6 +11,7 @@ use rpma_async::{Conn, Driver, Reactor, Setup};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use crate::common::Result;
 use crate::support::{Memories, begun, dropped_after};
 use crate::world::virtually;
 
@@ -48,7 +49,7 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) {
 /// Promise: 1,000 operations that do not sleep wake the driver at most twice. It is so again
 /// after some slept, and after waits for room, for messages and for the end that were dropped.
 #[test]
-fn the_driver_rests_while_nobody_sleeps() {
+fn the_driver_rests_while_nobody_sleeps() -> Result {
     virtually(async |world| {
         let memories = world.memories(4);
         let (reactor, driver) = Reactor::new(&world.peers[0]).expect("a reactor");
@@ -94,14 +95,15 @@ fn the_driver_rests_while_nobody_sleeps() {
         assert!(during(true).await <= 52);
         drop((client, server, reactor));
         driver.await.expect("no panic").expect("no error");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: everything that waits is woken when the device is done, and not when the driver looks
 /// at all connections, which it does each second: memory of dropped operations, waits for room,
 /// and messages.
 #[test]
-fn nothing_waits_for_the_next_look_of_the_driver() {
+fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
     const DELAY: Duration = Duration::from_millis(5);
     virtually(async |world| {
         let memories = world.memories(1);
@@ -138,19 +140,21 @@ fn nothing_waits_for_the_next_look_of_the_driver() {
         drop(inbox.next().await.expect("no error").expect("a message"));
         is_delayed(began);
         client.close(2 * DELAY).await.expect("in time");
-    });
+        Ok(())
+    })?;
 
     #[track_caller]
     fn is_delayed(began: Instant) {
         let took = began.elapsed();
         assert!((DELAY..2 * DELAY).contains(&took), "{took:?}");
     }
+    Ok(())
 }
 
 /// Promise: connections, listeners, and connections that were being made leave no trace in their
 /// reactor. The driver of a reactor without them sleeps without a limit.
 #[test]
-fn a_reactor_without_connections_rests() {
+fn a_reactor_without_connections_rests() -> Result {
     virtually(async |world| {
         let (reactor, driver) = Reactor::new(&world.peers[0]).expect("a reactor");
         let polls = Arc::<AtomicU32>::default();
@@ -187,5 +191,6 @@ fn a_reactor_without_connections_rests() {
         assert!((99..=102).contains(&during().await));
         drop((client, server, reactor));
         driver.await.expect("no panic").expect("no error");
-    });
+        Ok(())
+    })
 }

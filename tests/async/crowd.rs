@@ -6,7 +6,7 @@ use rpma::FlushType;
 use rpma_async::{Conn, Pool, Reactor, Setup};
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::common::{contents, device_test, peer};
+use crate::common::{Result, contents, device_test, peer};
 use crate::support::{CLOSE, Memories, listen, run};
 
 /// As many as the bytes of a message can distinguish.
@@ -47,9 +47,9 @@ async fn answer(conn: Conn, pool: Pool) {
 /// Promise: a hundred connections, both ends of each, are tasks of one thread, and no task waits
 /// for another connection's.
 #[test]
-fn a_hundred_connections_on_one_thread() {
+fn a_hundred_connections_on_one_thread() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Rc::new(Memories::with_blocks(&peer, usize::from(CLIENTS)));
         // Blocks for the answers: fewer than there are clients.
         let pool = Pool::new(&peer, 16, 10).expect("a pool");
@@ -77,12 +77,14 @@ fn a_hundred_connections_on_one_thread() {
             while let Some(ended) = tasks.join_next().await {
                 ended.expect("no panic");
             }
-        }));
+            Ok(())
+        }))?;
         assert_eq!(memories.pool.available(), usize::from(CLIENTS));
         assert_eq!(pool.available(), 10);
-        let written = contents(&memories.target);
+        let written = contents(&memories.target)?;
         assert!((0..CLIENTS).all(|number| written[usize::from(number)] == number));
-    });
+        Ok(())
+    })
 }
 
 /// A program of its own is killed: the kernel of its host reports it.
@@ -95,7 +97,7 @@ mod killed {
     use rpma_async::Reactor;
 
     use super::*;
-    use crate::common::{addr, leaving};
+    use crate::common::{Result, addr, leaving};
     use crate::sleepers::Sleepers;
 
     /// A program that is killed at the latest when this is dropped.
@@ -111,27 +113,29 @@ mod killed {
 
     /// Connects, and waits to be killed.
     fn client(port: u16) -> ! {
-        let peer = peer();
+        let peer = peer().expect("a peer on the test device");
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let server = SocketAddr::new(addr().parse().expect("an address"), port);
             let connecting = reactor.connect(server, &Setup::default(), &[]);
             let conn = connecting.await.expect("established");
             conn.closed().await.expect("the server has an end");
-        });
+            Ok(())
+        })
+        .expect("it succeeds");
         panic!("not killed in time");
     }
 
     /// Promise: the end of a killed program wakes everything that sleeps on its connection, with
     /// the reason, and everything is freed.
     #[test]
-    fn a_killed_program_wakes_all() {
+    fn a_killed_program_wakes_all() -> Result {
         const CHILD: &str = "RPMA_TEST_ASYNC_CLIENT_TO_KILL";
         if let Ok(port) = env::var(CHILD) {
             client(port.parse().expect("a port"));
         }
         leaving(&[], || {
-            let peer = peer();
+            let peer = peer()?;
             let memories = Memories::new(&peer);
             run(async {
                 let reactor = Reactor::spawn(&peer).expect("a reactor");
@@ -152,8 +156,10 @@ mod killed {
                 let sleepers = Sleepers::new(&conn, &memories).await;
                 drop(child);
                 sleepers.woken().await.is_closed_by_the_peer();
-            });
+                Ok(())
+            })?;
             assert_eq!(memories.pool.available(), 4);
-        });
+            Ok(())
+        })
     }
 }

@@ -6,7 +6,7 @@ use rpma::{ConnEvent, Error};
 use rpma_async::{Conn, Reactor, Setup, block_on};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::held::{hold, leaving_nothing, release};
 use crate::sleepers::Sleepers;
 use crate::support::{CLOSE, Ends, Memories, begun, both, connect, fill, in_time, listen, run};
@@ -18,7 +18,7 @@ fn with_receives() -> Setup {
 /// Promise: a peer that closes, aborts or drops its connection wakes everything that sleeps, with
 /// the reason.
 #[test]
-fn the_peer_ends_and_all_wake() {
+fn the_peer_ends_and_all_wake() -> Result {
     type End = fn(Conn) -> JoinHandle<()>;
     let ends: [(&str, End); 3] = [
         ("abort", |server| {
@@ -37,7 +37,7 @@ fn the_peer_ends_and_all_wake() {
     for (name, end) in ends {
         device_test(|| {
             println!("{name}");
-            let peer = peer();
+            let peer = peer()?;
             let memories = Memories::new(&peer);
             run(async {
                 let Ends { client, server, .. } =
@@ -56,18 +56,21 @@ fn the_peer_ends_and_all_wake() {
                 let refused = client.send(memories.word()).expect_err("it is over");
                 assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
                 assert!(refused.memory.is_some());
-            });
+                Ok(())
+            })?;
             assert_eq!(memories.pool.available(), 4);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: both sides may close, one after the other or at the same time. No operation was in
 /// flight, so none is lost, and both sides are notified of that.
 #[test]
-fn both_sides_close() {
+fn both_sides_close() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             for at_once in [true, false] {
@@ -85,16 +88,17 @@ fn both_sides_close() {
                 closes.0.expect("nothing is lost");
                 closes.1.expect("nothing is lost");
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: `close` waits for all operations in flight, even dropped ones, and the peer has their
 /// data.
 #[test]
-fn close_waits_for_what_is_in_flight() {
+fn close_waits_for_what_is_in_flight() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
@@ -118,16 +122,18 @@ fn close_waits_for_what_is_in_flight() {
             let (closed, taken) = both(closing, taking).await;
             closed.expect("nothing is lost");
             assert_eq!(taken, 5);
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: its limit is kept, and then the connection is over.
 #[test]
-fn close_keeps_its_limit() {
+fn close_keeps_its_limit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
@@ -140,15 +146,16 @@ fn close_keeps_its_limit() {
                 let failed = op.await.expect_err("nobody took it");
                 assert!(failed.memory.is_some(), "no device uses it: {failed:?}");
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: all messages that arrived before the end are returned, and then the end, for ever.
 #[test]
-fn messages_before_the_end_are_returned() {
+fn messages_before_the_end_are_returned() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(8, 64);
@@ -170,8 +177,9 @@ fn messages_before_the_end_are_returned() {
                 assert_eq!(&*message, b"a word.");
             }
             assert!(inbox.next().await.expect("no error").is_none());
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 fn tells_of_the_driver(error: &Error) -> bool {
@@ -183,9 +191,9 @@ fn tells_of_the_driver(error: &Error) -> bool {
 /// Promise: a driver that was dropped is an error of everything that sleeps, or would sleep, and
 /// no silence. The memory of an operation goes back when its connection is gone.
 #[test]
-fn a_dropped_driver_is_an_error() {
+fn a_dropped_driver_is_an_error() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
@@ -240,17 +248,19 @@ fn a_dropped_driver_is_an_error() {
             }
             drop(client);
             server.closed().await.expect("the end");
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a driver ends with the last handle of its reactor, of a connection, an operation, a
 /// message or a listener, and not before.
 #[test]
-fn the_last_handle_ends_the_driver() {
+fn the_last_handle_ends_the_driver() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
@@ -278,16 +288,17 @@ fn the_last_handle_ends_the_driver() {
                 drop(handle);
             }
             in_time(driver).await.expect("no panic").expect("no error");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: the thread of a reactor ends with the last handle, also if the last one is dropped in
 /// the middle of something, and on any thread.
 #[test]
-fn the_last_handle_ends_the_thread() {
+fn the_last_handle_ends_the_thread() -> Result {
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         for _ in 0..5 {
             let reactor = Reactor::on_thread(&peer).expect("a reactor");
@@ -310,15 +321,16 @@ fn the_last_handle_ends_the_thread() {
             }
         };
         block_on(all, LIMIT).expect("no block is lost");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `abort` ends the connection at once for both sides. Operations in flight fail, and
 /// their memory is free.
 #[test]
-fn abort_ends_at_once() {
+fn abort_ends_at_once() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
@@ -339,7 +351,9 @@ fn abort_ends_at_once() {
                 "{woken:?}"
             );
             assert_eq!(server.closed().await.expect("the end"), ConnEvent::Closed);
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }

@@ -5,7 +5,7 @@ use rpma::{Error, FlushType, WcStatus};
 use rpma_async::{Conn, Refused, Setup};
 use tokio::task::yield_now;
 
-use crate::common::{on_fabric, peer, with_fabric};
+use crate::common::{Result, on_fabric, peer, with_fabric};
 use crate::held::{hold, release};
 use crate::support::{CLOSE, Ends, Memories, all_slots_are_free, begun, fill, in_time, run};
 use crate::world::{World, virtually};
@@ -118,7 +118,7 @@ async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) {
 /// away until no device can use it, and everything that sleeps wakes. No batch is an exception,
 /// whichever of its requests is refused.
 #[test]
-fn a_failed_post_keeps_its_memory() {
+fn a_failed_post_keeps_its_memory() -> Result {
     for (name, post) in POSTS {
         for how in [How::Refused, How::Done, How::LastRefused] {
             for call in ["ibv_post_send", "ibv_wr_complete"] {
@@ -135,16 +135,18 @@ fn a_failed_post_keeps_its_memory() {
                         4,
                         "no device can use it any more"
                     );
-                });
+                    Ok(())
+                })?;
             }
         }
     }
+    Ok(())
 }
 
 /// Promise: a part of a batch that fails is the failure of the batch. The sources come back with
 /// the last completion: not before, and not never.
 #[test]
-fn a_failed_part_of_a_batch() {
+fn a_failed_part_of_a_batch() -> Result {
     for (part, is_dropped) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
         virtually(async |world| {
             let memories = world.memories(3);
@@ -177,16 +179,18 @@ fn a_failed_part_of_a_batch() {
             client.idle().await.expect("nothing is in flight");
             assert_eq!(memories.pool.available(), 3);
             assert!(server.closed().await.is_ok());
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: a queue pair that cannot be destroyed keeps the memory of its operations for ever, as
 /// the device may still use it. No task gets a block of it again.
 #[test]
-fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
+fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
     on_fabric(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 3);
         run(async {
             let Ends { client, server, .. } =
@@ -207,14 +211,15 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
                 memories.pool.lease().await
             });
             assert!(waiting.await.is_err(), "a device uses it");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a call that cannot arm a queue reports it, and no wait hangs: an operation goes on, its
 /// memory comes back, and the next one may sleep.
 #[test]
-fn a_queue_that_cannot_be_armed() {
+fn a_queue_that_cannot_be_armed() -> Result {
     virtually(async |world| {
         let memories = world.memories(1);
         let (client, server) = world.connect(&with_receives(), &with_receives()).await;
@@ -273,14 +278,15 @@ fn a_queue_that_cannot_be_armed() {
         drop(inbox.next().await.expect("no error").expect("a message"));
         all_slots_are_free(&client, &memories).await;
         client.close(CLOSE).await.expect("nothing is lost");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a queue that cannot be polled, an event that cannot be taken, and a queue that the
 /// driver cannot arm again, are errors of everything that sleeps, which name the call. The memory
 /// comes back with the end of the connection.
 #[test]
-fn a_driver_whose_calls_fail() {
+fn a_driver_whose_calls_fail() -> Result {
     for call in [
         "ibv_get_cq_event",
         "ibv_poll_cq",
@@ -334,6 +340,8 @@ fn a_driver_whose_calls_fail() {
                 .expect_err("the failure");
             drop((client, server, taking));
             assert_eq!(memories.pool.available(), 4);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }

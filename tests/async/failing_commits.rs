@@ -8,6 +8,7 @@ use rpma::{ConnEvent, Error};
 use rpma_async::Pool;
 use tokio::time::sleep;
 
+use crate::common::Result;
 use crate::failing::names;
 use crate::faults::{UnderWay, Waits};
 use crate::hosts::{Far, Outage, methods, spoil};
@@ -38,7 +39,7 @@ fn names_call(error: &Error, call: &str) {
 /// completion or an event may be lost. It is the reason of all waits, also of later ones, and the
 /// sources come back while the writer lives.
 #[test]
-fn a_look_that_fails_is_the_reason() {
+fn a_look_that_fails_is_the_reason() -> Result {
     let calls = [
         "ibv_get_cq_event",
         "ibv_poll_cq",
@@ -48,7 +49,7 @@ fn a_look_that_fails_is_the_reason() {
     for (method, call) in methods().flat_map(|method| calls.map(|call| (method, call))) {
         println!("{method}, {call}");
         virtually(async |world| {
-            let of = UnderWay::new(world, method).await;
+            let of = UnderWay::new(world, method).await?;
             let mut far = of.far;
             let waits = Waits::begin(&of.writer, of.tickets).await;
             let failing = world.fabric.fail(call).on(&world.hosts[0]);
@@ -86,16 +87,18 @@ fn a_look_that_fails_is_the_reason() {
             far.keeps(1..=3).await;
             drop(of.writer);
             far.end().await;
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: an answer counts even if its receive cannot be posted again, and the connection ends
 /// with this reason: a later answer would wait for a receive that never comes.
 #[test]
-fn an_answer_whose_receive_is_refused_ends_the_connection() {
+fn an_answer_whose_receive_is_refused_ends_the_connection() -> Result {
     virtually(async |world| {
-        let of = UnderWay::new(world, Method::Server).await;
+        let of = UnderWay::new(world, Method::Server).await?;
         let mut far = of.far;
         let call = "ibv_post_recv";
         let failing = world.fabric.fail(call).on(&world.hosts[0]);
@@ -109,19 +112,20 @@ fn an_answer_whose_receive_is_refused_ends_the_connection() {
         far.keeps(2..=3).await;
         drop(of.writer);
         far.end().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: after a commit's post that fails, in any way, its source stays away until the
 /// connection is destroyed: the device may read it. The commit before gives its source back.
 #[test]
-fn a_failed_post_of_a_commit_keeps_its_source() {
+fn a_failed_post_of_a_commit_keeps_its_source() -> Result {
     for method in methods() {
         let mut failed = 0;
         for (call, how) in failed_posts() {
             println!("{method}, {call}, {how:?}");
             failed += usize::from(virtually(async |world| {
-                let mut far = Far::new(world, "log", method);
+                let mut far = Far::new(world, "log", method)?;
                 let writer = far.writer(world, 2).await;
                 let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
                 far.there.hold();
@@ -151,11 +155,12 @@ fn a_failed_post_of_a_commit_keeps_its_source() {
                 assert_eq!(pool.available(), 2, "no device can read them");
                 far.keeps(0..=2).await;
                 far.end().await;
-                has_failed
-            }));
+                Ok(has_failed)
+            })?);
         }
         assert!(failed > 0, "{method}");
     }
+    Ok(())
 }
 
 /// Promise: the sources of commits stay away for ever if the queue pair could not be destroyed,
@@ -165,7 +170,7 @@ fn a_queue_pair_that_stays_keeps_the_sources() {
     for method in methods() {
         println!("{method}");
         let ((), left) = leaving(async |world| {
-            let of = UnderWay::new(world, method).await;
+            let of = UnderWay::new(world, method).await.expect("listens");
             let failing = world.fabric.fail("ibv_destroy_qp").on(&world.hosts[0]);
             let failing = failing.next(Errno::BUSY);
             drop(of.writer);

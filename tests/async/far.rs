@@ -6,7 +6,7 @@ use rpma::sim::Host;
 use rpma::{ConnCfg, FlushType, Mr, MrUsage, Offer, PeerCfg};
 use rpma_async::{Conn, Reactor, Setup};
 
-use crate::common::{Memory, region};
+use crate::common::{Memory, Result, region};
 use crate::served;
 use crate::support::both;
 use crate::world::World;
@@ -20,7 +20,7 @@ pub(crate) struct Far {
 
 impl Far {
     /// Its server is the second host.
-    pub(crate) async fn new(world: &World) -> Self {
+    pub(crate) async fn new(world: &World) -> Result<Self> {
         Self::on(
             world,
             (&world.hosts[1], &world.reactors[1]),
@@ -34,9 +34,9 @@ impl Far {
         world: &World,
         (host, reactor): (&Host, &Reactor),
         conn_cfg: &ConnCfg,
-    ) -> Self {
+    ) -> Result<Self> {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(reactor.peer(), 2048, usage);
+        let target = region(reactor.peer(), 2048, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
         let offer = offer.encode(Offer::ACCEPT).expect("fits");
@@ -51,10 +51,10 @@ impl Far {
             accepted.expect("established")
         };
         let (writer, server) = both(client.connect(conn_cfg), accepting).await;
-        Self {
+        Ok(Self {
             writer: writer.expect("connected"),
             server,
             target,
-        }
+        })
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    pub(crate) async fn new(world: &World, method: Method) -> Self {
-        let mut far = Far::new(world, "log", method);
+    pub(crate) async fn new(world: &World, method: Method) -> crate::common::Result<Self> {
+        let mut far = Far::new(world, "log", method)?;
         let writer = far.writer(world, 2).await;
         let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
         let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
@@ -75,12 +75,12 @@ impl UnderWay {
             commit(&writer, second, 2).expect("posted"),
             commit(&writer, third, 3).expect("posted"),
         ];
-        Self {
+        Ok(Self {
             far,
             writer,
             pool,
             tickets,
-        }
+        })
     }
 }
 
@@ -101,9 +101,9 @@ fn is_of(error: &Error, outage: Outage) {
 /// after a power cut. Sources come back while the writer lives, and no sooner than its device has
 /// released them: the server never gets another task's later writes there.
 #[test]
-fn a_fault_ends_all_waits_with_its_reason() {
+fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
     with_each(async |world, method, outage| {
-        let of = UnderWay::new(world, method).await;
+        let of = UnderWay::new(world, method).await?;
         let (mut far, writer, tickets) = (of.far, of.writer, of.tickets);
         let waits = Waits::begin(&writer, tickets).await;
         let spoiling = spoil(&of.pool);
@@ -149,18 +149,19 @@ fn a_fault_ends_all_waits_with_its_reason() {
         far.keeps(durable..=3).await;
         drop(writer);
         far.end().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a fault that passes before the retries are over ends no connection. The commits are
 /// durable, their sources come back, and the writer goes on.
 #[test]
-fn a_fault_that_passes_loses_nothing() {
+fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
     with_each(async |world, method, outage| {
         if !outage.passes(method) {
-            return;
+            return Ok(());
         }
-        let mut far = Far::new(world, "log", method);
+        let mut far = Far::new(world, "log", method)?;
         let writer = far.connect(world, 2, &ConnCfg::new()).await;
         let writer = Writer::new(&world.reactors[0], writer).expect("watched");
         let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
@@ -185,20 +186,21 @@ fn a_fault_that_passes_loses_nothing() {
         waits.closed.abort();
         drop(writer);
         far.end().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: with the server's method, a wait for an answer ends even if the server's device took
 /// the request, and its host is gone before the answer, so that no operation is in flight that
 /// would fail.
 #[test]
-fn a_host_that_took_the_request_and_is_gone() {
+fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
     with_each(async |world, method, outage| {
         // A server that is stopped admits no client.
         if method != Method::Server || outage == Outage::CutOff {
-            return;
+            return Ok(());
         }
-        let mut far = Far::new(world, "log", method);
+        let mut far = Far::new(world, "log", method)?;
         let writer = far.writer(world, 2).await;
         let pool = Pool::new(&world.peers[0], 100, 1).expect("a pool");
         far.stop().await;
@@ -215,15 +217,16 @@ fn a_host_that_took_the_request_and_is_gone() {
         outage.end(&far);
         drop(writer);
         far.end().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `close` keeps its limit to the millisecond, whether or not the server answers. A wait
 /// that is dropped at its own limit does not undo the commit: another one gets the outcome.
 #[test]
-fn limits_are_kept() {
+fn limits_are_kept() -> crate::common::Result {
     with_each(async |world, method, outage| {
-        let of = UnderWay::new(world, method).await;
+        let of = UnderWay::new(world, method).await?;
         let mut far = of.far;
         let limit = Duration::from_millis(120);
         outage.begin(world, &mut far).await;
@@ -254,16 +257,17 @@ fn limits_are_kept() {
         drop(of.writer);
         assert_eq!(of.pool.available(), 2);
         far.end().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: while its own device stands still, a writer that has ended keeps the sources: the
 /// device has not released them. They come back when it goes on, or with the writer.
 #[test]
-fn an_own_device_that_stands_still_keeps_the_sources() {
+fn an_own_device_that_stands_still_keeps_the_sources() -> crate::common::Result {
     for (method, is_dropped) in methods().flat_map(|of| [(of, false), (of, true)]) {
         virtually(async |world| {
-            let of = UnderWay::new(world, method).await;
+            let of = UnderWay::new(world, method).await?;
             world.hosts[0].freeze();
             of.far.there.release();
             of.writer.abort();
@@ -283,6 +287,8 @@ fn an_own_device_that_stands_still_keeps_the_sources() {
                 world.hosts[0].thaw();
             }
             of.far.end().await;
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use rpma::commit::{ReplicaId, Replicas as Set};
 use rpma_async::{Reactor, Replicas};
 use std::ops::Range;
 
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::served::{Serving, TAIL, cfg, poll_once, polls, writer};
 use crate::site::Site;
 use crate::support::{in_time, run};
@@ -41,12 +41,12 @@ async fn commits(set: &Replicas, k: usize) {
 /// Promise: each wait ends when its own replica is set aside or lost, and not for another one. A
 /// wait that comes later returns at once. A replica of another set is gone.
 #[test]
-fn each_replica_has_its_own_end() {
+fn each_replica_has_its_own_end() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::of(&reactor, Site::with(4, &cfg()));
+            let serving = Serving::of(&reactor, Site::with(4, &cfg())?);
             let (set, ids) = set_of(&reactor, &serving, 1..4).await;
             let (other, others) = set_of(&reactor, &serving, 4..5).await;
             assert_eq!(set.ids(u64::MAX), ids);
@@ -81,19 +81,20 @@ fn each_replica_has_its_own_end() {
                 in_time(set.gone(id)).await.expect("the driver runs");
             }
             drop((set, other));
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a wait that is dropped after its nth poll has no effect, and a replica that is added
 /// meanwhile has its own wait.
 #[test]
-fn a_dropped_wait_for_the_end() {
+fn a_dropped_wait_for_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::of(&reactor, Site::with(2, &cfg()));
+            let serving = Serving::of(&reactor, Site::with(2, &cfg())?);
             for n in 0..4 {
                 let (set, ids) = set_of(&reactor, &serving, 1..2).await;
                 assert!(polls(set.gone(ids[0]), n).await.is_none());
@@ -113,19 +114,20 @@ fn a_dropped_wait_for_the_end() {
                 drop(set);
             }
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a replica is gone when another one has got its place, also for a wait that began
 /// before, and its id reaches no other replica.
 #[test]
-fn a_place_that_is_used_again_belongs_to_the_new_replica() {
+fn a_place_that_is_used_again_belongs_to_the_new_replica() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::of(&reactor, Site::with(2, &cfg()));
+            let serving = Serving::of(&reactor, Site::with(2, &cfg())?);
             let (set, ids) = set_of(&reactor, &serving, 1..3).await;
             let old = ids[1];
             let mut waiting = Box::pin(set.gone(old));
@@ -157,18 +159,19 @@ fn a_place_that_is_used_again_belongs_to_the_new_replica() {
             commits(&set, 2).await;
             drop(set);
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a driver that is dropped is an error of the wait.
 #[test]
-fn a_driver_that_is_gone_ends_the_wait() {
+fn a_driver_that_is_gone_ends_the_wait() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::of(&reactor, Site::with(1, &cfg()));
+            let serving = Serving::of(&reactor, Site::with(1, &cfg())?);
             let writer = writer(&reactor, serving.addr, 1).await;
             let remote = writer.offer().regions()[0];
             let (without, driver) = Reactor::new(&peer).expect("a reactor");
@@ -187,15 +190,16 @@ fn a_driver_that_is_gone_ends_the_wait() {
             assert!(gone.to_string().contains("was dropped"), "{gone}");
             drop(set);
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a host that is gone ends the wait with the failure of its connection, and no other
 /// one: with a keep-alive within its time, and otherwise by the first commit that fails.
 #[cfg(feature = "sim")]
 #[test]
-fn a_host_that_is_gone_ends_the_wait() {
+fn a_host_that_is_gone_ends_the_wait() -> Result {
     use std::time::Duration;
 
     use rpma::{ConnCfg, Failure, WcStatus};
@@ -211,7 +215,7 @@ fn a_host_that_is_gone_ends_the_wait() {
             let third = world.fabric.host("third");
             let on_third = {
                 let _entered = third.enter();
-                Reactor::spawn(&peer()).expect("a reactor")
+                Reactor::spawn(&peer()?).expect("a reactor")
             };
             let mut cfg = ConnCfg::new();
             cfg.set_keep_alive(keep_alive).expect("possible");
@@ -219,8 +223,8 @@ fn a_host_that_is_gone_ends_the_wait() {
             cfg.set_ack_timeout(Some(16)).expect("5 bits");
             let on_second = (&world.hosts[1], &world.reactors[1]);
             let fars = [
-                Far::on(world, on_second, &cfg).await,
-                Far::on(world, (&third, &on_third), &cfg).await,
+                Far::on(world, on_second, &cfg).await?,
+                Far::on(world, (&third, &on_third), &cfg).await?,
             ];
             let [client, _] = &world.reactors;
             let set = Set::new(client.peer(), 1024, 8).expect("a set");
@@ -257,19 +261,21 @@ fn a_host_that_is_gone_ends_the_wait() {
             assert!(client.timeout(MINUTE, &mut kept).await.is_none());
             assert!(!set.is_able(ids[0]) && set.is_able(ids[1]));
             drop(servers);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: `everywhere` waits for each replica that can still take the commit, and not for one
 /// that is set aside meanwhile.
 #[test]
-fn a_commit_is_everywhere() {
+fn a_commit_is_everywhere() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::of(&reactor, Site::with(3, &cfg()));
+            let serving = Serving::of(&reactor, Site::with(3, &cfg())?);
             let (set, ids) = set_of(&reactor, &serving, 1..4).await;
             // Its server's responder stands still, so no replica answers.
             let stopped = serving.stop().await;
@@ -284,6 +290,7 @@ fn a_commit_is_everywhere() {
             }
             in_time(everywhere).await.expect("the driver runs");
             drop(stopped);
-        });
-    });
+            Ok(())
+        })
+    })
 }

@@ -12,7 +12,7 @@ use rpma::{ConnCfg, PeerCfg};
 use rpma_async::{Pool, Reactor, Writer};
 use tokio::task::JoinHandle;
 
-use crate::common::profile;
+use crate::common::{Result, profile};
 use crate::served::{Serving, Stopped, TAIL, cfg, client_of};
 use crate::site::{LEN, Site, directory_of, identity, new_directory};
 use crate::world::{World, impatient, virtually};
@@ -46,7 +46,7 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    pub(crate) fn new(world: &World, name: &str, method: Method) -> Self {
+    pub(crate) fn new(world: &World, name: &str, method: Method) -> Result<Self> {
         let host = world.fabric.host(name);
         let promises = |platform: &Platform| {
             host.set_platform(*platform);
@@ -66,10 +66,10 @@ impl Far {
         platform.set_direct_write_to_pmem(keeps);
         let mut cfg = cfg();
         cfg.set_platform(&platform);
-        let site = Site::over(1, &cfg, all, directory);
+        let site = Site::over(1, &cfg, all, directory)?;
         let reactor = Reactor::spawn(&site.far).expect("a reactor");
         let serving = Serving::of(&reactor, site);
-        Self {
+        Ok(Self {
             there: world.fabric.between(&world.hosts[0], &host),
             back: world.fabric.between(&host, &world.hosts[0]),
             pmem,
@@ -81,7 +81,7 @@ impl Far {
             stopped: None,
             newer: None,
             host: host.clone(),
-        }
+        })
     }
 
     /// A writer of the first host, with so many commits in flight.
@@ -226,11 +226,12 @@ impl Outage {
 }
 
 /// Runs a test for each method and each fault.
-pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Outage)) {
+pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Outage) -> Result) -> Result {
     for method in methods() {
         for outage in Outage::ALL {
             println!("{method}, {outage:?}");
-            virtually(async |world| test(world, method, outage).await);
+            virtually(async |world| test(world, method, outage).await)?;
         }
     }
+    Ok(())
 }

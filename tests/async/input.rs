@@ -6,7 +6,7 @@ use std::time::Duration;
 use rpma::{ComplChannel, CompletionChannel, ConnCfg, Error, FlushType, Notify, Peer, Srq, SrqCfg};
 use rpma_async::{Conn, Pool, Reactor, Setup, block_on};
 
-use crate::common::{LIMIT, device_test, invalid, peer};
+use crate::common::{LIMIT, Result, device_test, invalid, peer};
 use crate::support::{CLOSE, Ends, Memories, both, listen, run};
 
 /// The error is about an argument, and its text has all of `parts`.
@@ -20,9 +20,9 @@ fn says<T, E: Into<Error>>(result: Result<T, E>, parts: &[&str]) {
 
 /// Promise: a pool without a byte, or of more than there can be, is refused.
 #[test]
-fn pools_that_cannot_be() {
+fn pools_that_cannot_be() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (block, count) in [(0, 1), (1, 0), (0, 0)] {
             let sizes = format!("{count} blocks of {block} bytes");
             says(Pool::new(&peer, block, count), &[&sizes, "at least"]);
@@ -40,14 +40,15 @@ fn pools_that_cannot_be() {
         // A pool with too many bytes for this machine or its device.
         let error = Pool::new(&peer, 1 << 45, 1).expect_err("32 TiB");
         assert!(error.to_string().len() > 20, "{error}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a slice outside of its block is refused, with any bounds.
 #[test]
-fn slices_outside_of_a_block() {
+fn slices_outside_of_a_block() -> Result {
     device_test(|| {
-        let pool = Pool::new(&peer(), 64, 1).expect("a pool");
+        let pool = Pool::new(&peer()?, 64, 1).expect("a pool");
         let mut lease = pool.try_lease().expect("free");
         lease.truncate(10);
         lease.truncate(50);
@@ -73,7 +74,8 @@ fn slices_outside_of_a_block() {
         assert_eq!(part.slice(..).expect("inside").len(), 6);
         assert_eq!(part.slice(6..).expect("at its end").len(), 0);
         says(part.slice(..7), &["6 bytes"]);
-    });
+        Ok(())
+    })
 }
 
 /// Memory of another peer's pool is refused, and comes back.
@@ -175,9 +177,9 @@ async fn waits_that_would_never_end(client: &Conn) {
 
 /// Promise: operations that are not possible are refused with their memory, before any post.
 #[test]
-fn operations_that_are_not_possible() {
+fn operations_that_are_not_possible() -> Result {
     device_test(|| {
-        let (peer, other) = (peer(), peer());
+        let (peer, other) = (peer()?, peer()?);
         let (memories, of_other) = (Memories::new(&peer), Memories::new(&other));
         run(async {
             let setup = Setup::default().with_receives(2, 64);
@@ -196,20 +198,22 @@ fn operations_that_are_not_possible() {
             assert_eq!(client.counters().posted, posted, "nothing was posted");
             assert_eq!(memories.pool.available(), 4);
             client.close(CLOSE).await.expect("nothing is lost");
-        });
+            Ok(())
+        })?;
         assert_eq!(
             (memories.pool.available(), of_other.pool.available()),
             (4, 4)
         );
-    });
+        Ok(())
+    })
 }
 
 /// Promise: settings that do not fit a reactor are refused on both sides, and the error names them.
 /// The client is notified.
 #[test]
-fn settings_that_do_not_fit() {
+fn settings_that_do_not_fit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut srq = SrqCfg::new();
         srq.set_rq_size(4);
         let srq = Srq::new(&peer, &srq).expect("a shared queue");
@@ -284,8 +288,9 @@ fn settings_that_do_not_fit() {
                 ..
             } = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
             says(client.inbox(), &["no receives", "with_receives"]);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
@@ -297,9 +302,9 @@ fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
 /// Promise: more finished operations than there are slots are an error that names the remedy. So
 /// does a batch. Finished operations are awaited as usual.
 #[test]
-fn finished_operations_that_are_kept() {
+fn finished_operations_that_are_kept() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
@@ -331,16 +336,18 @@ fn finished_operations_that_are_kept() {
                 .expect("a slot")
                 .await
                 .expect("it");
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a reactor outside of a runtime, or in one that lacks a driver, reports that.
 #[test]
-fn runtimes_that_do_not_fit() {
+fn runtimes_that_do_not_fit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         says(
             Reactor::spawn(&peer),
             &["outside of a tokio runtime", "on_thread"],
@@ -359,15 +366,16 @@ fn runtimes_that_do_not_fit() {
         runtime.expect("a runtime").block_on(async {
             says(Reactor::spawn(&peer), &["no I/O driver"]);
         });
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a runtime with a paused clock, beside a fabric that does not follow it, is an error
 /// which names the remedy: the driver would set its timers again and again.
 #[test]
-fn a_paused_clock_that_is_not_followed() {
+fn a_paused_clock_that_is_not_followed() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -381,15 +389,16 @@ fn a_paused_clock_that_is_not_followed() {
             let (listener, _) = listen(&reactor);
             says(listener.accept().await.map(drop), &remedy);
         });
-    });
+        Ok(())
+    })
 }
 
 /// Promise: if the driver of a reactor never runs, connecting and accepting return an error, after
 /// some seconds. A driver that begins to run a moment later causes no error.
 #[test]
-fn a_driver_that_never_runs() {
+fn a_driver_that_never_runs() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
             let (_listener, addr) = listen(&reactor);
@@ -424,16 +433,17 @@ fn a_driver_that_never_runs() {
             ));
             drop((reactor, listener));
             driver.await.expect("no panic").expect("no error");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: futures of a reactor are awaited wherever the program likes: on another thread,
 /// outside of the runtime that its driver is on.
 #[test]
-fn awaited_outside_of_the_drivers_runtime() {
+fn awaited_outside_of_the_drivers_runtime() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
@@ -463,16 +473,18 @@ fn awaited_outside_of_the_drivers_runtime() {
             while inbox.next().await.expect("no error").is_some() {}
             let closed = elsewhere.await.expect("no panic").expect("no panic");
             closed.expect("nothing is lost");
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the peer of another device, or an address without a device, is an error.
 #[test]
-fn addresses_that_do_not_fit() {
+fn addresses_that_do_not_fit() -> Result {
     device_test(|| {
-        let peer: Peer = peer();
+        let peer: Peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let nobody = "192.0.2.1:7204".parse().expect("an address");
@@ -484,6 +496,7 @@ fn addresses_that_do_not_fit() {
             let error = reactor.connect(addr, &Setup::default(), b"").await;
             let error = error.expect_err("nobody listens");
             assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
-        });
-    });
+            Ok(())
+        })
+    })
 }

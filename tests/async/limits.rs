@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rpma_async::{Pool, Reactor, block_on};
 
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::held::leaving_nothing;
 use crate::served::polls;
 use crate::support::{in_time, listen, run};
@@ -17,9 +17,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// has. It polls the future once at least. A future that is ready in time is no matter of the
 /// limit.
 #[test]
-fn a_limit_passes() {
+fn a_limit_passes() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let began = Instant::now();
@@ -38,21 +38,23 @@ fn a_limit_passes() {
             sends.send(8).expect("it waits");
             let received = waiting.await.expect("no panic").expect("no limit");
             assert_eq!(received, Ok(8));
-        });
-    });
+            Ok(())
+        })
+    })?;
     leaving_nothing(|| {
-        let reactor = Reactor::on_thread(&peer()).expect("a reactor");
+        let reactor = Reactor::on_thread(&peer()?).expect("a reactor");
         let passed = block_on(reactor.timeout(SHORT, pending::<()>()), LIMIT);
         assert_eq!(passed, Some(None));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a limit that is dropped after its nth poll drops its future, and one that is waited for
 /// again is a new one.
 #[test]
-fn a_dropped_limit_drops_its_future() {
+fn a_dropped_limit_drops_its_future() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let pool = Pool::new(&peer, 64, 1).expect("a pool");
@@ -68,16 +70,17 @@ fn a_dropped_limit_drops_its_future() {
                 let lease = reactor.timeout(HOUR, pool.lease()).await;
                 drop(lease.expect("a block is free"));
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a limit is over at once if its driver never runs, or is dropped. A wait of the reactor
 /// returns its own error instead.
 #[test]
-fn a_limit_without_a_driver_is_over() {
+fn a_limit_without_a_driver_is_over() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
             let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
@@ -112,15 +115,16 @@ fn a_limit_without_a_driver_is_over() {
             assert_eq!(gone, None);
             // It needs no driver.
             assert_eq!(reactor.timeout(HOUR, ready(7)).await, Some(7));
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a limit is one of rpma's time. Under a paused clock it passes at its instant, whether
 /// or not the future has a limit of its own.
 #[cfg(feature = "sim")]
 #[test]
-fn a_limit_passes_at_its_instant() {
+fn a_limit_passes_at_its_instant() -> Result {
     use tokio::time::{Instant, sleep};
 
     crate::world::virtually(async |world| {
@@ -140,5 +144,6 @@ fn a_limit_passes_at_its_instant() {
             (hour + HOUR * 5 / 2..hour + HOUR * 5 / 2 + SHORT * 4).contains(&hours),
             "{hours:?}"
         );
-    });
+        Ok(())
+    })
 }

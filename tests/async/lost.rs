@@ -7,6 +7,7 @@ use rpma::{ConnEvent, Error, FlushType, NotConnected, WcStatus};
 use rpma_async::Setup;
 use tokio::time::{Instant, sleep};
 
+use crate::common::Result;
 use crate::sleepers::Sleepers;
 use crate::support::{CLOSE, Memories, both, in_time};
 use crate::world::{impatient, virtually};
@@ -17,7 +18,7 @@ fn with_receives() -> Setup {
 
 /// Promise: a peer with killed programs wakes all sleeping tasks, with the reason.
 #[test]
-fn a_killed_peer_wakes_all() {
+fn a_killed_peer_wakes_all() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[0]);
         let (client, server) = world.connect(&with_receives(), &Setup::default()).await;
@@ -27,14 +28,15 @@ fn a_killed_peer_wakes_all() {
         drop(client);
         assert_eq!(memories.pool.available(), 4);
         drop(server);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an operation that a peer does not answer ends the connection, and every sleeping task
 /// is woken with its failure, even tasks that do not wait for an operation, and before the
 /// connection manager notices the loss.
 #[test]
-fn a_peer_that_is_cut_off_wakes_all() {
+fn a_peer_that_is_cut_off_wakes_all() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[0]);
         let setup = Setup::new(&impatient()).with_receives(2, 64);
@@ -66,13 +68,14 @@ fn a_peer_that_is_cut_off_wakes_all() {
         assert_eq!(client.closed().await.expect("an event"), ConnEvent::Closed);
         world.link.heal();
         drop(server);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the connection,
 /// if there are no posts and no polls, within the time of the settings.
 #[test]
-fn a_silent_peer_wakes_all() {
+fn a_silent_peer_wakes_all() -> Result {
     for (freezes, receives) in [(false, true), (true, true), (true, false)] {
         virtually(async |world| {
             let mut cfg = impatient();
@@ -127,14 +130,16 @@ fn a_silent_peer_wakes_all() {
                 false => world.link.heal(),
             }
             drop(server);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: a queue pair that its device gives up, or breaks, because of the peer wakes everything
 /// that sleeps.
 #[test]
-fn a_broken_queue_pair_wakes_all() {
+fn a_broken_queue_pair_wakes_all() -> Result {
     virtually(async |world| {
         let [of_client, of_server] = world.peers.each_ref().map(Memories::new);
         let setup = Setup::new(&impatient());
@@ -169,13 +174,14 @@ fn a_broken_queue_pair_wakes_all() {
         drop((client, server, woken));
         assert_eq!(of_server.pool.available(), 4);
         assert_eq!(of_client.pool.available(), 4);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a limit that begins while the driver sleeps is kept to the millisecond. The driver
 /// would wake later by itself, for its look at all connections.
 #[test]
-fn a_limit_wakes_a_driver_that_sleeps() {
+fn a_limit_wakes_a_driver_that_sleeps() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[1]);
         let (client, server) = world.connect(&Setup::default(), &Setup::default()).await;
@@ -191,13 +197,14 @@ fn a_limit_wakes_a_driver_that_sleeps() {
         assert_eq!(began.elapsed(), limit);
         flush.await.expect_err("it was flushed");
         drop(server);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: connecting ends in time. A server that has the request and does not answer it: the
 /// kernel would wait for 17 minutes.
 #[test]
-fn connecting_has_a_limit() {
+fn connecting_has_a_limit() -> Result {
     let short = Duration::from_secs(5);
     for (setup, limit) in [
         (Setup::default(), Duration::from_secs(90)),
@@ -230,6 +237,8 @@ fn connecting_has_a_limit() {
             assert!(matches!(accepted, Err(Error::TimedOut(_))), "{accepted:?}");
             assert_eq!(took, short);
             world.link.heal();
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }

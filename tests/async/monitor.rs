@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rpma_async::{Monitor, Reactor, block_on};
 
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::held::leaving_nothing;
 use crate::served::polls;
 use crate::support::{in_time, run, with_reactor};
@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// Promise: each change has the tasks that wait look again, in the order in which they began to
 /// wait. A wait that takes something changes the value, and then the others look again.
 #[test]
-fn a_change_wakes_tasks_in_their_order() {
+fn a_change_wakes_tasks_in_their_order() -> Result {
     with_reactor(async |reactor| {
         let places = Arc::new(Monitor::new(reactor, 0_u32));
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -48,14 +48,15 @@ fn a_change_wakes_tasks_in_their_order() {
         let order = order.lock().expect("no panic");
         assert_eq!(*order, Vec::from_iter(0..8));
         assert_eq!(places.look(|left| *left), 1);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
 #[test]
-fn a_wait_has_a_limit() {
+fn a_wait_has_a_limit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let value = Monitor::new(&reactor, 1);
@@ -63,19 +64,21 @@ fn a_wait_has_a_limit() {
             let found = value.until(Duration::ZERO, |value| Some(*value)).await;
             assert_eq!(found, Some(1));
             assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
-        });
-    });
+            Ok(())
+        })
+    })?;
     leaving_nothing(|| {
-        let value = Monitor::new(&Reactor::on_thread(&peer()).expect("a reactor"), ());
+        let value = Monitor::new(&Reactor::on_thread(&peer()?).expect("a reactor"), ());
         let passed = block_on(value.until(SHORT, |()| None::<()>), LIMIT);
         assert_eq!(passed, Some(None));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait that is over leaves no waker: after it has returned, and after it was dropped
 /// at its nth poll.
 #[test]
-fn a_wait_that_is_over_is_forgotten() {
+fn a_wait_that_is_over_is_forgotten() -> Result {
     with_reactor(async |reactor| {
         let value = Monitor::new(reactor, 0);
         for n in 0..4 {
@@ -97,7 +100,8 @@ fn a_wait_that_is_over_is_forgotten() {
         assert!(waits.as_mut().poll(&mut context).is_pending());
         drop(waits);
         assert_eq!(Arc::strong_count(&woken), 2, "it was dropped");
-    });
+        Ok(())
+    })
 }
 
 /// A task that does nothing when it is woken.
@@ -110,7 +114,7 @@ impl Wake for Woken {
 /// Promise: a wait that changes nothing wakes nobody, so that a thousand tasks do not look a
 /// thousand times at each change.
 #[test]
-fn a_wait_without_a_change_wakes_nobody() {
+fn a_wait_without_a_change_wakes_nobody() -> Result {
     with_reactor(async |reactor| {
         let (value, looks) = (
             Arc::new(Monitor::new(reactor, 0)),
@@ -137,12 +141,13 @@ fn a_wait_without_a_change_wakes_nobody() {
         assert_eq!(value.change_when(LIMIT, one).await, Some(0));
         in_time(waiting).await.expect("no panic").expect("it is 1");
         assert_eq!(looks.load(Ordering::Relaxed), 2);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a panic in a look or a change leaves a monitor that works.
 #[test]
-fn a_panic_leaves_a_value() {
+fn a_panic_leaves_a_value() -> Result {
     with_reactor(async |reactor| {
         let value = Arc::new(Monitor::new(reactor, 1));
         let panics = tokio::spawn({
@@ -156,5 +161,6 @@ fn a_panic_leaves_a_value() {
         });
         panics.await.expect_err("it panics");
         assert_eq!(value.until(LIMIT, |value| Some(*value)).await, Some(2));
-    });
+        Ok(())
+    })
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::commit::Made;
 use crate::common::place::with_fabric;
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::served::{self, Serving};
 use crate::site::SHORT;
 use crate::support::{CLOSE, Ends, Memories, run, take_messages};
@@ -40,10 +40,10 @@ fn place(line: u32) -> String {
 
 /// Runs a program several times. A check fails each time, at another event, so that each event is
 /// in a report. After [`ENOUGH`] of them, the lines that were noted are enough.
-fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>)) -> (String, Vec<u32>) {
+fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> (String, Vec<u32>) {
     let fabric = with_fabric(|fabric, _| fabric.clone());
     let lines = RefCell::default();
-    let found = fabric.find_loss(|_| {}, || run(program(&lines)));
+    let found = fabric.find_loss(|_| {}, || run(program(&lines)).expect("it succeeds"));
     found.expect("nothing fails");
     let lines = lines.into_inner();
     let mut reports = String::new();
@@ -57,7 +57,9 @@ fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>)) -> (String, Vec<u32>) {
         let check =
             |_: &Cut<'_>| assert_ne!(event.fetch_add(1, Ordering::Relaxed) + 1, nth, "the event");
         // In another order of threads there may be fewer events.
-        if let Err(loss) = fabric.find_loss(check, || run(program(&RefCell::default()))) {
+        if let Err(loss) = fabric.find_loss(check, || {
+            run(program(&RefCell::default())).expect("it succeeds")
+        }) {
             reports += &loss.to_string();
         }
     }
@@ -80,10 +82,10 @@ fn assert_named(reports: &str, lines: &[u32]) {
 }
 
 #[test]
-fn operations_have_their_lines() {
+fn operations_have_their_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
-            let peer = peer();
+            let peer = peer()?;
             let memories = Memories::new(&peer);
             let setup = Setup::default().with_receives(4, 64);
             let ends = Ends::new(&peer, &setup, &setup).await;
@@ -111,16 +113,18 @@ fn operations_have_their_lines() {
             drop(committed.await.expect("completes"));
             conn.clone().close(CLOSE).await.expect("closes");
             messages.await.expect("no panic");
+            Ok(())
         });
         assert_named(&reports, &lines);
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn operations_of_a_batch_have_their_own_lines() {
+fn operations_of_a_batch_have_their_own_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
-            let peer = peer();
+            let peer = peer()?;
             let memories = Memories::new(&peer);
             let setup = Setup::default().with_receives(4, 64);
             let ends = Ends::new(&peer, &setup, &setup).await;
@@ -140,18 +144,20 @@ fn operations_of_a_batch_have_their_own_lines() {
             drop(posted.await.expect("completes"));
             conn.clone().close(CLOSE).await.expect("closes");
             messages.await.expect("no panic");
+            Ok(())
         });
         assert_named(&reports, &lines);
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn commits_of_a_writer_have_their_lines() {
+fn commits_of_a_writer_have_their_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
-            let peer = peer();
+            let peer = peer()?;
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 1).await;
+            let made = Made::new(&reactor, 1).await?;
             let (writer, memories) = (&made.writer, Memories::new(&peer));
             let word = memories.word();
             let to = writer.offer().regions()[0].slice(..7).expect("inside");
@@ -164,20 +170,22 @@ fn commits_of_a_writer_have_their_lines() {
             noted!(lines, writer.commit_bytes(pool, at, &[7; 150], None).await);
             noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
             made.writer.close(CLOSE).await.expect("closes");
+            Ok(())
         });
         assert_named(&reports, &lines);
-    });
+        Ok(())
+    })
 }
 
 /// The server's answers have the line of [`Server::next`](rpma_async::Server::next). A check
 /// whether the host of a silent server is there has none.
 #[test]
-fn commits_that_a_server_answers_have_their_lines() {
+fn commits_that_a_server_answers_have_their_lines() -> Result {
     device_test(|| {
         let program = async |lines: &RefCell<Vec<u32>>| {
-            let peer = peer();
+            let peer = peer()?;
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 1);
+            let serving = Serving::new(&reactor, 1)?;
             let writer = served::writer(&reactor, serving.addr, 1).await;
             let writer = Writer::new(&reactor, writer).expect("watched");
             let memories = Memories::new(&peer);
@@ -191,6 +199,7 @@ fn commits_that_a_server_answers_have_their_lines() {
             writer.durable(ticket).await.expect("durable");
             writer.close(CLOSE).await.expect("closes");
             serving.stop().await;
+            Ok(())
         };
         let parts = [
             "(tests/async/served.rs:",
@@ -208,17 +217,18 @@ fn commits_that_a_server_answers_have_their_lines() {
         for part in parts {
             assert!(all.contains(part), "{part}: {all}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Also if the driver posts it: the second one waits for the slots of the first one.
 #[test]
-fn commits_on_replicas_have_their_lines() {
+fn commits_on_replicas_have_their_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
-            let peer = peer();
+            let peer = peer()?;
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 2);
+            let serving = Serving::new(&reactor, 2)?;
             let set = Set::new(&peer, 1024, 8).expect("a set");
             let set = Replicas::new(&reactor, set).expect("watched");
             let mut cfg = WriterCfg::new(Method::Server);
@@ -236,16 +246,18 @@ fn commits_on_replicas_have_their_lines() {
             assert_eq!(outcome.copies(), 2);
             drop(set);
             serving.stop().await;
+            Ok(())
         });
         assert_named(&reports, &lines);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an error of an operation has no number that the program never gave.
 #[test]
-fn errors_have_no_number() {
+fn errors_have_no_number() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
@@ -264,6 +276,7 @@ fn errors_have_no_number() {
             for text in [failed.to_string(), failure.to_string()] {
                 assert!(text.starts_with("an operation on queue pair"), "{text}");
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rpma::{ConnCfg, Error, FlushType, Peer};
 use rpma_async::{Conn, Reactor, Setup, block_on};
 
-use crate::common::{LIMIT, here, peer};
+use crate::common::{LIMIT, Result, here, peer};
 use crate::held::leaving_nothing;
 use crate::support::{CLOSE, Memories, all_slots_are_free, connect};
 
@@ -19,14 +19,15 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Runs a test with a reactor that has a thread as its driver, and with one that has a future of
 /// async-io as its driver.
-fn on_each(test: impl Fn(&Peer, &Reactor)) {
+fn on_each(test: impl Fn(&Peer, &Reactor)) -> Result {
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         let reactor = Reactor::on_thread(&peer).expect("a reactor");
         test(&peer, &reactor);
-    });
+        Ok(())
+    })?;
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         // There is no runtime of tokio here.
         let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
         let driving = thread::spawn(here(move || async_io::block_on(driver)));
@@ -36,13 +37,14 @@ fn on_each(test: impl Fn(&Peer, &Reactor)) {
             .join()
             .expect("no panic")
             .expect("it ends with the last handle");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: operations are waited for without a runtime: those that are complete, those that
 /// sleep, and those that take longer than a limit, which go on.
 #[test]
-fn operations_without_a_runtime() {
+fn operations_without_a_runtime() -> Result {
     on_each(|peer, reactor| {
         let memories = Memories::new(peer);
         let setup = Setup::default().with_receives(1, 64);
@@ -85,13 +87,13 @@ fn operations_without_a_runtime() {
         wait(all_slots_are_free(&client, &memories));
         wait(client.close(CLOSE)).expect("nothing is lost");
         wait(server.closed()).expect("the end");
-    });
+    })
 }
 
 /// Promise: many threads post and wait on one connection, with fewer blocks than threads, and all
 /// of their operations complete.
 #[test]
-fn threads_share_a_connection() {
+fn threads_share_a_connection() -> Result {
     const THREADS: usize = 4;
     const ROUNDS: u32 = 200;
     on_each(|peer, reactor| {
@@ -120,7 +122,7 @@ fn threads_share_a_connection() {
             assert_eq!(taking.join().expect("no panic"), sent);
         });
         assert_eq!(memories.pool.available(), 3);
-    });
+    })
 }
 
 /// Operations of several kinds, some awaited and some dropped. Returns the number of messages.
@@ -165,10 +167,10 @@ async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
 /// Promise: on three worker threads of tokio, tasks that share a connection and its few blocks
 /// all come to their end.
 #[test]
-fn tasks_on_three_workers() {
+fn tasks_on_three_workers() -> Result {
     const TASKS: usize = 8;
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Arc::new(Memories::with_blocks(&peer, 5));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(3).enable_all().build();
@@ -200,13 +202,14 @@ fn tasks_on_three_workers() {
         });
         drop(runtime);
         assert_eq!(memories.pool.available(), 5);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an executor that polls a future without a wake-up, or moves it from thread to thread,
 /// with another waker each time, loses no wake-up.
 #[test]
-fn operations_move_between_threads() {
+fn operations_move_between_threads() -> Result {
     on_each(|peer, reactor| {
         let memories = Memories::new(peer);
         let setup = Setup::default().with_receives(1, 64);
@@ -237,5 +240,5 @@ fn operations_move_between_threads() {
         wait(idle).expect("no error");
         drop((inbox, server));
         wait(closed).expect("the end");
-    });
+    })
 }

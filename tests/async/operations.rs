@@ -3,14 +3,14 @@
 use rpma::FlushType;
 use rpma_async::Setup;
 
-use crate::common::{contents, device_test, peer};
+use crate::common::{Result, contents, device_test, peer};
 use crate::support::{CLOSE, Ends, Memories, run};
 
 /// Each kind of operation has the effect of rpma's, and gives its memory back.
 #[test]
-fn each_kind_of_operation() {
+fn each_kind_of_operation() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         let Memories { remote, pool, .. } = &memories;
         run(async {
@@ -40,9 +40,11 @@ fn each_kind_of_operation() {
             }
             client.close(CLOSE).await.expect("closes");
             assert!(inbox.next().await.expect("no error").is_none());
-        });
+            Ok(())
+        })?;
         assert_eq!(pool.available(), 4);
-        assert_eq!(&contents(&memories.target)[8..13], b"hello");
-        assert_eq!(&contents(&memories.target)[64..72], b"a point.");
-    });
+        assert_eq!(&contents(&memories.target)?[8..13], b"hello");
+        assert_eq!(&contents(&memories.target)?[64..72], b"a point.");
+        Ok(())
+    })
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rpma_async::{Inbox, Setup};
 use tokio::task::yield_now;
 
+use crate::common::Result;
 use crate::support::Memories;
 use crate::world::virtually;
 
@@ -43,7 +44,7 @@ impl Takes {
 /// completions. Here the driver has polled the first one, and before it has noted that, a waker
 /// polls the second one.
 #[test]
-fn messages_stay_in_order() {
+fn messages_stay_in_order() -> Result {
     virtually(async |world| {
         let memories = world.memories(4);
         let of_server = Memories::between(&world.peers[1], &world.peers[0], 4);
@@ -87,5 +88,6 @@ fn messages_stay_in_order() {
         taken.extend(takes.take());
         assert_eq!(taken, [Some(1), Some(2)]);
         asleep.await.expect("succeeds");
-    });
+        Ok(())
+    })
 }

@@ -10,7 +10,7 @@ use rpma::reconnect::ToWriter;
 use rpma_async::{Pool, Reactor, Replicas, Writer};
 
 use crate::common::place::with_fabric;
-use crate::common::{LIMIT, device_test, peer};
+use crate::common::{LIMIT, Result, device_test, peer};
 use crate::served::{self, Serving};
 use crate::support::run;
 
@@ -21,7 +21,7 @@ const MANY: u32 = 30;
 
 /// While two tasks wait for the answer of a server that is silent, each event takes longer than the
 /// time between two probes. Returns the events until a third task has slept three times.
-fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving) -> u32 {
+fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving) -> Result<u32> {
     let fabric = with_fabric(|fabric, _| fabric.clone());
     let (is_slow, events) = (AtomicBool::new(false), AtomicU32::new(0));
     let check = |_: &rpma::sim::Cut<'_>| {
@@ -30,16 +30,17 @@ fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving
             thread::sleep(SLOW);
         }
     };
-    fabric.on_every_event(check, || {
+    fabric.on_every_event(check, || -> Result {
         run(async {
-            let reactor = Reactor::spawn(&peer()).expect("a reactor");
-            let serving = Serving::new(&reactor, 2);
+            let reactor = Reactor::spawn(&peer()?).expect("a reactor");
+            let serving = Serving::new(&reactor, 2)?;
             let serving = silent(&reactor, serving, &is_slow).await;
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })?;
     eprintln!("{events:?}");
-    events.into_inner()
+    Ok(events.into_inner())
 }
 
 /// Two replicas, with room for one commit each.
@@ -70,7 +71,7 @@ async fn sleep_beside(is_slow: &AtomicBool) {
 /// Promise: a task that waits for the answer of a server lets other tasks run, even if each of its
 /// probes takes longer than the time between two of them.
 #[test]
-fn a_slow_probe_of_a_writer_lets_others_run() {
+fn a_slow_probe_of_a_writer_lets_others_run() -> Result {
     device_test(|| {
         let events = events_beside(async |reactor, serving, is_slow| {
             let writer = served::writer(reactor, serving.addr, 1).await;
@@ -88,14 +89,15 @@ fn a_slow_probe_of_a_writer_lets_others_run() {
             let writer = waiting.await.expect("no panic");
             writer.close(LIMIT).await.expect("closes");
             serving
-        });
+        })?;
         assert!(events < MANY, "{events} events");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the same for a set of replicas, and even if each look takes longer than that time.
 #[test]
-fn a_slow_probe_of_a_set_lets_others_run() {
+fn a_slow_probe_of_a_set_lets_others_run() -> Result {
     device_test(|| {
         let events = events_beside(async |reactor, serving, is_slow| {
             let set = set_of_two(reactor, &serving).await;
@@ -109,15 +111,16 @@ fn a_slow_probe_of_a_set_lets_others_run() {
             let serving = stopped.start();
             waiting.await.expect("no panic");
             serving
-        });
+        })?;
         assert!(events < MANY, "{events} events");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the simulated fabric keeps no request back for ever, even if checks take nearly all of
 /// the time: a set probes meanwhile, and each probe is an event with a check.
 #[test]
-fn slow_checks_keep_no_answer_back_for_ever() {
+fn slow_checks_keep_no_answer_back_for_ever() -> Result {
     device_test(|| {
         let events = events_beside(async |reactor, serving, is_slow| {
             let set = set_of_two(reactor, &serving).await;
@@ -128,7 +131,8 @@ fn slow_checks_keep_no_answer_back_for_ever() {
             is_slow.store(false, Ordering::Relaxed);
             assert_eq!(outcome.copies(), 2);
             serving
-        });
+        })?;
         assert!(events > 0);
-    });
+        Ok(())
+    })
 }

@@ -6,6 +6,7 @@ use rpma::{Error, WcStatus};
 use rpma_async::{Failed, Lease, Pool, Reading, Refused, Writer};
 use tokio::time::{Duration, Instant};
 
+use crate::common::Result;
 use crate::far::Far;
 use crate::looking;
 use crate::world::{World, leaving, virtually};
@@ -13,16 +14,16 @@ use crate::world::{World, leaving, virtually};
 const BLOCKS: usize = 3;
 
 /// A writer to the second host, with a pool. The server's end, and its memory, live as long.
-async fn far(world: &World) -> (Writer, Pool, impl Sized) {
+async fn far(world: &World) -> Result<(Writer, Pool, impl Sized)> {
     let Far {
         writer,
         server,
         target,
-    } = Far::new(world).await;
+    } = Far::new(world).await?;
     let [client, _] = &world.reactors;
     let writer = Writer::new(client, writer).expect("watched");
     let pool = Pool::new(client.peer(), 100, BLOCKS).expect("a pool");
-    (writer, pool, (server, target))
+    Ok((writer, pool, (server, target)))
 }
 
 fn read(writer: &Writer, pool: &Pool) -> Result<Reading, Refused<Lease>> {
@@ -37,10 +38,10 @@ fn failed(read: Result<Lease, Failed<Lease>>) -> Failed<Lease> {
 /// Promise: after a post that fails, in any way, the block stays away until no device can use it,
 /// and the connection is over.
 #[test]
-fn a_failed_post_of_a_read_keeps_its_block() {
+fn a_failed_post_of_a_read_keeps_its_block() -> Result {
     for how in [How::Refused, How::Done] {
         virtually(async |world| {
-            let (writer, pool, server) = far(world).await;
+            let (writer, pool, server) = far(world).await?;
             let call = world.fabric.fail("ibv_post_send").on(&world.hosts[0]);
             let failing = call.how(how).next(Errno::IO);
             let refused = read(&writer, &pool).expect_err("the call fails");
@@ -61,8 +62,10 @@ fn a_failed_post_of_a_read_keeps_its_block() {
                 .expect_err("the device may have a block");
             drop((writer, server));
             assert_eq!(pool.available(), BLOCKS, "no device can use it any more");
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: the blocks of reads stay away for ever if the queue pair could not be destroyed: that
@@ -70,7 +73,7 @@ fn a_failed_post_of_a_read_keeps_its_block() {
 #[test]
 fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     let ((), left) = leaving(async |world| {
-        let (writer, pool, server) = far(world).await;
+        let (writer, pool, server) = far(world).await.expect("registers");
         world.link.hold();
         drop(read(&writer, &pool).expect("posted"));
         std::mem::forget(read(&writer, &pool).expect("posted"));
@@ -88,7 +91,7 @@ fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     assert!(!left.is_empty(), "the forgotten read");
 
     let ((), left) = leaving(async |world| {
-        let (writer, pool, server) = far(world).await;
+        let (writer, pool, server) = far(world).await.expect("registers");
         world.link.hold();
         drop(read(&writer, &pool).expect("posted"));
         let live = read(&writer, &pool).expect("posted");
@@ -109,9 +112,9 @@ fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
 /// Promise: a host that is gone fails a read after the connection's retries, whether a task waits
 /// for it or not. Then the device has finished, and the block is back.
 #[test]
-fn a_host_that_is_gone_fails_reads() {
+fn a_host_that_is_gone_fails_reads() -> Result {
     virtually(async |world| {
-        let (writer, pool, server) = far(world).await;
+        let (writer, pool, server) = far(world).await?;
         world.link.partition();
         let live = read(&writer, &pool).expect("posted");
         let behind = read(&writer, &pool).expect("posted");
@@ -128,16 +131,17 @@ fn a_host_that_is_gone_fails_reads() {
         drop(failed);
         assert_eq!(pool.available(), BLOCKS);
         drop((writer, server));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a device that completes no operation does not make a wait endless. After the end of the
 /// connection a read waits for a second, and fails with the reason. The block stays away until the
 /// device goes on.
 #[test]
-fn a_device_that_stands_still_ends_reads() {
+fn a_device_that_stands_still_ends_reads() -> Result {
     virtually(async |world| {
-        let (writer, pool, server) = far(world).await;
+        let (writer, pool, server) = far(world).await?;
         world.link.hold();
         let reading = read(&writer, &pool).expect("posted");
         world.hosts[0].freeze();
@@ -158,14 +162,15 @@ fn a_device_that_stands_still_ends_reads() {
         // No task waits for the writer.
         drop([pool.lease().await, pool.lease().await, pool.lease().await]);
         drop((writer, server));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: reads never allocate, whether they sleep or not, are awaited or dropped.
 #[test]
-fn reads_allocate_nothing() {
+fn reads_allocate_nothing() -> Result {
     virtually(async |world| {
-        let (writer, pool, server) = far(world).await;
+        let (writer, pool, server) = far(world).await?;
         let each = async || {
             let first = read(&writer, &pool).expect("posted");
             drop(read(&writer, &pool).expect("posted"));
@@ -189,5 +194,6 @@ fn reads_allocate_nothing() {
         let found = looking::end();
         assert!(found.is_empty(), "{found:#?}");
         drop((writer, server));
-    });
+        Ok(())
+    })
 }

@@ -8,7 +8,7 @@ use rpma::reconnect::ToWriter;
 use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Frozen, Lease, Pool, Reactor, Reading, Setup, Writer, block_on};
 
-use crate::common::{LIMIT, Memory, contents, device_test, peer, region};
+use crate::common::{LIMIT, Memory, Result, contents, device_test, peer, region};
 use crate::held::{hold, leaving_nothing, release};
 use crate::served::{self, Serving, block, commit, poll_once, polls};
 use crate::site::SHORT;
@@ -29,9 +29,9 @@ struct Made {
 
 impl Made {
     /// Commits that are visible, so many in flight.
-    async fn new(reactor: &Reactor, in_flight: u16) -> Self {
+    async fn new(reactor: &Reactor, in_flight: u16) -> Result<Self> {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(reactor.peer(), SIZE, usage);
+        let target = region(reactor.peer(), SIZE, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
         let offer = offer.encode(Offer::ACCEPT).expect("fits");
@@ -49,12 +49,12 @@ impl Made {
         cfg.set_sq_size(READS);
         let writer = client.connect(&cfg).await.expect("connected");
         assert_eq!(writer.slots_beside(), READS);
-        Self {
+        Ok(Self {
             writer: Writer::new(reactor, writer).expect("watched"),
             server: accepting.await.expect("no panic"),
             target,
             pool: pool(reactor.peer()),
-        }
+        })
     }
 
     /// A read of the record of the tests.
@@ -100,12 +100,12 @@ fn read(writer: &Writer, dst: Lease) -> Result<Reading, rpma_async::Refused<Leas
 /// Promise: tasks read on a writer's connection beside its commits and other waits. Each gets its
 /// own bytes: those of the commits that were posted before its read. All blocks come back.
 #[test]
-fn tasks_read_beside_commits() {
+fn tasks_read_beside_commits() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let closed = tokio::spawn({
                 let writer = made.writer.clone();
                 async move { writer.closed().await }
@@ -131,18 +131,19 @@ fn tasks_read_beside_commits() {
             made.writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
             closed.await.expect("no panic").expect("an event");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a wait for another operation takes no completion of a read.
 #[test]
-fn other_waits_leave_reads_their_completions() {
+fn other_waits_leave_reads_their_completions() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 1).await;
+            let made = Made::new(&reactor, 1).await?;
             for wait in 0..3 {
                 let reading = made.read();
                 let ticket = commit(&made.writer, word(&made.pool, 1), 1).expect("posted");
@@ -169,20 +170,21 @@ fn other_waits_leave_reads_their_completions() {
                 made.writer.durable(ticket).await.expect("durable");
             }
             made.all_blocks().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a read that is dropped after its nth poll keeps its block until the device has finished
 /// with it. Then the block comes back, although no task waits for the writer.
 #[test]
-fn a_dropped_read_keeps_its_block() {
+fn a_dropped_read_keeps_its_block() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             for n in 0..4 {
                 let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let made = Made::new(&reactor, 2).await;
+                let made = Made::new(&reactor, 2).await?;
                 hold();
                 let reading = made.read();
                 let kept = polls(reading, n).await.is_none();
@@ -203,19 +205,20 @@ fn a_dropped_read_keeps_its_block() {
                 drop(reading);
                 assert_eq!(made.pool.available(), BLOCKS);
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: reads have slots of their own. With all of them in flight as many commits are posted as
 /// without; one read more is refused with its block; and one that was awaited gives room.
 #[test]
-fn reads_take_no_slot_of_a_commit() {
+fn reads_take_no_slot_of_a_commit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 3).await;
+            let made = Made::new(&reactor, 3).await?;
             hold();
             let mut reads = Vec::new();
             for _ in 0..READS {
@@ -247,20 +250,21 @@ fn reads_take_no_slot_of_a_commit() {
             }
             made.all_blocks().await;
             made.writer.close(CLOSE).await.expect("closes");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a read fails with the reason when its connection ends, whether a task has slept in it
 /// or not, and its block comes back.
 #[test]
-fn an_end_fails_reads() {
+fn an_end_fails_reads() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             // This side ends it.
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             hold();
             let sleeping = tokio::spawn(made.read());
             tokio::task::yield_now().await;
@@ -283,7 +287,7 @@ fn an_end_fails_reads() {
             drop(refused);
 
             // The server ends it.
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             hold();
             let sleeping = tokio::spawn(made.read());
             tokio::task::yield_now().await;
@@ -300,18 +304,19 @@ fn an_end_fails_reads() {
             let Made { pool, writer, .. } = made;
             drop(writer);
             assert_eq!(pool.available(), BLOCKS);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: bad input is one clear error before any post, and the block comes back.
 #[test]
-fn bad_reads_are_refused() {
+fn bad_reads_are_refused() -> Result {
     device_test(|| {
-        let (peer, other) = (peer(), peer());
+        let (peer, other) = (peer()?, peer()?);
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let far = made.writer.offer().regions()[0];
             let refused = |dst, from| {
                 let refused = made.writer.read(dst, from).expect_err("refused");
@@ -328,20 +333,21 @@ fn bad_reads_are_refused() {
             assert_eq!(foreign.available(), BLOCKS);
             assert_eq!(made.pool.available(), BLOCKS);
             drop(made.read().await.expect("read"));
-            assert_eq!(contents(&made.target)[..4], [0; 4]);
-        });
-    });
+            assert_eq!(contents(&made.target)?[..4], [0; 4]);
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a driver that never runs, or is dropped, is an error of a read that would sleep. The
 /// block comes back with the writer at the latest.
 #[test]
-fn a_read_without_a_driver_is_an_error() {
+fn a_read_without_a_driver_is_an_error() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let Made {
                 writer,
                 server,
@@ -366,19 +372,20 @@ fn a_read_without_a_driver_is_an_error() {
             }
             drop((writer, server));
             assert_eq!(pool.available(), BLOCKS);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: the last handle gives rpma's writer back when the device has released all blocks, and
 /// keeps its connection. Before that the handle comes back.
 #[test]
-fn a_handle_gives_the_writer_back() {
+fn a_handle_gives_the_writer_back() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let made = Made::new(&reactor, 2).await;
+            let made = Made::new(&reactor, 2).await?;
             let other = made.writer.clone();
             let writer = made.writer.into_inner().expect_err("there is another one");
             drop(other);
@@ -424,20 +431,21 @@ fn a_handle_gives_the_writer_back() {
             assert_eq!(ticket.number(), 3);
             writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: the driver, at work on a thread of its own, is no handle: a writer is given back
 /// whenever its commits and reads are released.
 #[test]
-fn a_driver_at_work_is_no_handle() {
+fn a_driver_at_work_is_no_handle() -> Result {
     leaving_nothing(|| {
-        let peer = peer();
+        let peer = peer()?;
         let made = run(async {
             let reactor = Reactor::on_thread(&peer).expect("a reactor");
-            (Made::new(&reactor, 2).await, reactor)
-        });
+            Ok((Made::new(&reactor, 2).await?, reactor))
+        })?;
         let (
             Made {
                 mut writer,
@@ -466,17 +474,18 @@ fn a_driver_at_work_is_no_handle() {
         }
         drop((writer, server, reactor));
         assert_eq!(pool.available(), BLOCKS);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a writer that recovered by reads is a replica of a set afterwards.
 #[test]
-fn a_writer_that_recovered_joins_a_set() {
+fn a_writer_that_recovered_joins_a_set() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 1);
+            let serving = Serving::new(&reactor, 1)?;
             let pool = pool(&peer);
             let writer = served::writer(&reactor, serving.addr, 1).await;
             let writer = Writer::new(&reactor, writer).expect("watched");
@@ -499,6 +508,7 @@ fn a_writer_that_recovered_joins_a_set() {
             assert_eq!(served::record(&serving.regions[0]), (4, 4));
             assert_eq!(pool.available(), BLOCKS);
             serving.stop().await;
-        });
-    });
+            Ok(())
+        })
+    })
 }

@@ -4,15 +4,15 @@ use rpma::reconnect::Why;
 use rpma::{ConnCfg, Error, Offer, PeerCfg};
 use rpma_async::{Reactor, Setup, ToConn};
 
-use crate::common::{device_test, peer};
+use crate::common::{Result, device_test, peer};
 use crate::served::{self, polls};
 use crate::support::{CLOSE, Memories, listen, run};
 
 /// Promise: connections of a reactor follow each other, each with receives, until one is refused.
 #[test]
-fn connections_follow_each_other() {
+fn connections_follow_each_other() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
@@ -47,15 +47,16 @@ fn connections_follow_each_other() {
             }
             assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
             server.await.expect("no panic");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a reconnect that is dropped after its nth poll leaves no object, and can begin again.
 #[test]
-fn a_dropped_reconnect_leaves_nothing() {
+fn a_dropped_reconnect_leaves_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let (listener, addr) = listen(&reactor);
@@ -83,16 +84,17 @@ fn a_dropped_reconnect_leaves_nothing() {
             conn.close(CLOSE).await.expect("closes");
             accepting.abort();
             let _ = accepting.await;
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: settings that no reactor's connection can have, and a missing driver, end the
 /// reconnect.
 #[test]
-fn a_reconnect_that_cannot_be_is_an_error() {
+fn a_reconnect_that_cannot_be_is_an_error() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
             let (listener, addr) = listen(&reactor);
@@ -120,6 +122,7 @@ fn a_reconnect_that_cannot_be_is_an_error() {
                 .expect_err("no driver");
             assert!(gave_up.to_string().contains("was dropped"), "{gave_up}");
             drop(listener);
-        });
-    });
+            Ok(())
+        })
+    })
 }

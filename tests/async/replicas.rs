@@ -8,7 +8,7 @@ use rpma::commit::{CommitId, Method, Outcome, Refused, ReplicaId, Replicas as Se
 use rpma::pmem::PmemMap;
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
-use crate::common::{LIMIT, devdax, device_test, peer};
+use crate::common::{LIMIT, Result, devdax, device_test, peer};
 use crate::served::{Serving, Stopped, TAIL, block, cfg, polls, record, writer};
 use crate::site::{LEN, SHORT, Site, directory_of, identity, new_directory};
 use crate::support::{run, with_reactor};
@@ -39,7 +39,7 @@ pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, 
 }
 
 /// A server of key 1, in the nth part of the memory.
-fn site(n: usize) -> Site {
+fn site(n: usize) -> Result<Site> {
     let all = PmemMap::open(devdax(), 4 * LEN).expect("persistent memory");
     let own = all.part(2 * LEN * n..2 * LEN * (n + 1)).expect("inside");
     let directory = new_directory(directory_of(&own), 31);
@@ -47,15 +47,17 @@ fn site(n: usize) -> Site {
 }
 
 /// A set of a replica that answers, and one with a responder that stands still.
-async fn with_a_slow_one(reactor: &Reactor) -> (Replicas, Serving, Stopped, [ReplicaId; 2]) {
-    let quick = Serving::of(reactor, site(0));
-    let slow = Serving::of(reactor, site(1));
+async fn with_a_slow_one(
+    reactor: &Reactor,
+) -> Result<(Replicas, Serving, Stopped, [ReplicaId; 2])> {
+    let quick = Serving::of(reactor, site(0)?);
+    let slow = Serving::of(reactor, site(1)?);
     let set = set(reactor, &quick, 1..1).await;
     let ids = [
         add(&set, reactor, quick.addr, 1).await,
         add(&set, reactor, slow.addr, 1).await,
     ];
-    (set, quick, slow.stop().await, ids)
+    Ok((set, quick, slow.stop().await, ids))
 }
 
 /// Commits until the ring is full, and returns the last commit and its number.
@@ -85,9 +87,9 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
 /// Promise: a replica that is slow delays no task that has its copies, is unknown after the limit,
 /// and gets all commits when it goes on.
 #[test]
-fn a_slow_replica_delays_nobody_else() {
+fn a_slow_replica_delays_nobody_else() -> Result {
     with_reactor(async |reactor| {
-        let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await;
+        let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await?;
         let id = commit(&set, 1, 2).expect("posted");
         let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
         assert_eq!((outcome.durable, outcome.failed), (first.mask(), 0));
@@ -115,19 +117,20 @@ fn a_slow_replica_delays_nobody_else() {
             assert_eq!(record(&serving.regions[0]), (number as u8, number));
             serving.stop().await;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a replica is set aside without its answer, and then the set goes on without it; a call
 /// that is dropped after its nth poll can be made again.
 #[test]
-fn a_slow_replica_is_set_aside() {
+fn a_slow_replica_is_set_aside() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             for n in 0..4 {
                 let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await;
+                let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await?;
                 let (last, _) = fill(&set, slow).await;
                 let early = polls(set.set_aside(slow, LIMIT), n).await;
                 if early.is_none() {
@@ -146,15 +149,16 @@ fn a_slow_replica_is_set_aside() {
                 drop((set, stopped));
                 quick.stop().await;
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: room is made without the slow replica after the limit, and has no cost before it.
 #[test]
-fn room_is_made_without_a_slow_replica() {
+fn room_is_made_without_a_slow_replica() -> Result {
     with_reactor(async |reactor| {
-        let (set, quick, stopped, [_, slow]) = with_a_slow_one(reactor).await;
+        let (set, quick, stopped, [_, slow]) = with_a_slow_one(reactor).await?;
         set.make_room(100, SHORT).await.expect("there is room");
         assert_eq!(set.able(), 2);
         fill(&set, slow).await;
@@ -167,15 +171,16 @@ fn room_is_made_without_a_slow_replica() {
         assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
         drop((set, stopped));
         quick.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a writer that reads and commits by itself becomes a replica when it has finished, and
 /// not before.
 #[test]
-fn an_awaited_writer_becomes_a_replica() {
+fn an_awaited_writer_becomes_a_replica() -> Result {
     with_reactor(async |reactor| {
-        let serving = Serving::new(reactor, 2);
+        let serving = Serving::new(reactor, 2)?;
         let set = set(reactor, &serving, 1..2).await;
         let pool = Pool::new(reactor.peer(), 100, 2).expect("a pool");
         let awaited = async || {
@@ -211,14 +216,15 @@ fn an_awaited_writer_becomes_a_replica() {
             assert_eq!(record(region), (9, 9));
         }
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a replica that dies is an outcome of each commit, and no wait goes on for it.
 #[test]
-fn a_replica_that_dies_ends_no_wait_late() {
+fn a_replica_that_dies_ends_no_wait_late() -> Result {
     with_reactor(async |reactor| {
-        let (set, quick, stopped, [first, dead]) = with_a_slow_one(reactor).await;
+        let (set, quick, stopped, [first, dead]) = with_a_slow_one(reactor).await?;
         let before = commit(&set, 1, 2).expect("posted");
         let waiting = tokio::spawn({
             let set = set.clone();
@@ -246,15 +252,16 @@ fn a_replica_that_dies_ends_no_wait_late() {
         );
         drop(set);
         quick.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: waits that are dropped after their nth poll have no effect: the commits go on, and the
 /// ring gets free although no task waits for it.
 #[test]
-fn dropped_waits_undo_nothing() {
+fn dropped_waits_undo_nothing() -> Result {
     with_reactor(async |reactor| {
-        let serving = Serving::new(reactor, 2);
+        let serving = Serving::new(reactor, 2)?;
         let set = set(reactor, &serving, 1..3).await;
         for n in 0..6 {
             let id = commit(&set, n as u64, 2).expect("posted");
@@ -270,14 +277,15 @@ fn dropped_waits_undo_nothing() {
             assert_eq!(record(region), (5, 5));
         }
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: bad input is one clear error before any post.
 #[test]
-fn bad_input_is_refused() {
+fn bad_input_is_refused() -> Result {
     with_reactor(async |reactor| {
-        let serving = Serving::new(reactor, 2);
+        let serving = Serving::new(reactor, 2)?;
         let one = set(reactor, &serving, 1..2).await;
         let other = set(reactor, &serving, 2..3).await;
         let invalid = |refused: Refused, text: &str| {
@@ -305,15 +313,16 @@ fn bad_input_is_refused() {
         assert_eq!(outcome.copies(), 1);
         drop((one, other));
         serving.stop().await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: tasks append to two replicas, each waits for its own commits, and both have all of
 /// them.
 #[test]
-fn tasks_append_to_two_replicas() {
+fn tasks_append_to_two_replicas() -> Result {
     with_reactor(async |reactor| {
-        let serving = Serving::new(reactor, 2);
+        let serving = Serving::new(reactor, 2)?;
         let set = set(reactor, &serving, 1..3).await;
         let tasks = (0..4).map(|_| {
             let set = set.clone();
@@ -334,5 +343,6 @@ fn tasks_append_to_two_replicas() {
             assert_eq!(record(region), (20, 20));
         }
         serving.stop().await;
-    });
+        Ok(())
+    })
 }

@@ -8,7 +8,7 @@ use rpma::sim::Errno;
 use rpma_async::Replicas;
 use tokio::time::{Instant, sleep};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 use crate::failing_commits::failed_posts;
 use crate::hosts::{Far, Outage, methods, with_each};
 use crate::replicas::{RING, commit, fill};
@@ -30,7 +30,8 @@ impl Three {
     async fn new(world: &World, method: Method, conn: &ConnCfg) -> Self {
         let set = Set::new(&world.peers[0], RING, 8).expect("a set");
         let set = Replicas::new(&world.reactors[0], set).expect("watched");
-        let mut fars = ["one", "two", "three"].map(|name| Far::new(world, name, method));
+        let mut fars =
+            ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("listens"));
         let mut ids = Vec::new();
         for far in &mut fars {
             let writer = far.connect(world, 2, conn).await;
@@ -80,7 +81,7 @@ async fn within<T>(limit: Duration, wait: impl Future<Output = T>) -> T {
 /// power cut. A wait for all three keeps its limit, and without a limit it ends when the retries
 /// are over. Then the replica is no longer able, and the reason is known.
 #[test]
-fn a_faulty_replica_delays_no_copies_of_the_others() {
+fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
     with_each(async |world, method, outage| {
         let mut of = Three::new(world, method, &impatient()).await;
         let (set, ids) = (of.set.clone(), of.ids);
@@ -119,7 +120,8 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
         sleep(Duration::from_secs(10)).await;
         drop(set);
         of.keep(3, 1..=2).await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a faulty replica holds the bytes of the ring until its device has released them. A
@@ -127,10 +129,10 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
 /// replicas have all commits, and no replica has bytes of a later record in the place of an earlier
 /// one.
 #[test]
-fn a_fault_that_passes_gives_the_ring_back() {
+fn a_fault_that_passes_gives_the_ring_back() -> Result {
     with_each(async |world, method, outage| {
         if !outage.passes(method) {
-            return;
+            return Ok(());
         }
         let mut of = Three::new(world, method, &ConnCfg::new()).await;
         outage.begin(world, &mut of.fars[2]).await;
@@ -161,16 +163,17 @@ fn a_fault_that_passes_gives_the_ring_back() {
         assert_eq!(outcome.copies(), 3);
         room.await.expect("no panic").expect("room");
         of.keep(number, number..=number).await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a replica is set aside within the limit, under each fault. The set has the bytes of its
 /// ring then, and the replica never gets later writes there.
 #[test]
-fn a_faulty_replica_is_set_aside() {
+fn a_faulty_replica_is_set_aside() -> Result {
     with_each(async |world, method, outage| {
         if !outage.passes(method) {
-            return;
+            return Ok(());
         }
         let mut of = Three::new(world, method, &ConnCfg::new()).await;
         outage.begin(world, &mut of.fars[2]).await;
@@ -194,16 +197,17 @@ fn a_faulty_replica_is_set_aside() {
         outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
         of.keep(later, 0..=number).await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an own device that stands still releases no bytes. The ring stays full, and a replica
 /// that is set aside gives its bytes back when its queue pair is destroyed, after the limit.
 #[test]
-fn an_own_device_that_stands_still_keeps_the_ring() {
+fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
     with_each(async |world, method, outage| {
         if outage != Outage::Frozen {
-            return;
+            return Ok(());
         }
         let of = Three::new(world, method, &ConnCfg::new()).await;
         world.hosts[0].freeze();
@@ -232,18 +236,19 @@ fn an_own_device_that_stands_still_keeps_the_ring() {
         for far in of.fars {
             far.end().await;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: with the server's method, a wait for all copies ends even if one replica's device took
 /// the request, and its host is gone before the answer, so that no operation is in flight that
 /// would fail.
 #[test]
-fn a_replica_that_took_the_request_and_is_gone() {
+fn a_replica_that_took_the_request_and_is_gone() -> Result {
     with_each(async |world, method, outage| {
         // A server that is stopped admits no client.
         if method != Method::Server || outage == Outage::CutOff {
-            return;
+            return Ok(());
         }
         let mut of = Three::new(world, method, &impatient()).await;
         of.fars[2].stop().await;
@@ -260,13 +265,14 @@ fn a_replica_that_took_the_request_and_is_gone() {
         assert_eq!(of.set.able(), 2);
         outage.end(&of.fars[2]);
         of.keep(1, 0..=1).await;
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a replica with a failed post, in any way, holds the bytes of that commit in the ring
 /// until its connection is destroyed: its device may read them. It has no later commit.
 #[test]
-fn a_failed_post_keeps_the_ring() {
+fn a_failed_post_keeps_the_ring() -> Result {
     for method in methods() {
         let mut failed = 0;
         for (call, how) in failed_posts() {
@@ -281,7 +287,7 @@ fn a_failed_post_keeps_the_ring() {
                 if !has_failed {
                     of.set.settle(id, 3, LIMIT).await.expect("the driver runs");
                     of.keep(1, 1..=1).await;
-                    return false;
+                    return Ok(false);
                 }
                 let mut last = (id, 1);
                 let full = loop {
@@ -303,9 +309,10 @@ fn a_failed_post_keeps_the_ring() {
                 within(SHORT, set_aside).await.expect("set aside");
                 of.set.room(100, SHORT).await.expect("room");
                 of.keep(number, 0..=1).await;
-                true
-            }));
+                Ok(true)
+            })?);
         }
         assert!(failed > 0, "{method}");
     }
+    Ok(())
 }

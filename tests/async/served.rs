@@ -16,7 +16,7 @@ use rpma::{ConnCfg, Error, Identity, Mr, Wc};
 use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server};
 use tokio::task::JoinHandle;
 
-use crate::common::addr;
+use crate::common::{Result, addr};
 use crate::site::{KeyPart, LEN, Site, identity, offer};
 
 /// Where the pointers of commits are.
@@ -51,8 +51,8 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 
 impl Serving {
     /// The task of a server with so many keys, from 1 on.
-    pub(crate) fn new(reactor: &Reactor, keys: u64) -> Self {
-        Self::of(reactor, Site::with(keys, &cfg()))
+    pub(crate) fn new(reactor: &Reactor, keys: u64) -> Result<Self> {
+        Ok(Self::of(reactor, Site::with(keys, &cfg())?))
     }
 
     pub(crate) fn of(reactor: &Reactor, site: Site) -> Self {

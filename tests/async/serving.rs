@@ -7,7 +7,7 @@ use rpma::pmem::PmemMap;
 use rpma::serve::{Layout, Parts, Served};
 use rpma_async::{Pool, Reactor, Server, Writer};
 
-use crate::common::{devdax, device_test, peer};
+use crate::common::{Result, devdax, device_test, peer};
 use crate::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
 use crate::site::{LEN, Site, new_directory, usage};
 use crate::support::{CLOSE, run};
@@ -15,12 +15,12 @@ use crate::support::{CLOSE, run};
 /// Promise: the task of a server admits clients and answers their commits, while these clients are
 /// tasks of the same thread, and have several commits in flight each.
 #[test]
-fn clients_commit_beside_the_server_s_task() {
+fn clients_commit_beside_the_server_s_task() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 3);
+            let serving = Serving::new(&reactor, 3)?;
             let clients = (1..=3).map(|key| {
                 let (reactor, addr) = (reactor.clone(), serving.addr);
                 tokio::spawn(async move {
@@ -53,20 +53,21 @@ fn clients_commit_beside_the_server_s_task() {
             for region in regions {
                 assert_eq!(record(&region), (40, 40));
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a `next` that is dropped after its nth poll has taken no event: the next one returns
 /// it.
 #[test]
-fn a_dropped_next_takes_nothing() {
+fn a_dropped_next_takes_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             for n in 0..6 {
                 let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let site = Site::with(1, &cfg());
+                let site = Site::with(1, &cfg())?;
                 let addr = served::at(site.server.get_port());
                 let mut server = Server::new(&reactor, site.server).expect("watched");
                 let client = tokio::spawn({
@@ -91,20 +92,21 @@ fn a_dropped_next_takes_nothing() {
                 waker.wake();
                 serving.await.expect("no panic");
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: if a server is gone, each task that waits for it gets an error, and does not wait for
 /// ever.
 #[test]
-fn a_server_that_dies_wakes_its_clients() {
+fn a_server_that_dies_wakes_its_clients() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let pool = Pool::new(&peer, 100, 8).expect("a pool");
-            let serving = Serving::new(&reactor, 1);
+            let serving = Serving::new(&reactor, 1)?;
             let writer = writer(&reactor, serving.addr, 1).await;
             let writer = Writer::new(&reactor, writer).expect("watched");
             let closed = tokio::spawn({
@@ -123,22 +125,23 @@ fn a_server_that_dies_wakes_its_clients() {
             let refused = refused.expect_err("it has ended");
             assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
             assert_eq!(pool.available(), 8);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: the task of a server answers with its parts as rpma's own loop does: a client commits
 /// into the part of its key.
 #[test]
-fn a_task_answers_with_parts() {
+fn a_task_answers_with_parts() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let layout = Layout::new(2, LEN).expect("fits");
             let all = PmemMap::open(devdax(), layout.len()).expect("persistent memory");
             let directory = new_directory(all.part(layout.directory()).expect("inside"), 2);
-            let site = Site::over(0, &cfg(), all, directory);
+            let site = Site::over(0, &cfg(), all, directory)?;
             let parts = Parts::reg(&site.device, &site.all, &layout, usage());
             let mut parts = parts.expect("registers");
             let region = Arc::clone(parts.get(2).expect("a part").region);
@@ -163,6 +166,7 @@ fn a_task_answers_with_parts() {
             assert_eq!(record(&region), (1, 1));
             writer.close(CLOSE).await.expect("closes");
             assert_eq!(serving.await.expect("no panic"), 2);
-        });
-    });
+            Ok(())
+        })
+    })
 }

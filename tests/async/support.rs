@@ -9,26 +9,26 @@ use std::time::Duration;
 use rpma::{ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice};
 use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Setup};
 
-use crate::common::{self, LIMIT, Memory, device_test};
+use crate::common::{self, LIMIT, Memory, Result, device_test};
 
 /// Runs a future on one thread, for at most the limit of tests.
-pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .expect("a runtime");
+        .build()?;
     runtime.block_on(async { in_time(future).await })
 }
 
 /// A test on one thread of tokio, with a reactor of the test device. In the end no object is left.
-pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor)) {
+pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor) -> Result) -> Result {
     device_test(|| {
-        let peer = common::peer();
+        let peer = common::peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
-            test(&reactor).await;
-        });
-    });
+            test(&reactor).await?;
+            Ok(())
+        })
+    })
 }
 
 /// Awaits a future that must not take longer than the limit of tests.
@@ -176,7 +176,7 @@ impl Memories {
     /// Blocks of one peer, and memory of another one.
     pub(crate) fn between(peer: &Peer, other: &Peer, blocks: usize) -> Self {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
-        let target = common::region(other, 4096, usage);
+        let target = common::region(other, 4096, usage).expect("registers");
         Self {
             remote: common::remote(&target),
             target,

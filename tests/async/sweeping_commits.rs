@@ -151,7 +151,7 @@ fn run(method: Method, servers: usize, fails: Option<Fails>) -> Option<(Run, Cal
     let (ran, left) = leaving(async |world| {
         let mut fars: Vec<_> = ["one", "two", "three"][..servers]
             .iter()
-            .map(|name| Far::new(world, name, method))
+            .map(|name| Far::new(world, name, method).expect("listens"))
             .collect();
         let mut writers = Vec::new();
         for far in &mut fars {

@@ -7,7 +7,7 @@ use rpma::FlushType;
 use rpma_async::Setup;
 use tokio::task::yield_now;
 
-use crate::common::{device_test, peer};
+use crate::common::{Result, device_test, peer};
 use crate::support::{Ends, Memories, both, run};
 
 /// Results after which a task that kept its thread to itself is found out.
@@ -38,9 +38,9 @@ async fn beside<F: Future>(mut one: impl FnMut() -> F) {
 /// Promise: a task that is never idle, because each of its operations is complete at once, lets
 /// others have their turn, with each kind of operation.
 #[test]
-fn a_busy_task_lets_others_run() {
+fn a_busy_task_lets_others_run() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(2, 64);
@@ -74,7 +74,9 @@ fn a_busy_task_lets_others_run() {
             })
             .await;
             client.idle().await.expect("no error");
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }

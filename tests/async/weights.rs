@@ -3,15 +3,15 @@
 use rpma::{FlushType, MrRemote};
 use rpma_async::Setup;
 
-use crate::common::{device_test, peer};
+use crate::common::{Result, device_test, peer};
 use crate::support::{CLOSE, Ends, Memories, in_time, run};
 
 /// A descriptor of a peer may name memory without end. Operations on it are refused, and the
 /// counts of slots are as before.
 #[test]
-fn a_flush_without_end() {
+fn a_flush_without_end() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let memories = Memories::new(&peer);
         let mut descriptor = [0; 21];
         descriptor[8..16].fill(0xFF);
@@ -41,7 +41,9 @@ fn a_flush_without_end() {
             in_time(client.idle()).await.expect("nothing is in flight");
             client.close(CLOSE).await.expect("closes");
             drop(server);
-        });
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 4);
-    });
+        Ok(())
+    })
 }

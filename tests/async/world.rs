@@ -34,7 +34,7 @@ pub(crate) fn impatient() -> ConnCfg {
 }
 
 /// Runs a test in virtual time. In the end no object is left on the fabric.
-pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> T) -> T {
+pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
     let (result, left) = leaving(test);
     assert!(left.is_empty(), "{left:?}");
     result

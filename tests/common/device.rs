@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs these tests in its guest and sets the `RPMA_TEST_…` variables. A device
 //! that is not there is a failure, never a skip.
 
+use super::Result;
 use std::collections::BTreeMap;
 use std::env;
 use std::process::Command;
@@ -59,8 +60,8 @@ fn variable(name: &str, what: &str) -> String {
 }
 
 /// Runs a test without counting objects. (A simulated one makes its fabric here.)
-pub(crate) fn on_fabric(test: impl FnOnce()) {
-    test();
+pub(crate) fn on_fabric<T>(test: impl FnOnce() -> T) -> T {
+    test()
 }
 
 /// Runs the work of a thread of a test. (On a simulated fabric a thread has to choose its host.)
@@ -70,24 +71,25 @@ pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
 
 /// Runs a test and fails it if the kernel has not as many objects more afterwards, of each kind.
 ///
-/// Destroying is partly asynchronous, so the count may take a moment to come down.
-pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
+/// Destroying is partly asynchronous, so the count may take a moment to come down. The objects are
+/// counted also if the test has failed.
+pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
     // Without a device, this panics with the remedy.
     addr();
-    let mut before = objects();
+    let mut before = objects()?;
     for (kind, count) in left {
         *before.entry((*kind).to_owned()).or_default() += count;
     }
-    test();
+    let result = test();
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let after = objects();
+        let after = objects()?;
         if after == before {
-            return;
+            return result;
         }
         assert!(
             Instant::now() < deadline,
-            "objects leak: {before:?} expected, {after:?} there"
+            "objects leak: {before:?} expected, {after:?} there, after {result:?}"
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -95,9 +97,8 @@ pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
 
 /// How many objects of each kind all processes have on all devices, except for contexts: librdmacm
 /// keeps a device open for as long as the process runs.
-fn objects() -> BTreeMap<String, u64> {
-    let output = Command::new("rdma").args(["resource", "show"]).output();
-    let output = output.expect("`rdma` of iproute2 counts the kernel's objects");
+fn objects() -> Result<BTreeMap<String, u64>> {
+    let output = Command::new("rdma").args(["resource", "show"]).output()?;
     assert!(
         output.status.success(),
         "`rdma resource show` works: {output:?}"
@@ -109,11 +110,11 @@ fn objects() -> BTreeMap<String, u64> {
         let words: Vec<&str> = line.split_whitespace().skip(2).collect();
         for pair in words.chunks_exact(2) {
             if pair[0] != "ctx" {
-                let count: u64 = pair[1].parse().expect("a count");
+                let count: u64 = pair[1].parse()?;
                 *counts.entry(pair[0].to_owned()).or_default() += count;
             }
         }
     }
     assert!(counts.contains_key("qp"), "no RDMA device: {text:?}");
-    counts
+    Ok(counts)
 }

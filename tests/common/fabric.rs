@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use rpma::sim::{Fabric, Host, Nic, Pmem, Profile};
 
+use super::Result;
+
 /// The fabric, the hosts and the memory of a test.
 struct Fixture {
     fabric: Fabric,
@@ -108,7 +110,7 @@ pub(crate) fn is_in_share(number: usize) -> bool {
 }
 
 /// Runs a test on a fabric of its own, if it is not on one already.
-pub(crate) fn on_fabric(test: impl FnOnce()) {
+pub(crate) fn on_fabric<T>(test: impl FnOnce() -> T) -> T {
     if FIXTURE.with_borrow(Option::is_some) {
         return test();
     }
@@ -122,16 +124,18 @@ pub(crate) fn on_fabric(test: impl FnOnce()) {
         other,
         dax: OnceCell::new(),
     })));
-    test();
+    let result = test();
     FIXTURE.set(None);
+    result
 }
 
-/// Runs a test and fails it if there are not as many objects more afterwards, of each kind.
-pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
-    on_fabric(|| counted(&fixture(), left, test));
+/// Runs a test and fails it if there are not as many objects more afterwards, of each kind. The
+/// objects are counted also if the test has failed.
+pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
+    on_fabric(|| counted(&fixture(), left, test))
 }
 
-fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce()) {
+fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
     let count = || {
         let mut objects = fixture.fabric.objects();
         // They are missing in the kernel's count, by which the tests find leaks. (tests/sweep
@@ -144,8 +148,9 @@ fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce()) {
         let kind = ["pd", "mr", "cq", "srq", "qp", "cm_id"]
             .into_iter()
             .find(|known| known == kind);
-        *before.entry(kind.expect("a kind")).or_default() += *count as usize;
+        *before.entry(kind.ok_or("a kind")?).or_default() += *count as usize;
     }
-    test();
-    assert_eq!(count(), before, "objects leak");
+    let result = test();
+    assert_eq!(count(), before, "objects leak, after {result:?}");
+    result
 }

@@ -10,6 +10,7 @@
     reason = "each test program uses a part of it"
 )]
 
+pub(crate) mod failed;
 mod pair;
 #[cfg(not(feature = "sim"))]
 #[path = "device.rs"]
@@ -29,6 +30,7 @@ use rpma::{
     WcOpcode,
 };
 
+pub(crate) use self::failed::Result;
 pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
 #[cfg(feature = "sim")]
@@ -38,28 +40,28 @@ pub(crate) use self::world::*;
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A peer on the test device.
-pub(crate) fn peer() -> Peer {
-    let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
-    Peer::new(&device).expect("a peer on the test device")
+pub(crate) fn peer() -> Result<Peer> {
+    let device = Device::from_addr(&addr(), Side::Local)?;
+    Ok(Peer::new(&device)?)
 }
 
 /// Runs a test and fails it if there are more objects afterwards than before.
-pub(crate) fn device_test(test: impl FnOnce()) {
-    leaving(&[], test);
+pub(crate) fn device_test(test: impl FnOnce() -> Result) -> Result {
+    leaving(&[], test)
 }
 
 /// The next event, in time.
-pub(crate) fn event(conn: &Conn) -> ConnEvent {
-    conn.next_event_timeout(LIMIT).expect("an event in time")
+pub(crate) fn event(conn: &Conn) -> Result<ConnEvent> {
+    Ok(conn.next_event_timeout(LIMIT)?)
 }
 
 /// Waits until `count` completions came, and returns them.
-pub(crate) fn completions(conn: &Conn, count: usize) -> Vec<Wc> {
+pub(crate) fn completions(conn: &Conn, count: usize) -> Result<Vec<Wc>> {
     let mut all = Vec::new();
     let deadline = Instant::now() + LIMIT;
     while all.len() < count {
         let mut wcs = [Wc::default(); 16];
-        let polled = conn.get_cq().get_wc(&mut wcs).expect("polling works");
+        let polled = conn.get_cq().get_wc(&mut wcs)?;
         all.extend_from_slice(&wcs[..polled]);
         assert!(
             Instant::now() < deadline,
@@ -75,26 +77,23 @@ pub(crate) fn completions(conn: &Conn, count: usize) -> Vec<Wc> {
         count,
         "no more completions than expected: {all:?}"
     );
-    all
+    Ok(all)
 }
 
 /// Waits for the one completion that is outstanding.
-pub(crate) fn completion(conn: &Conn) -> Wc {
-    completions(conn, 1)[0]
+pub(crate) fn completion(conn: &Conn) -> Result<Wc> {
+    Ok(completions(conn, 1)?[0])
 }
 
 /// Sees that no completion comes for a while.
-pub(crate) fn no_completion(conn: &Conn) {
+pub(crate) fn no_completion(conn: &Conn) -> Result {
     let until = Instant::now() + Duration::from_millis(200);
     while Instant::now() < until {
         let mut wcs = [Wc::default()];
-        assert_eq!(
-            conn.get_cq().get_wc(&mut wcs).expect("polling works"),
-            0,
-            "{wcs:?}"
-        );
+        assert_eq!(conn.get_cq().get_wc(&mut wcs)?, 0, "{wcs:?}");
         thread::yield_now();
     }
+    Ok(())
 }
 
 /// Memory for regions, at a multiple of 8: the allocator's is, except for Miri's.
@@ -114,8 +113,8 @@ fn zeroed(len: usize) -> Memory {
 }
 
 /// Zeroed memory, registered.
-pub(crate) fn region(peer: &Peer, len: usize, usage: MrUsage) -> Mr<Memory> {
-    Mr::reg(peer, zeroed(len), usage).expect("registers")
+pub(crate) fn region(peer: &Peer, len: usize, usage: MrUsage) -> Result<Mr<Memory>> {
+    Ok(Mr::reg(peer, zeroed(len), usage)?)
 }
 
 /// A region as the other side sees it: through its descriptor.
@@ -124,12 +123,12 @@ pub(crate) fn remote<M: RegisterableMemory>(mr: &Mr<M>) -> MrRemote {
 }
 
 /// All bytes of a region, with all that a peer's device has executed.
-pub(crate) fn contents<M: RegisterableMemory>(mr: &Mr<M>) -> Vec<u8> {
+pub(crate) fn contents<M: RegisterableMemory>(mr: &Mr<M>) -> Result<Vec<u8>> {
     #[cfg(feature = "sim")]
     settle();
     let mut bytes = vec![0; mr.get_size()];
-    mr.read_at(0, &mut bytes).expect("all of it is inside");
-    bytes
+    mr.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Bytes in which a shifted or repeated copy shows.
@@ -161,26 +160,27 @@ pub(crate) fn permutations(n: usize) -> Vec<Vec<usize>> {
 }
 
 /// Waits for one completion of a queue.
-pub(crate) fn next_completion(cq: &Cq) -> Wc {
+pub(crate) fn next_completion(cq: &Cq) -> Result<Wc> {
     let deadline = Instant::now() + LIMIT;
     let mut wcs = [Wc::default()];
-    while cq.get_wc(&mut wcs).expect("polling works") == 0 {
+    while cq.get_wc(&mut wcs)? == 0 {
         assert!(Instant::now() < deadline, "a completion in time");
         thread::yield_now();
     }
-    wcs[0]
+    Ok(wcs[0])
 }
 
 /// A queue has no completion now.
-pub(crate) fn assert_empty(cq: &Cq) {
+pub(crate) fn assert_empty(cq: &Cq) -> Result {
     let mut wcs = [Wc::default()];
-    assert_eq!(cq.get_wc(&mut wcs).expect("polling works"), 0, "{wcs:?}");
+    assert_eq!(cq.get_wc(&mut wcs)?, 0, "{wcs:?}");
+    Ok(())
 }
 
 /// Returns the kind of an operation that succeeded, if it is the expected one.
-pub(crate) fn opcode_of(wc: &Wc, wr_id: u64) -> WcOpcode {
+pub(crate) fn opcode_of(wc: &Wc, wr_id: u64) -> Result<WcOpcode> {
     assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
-    wc.result().expect("the operation succeeds").opcode()
+    Ok(wc.result()?.opcode())
 }
 
 /// The text of an error that must be about an argument.

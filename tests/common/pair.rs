@@ -11,17 +11,20 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn new(peer: &Peer) -> Self {
+    pub(crate) fn new(peer: &Peer) -> super::Result<Self> {
         Self::with(peer, &ConnCfg::new(), &ConnCfg::new())
     }
 
-    pub(crate) fn with(peer: &Peer, client: &ConnCfg, server: &ConnCfg) -> Self {
+    pub(crate) fn with(peer: &Peer, client: &ConnCfg, server: &ConnCfg) -> super::Result<Self> {
         Self::of_peers((peer, client), (peer, server))
     }
 
     /// A client of one peer and a server of another, of the same device.
-    pub(crate) fn of_peers(client: (&Peer, &ConnCfg), server: (&Peer, &ConnCfg)) -> Self {
-        Self::between(&addr(), client, server, (&[], &[])).expect("established")
+    pub(crate) fn of_peers(
+        client: (&Peer, &ConnCfg),
+        server: (&Peer, &ConnCfg),
+    ) -> super::Result<Self> {
+        Ok(Self::between(&addr(), client, server, (&[], &[]))?)
     }
 
     /// A client of one peer, and a server of another at this address of its host. Each sends its
@@ -49,24 +52,24 @@ impl Pair {
 }
 
 /// An endpoint of this host.
-pub(crate) fn listen(peer: &Peer) -> Ep {
-    Ep::listen(peer, &addr(), 0).expect("listens")
+pub(crate) fn listen(peer: &Peer) -> super::Result<Ep> {
+    Ok(Ep::listen(peer, &addr(), 0)?)
 }
 
 /// A client that asks an endpoint of this host, and has no answer yet.
-pub(crate) fn ask(peer: &Peer, ep: &Ep, cfg: &ConnCfg) -> Conn {
-    let req = ConnReq::new(peer, &addr(), ep.get_port(), cfg).expect("resolves");
-    req.connect(&[]).expect("asks")
+pub(crate) fn ask(peer: &Peer, ep: &Ep, cfg: &ConnCfg) -> super::Result<Conn> {
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), cfg)?;
+    Ok(req.connect(&[])?)
 }
 
 /// The next request, in time.
-pub(crate) fn request(ep: &Ep, cfg: &ConnCfg) -> ConnReq {
-    ep.next_conn_req_timeout(cfg, LIMIT).expect("a request")
+pub(crate) fn request(ep: &Ep, cfg: &ConnCfg) -> super::Result<ConnReq> {
+    Ok(ep.next_conn_req_timeout(cfg, LIMIT)?)
 }
 
 /// Accepts the next request. Neither end has taken its event yet.
-pub(crate) fn accept(ep: &Ep, cfg: &ConnCfg) -> Conn {
-    request(ep, cfg).connect(&[]).expect("accepts")
+pub(crate) fn accept(ep: &Ep, cfg: &ConnCfg) -> super::Result<Conn> {
+    Ok(request(ep, cfg)?.connect(&[])?)
 }
 
 /// Bytes of the client, and memory of the server that has others.
@@ -76,23 +79,23 @@ pub(crate) struct Memories {
 }
 
 impl Memories {
-    pub(crate) fn new(client: &Peer, server: &Peer, len: usize) -> Self {
+    pub(crate) fn new(client: &Peer, server: &Peer, len: usize) -> super::Result<Self> {
         let source = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
-        let source = region(client, len, source);
-        source.write_at(0, &pattern(len, 1)).expect("inside");
+        let source = region(client, len, source)?;
+        source.write_at(0, &pattern(len, 1))?;
         let target = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(server, len, target);
-        Self { source, target }
+        let target = region(server, len, target)?;
+        Ok(Self { source, target })
     }
 
     /// The target, as the client sees it.
-    pub(crate) fn to(&self) -> RemoteSlice {
-        remote(&self.target).slice(..).expect("all")
+    pub(crate) fn to(&self) -> super::Result<RemoteSlice> {
+        Ok(remote(&self.target).slice(..)?)
     }
 
     /// Writes all bytes, if the connection takes operations.
     pub(crate) fn write(&self, conn: &Conn, op_context: u64) -> Result<Posted> {
-        let (to, from) = (self.to(), self.source.slice(..)?);
+        let (to, from) = (self.to().expect("all"), self.source.slice(..)?);
         conn.write(to, from, Flags::COMPLETION_ALWAYS, op_context)
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rpma::Ep;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::{LIMIT, peer};
+use super::{LIMIT, Result, peer};
 
 /// A program at work. It ends at a time limit, and when this is dropped.
 #[derive(Debug)]
@@ -162,8 +162,8 @@ impl Program {
     }
 
     /// Whether it still runs.
-    pub(crate) fn runs(&mut self) -> bool {
-        self.child.try_wait().expect("its status").is_none()
+    pub(crate) fn runs(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
     }
 
     /// Waits for its end.
@@ -177,7 +177,7 @@ impl Program {
     }
 
     /// Does something while the program stands still, as on a busy machine.
-    pub(crate) fn standing_still(&self, act: impl FnOnce()) {
+    pub(crate) fn standing_still(&self, act: impl FnOnce()) -> Result {
         /// Needed even if `act` panics: a program that stands still cannot be ended.
         struct GoOn(Pid);
         impl Drop for GoOn {
@@ -187,9 +187,10 @@ impl Program {
         }
         // `timeout` is the leader of a group.
         let group = Pid::from_child(&self.child);
-        kill_process_group(group, Signal::STOP).expect("stops");
+        kill_process_group(group, Signal::STOP)?;
         let _go_on = GoOn(group);
         act();
+        Ok(())
     }
 
     /// Kills it.
@@ -301,7 +302,7 @@ pub(crate) fn executable(name: &str) -> String {
 /// below those that the kernel picks for itself.
 pub(crate) fn free_port(addr: &str) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    let peer = peer();
+    let peer = peer().expect("a peer on the test device");
     let is_free = |port: &u16| match Ep::listen(&peer, addr, *port) {
         Ok(ep) => ep.shutdown().is_ok(),
         Err(_) => false,
@@ -327,24 +328,23 @@ fn compiled(source: &str, options: &[&str]) -> String {
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let file = programs
         .entry(source.to_owned())
-        .or_insert_with(|| compile(source, options));
+        .or_insert_with(|| compile(source, options).expect("the program"));
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
-fn compile(source: &str, options: &[&str]) -> File {
+fn compile(source: &str, options: &[&str]) -> Result<File> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{source}.c"));
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir()?;
     let program = dir.path().join("program");
     let output = Command::new("cc")
         .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
         .args([&program, &source])
         .args(options)
-        .output()
-        .expect("`cc` starts: librpma-dev and a C compiler are needed");
+        .output()?;
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {text}", source.display());
-    File::open(program).expect("the program")
+    Ok(File::open(program)?)
 }
 
 /// The rest of the line that begins with `name`.

@@ -30,18 +30,22 @@ impl World {
     }
 
     /// Two ends of a connection, with the settings of the client and of the server.
-    pub(crate) fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> Pair {
+    pub(crate) fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> super::Result<Pair> {
         let _entered = self.hosts[0].enter();
         let addr = self.hosts[1].addr().to_string();
         let [near, far] = &self.peers;
-        let pair = Pair::between(&addr, (near, client), (far, server), (&[], &[]));
-        pair.expect("established")
+        Ok(Pair::between(
+            &addr,
+            (near, client),
+            (far, server),
+            (&[], &[]),
+        )?)
     }
 
     /// An endpoint of the server's host.
-    pub(crate) fn listen(&self) -> Ep {
+    pub(crate) fn listen(&self) -> super::Result<Ep> {
         let at = (self.hosts[1].addr(), 0).into();
-        Ep::listen_on(&self.peers[1], at).expect("listens")
+        Ok(Ep::listen_on(&self.peers[1], at)?)
     }
 
     /// A request of the client's host to that endpoint. It is not sent yet.
@@ -52,13 +56,13 @@ impl World {
     }
 
     /// A client that asks that endpoint, and has no answer yet.
-    pub(crate) fn ask(&self, ep: &Ep, cfg: &ConnCfg) -> Conn {
-        let req = self.resolve(ep, cfg).expect("resolves");
-        req.connect(&[]).expect("asks")
+    pub(crate) fn ask(&self, ep: &Ep, cfg: &ConnCfg) -> super::Result<Conn> {
+        let req = self.resolve(ep, cfg)?;
+        Ok(req.connect(&[])?)
     }
 
     /// Memory at both ends.
-    pub(crate) fn memories(&self, len: usize) -> Memories {
+    pub(crate) fn memories(&self, len: usize) -> super::Result<Memories> {
         let [near, far] = &self.peers;
         Memories::new(near, far, len)
     }
@@ -68,5 +72,5 @@ impl World {
 /// thread is on.
 pub(crate) fn peer_of(host: &Host) -> Peer {
     let _entered = host.enter();
-    peer()
+    peer().expect("a peer on the test device")
 }

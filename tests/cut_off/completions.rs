@@ -8,16 +8,18 @@ use rpma::{
     Wc,
 };
 
-use crate::common::{Pair, completion, device_test, event, here, next_completion, opcode_of, peer};
+use crate::common::{
+    Pair, Result, completion, device_test, event, here, next_completion, opcode_of, peer,
+};
 use crate::support::{ALWAYS, flushed, numbers, receive, waits_until_it_fails, write_nothing};
 
 /// Promise: it returns each completion that had not been polled once: those of a queue in their
 /// order, the others of the connection after its own, and no marker. So with each kind of channel,
 /// with a queue for receives, and with full queues.
 #[test]
-fn it_returns_unpolled_completions() {
+fn it_returns_unpolled_completions() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let of = ComplChannel::Of {
             channel: channel.clone(),
@@ -27,11 +29,11 @@ fn it_returns_unpolled_completions() {
             for channel in [ComplChannel::PerCq, ComplChannel::Shared, of.clone()] {
                 let mut cfg = ConnCfg::new();
                 cfg.set_rcq_size(rcq_size).set_compl_channel(channel);
-                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
                 receive(&server, 0..10);
                 for _ in 0..4 {
                     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                    opcode_of(&completion(&client), 1);
+                    opcode_of(&completion(&client)?, 1)?;
                 }
                 for number in 10..20 {
                     write_nothing(&server, number);
@@ -44,43 +46,45 @@ fn it_returns_unpolled_completions() {
                 let used = used.filter(|wc| wc.result().is_ok()).map(Wc::wr_id);
                 assert_eq!(used.collect::<Vec<_>>(), [0, 1, 2, 3]);
                 assert!(flushed(&rest) >= 6, "{rest:?}");
-                assert_eq!(event(&client), ConnEvent::Closed);
+                assert_eq!(event(&client)?, ConnEvent::Closed);
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: completions that were polled before are not returned.
 #[test]
-fn it_returns_no_completion_twice() {
+fn it_returns_no_completion_twice() -> Result {
     device_test(|| {
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         receive(&server, 0..3);
         write_nothing(&server, 10);
-        opcode_of(&completion(&server), 10);
+        opcode_of(&completion(&server)?, 10)?;
         client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-        opcode_of(&completion(&client), 1);
-        opcode_of(&completion(&server), 0);
+        opcode_of(&completion(&client)?, 1)?;
+        opcode_of(&completion(&server)?, 0)?;
         let rest = server.cut_off().expect("cut off");
         assert_eq!(numbers(&rest), [vec![], vec![1, 2]]);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: messages of a shared receive queue that complete in the connection's queues are
 /// returned, those of the shared queue's own completion queue stay there, and the slots of both
 /// come back. Its other connections go on.
 #[test]
-fn messages_of_a_shared_receive_queue() {
+fn messages_of_a_shared_receive_queue() -> Result {
     const DEPTH: u64 = 8;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (own, conns) in [(0, 0), (0, 10), (8, 0)] {
             let mut cfg = SrqCfg::new();
             cfg.set_rq_size(DEPTH as u32).set_rcq_size(own);
             let srq = Srq::new(&peer, &cfg).expect("a queue");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq)).set_rcq_size(conns);
-            let other = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let other = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let mut next = 0;
             for round in 0..4 {
                 let room = if round == 0 { DEPTH } else { 3 };
@@ -90,15 +94,17 @@ fn messages_of_a_shared_receive_queue() {
                 }
                 let full = srq.recv(MrSlice::EMPTY, next);
                 assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
                 for _ in 0..2 {
                     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                    opcode_of(&completion(&client), 1);
+                    opcode_of(&completion(&client)?, 1)?;
                 }
                 let mut arrived = server.cut_off().expect("cut off");
                 if let Some(rcq) = srq.get_rcq() {
                     assert!(arrived.is_empty(), "{arrived:?}");
-                    arrived = [(); 2].map(|()| next_completion(rcq)).to_vec();
+                    arrived = [(); 2]
+                        .map(|()| next_completion(rcq).expect("polling works"))
+                        .to_vec();
                 }
                 assert_eq!((arrived.len(), flushed(&arrived)), (2, 0), "{arrived:?}");
                 assert!(srq.kept() <= DEPTH as u32);
@@ -106,23 +112,24 @@ fn messages_of_a_shared_receive_queue() {
                     .client
                     .send(MrSlice::EMPTY, ALWAYS, 2)
                     .expect("posted");
-                opcode_of(&completion(&other.client), 2);
+                opcode_of(&completion(&other.client)?, 2)?;
                 let cq = srq.get_rcq().or(other.server.get_rcq());
-                let wc = next_completion(cq.unwrap_or(other.server.get_cq()));
+                let wc = next_completion(cq.unwrap_or(other.server.get_cq()))?;
                 wc.result().expect("a message");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a thread that waits on a handle of a queue wakes with an error.
 #[test]
-fn a_wait_on_a_handle_ends() {
+fn a_wait_on_a_handle_ends() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
-        let Pair { server, client } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let Pair { server, client } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let cqs = [server.get_cq(), server.get_rcq().expect("it has one")].map(Clone::clone);
         thread::scope(|scope| {
             let waits = cqs.map(|cq| scope.spawn(here(move || waits_until_it_fails(&cq))));
@@ -133,17 +140,18 @@ fn a_wait_on_a_handle_ends() {
                 assert!(closed, "{error:?}");
             }
         });
-        assert_eq!(event(&client), ConnEvent::Closed);
-    });
+        assert_eq!(event(&client)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// Promise: a thread that polls a handle meanwhile and `cut_off` get each completion once together.
 #[test]
-fn another_thread_may_poll() {
+fn another_thread_may_poll() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for _ in 0..20 {
-            let Pair { server, .. } = Pair::new(&peer);
+            let Pair { server, .. } = Pair::new(&peer)?;
             receive(&server, 0..10);
             for number in 10..20 {
                 write_nothing(&server, number);
@@ -172,5 +180,6 @@ fn another_thread_may_poll() {
             let over = waits_until_it_fails(&cq);
             assert!(matches!(over, Error::NotConnected(_)), "{over:?}");
         }
-    });
+        Ok(())
+    })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rpma::sim::{Fabric, Profile, sleep};
 use rpma::{Conn, ConnCfg, Flags, Mr};
 
-use crate::common::{Memories, Memory, Pair, World, remote};
+use crate::common::{Memories, Memory, Pair, Result, World, remote};
 
 /// Seeds of each profile.
 const RUNS: u64 = 100;
@@ -62,14 +62,14 @@ fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) {
 }
 
 /// Returns how many bytes of the server's memory change after the server has lost its client.
-fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize {
+fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result<usize> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let world = World::on(&fabric);
-    let Memories { source, target } = world.memories(WRITES * LEN);
+    let Memories { source, target } = world.memories(WRITES * LEN)?;
     let _entered = world.hosts[0].enter();
     let mut patient = ConnCfg::new();
     patient.set_retry_count(7).expect("possible");
-    let Pair { client, server } = world.connect(&patient, &patient);
+    let Pair { client, server } = world.connect(&patient, &patient)?;
 
     match stands {
         Stands::BeforeItSends => world.hosts[0].freeze(),
@@ -104,7 +104,7 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize 
     fabric.settle();
     let after = bytes(&target);
     drop((client, kept));
-    before.iter().zip(&after).filter(|(a, b)| a != b).count()
+    Ok(before.iter().zip(&after).filter(|(a, b)| a != b).count())
 }
 
 /// The number that an environment variable has.
@@ -151,7 +151,7 @@ fn thaws(runs: u64, does: Server) {
     for profile in Profile::ALL {
         with_seeds(runs, |seed| {
             for stands in ALL {
-                let changed = changed(&profile, seed, stands, does);
+                let changed = changed(&profile, seed, stands, does).expect("inside");
                 // All writes may have arrived, unless they have had no time.
                 let may_be_late = matches!(stands, Stands::WhileTheyTravel) && seed % 4 > 0;
                 let is_right = match does {

@@ -11,25 +11,25 @@ use rpma::{
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::common::{
-    LIMIT, Pair, accept, completion, contents, device_test, event, next_completion, opcode_of,
-    pattern, peer, region, remote,
+    LIMIT, Pair, Result, accept, completion, contents, device_test, event, next_completion,
+    opcode_of, pattern, peer, region, remote,
 };
 use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
 /// All operations that were posted before `close` arrive, however late the other side takes them.
 /// The C library has only a disconnect, which discards the operations in the send queue (W-30).
 #[test]
-fn closing_loses_nothing_that_was_posted() {
+fn closing_loses_nothing_that_was_posted() -> Result {
     const MESSAGES: u32 = 60;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(MESSAGES).set_rq_size(MESSAGES);
         cfg.set_min_rnr_timer(Some(12)).expect("possible");
-        let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC);
-        let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST);
+        let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC)?;
+        let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST)?;
         for round in 0..12 {
-            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
             let (sender, receiver) = match round % 2 {
                 0 => (client, server),
                 _ => (server, client),
@@ -56,20 +56,20 @@ fn closing_loses_nothing_that_was_posted() {
                     .send_with_imm(part, flags, n, n.into())
                     .expect("posted");
             }
-            let closed = thread::scope(|scope| {
+            let closed = thread::scope(|scope| -> Result<_> {
                 let closing = scope.spawn(|| sender.close(LIMIT));
                 if round % 3 == 0 {
                     thread::sleep(Duration::from_millis(50));
                     post();
                 }
                 for n in 0..MESSAGES {
-                    let wc = next_completion(receiver.get_cq());
+                    let wc = next_completion(receiver.get_cq())?;
                     let success = wc.result().expect("arrives");
                     assert_eq!(success.imm_data(), Some(n), "round {round}");
                     assert_eq!(success.byte_len(), Some(n * 60));
                 }
-                closing.join().expect("ends").expect("closes")
-            });
+                Ok(closing.join().expect("ends").expect("closes"))
+            })?;
             let ids: Vec<_> = closed
                 .iter()
                 .map(|wc| {
@@ -79,28 +79,29 @@ fn closing_loses_nothing_that_was_posted() {
                 .collect();
             let signaled: Vec<u64> = (0..MESSAGES.into()).step_by(3).collect();
             assert_eq!(ids, signaled, "what was not polled comes back, in order");
-            assert_eq!(event(&receiver), ConnEvent::Closed);
+            assert_eq!(event(&receiver)?, ConnEvent::Closed);
             let last = (MESSAGES as usize - 1) * 60;
-            assert_eq!(contents(&dst)[..last], pattern(4096, round)[..last]);
+            assert_eq!(contents(&dst)?[..last], pattern(4096, round)[..last]);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Even if the send queue is full there is a slot for the marker, and also with the device's flush
 /// and atomic write in front of it.
 #[test]
-fn closing_with_a_full_send_queue() {
+fn closing_with_a_full_send_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for depth in [1, 4, 10] {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(depth);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let dst = region(
                 &peer,
                 64,
                 MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-            );
+            )?;
             let base = (dst.get_ptr() as usize).next_multiple_of(8) - dst.get_ptr() as usize;
             let base = base as u64;
             let far = remote(&dst).slice(base..base + 8).expect("inside");
@@ -122,23 +123,24 @@ fn closing_with_a_full_send_queue() {
             assert_eq!(posted, depth.into());
             let rest = pair.client.close(LIMIT).expect("closes");
             for (n, wc) in rest.iter().enumerate() {
-                opcode_of(wc, n as u64);
+                opcode_of(wc, n as u64)?;
             }
             assert_eq!(rest.len(), depth as usize);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Completions that were not polled come back unchanged, and receives that were not used as
 /// failures. So do those of a completion queue for receives.
 #[test]
-fn closing_returns_what_nobody_has_read() {
+fn closing_returns_what_nobody_has_read() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rcq_size in [0, 10] {
             let mut cfg = ConnCfg::new();
             cfg.set_rcq_size(rcq_size);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             for wr_id in 0..10 {
                 pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
             }
@@ -147,7 +149,7 @@ fn closing_returns_what_nobody_has_read() {
             }
             for _ in 0..4 {
                 pair.server.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                opcode_of(&completion(&pair.server), 1);
+                opcode_of(&completion(&pair.server)?, 1)?;
             }
             let rest = pair.client.close(LIMIT).expect("closes");
             let ids = |keep: &dyn Fn(&Wc) -> bool| -> Vec<u64> {
@@ -160,18 +162,19 @@ fn closing_returns_what_nobody_has_read() {
             let unused = ids(&|wc| wc.status() == WcStatus::WR_FLUSH_ERR);
             assert_eq!(unused, [4, 5, 6, 7, 8, 9]);
             assert_eq!(rest.len(), 20, "each once, and no marker: {rest:?}");
-            assert_eq!(event(&pair.server), ConnEvent::Closed);
+            assert_eq!(event(&pair.server)?, ConnEvent::Closed);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Both sides close at once, each with something in flight: neither waits for the other.
 #[test]
-fn closing_on_both_sides_at_once() {
+fn closing_on_both_sides_at_once() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for _ in 0..10 {
-            let Pair { client, server } = Pair::new(&peer);
+            let Pair { client, server } = Pair::new(&peer)?;
             for conn in [&client, &server] {
                 for wr_id in 0..5 {
                     write_nothing(conn, wr_id).expect("posted");
@@ -194,21 +197,22 @@ fn closing_on_both_sides_at_once() {
                 }
             });
         }
-    });
+        Ok(())
+    })
 }
 
 /// A connection that has failed is only freed; operations in flight come back as failures.
 #[test]
-fn closing_a_failed_connection() {
+fn closing_a_failed_connection() -> Result {
     device_test(|| {
-        let peer = peer();
-        let src = region(&peer, 8, MrUsage::WRITE_SRC);
-        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST))
+        let peer = peer()?;
+        let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?)
             .slice(..)
             .expect("all");
         // Whether or not a call has noticed before.
         for noticed in [true, false] {
-            let pair = Pair::new(&peer);
+            let pair = Pair::new(&peer)?;
             for wr_id in 0..3 {
                 pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
             }
@@ -219,7 +223,7 @@ fn closing_a_failed_connection() {
             }
             let mut rest = Vec::new();
             if noticed {
-                let wc = next_completion(pair.client.get_cq());
+                let wc = next_completion(pair.client.get_cq())?;
                 assert_eq!((wc.wr_id(), wc.status()), (3, WcStatus::REM_ACCESS_ERR));
                 rest.push(wc);
             }
@@ -237,25 +241,26 @@ fn closing_a_failed_connection() {
             assert_eq!(ids, [0, 1, 2, 3, 4, 5], "noticed: {noticed}");
             assert!(rest.iter().all(|wc| wc.result().is_err()), "{rest:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// A connection that the peer has closed is freed, with the contents of its queues. If the program
 /// has not taken the event of the end, `close` returns an error soon: there may have been an
 /// operation that the peer has not seen.
 #[test]
-fn closing_after_the_peer() {
+fn closing_after_the_peer() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for taken in [true, false] {
-            let Pair { client, server } = Pair::new(&peer);
+            let Pair { client, server } = Pair::new(&peer)?;
             client.recv(MrSlice::EMPTY, 1).expect("posted");
             server.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
-            opcode_of(&completion(&server), 2);
+            opcode_of(&completion(&server)?, 2)?;
             client.recv(MrSlice::EMPTY, 3).expect("posted");
             assert!(server.close(LIMIT).expect("closes").is_empty());
             let rest = if taken {
-                assert_eq!(event(&client), ConnEvent::Closed);
+                assert_eq!(event(&client)?, ConnEvent::Closed);
                 client.close(LIMIT).expect("closes")
             } else {
                 let mut fds = [PollFd::new(&client, PollFlags::IN)];
@@ -265,11 +270,12 @@ fn closing_after_the_peer() {
                 closed.completions
             };
             assert_eq!(rest.len(), 2);
-            assert_eq!(opcode_of(&rest[0], 1), WcOpcode::RECV);
+            assert_eq!(opcode_of(&rest[0], 1)?, WcOpcode::RECV);
             assert_eq!(rest[1].status(), WcStatus::WR_FLUSH_ERR);
             assert_eq!(rest[1].wr_id(), 3);
         }
-    });
+        Ok(())
+    })
 }
 
 /// The peer was gone before it acknowledged everything: its event came first, or its operations
@@ -286,13 +292,13 @@ fn unacknowledged(error: &Error) {
 /// A peer that takes no message does not acknowledge: the limit is kept, and the error brings all
 /// that was posted.
 #[test]
-fn closing_keeps_its_limit() {
+fn closing_keeps_its_limit() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for limit in [Duration::ZERO, SOON] {
-            let Pair { client, server } = Pair::new(&peer);
+            let Pair { client, server } = Pair::new(&peer)?;
             write_nothing(&client, 1).expect("posted");
-            completion(&client).result().expect("the peer is there");
+            completion(&client)?.result().expect("the peer is there");
             client.recv(MrSlice::EMPTY, 2).expect("posted");
             client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
             let closed = client.close(limit).expect_err("nobody acknowledges");
@@ -310,7 +316,7 @@ fn closing_keeps_its_limit() {
         // A longer limit ends with the failure of the operation instead.
         let mut cfg = ConnCfg::new();
         cfg.set_rnr_retry_count(1).expect("possible");
-        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
         client.send(MrSlice::EMPTY, ALWAYS, 4).expect("posted");
         let closed = client.close(LIMIT).expect_err("nobody acknowledges");
         let Error::Operation(failure) = closed.error else {
@@ -318,23 +324,24 @@ fn closing_keeps_its_limit() {
         };
         assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
         drop(server);
-    });
+        Ok(())
+    })
 }
 
 /// A connection that was never established, on either side, is only freed.
 #[test]
-fn closing_what_was_never_established() {
+fn closing_what_was_never_established() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (client, ep) = unanswered(&peer);
+        let peer = peer()?;
+        let (client, ep) = unanswered(&peer)?;
         client.recv(MrSlice::EMPTY, 1).expect("posted");
         let rest = client.close(LIMIT).expect("it is freed");
         assert!(rest.is_empty(), "{rest:?}");
         drop(ep);
 
         // Accepted, and the client does not complete the handshake: it never asks for the event.
-        let (client, ep) = unanswered(&peer);
-        let server = accept(&ep, &ConnCfg::new());
+        let (client, ep) = unanswered(&peer)?;
+        let server = accept(&ep, &ConnCfg::new())?;
         match server.close(SOON) {
             Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
             Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),
@@ -342,22 +349,23 @@ fn closing_what_was_never_established() {
         drop(client);
 
         // Rejected.
-        let (client, ep) = unanswered(&peer);
+        let (client, ep) = unanswered(&peer)?;
         drop(
             ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
                 .expect("a request"),
         );
-        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         client.close(LIMIT).expect("it is freed");
-    });
+        Ok(())
+    })
 }
 
 /// A shared receive queue is not closed with a connection: its receives stay for others, and
 /// messages that arrived on this one come back.
 #[test]
-fn closing_with_a_shared_receive_queue() {
+fn closing_with_a_shared_receive_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4).set_rcq_size(0);
         let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
@@ -367,10 +375,10 @@ fn closing_with_a_shared_receive_queue() {
             srq.recv(MrSlice::EMPTY, wr_id).expect("posted");
         }
         for round in 0..2 {
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             for _ in 0..2 {
                 client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                opcode_of(&completion(&client), 1);
+                opcode_of(&completion(&client)?, 1)?;
             }
             write_nothing(&server, 9).expect("posted");
             let mut rest: Vec<_> = server.close(LIMIT).expect("closes");
@@ -379,19 +387,20 @@ fn closing_with_a_shared_receive_queue() {
             assert_eq!(ids, [2 * round, 2 * round + 1, 9]);
             assert!(rest.iter().all(|wc| wc.result().is_ok()), "{rest:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise of `Conn::disconnect`: when it has returned, the peer is cut off, also one that does
 /// not look at its events.
 #[test]
-fn a_disconnect_cuts_the_peer_off() {
+fn a_disconnect_cuts_the_peer_off() -> Result {
     device_test(|| {
-        let peer = peer();
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
         source.write_at(0, &[7; 8]).expect("inside");
-        let pair = Pair::new(&peer);
+        let pair = Pair::new(&peer)?;
         pair.server
             .disconnect()
             .expect("moves its queue pair to the error state");
@@ -400,22 +409,23 @@ fn a_disconnect_cuts_the_peer_off() {
         let flags = Flags::COMPLETION_ALWAYS;
         // Its device may have heard of the end.
         if pair.client.write(to, from, flags, 1).is_ok() {
-            completion(&pair.client)
+            completion(&pair.client)?
                 .result()
                 .expect_err("nobody serves it");
         }
         let mut bytes = [0; 8];
         target.read_at(0, &mut bytes).expect("inside");
         assert_ne!(bytes, [7; 8], "it was written");
-    });
+        Ok(())
+    })
 }
 
 /// Promise of `Conn::close`: it is an error if the peer's end cut an operation off, also if
 /// another call has taken that event.
 #[test]
-fn closing_after_a_wait_has_taken_the_end() {
+fn closing_after_a_wait_has_taken_the_end() -> Result {
     device_test(|| {
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         drop(server);
         let posted = client
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
@@ -427,24 +437,25 @@ fn closing_after_a_wait_has_taken_the_end() {
         assert_eq!(closed.completions.len(), 1, "{closed:?}");
 
         // All was acknowledged.
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         write_nothing(&client, 1).expect("posted");
-        opcode_of(&completion(&client), 1);
+        opcode_of(&completion(&client)?, 1)?;
         drop(server);
-        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(event(&client)?, ConnEvent::Closed);
         assert_eq!(client.close(LIMIT).expect("nothing was cut off").len(), 0);
-    });
+        Ok(())
+    })
 }
 
 /// Promise of `Conn::close`: its markers are its own. Another thread may poll them with another
 /// handle of the queue: that thread has completions of the program alone, and the close ends
 /// before its limit.
 #[test]
-fn closing_while_another_thread_polls() {
+fn closing_while_another_thread_polls() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for _ in 0..10 {
-            let pair = Pair::new(&peer);
+            let pair = Pair::new(&peer)?;
             for wr_id in 0..10 {
                 write_nothing(&pair.client, wr_id).expect("posted");
             }
@@ -467,5 +478,6 @@ fn closing_while_another_thread_polls() {
             ids.sort_unstable();
             assert_eq!(ids, (0..10).collect::<Vec<_>>());
         }
-    });
+        Ok(())
+    })
 }

@@ -11,8 +11,8 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, Memory, Pair, accept, addr, ask, completion, contents, device_test, event, here, listen,
-    next_completion, no_completion, opcode_of, pattern, peer, region, remote, request,
+    LIMIT, Memory, Pair, Result, accept, addr, ask, completion, contents, device_test, event, here,
+    listen, next_completion, no_completion, opcode_of, pattern, peer, region, remote, request,
 };
 use crate::support::{ALWAYS, SOON, write_nothing};
 
@@ -60,7 +60,7 @@ impl Dying<'_> {
     }
 
     /// A client asks for a connection, and dies.
-    fn die(&self, death: Death) {
+    fn die(&self, death: Death) -> Result {
         if death == Death::Asking {
             // One more, which never reaches the endpoint.
             drop(self.request());
@@ -68,16 +68,17 @@ impl Dying<'_> {
         let client = self.request().connect(&[death as u8]).expect("asks");
         if death == Death::Asking {
             // The request may be anywhere.
-            return;
+            return Ok(());
         }
         match client.wait_established(LIMIT) {
-            Ok(client) => self.die_connected(client, death),
+            Ok(client) => self.die_connected(client, death)?,
             Err(Error::NotEstablished(_)) => assert_eq!(death, Death::Rejected),
             Err(error) => panic!("{error:?}"),
         }
+        Ok(())
     }
 
-    fn die_connected(&self, client: Conn, death: Death) {
+    fn die_connected(&self, client: Conn, death: Death) -> Result {
         assert_ne!(death, Death::Rejected, "it was to be rejected");
         for wr_id in 0..5 {
             let near = self.src.slice(..).expect("all");
@@ -86,9 +87,10 @@ impl Dying<'_> {
         }
         match death {
             Death::Working => {}
-            Death::Completing => drop(next_completion(client.get_cq())),
+            Death::Completing => drop(next_completion(client.get_cq())?),
             _ => client.disconnect().expect("disconnects"),
         }
+        Ok(())
     }
 }
 
@@ -145,13 +147,13 @@ fn answer(req: ConnReq, death: Death, dst: &Mr<Memory>) -> Option<Conn> {
 /// operations posted, rejected, waiting for an answer. The endpoint takes them as they come, and
 /// works afterwards as before.
 #[test]
-fn a_thousand_clients_die() {
+fn a_thousand_clients_die() -> Result {
     const CLIENTS: usize = 1000;
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
-        let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC);
-        let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC)?;
+        let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST)?;
         let dying = Dying {
             peer: &peer,
             port: ep.get_port(),
@@ -164,7 +166,7 @@ fn a_thousand_clients_die() {
                 scope.spawn(here(|| {
                     let _counts = Leaving(&left);
                     while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
-                        dying.die(Death::ALL[nth % KINDS]);
+                        dying.die(Death::ALL[nth % KINDS]).expect("polling works");
                     }
                 }));
             }
@@ -179,15 +181,16 @@ fn a_thousand_clients_die() {
                 "all that waited for an answer: {death:?}"
             );
         }
-        still_works(&ep, &peer);
-    });
+        still_works(&ep, &peer)?;
+        Ok(())
+    })
 }
 
 /// An endpoint takes a client, past those that are gone, and messages arrive.
-fn still_works(ep: &Ep, peer: &Peer) {
+fn still_works(ep: &Ep, peer: &Peer) -> Result {
     const STAYS: &[u8] = b"the one that stays";
-    let src = region(peer, 64, MrUsage::SEND);
-    let dst = region(peer, 64, MrUsage::RECV);
+    let src = region(peer, 64, MrUsage::SEND)?;
+    let dst = region(peer, 64, MrUsage::RECV)?;
     let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
     let client = req.connect(STAYS).expect("asks");
     let server = loop {
@@ -208,10 +211,11 @@ fn still_works(ep: &Ep, peer: &Peer) {
     client
         .send(src.slice(..).expect("all"), ALWAYS, 2)
         .expect("posted");
-    opcode_of(&completion(&client), 2);
-    opcode_of(&completion(&server), 1);
-    assert_eq!(contents(&dst), pattern(64, 5));
-    no_completion(&client);
+    opcode_of(&completion(&client)?, 2)?;
+    opcode_of(&completion(&server)?, 1)?;
+    assert_eq!(contents(&dst)?, pattern(64, 5));
+    no_completion(&client)?;
+    Ok(())
 }
 
 /// When a program is killed.
@@ -230,34 +234,35 @@ impl Moment {
 }
 
 /// Kills a program at its moment: the server has an ordinary end.
-fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) {
+fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) -> Result {
     match moment {
         Moment::Requested => {
             drop(child);
             // The accept fails, or the connection ends.
             if let Ok(conn) = req.connect(&[]) {
-                assert_ne!(event(&conn), ConnEvent::Established, "it is dead");
+                assert_ne!(event(&conn)?, ConnEvent::Established, "it is dead");
             }
         }
         Moment::Accepted => {
             let conn = req.connect(&target.get_descriptor()).expect("accepts");
             drop(child);
             // Whether or not it came so far.
-            if event(&conn) == ConnEvent::Established {
-                assert_eq!(event(&conn), ConnEvent::Closed);
+            if event(&conn)? == ConnEvent::Established {
+                assert_eq!(event(&conn)?, ConnEvent::Closed);
             }
         }
         Moment::Working => {
             let conn = req.connect(&target.get_descriptor()).expect("accepts");
-            assert_eq!(event(&conn), ConnEvent::Established);
-            let wc = completion(&conn);
-            assert_eq!(opcode_of(&wc, 0), WcOpcode::RECV);
+            assert_eq!(event(&conn)?, ConnEvent::Established);
+            let wc = completion(&conn)?;
+            assert_eq!(opcode_of(&wc, 0)?, WcOpcode::RECV);
             drop(child);
-            assert_eq!(event(&conn), ConnEvent::Closed);
+            assert_eq!(event(&conn)?, ConnEvent::Closed);
             let rest = conn.close(LIMIT).expect("it is freed");
             assert_eq!(rest.len(), 4, "{rest:?}");
         }
     }
+    Ok(())
 }
 
 /// Programs that are killed at any moment: with a request that the server has not read, when they
@@ -265,18 +270,18 @@ fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) {
 /// for which each is an ordinary end, and frees their objects.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
-fn clients_that_are_killed() {
+fn clients_that_are_killed() -> Result {
     const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
     const CLIENTS: usize = 12;
     if let Ok(port) = env::var(CHILD) {
-        let peer = peer();
-        connect_and_work(&peer, port.parse().expect("a port"));
+        let peer = peer()?;
+        connect_and_work(&peer, port.parse().expect("a port"))?;
     }
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
-        let dst = region(&peer, 64, MrUsage::RECV);
-        let target = region(&peer, 1 << 20, MrUsage::WRITE_DST);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let dst = region(&peer, 64, MrUsage::RECV)?;
+        let target = region(&peer, 1 << 20, MrUsage::WRITE_DST)?;
         let start = || {
             let child = Command::new(env::current_exe().expect("this program"))
                 .args(["dying::clients_that_are_killed", "--exact", "--nocapture"])
@@ -291,7 +296,7 @@ fn clients_that_are_killed() {
             if nth + 1 < CLIENTS {
                 children.push(start());
             }
-            let req = request(&ep, &ConnCfg::new());
+            let req = request(&ep, &ConnCfg::new())?;
             let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
             let of_it = children.iter().position(|child| child.0.id() == id);
             let child = children.swap_remove(of_it.expect("one of them"));
@@ -299,20 +304,21 @@ fn clients_that_are_killed() {
                 let part = dst.slice(..).expect("all");
                 req.recv(part, wr_id).expect("posted");
             }
-            kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()]);
+            kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()])?;
         }
-        still_works(&ep, &peer);
-    });
+        still_works(&ep, &peer)?;
+        Ok(())
+    })
 }
 
 /// The work of a client that is to be killed: a message, then writes without an end.
-fn connect_and_work(peer: &Peer, port: u16) {
+fn connect_and_work(peer: &Peer, port: u16) -> Result {
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(100);
     let req = ConnReq::new(peer, &addr(), port, &cfg).expect("resolves");
     let client = req.connect(&process::id().to_ne_bytes()).expect("asks");
     let client = client.wait_established(LIMIT).expect("accepted");
-    let src = region(peer, 1 << 20, MrUsage::SEND | MrUsage::WRITE_SRC);
+    let src = region(peer, 1 << 20, MrUsage::SEND | MrUsage::WRITE_SRC)?;
     let far = MrRemote::from_descriptor(client.get_private_data()).expect("a descriptor");
     client
         .send(src.slice(..8).expect("inside"), ALWAYS, 0)
@@ -323,7 +329,7 @@ fn connect_and_work(peer: &Peer, port: u16) {
         match client.write(to, from, ALWAYS, 1) {
             Ok(_) => {}
             Err(Error::QueueFull { .. }) => {
-                let wc = next_completion(client.get_cq());
+                let wc = next_completion(client.get_cq())?;
                 wc.result().expect("this side is not told to end");
             }
             Err(error) => panic!("{error}"),
@@ -354,22 +360,22 @@ impl Drop for Leaving<'_> {
 
 /// A connection with a client that waits for a message without a receive at the server. The
 /// client's device sends it again for minutes.
-fn unheard(peer: &Peer) -> (Pair, Posted) {
+fn unheard(peer: &Peer) -> Result<(Pair, Posted)> {
     let mut cfg = ConnCfg::new();
     // 8.6 s, seven times.
     cfg.set_ack_timeout(Some(21)).expect("possible");
-    let pair = Pair::with(peer, &cfg, &ConnCfg::new());
+    let pair = Pair::with(peer, &cfg, &ConnCfg::new())?;
     let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
-    (pair, sent.expect("posted"))
+    Ok((pair, sent.expect("posted")))
 }
 
 /// Promise: a wait for an operation ends soon after the connection has, and not with the device's
 /// retries. The event with which it ended is not lost: it comes next.
 #[test]
-fn a_wait_for_an_operation_sees_the_end() {
+fn a_wait_for_an_operation_sees_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (Pair { client, server }, sent) = unheard(&peer);
+        let peer = peer()?;
+        let (Pair { client, server }, sent) = unheard(&peer)?;
         let waited = client.wait_for(sent, Duration::ZERO, |_| {});
         assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
         drop(server);
@@ -385,7 +391,8 @@ fn a_wait_for_an_operation_sees_the_end() {
         assert_eq!(next.expect("it was kept"), Next::Event(ConnEvent::Closed));
         let none = client.next_event_timeout(Duration::ZERO);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
-    });
+        Ok(())
+    })
 }
 
 /// A client's settings: retries without end on soft-RoCE, as librpma asks for them.
@@ -399,61 +406,63 @@ fn endless() -> ConnCfg {
 /// So an operation towards a client that is gone fails. (The failing test waited for ever on
 /// soft-RoCE.)
 #[test]
-fn a_client_cannot_make_a_server_retry_without_end() {
+fn a_client_cannot_make_a_server_retry_without_end() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = Srq::new(&peer, &SrqCfg::new()).expect("a shared receive queue");
         for srq in [None, Some(&srq)] {
             let mut cfg = ConnCfg::new();
             cfg.set_srq(srq);
             cfg.set_retry_count(1).expect("possible");
             cfg.set_ack_timeout(Some(14)).expect("possible");
-            let Pair { client, server } = Pair::with(&peer, &endless(), &cfg);
+            let Pair { client, server } = Pair::with(&peer, &endless(), &cfg)?;
             write_nothing(&server, 1).expect("posted");
-            opcode_of(&completion(&server), 1);
+            opcode_of(&completion(&server)?, 1)?;
             drop(client);
             write_nothing(&server, 2).expect("posted");
-            let failure = completion(&server).result().expect_err("it is gone");
+            let failure = completion(&server)?.result().expect_err("it is gone");
             assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-            assert_eq!(event(&server), ConnEvent::Closed);
+            assert_eq!(event(&server)?, ConnEvent::Closed);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an accepted connection ends with its queue pair, whichever side ends it and how: its
 /// receives come back.
 #[test]
-fn an_accepted_queue_pair_ends_with_its_connection() {
+fn an_accepted_queue_pair_ends_with_its_connection() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rejected in [false, true] {
-            let ep = listen(&peer);
-            let client = ask(&peer, &ep, &endless());
-            let server = accept(&ep, &ConnCfg::new());
+            let ep = listen(&peer)?;
+            let client = ask(&peer, &ep, &endless())?;
+            let server = accept(&ep, &ConnCfg::new())?;
             server.recv(MrSlice::EMPTY, 1).expect("posted");
             if rejected {
                 // It has not taken the answer: that is a reject.
                 drop(client);
-                let end = event(&server);
+                let end = event(&server)?;
                 assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
             } else {
                 let _client = client.wait_established(LIMIT).expect("accepted");
-                assert_eq!(event(&server), ConnEvent::Established);
+                assert_eq!(event(&server)?, ConnEvent::Established);
                 server.disconnect().expect("disconnects");
             }
-            let flushed = completion(&server).result().expect_err("it has ended");
+            let flushed = completion(&server)?.result().expect_err("it has ended");
             assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the second in which a completion may still come begins with the end, and not with each
 /// wait. Waits with short limits, one after the other, return the end as well.
 #[test]
-fn short_waits_for_an_operation_see_the_end() {
+fn short_waits_for_an_operation_see_the_end() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (Pair { client, server }, sent) = unheard(&peer);
+        let peer = peer()?;
+        let (Pair { client, server }, sent) = unheard(&peer)?;
         drop(server);
         let begin = Instant::now();
         let ended = loop {
@@ -463,23 +472,24 @@ fn short_waits_for_an_operation_see_the_end() {
             }
         };
         assert!(matches!(ended, Err(Error::Ended(_))), "{ended:?}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a completion that is there is found, also long after the end, and also by waits
 /// without time: each takes one completion more.
 #[test]
-fn a_wait_after_the_end_finds_what_is_in_the_queue() {
+fn a_wait_after_the_end_finds_what_is_in_the_queue() -> Result {
     device_test(|| {
-        let peer = peer();
-        let Pair { client, server } = Pair::new(&peer);
+        let peer = peer()?;
+        let Pair { client, server } = Pair::new(&peer)?;
         let posted: Vec<_> = (0..9)
             .map(|n| write_nothing(&client, n).expect("posted"))
             .collect();
         // All are complete before the end.
         thread::sleep(SOON);
         drop(server);
-        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(event(&client)?, ConnEvent::Closed);
         thread::sleep(Duration::from_millis(1200));
         let mut others = 0;
         let found = loop {
@@ -490,16 +500,17 @@ fn a_wait_after_the_end_finds_what_is_in_the_queue() {
         };
         found.expect("it has succeeded").result().expect("success");
         assert_eq!(others, 8);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait for an operation takes no event from a thread that sleeps for events, which
 /// would sleep on.
 #[test]
-fn a_wait_for_an_operation_leaves_events_to_their_waiters() {
+fn a_wait_for_an_operation_leaves_events_to_their_waiters() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (Pair { client, server }, sent) = unheard(&peer);
+        let peer = peer()?;
+        let (Pair { client, server }, sent) = unheard(&peer)?;
         thread::scope(|scope| {
             let event = scope.spawn(|| client.next_event());
             let waited = scope.spawn(|| client.wait_for(sent, LIMIT, |_| {}));
@@ -510,5 +521,6 @@ fn a_wait_for_an_operation_leaves_events_to_their_waiters() {
             let waited = waited.join().expect("no panic");
             assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
         });
-    });
+        Ok(())
+    })
 }

@@ -8,17 +8,17 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, Pair, accept, addr, completion, device_test, listen, opcode_of, peer, request,
+    LIMIT, Pair, Result, accept, addr, completion, device_test, listen, opcode_of, peer, request,
 };
 use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
 /// `wait_established` gives the connection back when it is there.
 #[test]
-fn waiting_to_be_accepted() {
+fn waiting_to_be_accepted() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (client, ep) = unanswered(&peer);
-        let req = request(&ep, &ConnCfg::new());
+        let peer = peer()?;
+        let (client, ep) = unanswered(&peer)?;
+        let req = request(&ep, &ConnCfg::new())?;
         let server = req.connect(b"welcome").expect("accepts");
         let client = client.wait_established(LIMIT).expect("established");
         let server = server.wait_established(LIMIT).expect("established");
@@ -26,19 +26,20 @@ fn waiting_to_be_accepted() {
         assert_ne!(client.get_event_fd(), server.get_event_fd());
         assert_ne!(client.get_event_fd(), client.get_cq().get_fd());
         write_nothing(&client, 1).expect("posted");
-        opcode_of(&completion(&client), 1);
+        opcode_of(&completion(&client)?, 1)?;
         write_nothing(&server, 2).expect("posted");
-        opcode_of(&completion(&server), 2);
-    });
+        opcode_of(&completion(&server)?, 2)?;
+        Ok(())
+    })
 }
 
 /// A reject ends the wait with the event; so does a port without a listener.
 #[test]
-fn waiting_to_be_accepted_and_rejected() {
+fn waiting_to_be_accepted_and_rejected() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (client, ep) = unanswered(&peer);
-        let req = request(&ep, &ConnCfg::new());
+        let peer = peer()?;
+        let (client, ep) = unanswered(&peer)?;
+        let req = request(&ep, &ConnCfg::new())?;
         req.reject(b"not you").expect("rejects");
         let error = client.wait_established(LIMIT).expect_err("rejected");
         let text = error.to_string();
@@ -62,16 +63,17 @@ fn waiting_to_be_accepted_and_rejected() {
         let client = req.connect(&[]).expect("asks");
         let error = client.wait_established(LIMIT).expect_err("nobody listens");
         assert!(error.to_string().contains("nobody listens"), "{error}");
-    });
+        Ok(())
+    })
 }
 
 /// A listener that never accepts: the kernel would wait for more than a minute, this ends at the
 /// limit. The connection is gone then: accepting it afterwards cannot bring it back.
 #[test]
-fn nobody_accepts_in_time() {
+fn nobody_accepts_in_time() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (client, ep) = unanswered(&peer);
+        let peer = peer()?;
+        let (client, ep) = unanswered(&peer)?;
         let start = Instant::now();
         let error = client.wait_established(SOON).expect_err("nobody accepts");
         let took = start.elapsed();
@@ -89,18 +91,19 @@ fn nobody_accepts_in_time() {
                 .expect_err("the client is gone");
             assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// The same for the side that accepts: a client that does not take the answer does not complete
 /// the handshake. Afterwards it is too late for that: it learns of the end, at once or after its
 /// own answer.
 #[test]
-fn nobody_takes_the_answer_in_time() {
+fn nobody_takes_the_answer_in_time() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (client, ep) = unanswered(&peer);
-        let server = accept(&ep, &ConnCfg::new());
+        let peer = peer()?;
+        let (client, ep) = unanswered(&peer)?;
+        let server = accept(&ep, &ConnCfg::new())?;
         let start = Instant::now();
         let error = server.wait_established(SOON).expect_err("nobody answers");
         let took = start.elapsed();
@@ -116,7 +119,8 @@ fn nobody_takes_the_answer_in_time() {
                 assert!(ended, "{end}");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// A wait of at most some time, and how it ended.
@@ -124,13 +128,13 @@ type Wait<'a> = &'a dyn Fn(Duration) -> Option<Error>;
 
 /// Every wait has a limit, and reports that no event came.
 #[test]
-fn every_wait_can_be_limited() {
+fn every_wait_can_be_limited() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         // The peer has no receive for it.
         let unheard = pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         let waits: [(&str, Wait<'_>); 5] = [
@@ -173,7 +177,8 @@ fn every_wait_can_be_limited() {
                 assert!(kept, "{name}: much longer than {limit:?}, each time");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// A dead peer is known after the acknowledge timeout, as many times as there are retries and once
@@ -182,9 +187,9 @@ fn every_wait_can_be_limited() {
 /// The three wait at once, and the kernel's reports show the order in which they end. If a setting
 /// were not heeded, the connection that began earlier would end earlier.
 #[test]
-fn a_dead_peer_can_be_known_sooner() {
+fn a_dead_peer_can_be_known_sooner() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         // 7 × 1.1 s, 2 × 1.1 s and 2 × 17 ms by the book.
         let cfgs = [(None, 18), (Some(1), 18), (Some(1), 12)];
         let end_order = |pause: Duration| {
@@ -198,7 +203,7 @@ fn a_dead_peer_can_be_known_sooner() {
                 cfg.set_ack_timeout(Some(timeout)).expect("possible");
                 let channel = channel.clone();
                 cfg.set_compl_channel(ComplChannel::Of { channel, key });
-                let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+                let pair = Pair::with(&peer, &cfg, &ConnCfg::new()).expect("established");
                 drop(pair.server);
                 clients.push(pair.client);
             }
@@ -212,6 +217,7 @@ fn a_dead_peer_can_be_known_sooner() {
             let ended = [(); 3].map(|()| {
                 let key = channel.wait_timeout(LIMIT).expect("ends in time").key;
                 let failure = completion(&clients[key as usize])
+                    .expect("polling works")
                     .result()
                     .expect_err("nobody answers");
                 assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
@@ -224,5 +230,6 @@ fn a_dead_peer_can_be_known_sooner() {
             .take(10)
             .find_map(|(began, ended)| (began < Duration::from_millis(1800)).then_some(ended));
         assert_eq!(ended, Some([2, 1, 0]));
-    });
+        Ok(())
+    })
 }

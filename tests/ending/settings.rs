@@ -9,15 +9,15 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, accept, addr, addr6, completion, device_test, invalid, opcode_of, peer,
+    LIMIT, Result, accept, addr, addr6, completion, device_test, invalid, opcode_of, peer,
 };
 use crate::support::write_nothing;
 
 /// An endpoint on port 0 gets a port of its own, which can be read, and taken again afterwards.
 #[test]
-fn the_kernel_chooses_a_port() {
+fn the_kernel_chooses_a_port() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for addr in [addr(), addr6()] {
             let one = Ep::listen(&peer, &addr, 0).expect("listens");
             let other = Ep::listen(&peer, &addr, 0).expect("listens");
@@ -29,15 +29,16 @@ fn the_kernel_chooses_a_port() {
             let again = Ep::listen(&peer, &addr, port).expect("the port is free again");
             assert_eq!(again.get_port(), port);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Addresses of both families work throughout, also spelt in another way. A name is resolved. If no
 /// address of it leads to an RDMA device, the error reports that, with the remedy.
 #[test]
-fn addresses_and_names() {
+fn addresses_and_names() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         // A name for the resolver: the last two numbers as one.
         let octets = addr()
             .parse::<Ipv4Addr>()
@@ -56,11 +57,11 @@ fn addresses_and_names() {
             let ep = Ep::listen(&peer, &listen, 0).expect("listens");
             let req = ConnReq::new(&peer, &ask, ep.get_port(), &ConnCfg::new()).expect("resolves");
             let client = req.connect(&[]).expect("asks");
-            let server = accept(&ep, &ConnCfg::new());
+            let server = accept(&ep, &ConnCfg::new())?;
             let client = client.wait_established(LIMIT).expect("established");
             let _server = server.wait_established(LIMIT).expect("established");
             write_nothing(&client, 1).expect("posted");
-            opcode_of(&completion(&client), 1);
+            opcode_of(&completion(&client)?, 1)?;
         }
         // The resolver accepts 127.1 on every host.
         for name in ["127.1", "127.0.0.1", "::1"] {
@@ -78,14 +79,15 @@ fn addresses_and_names() {
             text.contains("\"no such host\" cannot be resolved"),
             "{text}"
         );
-    });
+        Ok(())
+    })
 }
 
 /// Accepted settings can be read back, and refused ones have no effect.
 #[test]
-fn settings_of_a_connection() {
+fn settings_of_a_connection() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = Srq::new(&peer, &SrqCfg::new()).expect("a shared receive queue");
         let mut cfg = ConnCfg::new();
         cfg.set_timeout(Duration::from_secs(3))
@@ -123,7 +125,8 @@ fn settings_of_a_connection() {
         assert_eq!((copy.get_retry_count(), copy.get_rnr_retry_count()), (3, 4));
         assert_eq!(copy.get_ack_timeout(), Some(5));
         assert_eq!(copy.get_min_rnr_timer(), Some(6));
-    });
+        Ok(())
+    })
 }
 
 /// Unknown codes are shown as numbers, and never stop a program.

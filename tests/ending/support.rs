@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rpma::{Conn, ConnCfg, Ep, Error, Flags, MrSlice, Peer, Posted, RemoteSlice};
 
-use crate::common::{ask, listen};
+use crate::common::{Result, ask, listen};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -16,7 +16,7 @@ pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<Posted, Error> {
 }
 
 /// An outgoing connection without an answer yet, and the endpoint that it asks.
-pub(crate) fn unanswered(peer: &Peer) -> (Conn, Ep) {
-    let ep = listen(peer);
-    (ask(peer, &ep, &ConnCfg::new()), ep)
+pub(crate) fn unanswered(peer: &Peer) -> Result<(Conn, Ep)> {
+    let ep = listen(peer)?;
+    Ok((ask(peer, &ep, &ConnCfg::new())?, ep))
 }

@@ -7,7 +7,7 @@ use std::{panic, thread};
 
 use rpma::{CompletionChannel, ConnCfg, CqKind, Error, Notify, Wc};
 
-use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, peer};
 use crate::support::{
     ALWAYS, Random, SHORT, drain, finished, no_event, none, on_channel, polled, readable, receives,
     send, started, takes_event, write,
@@ -15,9 +15,9 @@ use crate::support::{
 
 /// Promise: one arm gives one event, however many completions follow. Polling does not arm.
 #[test]
-fn an_arm_gives_one_event() {
+fn an_arm_gives_one_event() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
         // Armed when it was made, and then each time by the wait.
         for burst in [3, 8] {
@@ -34,14 +34,15 @@ fn an_arm_gives_one_event() {
             takes_event(cq);
             no_event(cq);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: arming again has no effect as long as the first arm has not given its event.
 #[test]
-fn arms_are_not_counted() {
+fn arms_are_not_counted() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
         for _ in 0..3 {
             cq.req_notify(Notify::Any).expect("arms");
@@ -52,15 +53,16 @@ fn arms_are_not_counted() {
         }
         takes_event(cq);
         no_event(cq);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a completion that came before the queue was armed gives no event, and is in the queue.
 /// That is why a wait is followed by polling until the queue is empty.
 #[test]
-fn a_completion_before_arming_gives_no_event() {
+fn a_completion_before_arming_gives_no_event() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let (client, server) = (&pair.client, &pair.server);
         receives(server, 4);
         let cq = server.get_cq();
@@ -78,15 +80,16 @@ fn a_completion_before_arming_gives_no_event() {
             no_event(cq);
             assert_eq!(drain(cq), 2, "the second was there, without an event");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: arm, poll until empty, wait: no wake-up is lost, whenever completions come.
 ///
 /// The sender goes on only when everything so far was counted. So no later message can wake a
 /// receiver that has missed one.
-fn arm_poll_wait(messages: u64) {
-    let pair = Pair::new(&peer());
+fn arm_poll_wait(messages: u64) -> Result {
+    let pair = Pair::new(&peer()?)?;
     let Pair { client, server } = pair;
     receives(&server, 10);
     let counted = Arc::new(AtomicU64::new(0));
@@ -138,26 +141,27 @@ fn arm_poll_wait(messages: u64) {
     }
     assert_eq!(received, messages);
     drop(finished("the sender", sender));
+    Ok(())
 }
 
 /// Protects programs that follow the loop of the documentation from sleeping for ever.
 #[test]
-fn arm_poll_wait_never_misses_a_completion() {
-    device_test(|| arm_poll_wait(5_000));
+fn arm_poll_wait_never_misses_a_completion() -> Result {
+    device_test(|| arm_poll_wait(5_000))
 }
 
 /// As above, for rarer races.
 #[test]
 #[ignore = "long: some minutes"]
-fn arm_poll_wait_never_misses_a_completion_long() {
-    device_test(|| arm_poll_wait(100_000));
+fn arm_poll_wait_never_misses_a_completion_long() -> Result {
+    device_test(|| arm_poll_wait(100_000))
 }
 
 /// Promise: an event may come without a completion: the drain has polled it, after the arm.
 #[test]
-fn an_event_may_come_without_a_completion() {
+fn an_event_may_come_without_a_completion() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
         write(&pair.client);
         takes_event(cq);
@@ -170,16 +174,17 @@ fn an_event_may_come_without_a_completion() {
         write(&pair.client);
         takes_event(cq);
         polled(cq, 1);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: polling takes no events. An event without a wait is reported by a later wait.
 #[test]
-fn a_polled_completion_leaves_its_event() {
+fn a_polled_completion_leaves_its_event() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
-        let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5));
+        let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5))?;
         for conn in [&pair.client, &pair.server] {
             write(conn);
             polled(conn.get_cq(), 1);
@@ -191,17 +196,18 @@ fn a_polled_completion_leaves_its_event() {
         let event = channel.wait_timeout(LIMIT).expect("an event");
         assert_eq!((event.key, event.kind), (5, CqKind::Main));
         none(channel.wait_timeout(SHORT));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: [`CompletionChannel::try_take`] takes one event, never waits, and arms no queue. So a
 /// program that polls while it is busy is not woken again.
 #[test]
-fn an_event_that_is_tried_arms_nothing() {
+fn an_event_that_is_tried_arms_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
-        let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new());
+        let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new())?;
         let cq = pair.client.get_cq();
         let take = || channel.try_take().expect("no failure");
         for _ in 0..3 {
@@ -218,5 +224,6 @@ fn an_event_that_is_tried_arms_nothing() {
             assert!(!readable(&channel, SHORT), "it was not armed");
             cq.req_notify(Notify::Any).expect("arms");
         }
-    });
+        Ok(())
+    })
 }

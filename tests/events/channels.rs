@@ -9,7 +9,7 @@ use rpma::{
     Srq, SrqCfg,
 };
 
-use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, peer};
 use crate::support::{
     ALWAYS, Random, SHORT, Stop, drain, finished, in_time, none, on_channel, polled, rcq, receives,
     send, started, takes_event, with_channel, write,
@@ -25,7 +25,7 @@ fn drop_connections(peer: &Peer, channel: &CompletionChannel, stopped: &AtomicBo
     while !stopped.load(Ordering::Relaxed) || key < DROPPED + 50 {
         let client = on_channel(channel, key);
         let server = on_channel(channel, key + 1);
-        let Pair { client, server } = Pair::with(peer, &client, &server);
+        let Pair { client, server } = Pair::with(peer, &client, &server).expect("established");
         receives(&client, 1);
         write(&client);
         write(&server);
@@ -77,7 +77,8 @@ fn find_queues(stable: &[Pair; 2], channel: &CompletionChannel) -> u64 {
 fn discards_events(peer: &Peer, channel: &CompletionChannel) {
     while channel.wait_timeout(Duration::ZERO).is_ok() {}
     let pairs = [5, 6].map(|key| {
-        let pair = Pair::with(peer, &on_channel(channel, key), &ConnCfg::new());
+        let pair =
+            Pair::with(peer, &on_channel(channel, key), &ConnCfg::new()).expect("established");
         write(&pair.client);
         polled(pair.client.get_cq(), 1);
         pair
@@ -94,12 +95,13 @@ fn discards_events(peer: &Peer, channel: &CompletionChannel) {
 /// the channel are destroyed, with events of theirs on it. For a dropped connection at most the key
 /// comes.
 #[test]
-fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
+fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let stable = [0, 1].map(|key| {
-            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
+            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
+                .expect("established");
             receives(&pair.client, 9);
             pair
         });
@@ -121,19 +123,20 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
         assert!(highest < next, "{highest} is nobody's key");
         drop(stable);
         discards_events(&peer, &channel);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: with [`ComplChannel::Shared`] a wait returns the right one of the connection's two
 /// queues.
 #[test]
-fn a_shared_channel_tells_the_queue() {
+fn a_shared_channel_tells_the_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rcq_size in [0, 10] {
             let mut cfg = with_channel(ComplChannel::Shared);
             cfg.set_rcq_size(rcq_size);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
             receives(&client, 10);
             let (main, receive) = (client.get_cq(), client.get_rcq().unwrap_or(client.get_cq()));
             assert_eq!(client.get_compl_fd().expect("shared"), main.get_fd());
@@ -161,17 +164,18 @@ fn a_shared_channel_tells_the_queue() {
             }
             none(client.wait_timeout(SHORT));
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a connection's two queues may be on two channels. Each has the events of its own queue
 /// and no other's, so that two threads serve them. The channels may be those of two `Peer`s of the
 /// device.
 #[test]
-fn a_connections_queues_are_served_by_two_threads() {
+fn a_connections_queues_are_served_by_two_threads() -> Result {
     const MESSAGES: usize = 50;
     device_test(|| {
-        let (peer, other) = (peer(), peer());
+        let (peer, other) = (peer()?, peer()?);
         let channel = CompletionChannel::new(&other).expect("a channel");
         let of_receives = CompletionChannel::new(&peer).expect("a channel");
         let mut cfg = with_channel(ComplChannel::Of {
@@ -180,7 +184,7 @@ fn a_connections_queues_are_served_by_two_threads() {
         });
         cfg.set_rcq_size(10).set_rq_size(MESSAGES as u32);
         cfg.set_rcq_channel(Some((of_receives.clone(), 2)));
-        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         receives(&server, MESSAGES as u64);
         let server = Arc::new(server);
         let serve = |channel: CompletionChannel, key, kind| {
@@ -216,14 +220,15 @@ fn a_connections_queues_are_served_by_two_threads() {
         }
         finished("the thread of the operations", main);
         finished("the thread of the receives", receiver);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: waiting where the events do not arrive is an error, and no wait for ever.
 #[test]
-fn waiting_where_no_events_arrive_is_refused() {
+fn waiting_where_no_events_arrive_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let of = ComplChannel::Of {
             channel: channel.clone(),
@@ -236,7 +241,7 @@ fn waiting_where_no_events_arrive_is_refused() {
         ] {
             let mut cfg = with_channel(kind);
             cfg.set_rcq_size(10);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
             let conn = in_time("a wait in the wrong place", move || {
                 let (nothing, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
                 let written = client.write(nothing, from, ALWAYS, 1).expect("posted");
@@ -274,15 +279,16 @@ fn waiting_where_no_events_arrive_is_refused() {
             }
             drop(server);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the queue of a shared receive queue may use a channel as well, next to the queues of
 /// connections, and several channels keep their events apart.
 #[test]
-fn a_shared_receive_queue_may_use_a_channel() {
+fn a_shared_receive_queue_may_use_a_channel() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
         let mut cfg = SrqCfg::new();
         cfg.set_compl_channel(Some((channels[0].clone(), 70)));
@@ -295,7 +301,7 @@ fn a_shared_receive_queue_may_use_a_channel() {
             let channel = channels[(key - 71) as usize].clone();
             let mut cfg = with_channel(ComplChannel::Of { channel, key });
             cfg.set_srq(Some(&srq));
-            Pair::with(&peer, &ConnCfg::new(), &cfg)
+            Pair::with(&peer, &ConnCfg::new(), &cfg).expect("established")
         });
         let refused = own.wait_timeout(LIMIT).expect_err("it is not its own");
         assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
@@ -322,5 +328,6 @@ fn a_shared_receive_queue_may_use_a_channel() {
         for channel in channels {
             none(channel.wait_timeout(SHORT));
         }
-    });
+        Ok(())
+    })
 }

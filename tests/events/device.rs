@@ -9,7 +9,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 use rpma::wait::{Happened, Wait};
 use rpma::{CompletionChannel, ConnCfg, Device, DeviceEventKind, Ep, Peer, Side, Wc};
 
-use crate::common::{LIMIT, device_test, other_addr};
+use crate::common::{LIMIT, Result, device_test, other_addr};
 use crate::support::{SHORT, finished, none, nothing, started};
 
 /// The lines of the library's log.
@@ -76,7 +76,7 @@ impl Drop for Interface {
 /// without making them shorter; they are in the log.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a network interface")]
-fn a_port_that_goes_down_is_in_the_log() {
+fn a_port_that_goes_down_is_in_the_log() -> Result {
     log::set_logger(&LINES).expect("the only logger");
     log::set_max_level(LevelFilter::Info);
     device_test(|| {
@@ -104,7 +104,8 @@ fn a_port_that_goes_down_is_in_the_log() {
         interface.set("up").expect("comes up");
         comes("port active (port 1)", takes);
         is_told(&mut wait, DeviceEventKind::PortUp(1));
-    });
+        Ok(())
+    })
 }
 
 /// A wait that has a place on the device returns its event, although another wait has taken it.

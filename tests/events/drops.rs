@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use rpma::{CompletionChannel, Conn, ConnCfg, CqKind, Error, MrSlice, NotConnected, Srq, SrqCfg};
 
-use crate::common::{LIMIT, Pair, device_test, peer, permutations};
+use crate::common::{LIMIT, Pair, Result, device_test, peer, permutations};
 use crate::support::{
     ALWAYS, Kept, Random, SHORT, Stop, Waited, drain, finished, in_time, none, on_channel, polled,
     readable, receives, send, set_nonblocking, started, write,
@@ -17,7 +17,7 @@ use crate::support::{
 /// are acknowledged as were taken, for ever if they are too few or too many. So dropping it after
 /// any history shows it, for each way to wait.
 #[test]
-fn each_event_is_acknowledged_once() {
+fn each_event_is_acknowledged_once() -> Result {
     type History = fn(&Waited, &Conn);
     const HISTORIES: [(&str, History); 10] = [
         ("nothing", |_, _| {}),
@@ -78,9 +78,9 @@ fn each_event_is_acknowledged_once() {
         }),
     ];
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (name, history) in HISTORIES {
-            for (waited, server) in Waited::each(&peer) {
+            for (waited, server) in Waited::each(&peer)? {
                 let freed = in_time(&format!("dropping after: {name}"), move || {
                     history(&waited, &server);
                     waited.conn.delete()
@@ -88,17 +88,18 @@ fn each_event_is_acknowledged_once() {
                 freed.expect("everything is freed");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: queues may be destroyed while other threads wait on their channel. Neither hangs: not
 /// the drop, for an acknowledgement, nor a wait, for an event that was discarded after it was
 /// seen.
-fn drops_while_others_wait(rounds: u64) {
+fn drops_while_others_wait(rounds: u64) -> Result {
     const LAST: u64 = u64::MAX;
-    let peer = peer();
+    let peer = peer()?;
     let channel = CompletionChannel::new(&peer).expect("a channel");
-    let last = Pair::with(&peer, &on_channel(&channel, LAST), &ConnCfg::new());
+    let last = Pair::with(&peer, &on_channel(&channel, LAST), &ConnCfg::new())?;
     let last = Kept(Some(last));
 
     let unlimited = started({
@@ -130,7 +131,7 @@ fn drops_while_others_wait(rounds: u64) {
     let mut random = Random(3);
     for round in 0..rounds {
         let cfg = |side| on_channel(&channel, 2 * round + side);
-        let Pair { client, server } = Pair::with(&peer, &cfg(0), &cfg(1));
+        let Pair { client, server } = Pair::with(&peer, &cfg(0), &cfg(1))?;
         receives(&server, 2);
         for conn in [&client, &server] {
             (0..3).for_each(|_| write(conn));
@@ -157,27 +158,28 @@ fn drops_while_others_wait(rounds: u64) {
     finished("the wait with a limit", limited);
     write(&last.client);
     finished("the wait without a limit", unlimited);
+    Ok(())
 }
 
 /// Protects programs that drop connections while one thread serves the events of all.
 #[test]
-fn queues_are_dropped_while_others_wait_on_their_channel() {
-    device_test(|| drops_while_others_wait(100));
+fn queues_are_dropped_while_others_wait_on_their_channel() -> Result {
+    device_test(|| drops_while_others_wait(100))
 }
 
 /// As above, for rarer races. Each round drops two connections.
 #[test]
 #[ignore = "long: some minutes"]
-fn queues_are_dropped_while_others_wait_on_their_channel_long() {
-    device_test(|| drops_while_others_wait(10_000));
+fn queues_are_dropped_while_others_wait_on_their_channel_long() -> Result {
+    device_test(|| drops_while_others_wait(10_000))
 }
 
 /// Promise, as above, for the moment in which a queue goes and its event is there: either the event
 /// is taken, with its right key, or it is discarded. The queue is that of a shared receive queue:
 /// with a connection's, the queue pair goes first, which is slow, and the event is taken by then.
-fn events_taken_while_their_queue_is_destroyed(rounds: u64) {
+fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
     const WAITERS: u64 = 2;
-    let peer = peer();
+    let peer = peer()?;
     let channel = CompletionChannel::new(&peer).expect("a channel");
     let ((stop, stopped), round, waits) = (
         Stop::new(),
@@ -211,7 +213,7 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) {
         srq.recv(MrSlice::EMPTY, 1).expect("posted");
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         send(&pair.client, ALWAYS);
         assert!(readable(&channel, LIMIT), "its event arrives");
         drop((pair, cfg));
@@ -237,19 +239,20 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) {
     for waiter in waiters {
         finished("a waiter", waiter);
     }
+    Ok(())
 }
 
 /// Protects the memory of an event, which is its queue's, and the waits.
 #[test]
-fn an_event_is_taken_while_its_queue_is_destroyed() {
-    device_test(|| events_taken_while_their_queue_is_destroyed(200));
+fn an_event_is_taken_while_its_queue_is_destroyed() -> Result {
+    device_test(|| events_taken_while_their_queue_is_destroyed(200))
 }
 
 /// As above, for rarer races.
 #[test]
 #[ignore = "long: some minutes"]
-fn an_event_is_taken_while_its_queue_is_destroyed_long() {
-    device_test(|| events_taken_while_their_queue_is_destroyed(10_000));
+fn an_event_is_taken_while_its_queue_is_destroyed_long() -> Result {
+    device_test(|| events_taken_while_their_queue_is_destroyed(10_000))
 }
 
 /// The descriptors of event channels that are open in this process.
@@ -264,16 +267,17 @@ fn event_descriptors() -> usize {
 /// Promise: a channel lives until its last handle and its last queue are gone, whichever goes
 /// first, with and without events on it; then it is closed.
 #[test]
-fn a_channel_outlives_its_queues_in_each_order() {
+fn a_channel_outlives_its_queues_in_each_order() -> Result {
     device_test(|| {
         in_time("dropping queues and their channel", || {
-            drop(Pair::new(&peer()));
+            drop(Pair::new(&peer()?)?);
             let before = event_descriptors();
             for (n, order) in permutations(4).into_iter().enumerate() {
-                let peer = peer();
+                let peer = peer()?;
                 let channel = CompletionChannel::new(&peer).expect("a channel");
                 let pairs = [0, 1].map(|key| {
-                    let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
+                    let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
+                        .expect("established");
                     if n % 2 == 0 {
                         write(&pair.client);
                     }
@@ -300,17 +304,18 @@ fn a_channel_outlives_its_queues_in_each_order() {
                 }
             }
             assert_eq!(event_descriptors(), before, "all channels are closed");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a wait on a handle of the queue ends when the connection is dropped, as no completion
 /// comes any more. Before, it slept on: without a limit, for ever.
 #[test]
-fn a_wait_on_a_clone_ends_with_the_connection() {
+fn a_wait_on_a_clone_ends_with_the_connection() -> Result {
     device_test(|| {
         for delete in [false, true] {
-            let Pair { client, .. } = Pair::new(&peer());
+            let Pair { client, .. } = Pair::new(&peer()?)?;
             let cq = client.get_cq().clone();
             let (tell, waits) = mpsc::channel();
             let waiter = started(move || {
@@ -334,5 +339,6 @@ fn a_wait_on_a_clone_ends_with_the_connection() {
                 "{ended:?}"
             );
         }
-    });
+        Ok(())
+    })
 }

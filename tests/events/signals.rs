@@ -9,7 +9,7 @@ use std::{ptr, thread};
 use rpma::{ConnCfg, Ep, Error, Wc};
 use rustix::process::Signal;
 
-use crate::common::{LIMIT, Pair, device_test, listen, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, listen, peer};
 use crate::support::{
     Kept, Started, Thread, Waited, finished, none, nothing, set_nonblocking, started,
 };
@@ -23,20 +23,21 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// well: taken for "an event is there", that led to a read that blocked, under the channel's lock,
 /// for ever. (Any profiler sends such signals.)
 #[test]
-fn a_storm_of_signals_makes_nothing_hang() {
+fn a_storm_of_signals_makes_nothing_hang() -> Result {
     for restart in [libc::SA_RESTART, 0] {
         handle(restart);
         for nonblocking in [false, true] {
-            device_test(|| storm(nonblocking));
+            device_test(|| storm(nonblocking))?;
         }
     }
     assert!(HANDLED.load(Ordering::Relaxed) > 1000, "a storm");
+    Ok(())
 }
 
-fn storm(nonblocking: bool) {
-    let peer = peer();
-    for (waited, server) in Waited::each(&peer) {
-        let ep = listen(&peer);
+fn storm(nonblocking: bool) -> Result {
+    let peer = peer()?;
+    for (waited, server) in Waited::each(&peer)? {
+        let ep = listen(&peer)?;
         if nonblocking {
             set_nonblocking(waited.conn.get_cq(), true);
             set_nonblocking(&waited.conn, true);
@@ -74,7 +75,8 @@ fn storm(nonblocking: bool) {
         let peer = peer.clone();
         victims.push(self::victim(move || {
             for _ in 0..10 {
-                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+                let Pair { client, server } =
+                    Pair::with(&peer, &cfg, &ConnCfg::new()).expect("established");
                 drop(client);
                 drop(server);
             }
@@ -97,6 +99,7 @@ fn storm(nonblocking: bool) {
         }
         drop(server);
     }
+    Ok(())
 }
 
 fn victim(run: impl FnOnce() + Send + 'static) -> (Started<()>, Thread) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rpma::sim::{Fabric, Profile};
 use rpma::{Flags, MrSlice, Notify, Wc};
 
-use crate::common::{Pair, peer};
+use crate::common::{Pair, Result, peer};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -15,12 +15,12 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// queue at the same time. Before, the wait could leave the request of before, and the next
 /// message gave no event.
 #[test]
-fn a_wait_leaves_the_request_that_came_last() {
+fn a_wait_leaves_the_request_that_came_last() -> Result {
     for seed in 0..200 {
         let fabric = Fabric::seeded(Profile::STRICT, seed);
         let host = fabric.host("here");
         let _entered = host.enter();
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         let server = Arc::new(server);
         let message = |flags| {
             server.recv(MrSlice::EMPTY, 0).expect("posted");
@@ -49,4 +49,5 @@ fn a_wait_leaves_the_request_that_came_last() {
         cq.wait_timeout(LIMIT)
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use rpma::{
     ComplChannel, Conn, ConnCfg, CqKind, Flags, MrSlice, Notify, Peer, RemoteSlice, Srq, SrqCfg, Wc,
 };
 
-use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, peer};
 use crate::support::{
     ALWAYS, SHORT, in_time, no_event, none, polled, rcq, readable, receives, send, solicited,
     takes_event, with_channel, write,
@@ -15,10 +15,10 @@ use crate::support::{
 /// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from its
 /// creation on, and no event for others; also after an event.
 #[test]
-fn only_solicited_messages_give_events() {
+fn only_solicited_messages_give_events() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = solicited(&peer, ComplChannel::PerCq);
+        let peer = peer()?;
+        let pair = solicited(&peer, ComplChannel::PerCq)?;
         let (client, rcq) = (&pair.client, rcq(&pair.server));
         for _ in 0..2 {
             send(client, ALWAYS);
@@ -49,15 +49,16 @@ fn only_solicited_messages_give_events() {
         // The main queue's events are not affected.
         write(&pair.server);
         takes_event(pair.server.get_cq());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an operation that succeeds is not solicited, with any flags: these are for the peer.
 #[test]
-fn a_send_that_succeeds_is_not_solicited() {
+fn a_send_that_succeeds_is_not_solicited() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = solicited(&peer, ComplChannel::PerCq);
+        let peer = peer()?;
+        let pair = solicited(&peer, ComplChannel::PerCq)?;
         let cq = pair.client.get_cq();
         cq.req_notify(Notify::Solicited).expect("armed");
         // It was made for every completion: that request gives its event first.
@@ -69,14 +70,15 @@ fn a_send_that_succeeds_is_not_solicited() {
             polled(cq, 1);
             assert!(!readable(cq, SHORT), "{flags:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// As above, on the completion queue of a shared receive queue.
 #[test]
-fn only_solicited_messages_give_events_of_a_shared_receive_queue() {
+fn only_solicited_messages_give_events_of_a_shared_receive_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = SrqCfg::new();
         cfg.set_rcq_notify(Notify::Solicited);
         let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
@@ -85,7 +87,7 @@ fn only_solicited_messages_give_events_of_a_shared_receive_queue() {
         }
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let rcq = srq.get_rcq().expect("the default");
         for _ in 0..2 {
             send(&pair.client, ALWAYS);
@@ -96,13 +98,14 @@ fn only_solicited_messages_give_events_of_a_shared_receive_queue() {
             takes_event(rcq);
             polled(rcq, 1);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait for solicited events is bounded (1 s), so that a program that waits without a
 /// limit notices a failure, for which rxe of Linux 6.12 gives no event. A limit is kept as well.
 #[test]
-fn a_wait_for_solicited_events_is_bounded() {
+fn a_wait_for_solicited_events_is_bounded() -> Result {
     /// Waits without a limit when there is no event; returns how long it took.
     fn bounded(server: Conn, shared: bool) -> (Conn, Duration) {
         in_time("an unlimited wait for solicited events", move || {
@@ -120,13 +123,13 @@ fn a_wait_for_solicited_events_is_bounded() {
         })
     }
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for shared in [false, true] {
             let channel = match shared {
                 false => ComplChannel::PerCq,
                 true => ComplChannel::Shared,
             };
-            let Pair { client, server } = solicited(&peer, channel);
+            let Pair { client, server } = solicited(&peer, channel)?;
             // A message without an event is found.
             send(&client, ALWAYS);
             let (server, elapsed) = bounded(server, shared);
@@ -158,16 +161,17 @@ fn a_wait_for_solicited_events_is_bounded() {
                 assert!(Instant::now() < deadline, "{failed} failures");
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// As above, for [`Conn::wait`], whichever of the two queues is for solicited events; if both are,
 /// it returns them in turn.
 #[test]
-fn a_wait_for_two_queues_is_bounded_by_either() {
+fn a_wait_for_two_queues_is_bounded_by_either() -> Result {
     use CqKind::{Main, Receive};
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (rcq_size, of_main, of_receives, expected) in [
             (0, Notify::Solicited, Notify::Any, [Main, Main, Main]),
             (10, Notify::Solicited, Notify::Any, [Main, Main, Main]),
@@ -178,23 +182,24 @@ fn a_wait_for_two_queues_is_bounded_by_either() {
                 [Receive, Receive, Receive],
             ),
         ] {
-            let server = with_notify(&peer, rcq_size, of_main, of_receives);
+            let server = with_notify(&peer, rcq_size, of_main, of_receives)?;
             assert_eq!(bounded_waits(server), expected);
         }
-        let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited);
+        let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited)?;
         let found = bounded_waits(server);
         assert!(
             found[0] != found[1] && found[0] == found[2],
             "no queue is forgotten: {found:?}"
         );
-    });
+        Ok(())
+    })
 }
 
 /// A connection with a shared completion channel, on which no event is pending.
-fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify) -> Pair {
+fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify) -> Result<Pair> {
     let mut cfg = with_channel(ComplChannel::Shared);
     cfg.set_rcq_size(rcq_size).set_rcq_notify(of_receives);
-    let pair = Pair::with(peer, &ConnCfg::new(), &cfg);
+    let pair = Pair::with(peer, &ConnCfg::new(), &cfg)?;
     let main = pair.server.get_cq();
     main.req_notify(of_main).expect("armed");
     // The queue was made for every completion: on soft-RoCE that request gives its event first.
@@ -203,7 +208,7 @@ fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify)
         .wait_timeout(LIMIT)
         .expect("an event, or as if there were one");
     polled(main, 1);
-    pair
+    Ok(pair)
 }
 
 /// The results of three waits without a limit when there is no event.
@@ -226,12 +231,12 @@ fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
 /// Promise: `Cq::req_notify` changes which completions give events; a request that was made before
 /// gives its event first.
 #[test]
-fn req_notify_changes_what_gives_events() {
+fn req_notify_changes_what_gives_events() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
-        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
         receives(&server, 10);
         let rcq = rcq(&server);
         let plain = |gives_event| {
@@ -265,5 +270,6 @@ fn req_notify_changes_what_gives_events() {
         takes_event(rcq);
         takes_event(rcq);
         no_event(rcq);
-    });
+        Ok(())
+    })
 }

@@ -18,7 +18,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{LIMIT, Pair, here};
+use crate::common::{LIMIT, Pair, Result, here};
 
 /// How long "no event" is looked at.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
@@ -247,12 +247,12 @@ pub(crate) fn on_channel(channel: &CompletionChannel, key: u64) -> ConnCfg {
 
 /// A client that connects to a server. Only solicited messages give events of the server's receive
 /// queue.
-pub(crate) fn solicited(peer: &Peer, channel: ComplChannel) -> Pair {
+pub(crate) fn solicited(peer: &Peer, channel: ComplChannel) -> Result<Pair> {
     let mut cfg = with_channel(channel);
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
-    let pair = Pair::with(peer, &ConnCfg::new(), &cfg);
+    let pair = Pair::with(peer, &ConnCfg::new(), &cfg)?;
     receives(&pair.server, 10);
-    pair
+    Ok(pair)
 }
 
 pub(crate) fn rcq(conn: &Conn) -> &Cq {
@@ -275,7 +275,7 @@ impl Waited {
     }
 
     /// Each kind of channel, and the other side of its connection.
-    pub(crate) fn each(peer: &Peer) -> Vec<(Self, Conn)> {
+    pub(crate) fn each(peer: &Peer) -> Result<Vec<(Self, Conn)>> {
         let channel = CompletionChannel::new(peer).expect("a channel");
         let mut all = Vec::new();
         for own in [None, Some(channel)] {
@@ -286,7 +286,7 @@ impl Waited {
             for kind in kinds {
                 let mut cfg = with_channel(kind);
                 cfg.set_rcq_size(10);
-                let Pair { client, server } = Pair::with(peer, &cfg, &ConnCfg::new());
+                let Pair { client, server } = Pair::with(peer, &cfg, &ConnCfg::new())?;
                 let channel = own.clone();
                 all.push((
                     Self {
@@ -297,7 +297,7 @@ impl Waited {
                 ));
             }
         }
-        all
+        Ok(all)
     }
 
     pub(crate) fn wait(&self, limit: Duration) -> rpma::Result<()> {

@@ -13,7 +13,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::process::Signal;
 use signal_hook::consts::SIGUSR1;
 
-use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, peer};
 use crate::support::{
     Kept, SHORT, Stop, Thread, Waited, finished, in_time, none, on_channel, polled, readable,
     set_nonblocking, started, write,
@@ -22,9 +22,9 @@ use crate::support::{
 /// Promise: the descriptor is blocking until the program changes that, and then each wait returns
 /// at once; for each way to wait.
 #[test]
-fn the_descriptor_blocks_unless_it_was_made_non_blocking() {
+fn the_descriptor_blocks_unless_it_was_made_non_blocking() -> Result {
     device_test(|| {
-        for (waited, _server) in Waited::each(&peer()) {
+        for (waited, _server) in Waited::each(&peer()?)? {
             let (waited, fd) = (Arc::new(waited), |waited: &Waited| {
                 waited.conn.get_cq().as_fd().try_clone_to_owned()
             });
@@ -65,17 +65,20 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() {
             set_nonblocking(&fd, false);
             blocked(&waited);
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: one `poll` or `epoll` serves many queues: exactly the queues with events are ready, and
 /// a wait on those does not block. An edge-triggered epoll does so as well.
 #[test]
-fn poll_and_epoll_serve_many_queues() {
+fn poll_and_epoll_serve_many_queues() -> Result {
     const QUEUES: usize = 3;
     device_test(|| {
-        let peer = peer();
-        let pairs: Vec<_> = (0..QUEUES).map(|_| Pair::new(&peer)).collect();
+        let peer = peer()?;
+        let pairs: Vec<_> = (0..QUEUES)
+            .map(|_| Pair::new(&peer))
+            .collect::<Result<_, _>>()?;
         for trigger in [epoll::EventFlags::empty(), epoll::EventFlags::ET] {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
             for (n, pair) in pairs.iter().enumerate() {
@@ -105,7 +108,8 @@ fn poll_and_epoll_serve_many_queues() {
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
@@ -129,12 +133,12 @@ fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
 /// that, with or without `SA_RESTART` (signal(7)). That the signals reach the waiting thread is
 /// seen in its count of sleeps: each wakes it, and it goes to sleep again.
 #[test]
-fn a_signal_does_not_end_a_wait() {
+fn a_signal_does_not_end_a_wait() -> Result {
     device_test(|| {
         let handled = Arc::new(AtomicBool::new(false));
         let handler =
             signal_hook::flag::register(SIGUSR1, Arc::clone(&handled)).expect("a handler");
-        for (waited, _server) in Waited::each(&peer()) {
+        for (waited, _server) in Waited::each(&peer()?)? {
             let waited = Arc::new(waited);
             let wait = |limit| {
                 let (sender, thread) = mpsc::channel();
@@ -179,19 +183,20 @@ fn a_signal_does_not_end_a_wait() {
             assert!(elapsed >= limit, "{elapsed:?}");
         }
         signal_hook::low_level::unregister(handler);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a time limit is kept by each of many threads that wait on one channel, also by those
 /// that see an event which another one takes: one event ends one wait.
 #[test]
-fn a_limit_is_kept_by_each_of_many_waiters() {
+fn a_limit_is_kept_by_each_of_many_waiters() -> Result {
     const WAITERS: usize = 6;
     let limit = Duration::from_secs(2);
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
-        let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new());
+        let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new())?;
         let pair = Kept(Some(pair));
         let barrier = Arc::new(Barrier::new(WAITERS + 1));
         let wait = |limit| {
@@ -232,19 +237,20 @@ fn a_limit_is_kept_by_each_of_many_waiters() {
         }
         polled(pair.client.get_cq(), writes);
         none(channel.wait_timeout(SHORT));
-    });
+        Ok(())
+    })
 }
 
 /// Promise, as above, for the race between threads that see the same event: one takes it, and the
 /// others go back to waiting for the rest of their limits.
 #[test]
-fn one_event_ends_one_wait() {
+fn one_event_ends_one_wait() -> Result {
     const WAITERS: usize = 4;
     const EVENTS: usize = 200;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
-        let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new());
+        let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new())?;
         let pair = Kept(Some(pair));
         let (stop, stopped) = Stop::new();
         let (taken, waits) = (
@@ -286,5 +292,6 @@ fn one_event_ends_one_wait() {
             finished("a wait with a limit", waiter);
         }
         assert_eq!(taken.load(Ordering::Relaxed), EVENTS);
-    });
+        Ok(())
+    })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rpma::{ConnEvent, Error, Flags, MrUsage};
 
-use crate::common::{LIMIT, completion, completions, device_test, event, peer, region};
+use crate::common::{LIMIT, Result, completion, completions, device_test, event, peer, region};
 use crate::expected::canonical;
 use crate::pairs::slow;
 use crate::support::{
@@ -63,13 +63,15 @@ pub(crate) fn together(checks: Vec<Check>) {
 const LISTENS: &str = "30";
 
 #[test]
-fn servers_of_many_clients() {
+fn servers_of_many_clients() -> Result {
     // The pairs as they should work.
     let mut checks = slow();
     for name in ["06", "06scch", "06tokio"] {
         checks.extend([
             Check::new(format!("{name}: a bad client"), || outlives_bad_ones(name)),
-            Check::new(format!("{name}: eleven clients"), || serves_ten(name)),
+            Check::new(format!("{name}: eleven clients"), || {
+                serves_ten(name).expect("a peer on the test device")
+            }),
         ]);
     }
     checks.extend([
@@ -87,17 +89,22 @@ fn servers_of_many_clients() {
         ));
     }
     let checks = checks.into_iter().map(Check::in_its_turn).collect();
-    device_test(|| together(checks));
+    device_test(|| {
+        together(checks);
+        Ok(())
+    })
 }
 
 /// A server that is stopped before it accepts. Its kernel asks the client's to wait, again and
 /// again.
 fn gives_up_on_a_server_that_stands_still(name: &str) {
     let (server, port) = server(name, &[]);
-    server.standing_still(|| {
-        let ended = client(name, port, &[]).finish().failure(FAILURE, name);
-        assert!(ended.says("not answer"), "{name}: {ended:?}");
-    });
+    server
+        .standing_still(|| {
+            let ended = client(name, port, &[]).finish().failure(FAILURE, name);
+            assert!(ended.says("not answer"), "{name}: {ended:?}");
+        })
+        .expect("stops");
     server.kill();
 }
 
@@ -106,7 +113,7 @@ fn gives_up_on_a_server_that_stands_still(name: &str) {
 fn outlives_bad_ones(name: &str) {
     let (mut server, port) = server(name, &[LISTENS]);
     // One that describes no memory, and one that is gone at once.
-    let peer = peer();
+    let peer = peer().expect("a peer on the test device");
     let silent = connect(&peer, port);
     drop(connect(&peer, port));
     let good = client(name, port, &["8"]).finish().success(name);
@@ -120,12 +127,12 @@ fn outlives_bad_ones(name: &str) {
 
 /// 06: a client that comes when ten are there is rejected, and neither that nor where in its memory
 /// a client keeps its name disturbs the others. A slot is free again when its client has answered.
-fn serves_ten(name: &str) {
+fn serves_ten(name: &str) -> Result {
     const SLOT: usize = 32;
     let (mut server, port) = server(name, &[LISTENS]);
     assert_eq!(server.line(), "Today I have got in touch with:");
-    let peer = peer();
-    let names = region(&peer, 16 * SLOT, MrUsage::READ_SRC);
+    let peer = peer()?;
+    let names = region(&peer, 16 * SLOT, MrUsage::READ_SRC)?;
     names.write_at(0, b"nobody").expect("inside");
     let dial = |number: usize| {
         let at = number * SLOT;
@@ -139,7 +146,7 @@ fn serves_ten(name: &str) {
     let mut clients = Vec::new();
     for number in 1..=10 {
         let conn = dial(number);
-        assert_eq!(event(&conn), ConnEvent::Established);
+        assert_eq!(event(&conn)?, ConnEvent::Established);
         clients.push(conn);
     }
     let mut lines = [(); 10].map(|()| server.line());
@@ -149,10 +156,10 @@ fn serves_ten(name: &str) {
     assert_eq!(lines[..], expected);
 
     let rejected = |event| matches!(event, ConnEvent::Rejected { .. });
-    assert!(rejected(event(&dial(11))), "no room for another one");
+    assert!(rejected(event(&dial(11))?), "no room for another one");
 
     for (number, conn) in clients.into_iter().enumerate() {
-        assert_eq!(event(&conn), ConnEvent::Closed);
+        assert_eq!(event(&conn)?, ConnEvent::Closed);
         // An answer, or an end: the server sees the same.
         if number % 2 == 0 {
             conn.disconnect().expect("answers");
@@ -162,14 +169,14 @@ fn serves_ten(name: &str) {
     let since = Instant::now();
     let last = loop {
         let conn = dial(12);
-        match event(&conn) {
+        match event(&conn)? {
             ConnEvent::Established => break conn,
             other => assert!(rejected(other), "it is rejected meanwhile"),
         }
         assert!(since.elapsed() < LIMIT, "{name}: no slot is ever free");
     };
     assert_eq!(server.line(), "- client 12");
-    assert_eq!(event(&last), ConnEvent::Closed);
+    assert_eq!(event(&last)?, ConnEvent::Closed);
     last.disconnect().expect("answers");
 
     let ended = server.finish().success(name);
@@ -177,6 +184,7 @@ fn serves_ten(name: &str) {
     for text in ["No free slot: a client is rejected.", "Server timed out."] {
         assert!(ended.says(text), "{name}: {ended:?}");
     }
+    Ok(())
 }
 
 /// 13: a client that comes when ten are there is rejected. However many come, the ten are served
@@ -184,8 +192,9 @@ fn serves_ten(name: &str) {
 /// the end.
 fn serves_ten_with_messages() {
     let (mut server, port) = server("13", &[LISTENS]);
-    let peer = peer();
-    let [src, dst] = [MrUsage::SEND, MrUsage::RECV].map(|usage| region(&peer, 80, usage));
+    let peer = peer().expect("a peer on the test device");
+    let [src, dst] =
+        [MrUsage::SEND, MrUsage::RECV].map(|usage| region(&peer, 80, usage).expect("registers"));
     let mut clients = Vec::new();
     for at in (0..80).step_by(8) {
         let conn = connect(&peer, port);
@@ -228,7 +237,7 @@ fn serves_ten_with_messages() {
     }
     for client in &clients {
         let (at, conn) = client;
-        for wc in completions(conn, 2) {
+        for wc in completions(conn, 2).expect("polling works") {
             wc.result().expect("sent, or received");
         }
         let answer = dst.load_u64(*at).expect("inside");
@@ -237,11 +246,14 @@ fn serves_ten_with_messages() {
         let after = format!(" from the connection [qp#{at}]");
         expected.extend(around("[server] v", &lines, &after));
         send(client, u64::MAX);
-        completion(conn).result().expect("the last message");
+        completion(conn)
+            .expect("polling works")
+            .result()
+            .expect("the last message");
     }
     // The last one first.
     for (_, conn) in clients.iter().rev() {
-        assert_eq!(event(conn), ConnEvent::Closed);
+        assert_eq!(event(conn).expect("an event in time"), ConnEvent::Closed);
         conn.disconnect().expect("answers");
     }
     let ended = server.finish().success("13");
@@ -292,7 +304,7 @@ fn fails_when_a_client_is_killed() {
 /// 13: the client is gone while the server listens.
 fn fails_without_a_message() {
     let (server, port) = server("13", &[LISTENS]);
-    drop(connect(&peer(), port));
+    drop(connect(&peer().expect("a peer on the test device"), port));
     let ended = fails_at_once(server, "13");
     let answer = ended.stdout.iter().find(|line| line.contains("value"));
     assert_eq!(answer, None, "{ended:?}");

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::program::free_port;
-use crate::common::{addr, device_test};
+use crate::common::{Result, addr, device_test};
 use crate::expected::{Contents, Values};
 use crate::pairs::{Conditions, SLOW, check};
 use crate::runs::{self, EXAMPLES, Example};
@@ -61,7 +61,7 @@ fn memcheck(example: &Example) {
 }
 
 /// One side after the other, where the server would not wait for so slow a client.
-fn memcheck_slow(example: &Example) {
+fn memcheck_slow(example: &Example) -> Result {
     let conditions = Conditions {
         limit: LIMIT,
         wait: 120,
@@ -79,7 +79,7 @@ fn memcheck_slow(example: &Example) {
     };
     if example.timeout.is_none() {
         clients.run(example);
-        return;
+        return Ok(());
     }
     // Other clients keep the server waiting meanwhile.
     let values = Values {
@@ -92,29 +92,37 @@ fn memcheck_slow(example: &Example) {
     let port = free_port(&addr());
     let server = conditions.server(example.name, port, &[]);
     let mut slow = clients.client(example.name, port, &args);
-    while slow.runs() {
+    while slow.runs()? {
         let quick = conditions.client(example.name, port, &args);
         check(example.name, quick.finish(), client, Contents::EMPTY);
         thread::sleep(Duration::from_secs(2));
     }
     check(example.name, slow.finish(), client, Contents::EMPTY);
     server.kill();
+    Ok(())
 }
 
 /// Messages, and two completion queues on one channel.
 #[test]
-fn no_memory_errors_in_one_pair() {
-    device_test(|| memcheck(example("12scch")));
+fn no_memory_errors_in_one_pair() -> Result {
+    device_test(|| {
+        memcheck(example("12scch"));
+        Ok(())
+    })
 }
 
 #[test]
 #[ignore = "long: 10 minutes"]
-fn no_memory_errors_in_any_pair() {
+fn no_memory_errors_in_any_pair() -> Result {
     for example in EXAMPLES {
-        device_test(|| match SLOW.contains(&example.name) {
-            true => memcheck_slow(example),
-            false => memcheck(example),
-        });
+        device_test(|| {
+            match SLOW.contains(&example.name) {
+                true => memcheck_slow(example)?,
+                false => memcheck(example),
+            }
+            Ok(())
+        })?;
         println!("{}: no error and no leak", example.name);
     }
+    Ok(())
 }

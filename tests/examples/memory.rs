@@ -5,7 +5,7 @@ use std::fs;
 use rpma::pmem::PmemMap;
 
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{addr, devdax, device_test, ext4, fsdax};
+use crate::common::{Result, addr, devdax, device_test, ext4, fsdax};
 use crate::pairs::forget;
 use crate::runs::EXAMPLES;
 use crate::support::{FAILURE, client, ends, full, run};
@@ -41,7 +41,7 @@ fn memory_that_is_not_persistent_is_an_error() {
 
 /// Soft-RoCE cannot register a file on a DAX file system, which is persistent memory otherwise.
 #[test]
-fn memory_that_the_device_cannot_reach_is_an_error() {
+fn memory_that_the_device_cannot_reach_is_an_error() -> Result {
     device_test(|| {
         let dir = tempfile::tempdir_in(fsdax()).expect("a directory");
         let path = dir.path().join("file");
@@ -54,12 +54,13 @@ fn memory_that_the_device_cannot_reach_is_an_error() {
             assert!(ended.says(reason), "{what}: {ended:?}");
             assert_eq!(ended.stdout, [""; 0], "{what}: {ended:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// 03: the 16 bits for the place of the greeting wrap in the originals.
 #[test]
-fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() {
+fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() -> Result {
     device_test(|| {
         let dax = devdax();
         // The signature and the number of the language are before the greeting.
@@ -78,12 +79,13 @@ fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() {
         let next = client.stdout[0].strip_prefix("Next value: ");
         let new = format!("New value: {}", next.expect("a greeting"));
         assert_eq!(server.success("the server").stdout, [new]);
-    });
+        Ok(())
+    })
 }
 
 /// The originals initialise another place when the offset is not 0, and then find no greeting.
 #[test]
-fn a_pmem_offset_initialises_the_right_place() {
+fn a_pmem_offset_initialises_the_right_place() -> Result {
     device_test(|| {
         const OFFSET: usize = 8192;
         forget();
@@ -103,7 +105,8 @@ fn a_pmem_offset_initialises_the_right_place() {
         put(17, &1_u32.to_le_bytes());
         put(21, "¡Hola Mundo!".as_bytes());
         assert!(memory() == expected, "nothing else has changed");
-    });
+        Ok(())
+    })
 }
 
 /// The contents of the part of the persistent memory that the examples use.
@@ -116,7 +119,7 @@ fn memory() -> Vec<u8> {
 
 /// 07: the originals write beyond the end of the log.
 #[test]
-fn a_word_that_does_not_fit_the_log_is_refused() {
+fn a_word_that_does_not_fit_the_log_is_refused() -> Result {
     device_test(|| {
         forget();
         let dax = devdax();
@@ -146,5 +149,6 @@ fn a_word_that_does_not_fit_the_log_is_refused() {
                 .says("Log size exhausted.")
         );
         assert_eq!(server.success("the server").stdout, [&*long, &*fitting]);
-    });
+        Ok(())
+    })
 }

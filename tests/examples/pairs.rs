@@ -8,7 +8,7 @@ use std::time::Duration;
 use rpma::pmem::PmemMap;
 
 use crate::common::program::{Ended, Program, executable, free_port};
-use crate::common::{LIMIT, addr, addr6, devdax, device_test};
+use crate::common::{LIMIT, Result, addr, addr6, devdax, device_test};
 use crate::expected::{Contents, Values, canonical};
 use crate::many::{Check, together};
 use crate::runs::{self, EXAMPLES, Example, LOG};
@@ -184,8 +184,8 @@ macro_rules! pairs {
             $(
                 #[test]
                 $(#[$ignore])*
-                fn $test() {
-                    super::$run($name);
+                fn $test() -> crate::common::Result {
+                    super::$run($name)
                 }
             )*
             pub(super) const TESTED: &[(&str, &str)] = &[$((stringify!($test), $name)),*];
@@ -193,8 +193,11 @@ macro_rules! pairs {
     };
 }
 
-fn on_dram(name: &str) {
-    device_test(|| Conditions::dram(addr()).run(example(name)));
+fn on_dram(name: &str) -> Result {
+    device_test(|| {
+        Conditions::dram(addr()).run(example(name));
+        Ok(())
+    })
 }
 
 pairs! {
@@ -226,13 +229,14 @@ pairs! {
 }
 
 /// The second time on persistent memory, both sides find the data of the first time.
-fn on_pmem(name: &str) {
+fn on_pmem(name: &str) -> Result {
     device_test(|| {
         let mut conditions = Conditions::pmem(addr());
         for _ in 0..TIMES_ON_PMEM {
             conditions.run(example(name));
         }
-    });
+        Ok(())
+    })
 }
 
 pairs! {
@@ -247,12 +251,16 @@ pairs! {
 
 /// Those that support one memory only. (The address is independent of the memory.)
 #[test]
-fn pairs_work_over_ipv6() {
+fn pairs_work_over_ipv6() -> Result {
     for example in EXAMPLES.iter().filter(|example| example.pmem.is_none()) {
         if !SLOW.contains(&example.name) {
-            device_test(|| Conditions::dram(addr6()).run(example));
+            device_test(|| {
+                Conditions::dram(addr6()).run(example);
+                Ok(())
+            })?;
         }
     }
+    Ok(())
 }
 
 /// The servers of these wait for something that does not happen.
@@ -364,7 +372,7 @@ fn every_example_is_known_and_tested() {
 
 #[test]
 #[ignore = "long: 20 minutes"]
-fn ten_times_with_each_memory_and_address() {
+fn ten_times_with_each_memory_and_address() -> Result {
     for time in 1..=10 {
         for example in EXAMPLES
             .iter()
@@ -379,11 +387,16 @@ fn ten_times_with_each_memory_and_address() {
                             conditions.run(example);
                         }
                     }
-                });
+                    Ok(())
+                })?;
             }
             println!("{}: {time} of 10", example.name);
         }
-        device_test(|| together(slow()));
+        device_test(|| {
+            together(slow());
+            Ok(())
+        })?;
         println!("{SLOW:?}: {time} of 10");
     }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Flags, Mr, MrUsage, Peer};
 
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{addr, completion, event, request};
+use crate::common::{Result, addr, completion, event, request};
 use crate::runs;
 
 /// The status of a program that has failed, and of one with arguments that cannot be used.
@@ -52,16 +52,19 @@ pub(crate) fn dial(peer: &Peer, port: u16, private_data: &[u8]) -> Conn {
 /// Such a client, once it is connected. It has sent no message.
 pub(crate) fn connect(peer: &Peer, port: u16) -> Conn {
     let conn = dial(peer, port, &[]);
-    assert_eq!(event(&conn), ConnEvent::Established);
+    assert_eq!(
+        event(&conn).expect("an event in time"),
+        ConnEvent::Established
+    );
     conn
 }
 
 /// The connection of a server that this test plays. It has no receive.
-pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Conn {
-    let req = request(ep, &ConnCfg::new());
+pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Result<Conn> {
+    let req = request(ep, &ConnCfg::new())?;
     let conn = req.connect(private_data).expect("accepts");
-    assert_eq!(event(&conn), ConnEvent::Established);
-    conn
+    assert_eq!(event(&conn)?, ConnEvent::Established);
+    Ok(conn)
 }
 
 /// The private data that describe memory.
@@ -76,22 +79,23 @@ pub(crate) fn describe(offset: u16, mr: &[u8; 21], pcfg: Option<u8>) -> Vec<u8> 
 
 /// Sends a message, and waits until it is where the other side receives it. For a receive it waits
 /// as long as it has to: the device sends it again and again.
-pub(crate) fn send(conn: &Conn, peer: &Peer, message: &[u8]) {
+pub(crate) fn send(conn: &Conn, peer: &Peer, message: &[u8]) -> Result {
     let src = Mr::reg(peer, message.to_vec(), MrUsage::SEND).expect("registers");
     let all = src.slice(..).expect("inside");
     conn.send(all, Flags::COMPLETION_ALWAYS, 0).expect("posts");
-    completion(conn).result().expect("sent");
+    completion(conn)?.result().expect("sent");
+    Ok(())
 }
 
 /// Posts a receive, and waits for its message.
-pub(crate) fn receive(conn: &Conn, peer: &Peer) -> Vec<u8> {
+pub(crate) fn receive(conn: &Conn, peer: &Peer) -> Result<Vec<u8>> {
     let dst = Mr::reg(peer, vec![0; 512], MrUsage::RECV).expect("registers");
     conn.recv(dst.slice(..).expect("inside"), 0).expect("posts");
-    let wc = completion(conn);
+    let wc = completion(conn)?;
     let len = wc.result().expect("a message").byte_len();
     let mut message = vec![0; len.expect("its length") as usize];
     dst.read_at(0, &mut message).expect("inside");
-    message
+    Ok(message)
 }
 
 /// The bytes of a counter.

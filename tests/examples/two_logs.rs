@@ -3,7 +3,7 @@
 use rpma::{Conn, Ep, Mr, MrUsage, Peer};
 
 use crate::common::program::Program;
-use crate::common::{addr, contents, device_test, listen, peer, region};
+use crate::common::{Result, addr, contents, device_test, listen, peer, region};
 use crate::support::{accept, describe, fails_at_once, full};
 
 /// The size of a log, the place of its number of used bytes, and that number of an empty one.
@@ -18,19 +18,19 @@ struct Log {
 }
 
 impl Log {
-    fn new(peer: &Peer, used: u8) -> Self {
+    fn new(peer: &Peer, used: u8) -> Result<Self> {
         let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let memory = region(peer, LOG, usage);
+        let memory = region(peer, LOG, usage)?;
         memory.write_at(USED, &[used]).expect("inside");
-        Self {
-            ep: listen(peer),
+        Ok(Self {
+            ep: listen(peer)?,
             memory,
-        }
+        })
     }
 
     fn accept(&self) -> Conn {
         let mr = self.memory.get_descriptor();
-        accept(&self.ep, &describe(USED as u16, &mr, None))
+        accept(&self.ep, &describe(USED as u16, &mr, None)).expect("a request")
     }
 
     fn port(&self) -> String {
@@ -41,7 +41,7 @@ impl Log {
     fn is_unchanged(&self, used: u8) -> bool {
         let mut bytes = vec![0; LOG];
         bytes[USED] = used;
-        contents(&self.memory) == bytes
+        contents(&self.memory).expect("all of it is inside") == bytes
     }
 }
 
@@ -55,10 +55,10 @@ fn client([one, other]: [&Log; 2]) -> Program {
 /// Promise: logs that are not the same get no word. The error has both addresses, and how much of
 /// each log is used.
 #[test]
-fn logs_that_differ_get_no_word() {
+fn logs_that_differ_get_no_word() -> Result {
     device_test(|| {
-        let peer = peer();
-        let logs = [Log::new(&peer, EMPTY), Log::new(&peer, EMPTY + 5)];
+        let peer = peer()?;
+        let logs = [Log::new(&peer, EMPTY)?, Log::new(&peer, EMPTY + 5)?];
         let client = client(logs.each_ref());
         let _conns = logs.each_ref().map(Log::accept);
         let ended = fails_at_once(client, "the client");
@@ -72,18 +72,19 @@ fn logs_that_differ_get_no_word() {
             assert!(ended.says(&format!("{host}:{port}")), "{ended:?}");
         }
         assert!(logs[0].is_unchanged(EMPTY) && logs[1].is_unchanged(EMPTY + 5));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a server that dies while the client has a connection to it ends the client, with the
 /// server's address and the reason. No log has half of a word, and the other log has no word that
 /// the dead one lacks: no word is written to one before both are there.
 #[test]
-fn a_server_that_dies_ends_the_client() {
+fn a_server_that_dies_ends_the_client() -> Result {
     for dead in [0, 1] {
         device_test(|| {
-            let peer = peer();
-            let logs = [Log::new(&peer, EMPTY), Log::new(&peer, EMPTY)];
+            let peer = peer()?;
+            let logs = [Log::new(&peer, EMPTY)?, Log::new(&peer, EMPTY)?];
             let client = client(logs.each_ref());
             // The client waits for both before it reads.
             drop(logs[dead].accept());
@@ -93,6 +94,8 @@ fn a_server_that_dies_ends_the_client() {
             assert!(ended.says(&server), "{ended:?}");
             assert!(!ended.says("is in both logs"), "{ended:?}");
             assert!(logs.iter().all(|log| log.is_unchanged(EMPTY)));
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }

@@ -6,7 +6,9 @@ use std::ops::Range;
 use rpma::{CloseError, ComplChannel, Conn, ConnCfg, ConnEvent, MrSlice, MrUsage, Srq, SrqCfg, Wc};
 use rustix::io::Errno;
 
-use crate::common::{LIMIT, Pair, completion, contents, leaving, opcode_of, peer, region, remote};
+use crate::common::{
+    LIMIT, Pair, Result, completion, contents, leaving, opcode_of, peer, region, remote,
+};
 use crate::freeing::Errors;
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
@@ -29,11 +31,11 @@ fn cuts_off(
     cfg: &ConnCfg,
     calls: &[(u32, &'static str)],
     check: impl Fn(Result<Vec<Wc>, CloseError>),
-) {
+) -> Result {
     leaving(left, || {
-        let peer = peer();
-        let target = region(&peer, 8, MrUsage::WRITE_DST);
-        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
         source.write_at(0, &BYTES).expect("inside");
         let writes = |client: &Conn| {
             let to = remote(&target).slice(..).expect("all");
@@ -42,7 +44,7 @@ fn cuts_off(
         let mut client = ConnCfg::new();
         client.set_retry_count(2).expect("possible");
         client.set_ack_timeout(Some(14)).expect("possible");
-        let [pair, other] = [(); 2].map(|()| Pair::with(&peer, &client, cfg));
+        let [pair, other] = [(); 2].map(|()| Pair::with(&peer, &client, cfg).expect("established"));
         if cfg.get_srq().is_none() {
             for number in RECEIVES {
                 pair.server.recv(MrSlice::EMPTY, number).expect("posted");
@@ -60,15 +62,16 @@ fn cuts_off(
         failing.iter().for_each(Failing::happened);
         // The client may have heard of it.
         if writes(&pair.client).is_ok() {
-            completion(&pair.client)
+            completion(&pair.client)?
                 .result()
                 .expect_err("it is cut off");
         }
-        assert_ne!(contents(&target), BYTES, "{calls:?}");
+        assert_ne!(contents(&target)?, BYTES, "{calls:?}");
         writes(&other.client).expect("posted");
-        opcode_of(&completion(&other.client), 1);
-        assert_eq!(contents(&target), BYTES);
-    });
+        opcode_of(&completion(&other.client)?, 1)?;
+        assert_eq!(contents(&target)?, BYTES);
+        Ok(())
+    })
 }
 
 /// All that was in the queues is there, each queue's in order.
@@ -87,7 +90,7 @@ fn all(wcs: &[Wc]) {
 /// Promise: it is an error if the queue pair cannot be destroyed, with the remedy and all
 /// completions.
 #[test]
-fn a_queue_pair_that_cannot_be_destroyed() {
+fn a_queue_pair_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         let left = [("qp", 1), ("cq", 2), ("pd", 1)];
@@ -98,19 +101,19 @@ fn a_queue_pair_that_cannot_be_destroyed() {
             let text = error.to_string();
             assert!(text.starts_with("ibv_destroy_qp failed: "), "{text}");
             assert!(text.ends_with("(Mr::dereg)"), "{text}");
-        });
-    });
+        })
+    })
 }
 
 /// Promise: any other object that cannot be freed is logged, and no error. All completions are
 /// returned.
 #[test]
-fn other_objects_that_cannot_be_destroyed() {
+fn other_objects_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         // librdmacm has a domain of its own on a device while there is an id, and so for ever
         // after this.
-        let _id = peer();
+        let _id = peer()?;
         for (call, left) in [
             ("rdma_destroy_id", &[][..]),
             ("ibv_destroy_cq", &[("cq", 1)]),
@@ -122,44 +125,46 @@ fn other_objects_that_cannot_be_destroyed() {
                     let lines = Errors::take();
                     let told = format!("{call} failed: ");
                     assert!(lines.iter().any(|line| line.contains(&told)), "{lines:?}");
-                });
+                })?;
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a call that fails before the queue pair is destroyed costs completions at most: those
 /// that the failed poll would have returned, and those that the device has not flushed.
 #[test]
-fn a_call_before_that_fails() {
+fn a_call_before_that_fails() -> Result {
     with_failures(|| {
         Errors::keep();
         let cfg = settings(ComplChannel::PerCq);
         // One call moves the queue pair, and so does the other.
         cuts_off(&[], &cfg, &[(1, "ibv_modify_qp")], |result| {
             all(&result.expect("cut off"))
-        });
+        })?;
         cuts_off(&[], &cfg, &[(1, "rdma_disconnect")], |result| {
             all(&result.expect("cut off"))
-        });
+        })?;
         // The markers, without which it waits for a second.
         cuts_off(&[], &cfg, &[(1, "ibv_post_send")], |result| {
             all(&result.expect("cut off"))
-        });
+        })?;
         cuts_off(&[], &cfg, &[(1, "ibv_post_recv")], |result| {
             all(&result.expect("cut off"))
-        });
+        })?;
         for nth in 1..=2 {
             cuts_off(&[], &cfg, &[(nth, "ibv_poll_cq")], |result| {
                 assert!(result.expect("cut off").len() <= 8);
-            });
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a queue pair that does not enter the error state is still destroyed.
 #[test]
-fn a_queue_pair_that_does_not_enter_the_error_state() {
+fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
     with_failures(|| {
         Errors::keep();
         let cfg = settings(ComplChannel::PerCq);
@@ -170,22 +175,22 @@ fn a_queue_pair_that_does_not_enter_the_error_state() {
                 .iter()
                 .all(|wc| wc.result().is_ok() && WRITES.contains(&wc.wr_id()));
             assert!(done, "nothing is flushed: {wcs:?}");
-        });
-    });
+        })
+    })
 }
 
 /// Promise, as above, with a shared receive queue. It waits for the last receive. The queue keeps
 /// its receives, and serves its other connections.
 #[test]
-fn a_shared_receive_queue() {
+fn a_shared_receive_queue() -> Result {
     with_failures(|| {
         Errors::keep();
         leaving(&[("cq", 1)], || {
-            let peer = peer();
+            let peer = peer()?;
             let srq = Srq::new(&peer, &SrqCfg::new()).expect("a queue");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
-            let other = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let other = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             for number in RECEIVES {
                 srq.recv(MrSlice::EMPTY, number).expect("posted");
             }
@@ -196,22 +201,24 @@ fn a_shared_receive_queue() {
                     &[]
                 };
                 leaving(left, || {
-                    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
                     let failing = Failing::next(call, Errno::IO);
                     let rest = pair.server.cut_off().expect("cut off");
                     assert!(rest.is_empty(), "{rest:?}");
                     failing.happened();
                     let ended = pair.client.next_event_timeout(LIMIT);
                     assert_eq!(ended.expect("it hears of it"), ConnEvent::Closed);
-                });
+                    Ok(())
+                })?;
             }
             for _ in RECEIVES {
                 other
                     .client
                     .send(MrSlice::EMPTY, ALWAYS, 1)
                     .expect("posted");
-                opcode_of(&completion(&other.client), 1);
+                opcode_of(&completion(&other.client)?, 1)?;
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }

@@ -14,7 +14,7 @@ use rpma::{
 use rustix::io::Errno;
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, event, leaving, opcode_of, peer, region, remote,
+    LIMIT, Pair, Result, addr, completion, event, leaving, opcode_of, peer, region, remote,
 };
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
@@ -86,18 +86,21 @@ impl End {
 
 /// Two connections of one peer. One cannot be freed: the other one goes on. `left`: the objects
 /// that stay.
-fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) {
+fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) -> Result {
     for end in End::ALL {
         leaving(left, || {
-            let peer = peer();
-            let [pair, other] = [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()));
+            let peer = peer()?;
+            let [pair, other] =
+                [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()).expect("established"));
             write(&pair.client, 1).expect("posted");
             end.ends(pair.client, call);
-            assert_eq!(event(&pair.server), ConnEvent::Closed, "{end:?}");
+            assert_eq!(event(&pair.server)?, ConnEvent::Closed, "{end:?}");
             write(&other.client, 2).expect("posted");
-            opcode_of(&completion(&other.client), 2);
-        });
+            opcode_of(&completion(&other.client)?, 2)?;
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Settings with two queues, which have a channel each, or one.
@@ -110,26 +113,27 @@ fn two_queues(channel: ComplChannel) -> ConnCfg {
 /// Promise: a call that ends a connection reports that its queue pair could not be destroyed. The
 /// queues of that and its domain stay as well: the device may use them.
 #[test]
-fn a_queue_pair_that_cannot_be_destroyed() {
+fn a_queue_pair_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         let left = [("qp", 1), ("cq", 2), ("pd", 1)];
-        cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq));
-    });
+        cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq))?;
+        Ok(())
+    })
 }
 
 /// Promise: also then the peer is cut off. The queue pair stays, and no data that the peer sends
 /// reaches memory by it.
 #[test]
-fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() {
+fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
     with_failures(|| {
         leaving(&[("qp", 1), ("cq", 2), ("pd", 1)], || {
-            let peer = peer();
-            let target = region(&peer, 8, MrUsage::WRITE_DST);
-            let source = region(&peer, 8, MrUsage::WRITE_SRC);
+            let peer = peer()?;
+            let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
             source.write_at(0, &[7; 8]).expect("inside");
             let cfg = two_queues(ComplChannel::PerCq);
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let failing = Failing::next("ibv_destroy_qp", Errno::IO);
             drop(server);
             failing.happened();
@@ -139,51 +143,55 @@ fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() {
                 .write(to, source.slice(..).expect("all"), ALWAYS, 1)
                 .is_ok()
             {
-                completion(&client).result().expect_err("nobody serves it");
+                completion(&client)?.result().expect_err("nobody serves it");
             }
             let mut bytes = [0; 8];
             target.read_at(0, &mut bytes).expect("inside");
             assert_ne!(bytes, [7; 8], "it was written");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise, as above, for the id. The kernel destroys it with its event channel.
 #[test]
-fn an_id_that_cannot_be_destroyed() {
+fn an_id_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         // librdmacm has a domain of its own on a device while there is an id, and so for ever
         // after this.
-        let _id = peer();
-        cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq));
+        let _id = peer()?;
+        cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq))?;
         leaving(&[], || {
-            let ep = Ep::listen(&peer(), &addr(), 0).expect("listens");
+            let ep = Ep::listen(&peer()?, &addr(), 0).expect("listens");
             Failing::next("rdma_destroy_id", Errno::IO).told(ep.shutdown());
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise, as above, for a completion queue. The other one is freed.
 #[test]
-fn a_completion_queue_that_cannot_be_destroyed() {
+fn a_completion_queue_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
-            cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel));
+            cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel))?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise, as above, for a completion channel, whether a queue has it for itself or not.
 #[test]
-fn a_completion_channel_that_cannot_be_destroyed() {
+fn a_completion_channel_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         Errors::keep();
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
-            cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel));
+            cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel))?;
         }
-    });
+        Ok(())
+    })
 }
 
 fn srq(peer: &Peer) -> Srq {
@@ -192,7 +200,7 @@ fn srq(peer: &Peer) -> Srq {
 
 /// Promise: `Srq::delete` returns the first verb that failed.
 #[test]
-fn a_shared_receive_queue_that_cannot_be_destroyed() {
+fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
     with_failures(|| {
         for (call, left) in [
             ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
@@ -200,38 +208,42 @@ fn a_shared_receive_queue_that_cannot_be_destroyed() {
             ("ibv_destroy_comp_channel", &[]),
         ] {
             leaving(left, || {
-                let peer = peer();
+                let peer = peer()?;
                 let [one, other] = [(); 2].map(|()| srq(&peer));
                 Failing::next(call, Errno::IO).told(one.delete());
                 other.recv(MrSlice::EMPTY, 1).expect("posted");
                 other.delete().expect("everything is freed");
-            });
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `Conn::delete` reports whether everything could be freed: also its shared receive
 /// queue, if it has the last handle of that.
 #[test]
-fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() {
+fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() -> Result {
     with_failures(|| {
         for (call, left) in [
             ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
             ("ibv_destroy_cq", &[("cq", 1)]),
         ] {
             leaving(left, || {
-                let peer = peer();
+                let peer = peer()?;
                 let mut cfg = ConnCfg::new();
                 cfg.set_srq(Some(&srq(&peer)));
-                let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
                 drop(cfg);
                 // The connection's own queue goes first.
                 let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
                 let failing = Failing::nth(nth, call, Errno::IO, How::Refused);
                 failing.told(pair.server.delete());
-            });
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Memory that reports when it is freed.
@@ -261,13 +273,13 @@ impl Drop for Watched {
 /// Promise: memory that cannot be deregistered stays allocated, as the device may still use it:
 /// peers go on writing to it. `Mr::dereg` reports it, and so does the log if the region is dropped.
 #[test]
-fn memory_that_cannot_be_deregistered_stays() {
+fn memory_that_cannot_be_deregistered_stays() -> Result {
     with_failures(|| {
         Errors::keep();
         for drops in [false, true] {
             leaving(&[("mr", 1), ("pd", 1)], || {
-                let peer = peer();
-                let pair = Pair::new(&peer);
+                let peer = peer()?;
+                let pair = Pair::new(&peer)?;
                 let freed = Arc::new(AtomicBool::new(false));
                 let memory = Watched {
                     bytes: vec![0; 64],
@@ -286,21 +298,23 @@ fn memory_that_cannot_be_deregistered_stays() {
                     failing.told(target.dereg().map(drop));
                 }
                 assert!(!freed.load(Ordering::Relaxed), "it is registered");
-                let local = region(&peer, 64, MrUsage::WRITE_SRC);
+                let local = region(&peer, 64, MrUsage::WRITE_SRC)?;
                 let local = local.slice(..).expect("all");
                 pair.client.write(part, local, ALWAYS, 1).expect("posted");
-                opcode_of(&completion(&pair.client), 1);
-            });
+                opcode_of(&completion(&pair.client)?, 1)?;
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Closes a connection with writes of the numbers 0 to 2 and receives of those from 10 to 14, for
 /// which the nth `call` fails. The completions that come back are in order, and all of their
 /// operations were posted.
-fn closes_with(nth: u32, call: &'static str) {
+fn closes_with(nth: u32, call: &'static str) -> Result {
     leaving(&[], || {
-        let Pair { client, server } = Pair::new(&peer());
+        let Pair { client, server } = Pair::new(&peer()?)?;
         for number in 10..15 {
             client.recv(MrSlice::EMPTY, number).expect("posted");
         }
@@ -320,30 +334,33 @@ fn closes_with(nth: u32, call: &'static str) {
         assert!(of(0..3) && of(10..15), "{call}: {error:?}");
         assert!(error.completions.len() <= 8, "{call}: {error:?}");
         failing.told(Err::<(), _>(error));
-        assert_eq!(event(&server), ConnEvent::Closed);
-    });
+        assert_eq!(event(&server)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// Promise: `Conn::close` returns the verb that failed, any of them, and still frees the
 /// connection.
 #[test]
-fn closing_with_a_verb_that_fails() {
+fn closing_with_a_verb_that_fails() -> Result {
     with_failures(|| {
         // The marker after the sends; the move to the error state; both times that the queue is
         // read.
-        closes_with(1, "ibv_post_send");
-        closes_with(1, "ibv_modify_qp");
-        closes_with(1, "ibv_poll_cq");
-        closes_with(2, "ibv_poll_cq");
-    });
+        closes_with(1, "ibv_post_send")?;
+        closes_with(1, "ibv_modify_qp")?;
+        closes_with(1, "ibv_poll_cq")?;
+        closes_with(2, "ibv_poll_cq")?;
+        Ok(())
+    })
 }
 
 /// Promise, as above, if the verb is one that marks the end of the flushed operations: without the
 /// marker, some of these may be lost.
 #[test]
-fn closing_without_a_marker() {
+fn closing_without_a_marker() -> Result {
     with_failures(|| {
-        closes_with(2, "ibv_post_send");
-        closes_with(1, "ibv_post_recv");
-    });
+        closes_with(2, "ibv_post_send")?;
+        closes_with(1, "ibv_post_recv")?;
+        Ok(())
+    })
 }

@@ -7,8 +7,8 @@ use rpma::{
 use rustix::io::Errno;
 
 use crate::common::{
-    LIMIT, Pair, accept, addr, ask, completion, device_test, event, leaving, listen, opcode_of,
-    peer, region, request,
+    LIMIT, Pair, Result, accept, addr, ask, completion, device_test, event, leaving, listen,
+    opcode_of, peer, region, request,
 };
 use crate::support::{Failing, How, with_failures, write};
 
@@ -35,11 +35,11 @@ fn calls(channels: u32) -> Vec<(&'static str, u32)> {
 
 /// Promise: `ConnReq::new` names the verb that could not make a queue, and leaves no object.
 #[test]
-fn a_request_whose_queues_cannot_be_made() {
+fn a_request_whose_queues_cannot_be_made() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
             for (cfg, channels) in two_queues() {
@@ -49,50 +49,53 @@ fn a_request_whose_queues_cannot_be_made() {
                     // live on.
                     leaving(&[], || {
                         failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-                    });
+                        Ok(())
+                    })?;
                 }
-                let pair = Pair::with(&peer, &cfg, &cfg);
+                let pair = Pair::with(&peer, &cfg, &cfg)?;
                 write(&pair.client, 1).expect("posted");
-                opcode_of(&completion(&pair.client), 1);
+                opcode_of(&completion(&pair.client)?, 1)?;
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: an incoming request is rejected if its queues cannot be made, and the endpoint goes on.
 #[test]
-fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
+fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let ask = || ask(&peer, &ep, &ConnCfg::new());
             for (cfg, channels) in two_queues() {
                 for (call, nth) in calls(channels) {
-                    let client = ask();
+                    let client = ask()?;
                     let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
                     failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
-                    match event(&client) {
+                    match event(&client)? {
                         ConnEvent::Rejected { reason, .. } => {
                             assert_eq!(reason, RejectReason::CONSUMER);
                         }
                         other => panic!("{call}: {other:?}"),
                     }
                 }
-                let client = ask();
-                let _server = accept(&ep, &cfg);
-                assert_eq!(event(&client), ConnEvent::Established);
+                let client = ask()?;
+                let _server = accept(&ep, &cfg)?;
+                assert_eq!(event(&client)?, ConnEvent::Established);
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: `Srq::new` and `CompletionChannel::new` name the verb that failed, and leave no object.
 #[test]
-fn a_shared_receive_queue_that_cannot_be_made() {
+fn a_shared_receive_queue_that_cannot_be_made() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let srq = || Srq::new(&peer, &SrqCfg::new());
             for call in [
                 "ibv_create_comp_channel",
@@ -101,37 +104,42 @@ fn a_shared_receive_queue_that_cannot_be_made() {
                 "ibv_create_srq",
             ] {
                 let failing = Failing::next(call, Errno::NOSPC);
-                leaving(&[], || failing.told(srq()));
+                leaving(&[], || {
+                    failing.told(srq());
+                    Ok(())
+                })?;
             }
             srq().expect("the next one is made");
             let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC);
             failing.told(CompletionChannel::new(&peer));
             CompletionChannel::new(&peer).expect("the next one is made");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: an error has a remedy if the cause is known. A channel is a file: each connection has
 /// some, so that a server meets the limit of open files here.
 #[test]
-fn too_many_open_files_have_a_hint() {
+fn too_many_open_files_have_a_hint() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE);
             let text = failing.text(CompletionChannel::new(&peer));
             assert!(text.contains("RLIMIT_NOFILE"), "{text}");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: `Mr::reg` gives the memory back if it cannot be registered. The same for the memory
 /// that belongs to the fallback of flushes, which the first connection asks for.
 #[test]
-fn memory_that_cannot_be_registered() {
+fn memory_that_cannot_be_registered() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
             let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
             let failed = failed.expect_err("it cannot be registered");
@@ -139,17 +147,21 @@ fn memory_that_cannot_be_registered() {
             let text = failed.to_string();
             assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
             failing.told(Err::<(), Error>(failed.into()));
-            region(&peer, 100, MrUsage::SEND);
+            region(&peer, 100, MrUsage::SEND)?;
 
             let mut cfg = ConnCfg::new();
             cfg.set_force_fallback(true);
-            let ep = listen(&peer);
+            let ep = listen(&peer)?;
             let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
             let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
-            leaving(&[], || failing.told(request(&peer)));
+            leaving(&[], || {
+                failing.told(request(&peer));
+                Ok(())
+            })?;
             request(&peer).expect("the next one is made");
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Each call with which a server accepts, and how often it is made.
@@ -166,46 +178,49 @@ const ACCEPTING: [(&str, u32); 4] = [
 /// whether or not the call that fails has had its effect (`rdma_accept` after a queue pair became
 /// ready to send, for example).
 #[test]
-fn a_connection_that_cannot_be_set_up_is_not_accepted() {
+fn a_connection_that_cannot_be_set_up_is_not_accepted() -> Result {
     with_failures(|| {
         device_test(|| {
-            let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = listen(&peer);
+            let (peer, cfg) = (peer()?, ConnCfg::new());
+            let ep = listen(&peer)?;
             // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
             for (call, nth) in ACCEPTING.into_iter().flat_map(each) {
                 for how in [How::Refused, How::Done] {
                     leaving(&[], || {
-                        let client = ask(&peer, &ep, &cfg);
-                        let req = request(&ep, &cfg);
+                        let client = ask(&peer, &ep, &cfg)?;
+                        let req = request(&ep, &cfg)?;
                         let failing = Failing::nth(nth, call, Errno::IO, how);
                         failing.told(req.connect(&[]));
                         // Accepted it may have been, but then it has ended.
-                        while event(&client) == ConnEvent::Established {}
-                    });
+                        while event(&client)? == ConnEvent::Established {}
+                        Ok(())
+                    })?;
                 }
             }
-            drop(Pair::new(&peer));
-        });
-    });
+            drop(Pair::new(&peer)?);
+            Ok(())
+        })
+    })
 }
 
 /// Promise, as above, for the side that asks: `Conn::next_event` reports it.
 #[test]
-fn a_connection_that_cannot_be_set_up_is_not_established() {
+fn a_connection_that_cannot_be_set_up_is_not_established() -> Result {
     with_failures(|| {
         device_test(|| {
-            let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = listen(&peer);
+            let (peer, cfg) = (peer()?, ConnCfg::new());
+            let ep = listen(&peer)?;
             for call in ["ibv_modify_qp", "ibv_query_qp"] {
-                let client = ask(&peer, &ep, &cfg);
-                let _server = accept(&ep, &cfg);
+                let client = ask(&peer, &ep, &cfg)?;
+                let _server = accept(&ep, &cfg)?;
                 Failing::next(call, Errno::IO).told(client.next_event_timeout(LIMIT));
                 let error = write(&client, 1).expect_err("it is not established");
                 assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
             }
-            drop(Pair::new(&peer));
-        });
-    });
+            drop(Pair::new(&peer)?);
+            Ok(())
+        })
+    })
 }

@@ -15,7 +15,7 @@ use crate::support::How;
 /// Runs a test in a process of its own, in which verbs can fail, with the name of the test in the
 /// harness: the process is this program with that test and no other. `test` is the closure that is
 /// its body.
-pub(crate) fn with_failures(test: impl FnOnce()) {
+pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
     if symbol(c"failing_arm").is_some() {
         return test();
     }
@@ -27,7 +27,7 @@ pub(crate) fn with_failures(test: impl FnOnce()) {
         .take_while(|part| !part.starts_with('{'));
     let name = name.collect::<Vec<_>>().join("::");
     let preload = format!("LD_PRELOAD={}", c_preload("tests/failing/failing"));
-    let program = env::current_exe().expect("the path of this test");
+    let program = env::current_exe()?;
     let program = program.to_str().expect("text");
     let words = [
         "env",
@@ -38,7 +38,7 @@ pub(crate) fn with_failures(test: impl FnOnce()) {
         "--nocapture",
         "--test-threads=1",
     ];
-    let ended = Program::start(&words, LIMIT).finish();
+    let ended = Program::start(&words, LIMIT)?.finish();
     let one = |line: &String| line.starts_with("test result: ok. 1 passed");
     // Its output is of use only if it fails.
     assert!(
@@ -48,6 +48,7 @@ pub(crate) fn with_failures(test: impl FnOnce()) {
         ended.stderr.join("\n"),
         ended.status
     );
+    Ok(())
 }
 
 /// A call that is armed.

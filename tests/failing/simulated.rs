@@ -9,8 +9,8 @@ use crate::common::{on_fabric, with_fabric};
 use crate::support::How;
 
 /// Runs a test on a fabric with calls that can fail.
-pub(crate) fn with_failures(test: impl FnOnce()) {
-    on_fabric(test);
+pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
+    on_fabric(test)
 }
 
 /// A call that is armed.

@@ -9,7 +9,7 @@ use std::io;
 use rpma::{Conn, Error, Failure, Flags, MrSlice, Posted, RemoteSlice, Wc, WcStatus};
 use rustix::io::Errno;
 
-use crate::common::{LIMIT, completions};
+use crate::common::{LIMIT, Result, completions};
 
 #[cfg(not(feature = "sim"))]
 use crate::preloaded as verbs;
@@ -112,7 +112,7 @@ pub(crate) fn ends_with(
     conn: Conn,
     closes: bool,
     (sends, receives): (usize, usize),
-) -> Vec<Wc> {
+) -> Result<Vec<Wc>> {
     let failed = Failure::Post {
         call,
         errno: errno.raw_os_error(),
@@ -126,7 +126,7 @@ pub(crate) fn ends_with(
             error.completions
         }
         false => {
-            let rest = completions(&conn, sends + receives);
+            let rest = completions(&conn, sends + receives)?;
             assert_eq!(conn.failure(), Some(failed), "still the first");
             rest
         }
@@ -147,7 +147,7 @@ pub(crate) fn ends_with(
             "executed after a flushed one"
         );
     }
-    rest
+    Ok(rest)
 }
 
 /// So many receives that were flushed, with the numbers from 10 on.

@@ -8,8 +8,8 @@ use rpma::{
 use rustix::io::Errno;
 
 use crate::common::{
-    Pair, assert_empty, completions, device_test, event, next_completion, opcode_of, peer, region,
-    remote,
+    Pair, Result, assert_empty, completions, device_test, event, next_completion, opcode_of, peer,
+    region, remote,
 };
 use crate::support::{ALWAYS, Failing, How, ends_with, with_failures, write};
 
@@ -22,14 +22,15 @@ fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Batch<'a, N>
     batch
 }
 
-fn numbers(conn: &Conn, count: usize) -> Vec<u64> {
-    let wcs = completions(conn, count);
-    wcs.iter()
-        .map(|wc| {
-            opcode_of(wc, wc.wr_id());
-            wc.wr_id()
+fn numbers(conn: &Conn, count: usize) -> Result<Vec<u64>> {
+    let wcs = completions(conn, count)?;
+    Ok(wcs
+        .iter()
+        .map(|wc| -> Result<_> {
+            opcode_of(wc, wc.wr_id())?;
+            Ok(wc.wr_id())
         })
-        .collect()
+        .collect::<Result<_, _>>()?)
 }
 
 fn ended(conn: &Conn) {
@@ -40,29 +41,30 @@ fn ended(conn: &Conn) {
 /// Promise: a device without room for the first one is `QueueFull`; no operation is sent, and the
 /// batch can be posted again.
 #[test]
-fn a_device_without_room_takes_nothing_of_a_batch() {
+fn a_device_without_room_takes_nothing_of_a_batch() -> Result {
     with_failures(|| {
         device_test(|| {
-            let pair = Pair::new(&peer());
+            let pair = Pair::new(&peer()?)?;
             let mut batch = writes(&pair.client, [1, 2, 3]);
             let failing = Failing::next("ibv_post_send", Errno::NOMEM);
             let full = batch.post();
             assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
             failing.happened();
-            assert_empty(pair.client.get_cq());
+            assert_empty(pair.client.get_cq())?;
             batch.post().expect("posted");
-            assert_eq!(numbers(&pair.client, 3), [1, 2, 3]);
+            assert_eq!(numbers(&pair.client, 3)?, [1, 2, 3]);
             write(&pair.client, 4).expect("the connection goes on");
-            assert_eq!(numbers(&pair.client, 1), [4]);
-        });
-    });
+            assert_eq!(numbers(&pair.client, 1)?, [4]);
+            Ok(())
+        })
+    })
 }
 
 /// Promise: the operations that a device has taken of a batch complete, each with its own number.
 /// The error reports that there may be such, and the connection takes no more. Without room, too:
 /// it was not the queue as a whole.
 #[test]
-fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
+fn a_batch_that_is_refused_in_the_middle_ends_the_connection() -> Result {
     with_failures(|| {
         device_test(|| {
             for (errno, how, taken) in [
@@ -73,7 +75,7 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
                 (Errno::INVAL, How::Refused, 0),
                 (Errno::IO, How::Done, 3),
             ] {
-                let Pair { client, server } = Pair::new(&peer());
+                let Pair { client, server } = Pair::new(&peer()?)?;
                 write(&client, 0).expect("posted");
                 let mut batch = writes(&client, [1, 2, 3]);
                 let failing = Failing::nth(1, "ibv_post_send", errno, how);
@@ -85,22 +87,23 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
                     "{text}"
                 );
                 ended(&client);
-                ends_with("ibv_post_send", errno, client, middle, (1 + taken, 0));
-                assert_eq!(event(&server), ConnEvent::Closed);
+                ends_with("ibv_post_send", errno, client, middle, (1 + taken, 0))?;
+                assert_eq!(event(&server)?, ConnEvent::Closed);
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise, as above, where a gather and a native flush take two doorbells; and where all go by
 /// one stream.
 #[test]
-fn a_batch_of_two_doorbells_of_which_the_second_fails() {
+fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let usage = MrUsage::WRITE_DST | MrUsage::WRITE_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let memory = region(&peer, 64, usage | MrUsage::READ_SRC);
+            let memory = region(&peer, 64, usage | MrUsage::READ_SRC)?;
             let far = remote(&memory).slice(0..16).expect("inside");
             let parts = [0, 16].map(|at| memory.slice(at..at + 8).expect("inside"));
             let mut cfg = ConnCfg::new();
@@ -109,9 +112,9 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() {
                 (Errno::NOMEM, How::Refused, 1),
                 (Errno::NOMEM, How::Done, 2),
             ] {
-                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
                 if !client.has_native_flush() {
-                    return;
+                    return Ok(());
                 }
                 let mut batch = client.batch::<4>();
                 batch.write_gather(far, &parts, ALWAYS, 0).expect("added");
@@ -121,11 +124,11 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() {
                 let text = failing.text(batch.post());
                 assert!(text.contains("some of the requests"), "{text}");
                 ended(&client);
-                ends_with("ibv_wr_complete", errno, client, true, (taken, 0));
-                assert_eq!(event(&server), ConnEvent::Closed);
+                ends_with("ibv_wr_complete", errno, client, true, (taken, 0))?;
+                assert_eq!(event(&server)?, ConnEvent::Closed);
 
                 // One stream: no request, or all of it.
-                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
                 let mut batch = client.batch::<4>();
                 for number in 0..3 {
                     let flush = batch.flush(far, FlushType::Visibility, ALWAYS, number);
@@ -135,18 +138,19 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() {
                 failing.told(batch.post());
                 ended(&client);
                 let taken = if how.happens() { 3 } else { 0 };
-                ends_with("ibv_wr_complete", errno, client, false, (taken, 0));
-                assert_eq!(event(&server), ConnEvent::Closed);
+                ends_with("ibv_wr_complete", errno, client, false, (taken, 0))?;
+                assert_eq!(event(&server)?, ConnEvent::Closed);
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise: a device has all of many receives, or no receive if the first has no room. If it
 /// refuses a later one the error names that, and the connection ends: the receives before it
 /// complete as flushed, with their own numbers.
 #[test]
-fn many_receives_that_are_refused_in_the_middle() {
+fn many_receives_that_are_refused_in_the_middle() -> Result {
     with_failures(|| {
         device_test(|| {
             for (nth, how, text, taken) in [
@@ -158,7 +162,7 @@ fn many_receives_that_are_refused_in_the_middle() {
                 let (mut client, mut server) = (ConnCfg::new(), ConnCfg::new());
                 client.set_sq_size(1);
                 server.set_rq_size(40);
-                let Pair { client, server } = Pair::with(&peer(), &client, &server);
+                let Pair { client, server } = Pair::with(&peer()?, &client, &server)?;
                 let many = |first, count| -> Vec<_> {
                     (first..first + count)
                         .map(|n| (MrSlice::EMPTY, n))
@@ -175,26 +179,27 @@ fn many_receives_that_are_refused_in_the_middle() {
                 let said = failing.text(posted);
                 assert!(said.contains(text), "{said}");
                 ended(&server);
-                ends_with("ibv_post_recv", Errno::NOMEM, server, false, (0, taken));
-                assert_eq!(event(&client), ConnEvent::Closed);
+                ends_with("ibv_post_recv", Errno::NOMEM, server, false, (0, taken))?;
+                assert_eq!(event(&client)?, ConnEvent::Closed);
             }
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// Promise, as above, for a shared queue: the slots of those that it does not have do not come
 /// back.
 #[test]
-fn many_shared_receives_that_are_refused_in_the_middle() {
+fn many_shared_receives_that_are_refused_in_the_middle() -> Result {
     with_failures(|| {
         device_test(|| {
-            let peer = peer();
+            let peer = peer()?;
             let mut cfg = SrqCfg::new();
             cfg.set_rq_size(10);
             let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
-            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
             let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused);
             let said = failing.text(srq.recv_many(&receives));
@@ -204,14 +209,15 @@ fn many_shared_receives_that_are_refused_in_the_middle() {
             for expected in [0, 1, 2, 0, 1, 2, 3] {
                 let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
                 sent.expect("posted");
-                completions(&pair.client, 1);
-                assert_eq!(opcode_of(&next_completion(rcq), expected), WcOpcode::RECV);
+                completions(&pair.client, 1)?;
+                assert_eq!(opcode_of(&next_completion(rcq)?, expected)?, WcOpcode::RECV);
             }
             let nine: Vec<_> = (0..9).map(|n| (MrSlice::EMPTY, n)).collect();
             srq.recv_many(&nine)
                 .expect("all but the one of which nothing is known");
             let full = srq.recv(MrSlice::EMPTY, 1);
             assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        });
-    });
+            Ok(())
+        })
+    })
 }

@@ -107,14 +107,14 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
             tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
             let target = serve(host, &pmem, &world.peers[1]);
             let cfg = ConnCfg::new();
-            let (conn, _end) = connect(&world, &cfg, &cfg).await.ends();
+            let (conn, _end) = connect(&world, &cfg, &cfg).await.expect("listens").ends();
             let mut cfg = PeerCfg::new();
             cfg.set_direct_write_to_pmem(host.may_promise_direct_write(conn.has_native_flush()));
             conn.apply_remote_peer_cfg(&cfg);
             let log = Log {
                 conn,
                 remote: MrRemote::from_descriptor(&target.get_descriptor()).expect("valid"),
-                source: region(&world.peers[0], RECORD, MrUsage::WRITE_SRC),
+                source: region(&world.peers[0], RECORD, MrUsage::WRITE_SRC).expect("registers"),
                 fault,
             };
             for number in 0..RECORDS {

@@ -10,7 +10,7 @@ use rpma::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::common::{Memory, Pair, World, region};
+use crate::common::{Memory, Pair, Result, World, region};
 use crate::world::{
     ALWAYS, DAY, accept, completion, connect, event, next, readable, resolved, virtually, write,
 };
@@ -37,14 +37,14 @@ async fn taking<T>(what: impl Future<Output = T>) -> (T, Duration) {
 }
 
 /// All that this program is about, one after the other.
-async fn program(fabric: &Fabric) -> Instants {
+async fn program(fabric: &Fabric) -> Result<Instants> {
     let (world, began) = (World::on(fabric), Instant::now());
     let mut instants = Instants::new();
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
-    let memories = world.memories(LEN);
-    let (source, to) = (&memories.source, memories.to());
+    let memories = world.memories(LEN)?;
+    let (source, to) = (&memories.source, memories.to()?);
 
-    let Pair { client, server } = connect(&world, &cfg(), &cfg()).await;
+    let Pair { client, server } = connect(&world, &cfg(), &cfg()).await?;
     note("connected");
     assert!(write(&client, source, to).await.result().is_ok());
     note("written");
@@ -64,8 +64,8 @@ async fn program(fabric: &Fabric) -> Instants {
     world.link.delay(Duration::ZERO);
 
     // A message waits for a receive.
-    let taken = region(&world.peers[1], LEN, MrUsage::RECV);
-    let message = region(&world.peers[0], LEN, MrUsage::SEND);
+    let taken = region(&world.peers[1], LEN, MrUsage::RECV)?;
+    let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
     let ((), took) = taking(not_ready(&client, &server, &message, &taken)).await;
     assert!((40 * MS..50 * MS).contains(&took), "{took:?}");
     note("received");
@@ -80,8 +80,8 @@ async fn program(fabric: &Fabric) -> Instants {
     note("given up");
     world.link.heal();
     drop((client, server));
-    instants.extend(ends(&world, began).await);
-    instants
+    instants.extend(ends(&world, began).await?);
+    Ok(instants)
 }
 
 /// Sends a message to a peer that posts its receive 40 ms later.
@@ -97,7 +97,7 @@ async fn not_ready(client: &Conn, server: &Conn, message: &Mr<Memory>, taken: &M
 }
 
 /// The end of a connection, and of a request without an answer.
-async fn ends(world: &World, began: Instant) -> Instants {
+async fn ends(world: &World, began: Instant) -> Result<Instants> {
     let mut instants = Instants::new();
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
 
@@ -106,8 +106,8 @@ async fn ends(world: &World, began: Instant) -> Instants {
     impatient.set_rnr_retry_count(3).expect("3 bits");
     // 491.52 ms.
     impatient.set_min_rnr_timer(Some(31)).expect("5 bits");
-    let Pair { client, server } = connect(world, &cfg(), &impatient).await;
-    let message = region(&world.peers[0], LEN, MrUsage::SEND);
+    let Pair { client, server } = connect(world, &cfg(), &impatient).await?;
+    let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
     let slice = message.slice(..).expect("all of it");
     client.send(slice, ALWAYS, 0).expect("posted");
     let (wc, took) = taking(completion(&client)).await;
@@ -122,7 +122,7 @@ async fn ends(world: &World, began: Instant) -> Instants {
     let limit = Duration::from_secs(12);
     let mut watched = cfg();
     watched.set_keep_alive(Some(limit)).expect("long enough");
-    let Pair { client, server } = connect(world, &watched, &cfg()).await;
+    let Pair { client, server } = connect(world, &watched, &cfg()).await?;
     world.hosts[1].freeze();
     let ((), took) = taking(async {
         loop {
@@ -160,7 +160,7 @@ async fn ends(world: &World, began: Instant) -> Instants {
     let conn = comes_back(&world.peers[0], at).await;
     note("came back");
     drop((conn, serving.await.expect("no panic")));
-    instants
+    Ok(instants)
 }
 
 async fn comes_back(peer: &Peer, at: SocketAddr) -> Conn {
@@ -181,48 +181,50 @@ async fn comes_back(peer: &Peer, at: SocketAddr) -> Conn {
 /// Promise: a program on a paused clock does the same at the same instants in each run, and its
 /// waits take no real time.
 #[test]
-fn the_instants_are_the_same_in_each_run() {
+fn the_instants_are_the_same_in_each_run() -> Result {
     let began = RealInstant::now();
-    let first = virtually(program);
+    let first = virtually(program)?;
     for _ in 1..20 {
-        assert_eq!(virtually(program), first);
+        assert_eq!(virtually(program)?, first);
     }
     let real = began.elapsed();
     println!("20 runs took {real:?}: {first:?}");
     let (_, virtual_ms) = first.last().expect("instants");
     // Each of the runs takes more than that.
     assert!(real.as_millis() < *virtual_ms, "{real:?} of real time");
+    Ok(())
 }
 
 /// Promise: a timer that is put off later and is due earlier is not late. The retries of one
 /// connection are the first timer when the delay of another one is put off.
 #[test]
-fn an_earlier_timer_is_not_late() {
+fn an_earlier_timer_is_not_late() -> Result {
     virtually(async |fabric| {
         let world = World::on(fabric);
         let far = World::named(fabric, ["third", "other"]);
-        let (memories, far_memories) = (world.memories(LEN), far.memories(LEN));
-        let (client, _server) = connect(&world, &cfg(), &cfg()).await.ends();
-        let (far_client, _far_server) = connect(&far, &cfg(), &cfg()).await.ends();
+        let (memories, far_memories) = (world.memories(LEN)?, far.memories(LEN)?);
+        let (client, _server) = connect(&world, &cfg(), &cfg()).await?.ends();
+        let (far_client, _far_server) = connect(&far, &cfg(), &cfg()).await?.ends();
         far.link.partition();
         far_memories.write(&far_client, 0).expect("posted");
         // The future sleeps until the first retry, 2.15 s later.
         sleep(100 * MS).await;
         world.link.delay(30 * MS);
-        let (source, to) = (&memories.source, memories.to());
+        let (source, to) = (&memories.source, memories.to()?);
         let (wc, took) = taking(write(&client, source, to)).await;
         assert!(wc.result().is_ok());
         assert!((30 * MS..33 * MS).contains(&took), "{took:?}");
         assert!(completion(&far_client).await.result().is_err());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an end that a peer causes comes to the other task.
 #[test]
-fn an_end_is_told() {
+fn an_end_is_told() -> Result {
     virtually(async |fabric| {
         let world = World::on(fabric);
-        let Pair { client, server } = connect(&world, &cfg(), &cfg()).await;
+        let Pair { client, server } = connect(&world, &cfg(), &cfg()).await?;
         let ending = tokio::spawn(async move {
             sleep(5 * MS).await;
             server.disconnect().expect("disconnects");
@@ -232,5 +234,6 @@ fn an_end_is_told() {
         assert_eq!((told, took), (ConnEvent::Closed, 5 * MS));
         client.disconnect().expect("answers");
         ending.await.expect("no panic");
-    });
+        Ok(())
+    })
 }

@@ -34,7 +34,9 @@ pub(crate) fn follow(fabric: &Fabric) {
 
 /// Runs a test on a fabric that follows a paused clock. In the end no object is left on the fabric,
 /// and the future that does the work ends with it.
-pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
+pub(crate) fn virtually<T>(
+    test: impl AsyncFnOnce(&Fabric) -> crate::common::Result<T>,
+) -> crate::common::Result<T> {
     paused().block_on(async {
         let fabric = Fabric::new(profile());
         follow(&fabric);
@@ -49,9 +51,13 @@ pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
 }
 
 /// Two ends of a connection, made by two tasks.
-pub(crate) async fn connect(world: &World, client: &ConnCfg, server: &ConnCfg) -> Pair {
+pub(crate) async fn connect(
+    world: &World,
+    client: &ConnCfg,
+    server: &ConnCfg,
+) -> crate::common::Result<Pair> {
     assert!(Host::current().is_none(), "no task is on a host");
-    let ep = world.listen();
+    let ep = world.listen()?;
     let at = (world.hosts[1].addr(), ep.get_port()).into();
     let server = server.clone();
     let serving = tokio::spawn(async move { accept(&ep, &server).await });
@@ -59,10 +65,10 @@ pub(crate) async fn connect(world: &World, client: &ConnCfg, server: &ConnCfg) -
     let req = resolved(req).await.expect("resolves");
     let client = req.connect(&[]).expect("asks");
     assert_eq!(event(&client).await, ConnEvent::Established);
-    Pair {
+    Ok(Pair {
         client,
         server: serving.await.expect("no panic"),
-    }
+    })
 }
 
 /// Waits until a descriptor may be readable.

@@ -8,23 +8,24 @@ use rpma::{
 
 use crate::common::program::{Program, find, hex, unhex};
 use crate::common::{
-    LIMIT, addr, completion, devdax, device_test, event, listen, pattern, peer, region, request,
+    LIMIT, Result, addr, completion, devdax, device_test, event, listen, pattern, peer, region,
+    request,
 };
 use crate::support::{
     SHARED, client, connect, disconnect, establish, finish, server, slice, take_offer,
 };
 
 #[test]
-fn descriptors_are_the_same_on_both_sides() {
+fn descriptors_are_the_same_on_both_sides() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let (mut regions, mut descriptors, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for bits in 1..=u8::MAX {
             let usage = MrUsage::from_bits_retain(bits);
             if usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT) {
                 continue;
             }
-            let mr = region(&peer, usize::from(bits), usage);
+            let mr = region(&peer, usize::from(bits), usage)?;
             descriptors.push(hex(&mr.get_descriptor()));
             expected.push(format!("remote {bits} {}", bits & 0x30));
             regions.push(mr);
@@ -61,7 +62,8 @@ fn descriptors_are_the_same_on_both_sides() {
             let cfg = PeerCfg::from_descriptor(&bytes[21..]).expect("a valid descriptor");
             assert_eq!(cfg.get_direct_write_to_pmem(), usage % 2 == 1);
         }
-    });
+        Ok(())
+    })
 }
 
 /// The lengths of the question and of the answer.
@@ -75,74 +77,78 @@ fn padded(len: usize, seed: u64, field: usize) -> Vec<u8> {
 }
 
 #[test]
-fn private_data_of_a_c_client() {
+fn private_data_of_a_c_client() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         for (question, answer) in PRIVATE_DATA {
             let client = client(&ep, &["connect", &question.to_string()]);
-            let conn = establish(request(&ep, &ConnCfg::new()), &pattern(answer, 2), &[]);
+            let conn = establish(request(&ep, &ConnCfg::new())?, &pattern(answer, 2), &[])?;
             assert_eq!(conn.get_private_data(), padded(question, 1, 56));
             finish(conn);
             let lines = client.done();
             assert_eq!(find(&lines, "event "), "Connection established");
             assert_eq!(unhex(find(&lines, "data")), padded(answer, 2, 196));
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn private_data_of_a_c_server() {
+fn private_data_of_a_c_server() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (question, answer) in PRIVATE_DATA {
             let (server, port) = server(&["connect", &answer.to_string()]);
-            let conn = connect(&peer, port, &ConnCfg::new(), &pattern(question, 1), &[]);
+            let conn = connect(&peer, port, &ConnCfg::new(), &pattern(question, 1), &[])?;
             assert_eq!(conn.get_private_data(), padded(answer, 2, 196));
             disconnect(conn);
             assert_eq!(unhex(find(&server.done(), "data")), padded(question, 1, 56));
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_c_server_rejects() {
+fn a_c_server_rejects() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let (server, port) = server(&["reject"]);
         let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
         let conn = req.connect(&[]).expect("asks");
-        match event(&conn) {
+        match event(&conn)? {
             ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
             other => panic!("{other:?}"),
         }
         server.done();
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_c_client_is_rejected() {
+fn a_c_client_is_rejected() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         for reason in [None, Some(b"not today")] {
             let client = client(&ep, &["connect", "3"]);
-            let req = request(&ep, &ConnCfg::new());
+            let req = request(&ep, &ConnCfg::new())?;
             match reason {
                 Some(reason) => req.reject(reason).expect("rejects"),
                 None => drop(req),
             }
             assert_eq!(find(&client.done(), "event "), "Connection rejected");
         }
-    });
+        Ok(())
+    })
 }
 
 /// No verb refuses that much inline data before the request was taken, so this fails in the middle.
 #[test]
-fn a_c_client_whose_queues_cannot_be_made_is_rejected() {
+fn a_c_client_whose_queues_cannot_be_made_is_rejected() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let client = client(&ep, &["connect", "3"]);
         let mut cfg = ConnCfg::new();
         cfg.set_max_inline_data(1 << 30);
@@ -151,21 +157,22 @@ fn a_c_client_whose_queues_cannot_be_made_is_rejected() {
             .expect_err("no device has that");
         assert!(matches!(error, Error::Provider { .. }), "{error:?}");
         assert_eq!(find(&client.done(), "event "), "Connection rejected");
-    });
+        Ok(())
+    })
 }
 
 /// librpma reports `CLOSED` twice, the second time for the end of the time-wait state (W-4).
 #[test]
-fn a_c_server_closes() {
+fn a_c_server_closes() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for (times, how) in [("2", "disconnects"), ("0", "deletes its connection")] {
             let (server, port) = server(&["close", times]);
-            let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
-            assert_eq!(event(&conn), ConnEvent::Closed, "it {how}");
+            let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
+            assert_eq!(event(&conn)?, ConnEvent::Closed, "it {how}");
             conn.disconnect().expect("disconnects");
             if times == "2" {
-                assert_eq!(event(&conn), ConnEvent::TimewaitExit);
+                assert_eq!(event(&conn)?, ConnEvent::TimewaitExit);
             }
             let lines = server.done();
             let closed = lines
@@ -173,42 +180,44 @@ fn a_c_server_closes() {
                 .filter(|line| *line == "event Connection closed");
             assert_eq!(closed.count().to_string(), times);
         }
-    });
+        Ok(())
+    })
 }
 
 /// The C library asks for retries without end on soft-RoCE. A server still notices that such a
 /// client is gone.
 #[test]
-fn a_c_client_that_is_killed_is_noticed() {
+fn a_c_client_that_is_killed_is_noticed() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut client = client(&ep, &["connect", "3"]);
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(1).expect("possible");
         cfg.set_ack_timeout(Some(14)).expect("possible");
-        let conn = establish(request(&ep, &cfg), &[], &[]);
+        let conn = establish(request(&ep, &cfg)?, &[], &[])?;
         client.wait_for("data");
         client.kill();
         let always = Flags::COMPLETION_ALWAYS;
         conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, always, 1)
             .expect("its end was not taken yet");
-        let failure = completion(&conn).result().expect_err("it is gone");
+        let failure = completion(&conn)?.result().expect_err("it is gone");
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-        assert_eq!(event(&conn), ConnEvent::Closed);
-    });
+        assert_eq!(event(&conn)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// `close` waits for all posted operations, and a C server sees only an end.
 #[test]
-fn closing_towards_a_c_server_loses_nothing() {
+fn closing_towards_a_c_server_loses_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let usage = MrUsage::WRITE_DST.bits().to_string();
         let (server, port) = server(&["expose", &usage]);
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(SHARED as u32 / 64 + 1);
-        let conn = connect(&peer, port, &cfg, &[], &[]);
+        let conn = connect(&peer, port, &cfg, &[], &[])?;
         let remote = take_offer(&conn);
         let bytes = pattern(SHARED, 9);
         let source = Mr::reg(&peer, bytes.clone(), MrUsage::WRITE_SRC).expect("registers");
@@ -220,5 +229,6 @@ fn closing_towards_a_c_server_loses_nothing() {
         let rest = conn.close(LIMIT).expect("everything is acknowledged");
         assert!(rest.is_empty(), "{rest:?}");
         assert!(unhex(find(&server.done(), "memory")) == bytes);
-    });
+        Ok(())
+    })
 }

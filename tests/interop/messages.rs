@@ -8,7 +8,8 @@ use rpma::{
 
 use crate::common::program::{find, unhex};
 use crate::common::{
-    LIMIT, completion, completions, contents, device_test, listen, pattern, peer, region, request,
+    LIMIT, Result, completion, completions, contents, device_test, listen, pattern, peer, region,
+    request,
 };
 use crate::support::{
     MESSAGE_MAX, MESSAGES, SHARED, client, connect, disconnect, establish, filled, finish, offer,
@@ -35,12 +36,12 @@ fn invert(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Sends each message back inverted, until each of the C clients has sent an empty one.
-fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
-    let incoming = region(peer, MESSAGE_MAX, MrUsage::RECV);
+fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) -> Result {
+    let incoming = region(peer, MESSAGE_MAX, MrUsage::RECV)?;
     let receive = incoming.slice(..).expect("all");
     let replies: Vec<_> = (0..clients)
         .map(|_| region(peer, MESSAGE_MAX, MrUsage::SEND))
-        .collect();
+        .collect::<Result<_, _>>()?;
     let mut cfg = ConnCfg::new();
     cfg.set_srq(srq);
     let before = match srq {
@@ -50,12 +51,12 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
         }
         None => &[(receive, 7)],
     };
-    let ep = listen(peer);
+    let ep = listen(peer)?;
     let (mut programs, mut conns) = (Vec::new(), Vec::new());
     for _ in 0..clients {
         programs.push(client(&ep, &["send"]));
         let data = offer(&incoming, false);
-        conns.push(establish(request(&ep, &cfg), &data, before));
+        conns.push(establish(request(&ep, &cfg)?, &data, before)?);
     }
     let rcq = srq.and_then(Srq::get_rcq);
     let queues: Vec<&Cq> = conns.iter().map(Conn::get_cq).chain(rcq).collect();
@@ -72,7 +73,7 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
             .iter()
             .position(|conn| conn.get_qp_num() == wc.qp_num())
             .expect("one of the clients");
-        let mut message = contents(&incoming);
+        let mut message = contents(&incoming)?;
         message.truncate(len as usize);
         replies[from].write_at(0, &invert(message)).expect("inside");
         match srq {
@@ -90,29 +91,31 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
     for program in programs {
         program.done();
     }
+    Ok(())
 }
 
 #[test]
-fn messages_of_a_c_client() {
-    device_test(|| echo(&peer(), 1, None));
+fn messages_of_a_c_client() -> Result {
+    device_test(|| echo(&peer()?, 1, None))
 }
 
 #[test]
-fn messages_of_two_c_clients_into_a_shared_queue() {
+fn messages_of_two_c_clients_into_a_shared_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rcq_size in [0, 20] {
             let mut cfg = SrqCfg::new();
             cfg.set_rcq_size(rcq_size);
             let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
-            echo(&peer, 2, Some(&srq));
+            echo(&peer, 2, Some(&srq))?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Sends messages over each of `conns` in turn, and sees them come back inverted.
-fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option<&Srq>) {
-    let source = region(peer, MESSAGE_MAX, MrUsage::SEND);
+fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option<&Srq>) -> Result {
+    let source = region(peer, MESSAGE_MAX, MrUsage::SEND)?;
     let landing = receive.slice(..).expect("all");
     for (i, len) in MESSAGES.into_iter().enumerate() {
         for conn in conns {
@@ -135,51 +138,55 @@ fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option
             let received = wcs[0].result().expect("succeeds").byte_len();
             assert_eq!(received, Some(len as u32));
             assert_eq!(wcs[0].qp_num(), conn.get_qp_num());
-            assert!(contents(receive)[..len] == invert(bytes));
+            assert!(contents(receive)?[..len] == invert(bytes));
             match srq {
                 Some(srq) => srq.recv(landing, 7).expect("posted"),
                 None => conn.recv(landing, 7).expect("posted"),
             }
         }
     }
+    Ok(())
 }
 
 #[test]
-fn messages_to_a_c_server() {
+fn messages_to_a_c_server() -> Result {
     device_test(|| {
-        let peer = peer();
-        let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV);
+        let peer = peer()?;
+        let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
         let landing = receive.slice(..).expect("all");
         let (server, port) = server(&["echo", "1"]);
-        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)]);
+        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)])?;
         let conns = [conn];
-        send_messages(&peer, &conns, &receive, None);
+        send_messages(&peer, &conns, &receive, None)?;
         conns.into_iter().for_each(disconnect);
         server.done();
-    });
+        Ok(())
+    })
 }
 
 /// The clients share a receive queue here, and the server's connections share one there.
 #[test]
-fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() {
+fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rcq_size in [0, 20] {
             let mut srq_cfg = SrqCfg::new();
             srq_cfg.set_rcq_size(rcq_size);
             let srq = Srq::new(&peer, &srq_cfg).expect("a shared receive queue");
-            let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV);
+            let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
             srq.recv(receive.slice(..).expect("all"), 7)
                 .expect("posted");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
             let (server, port) = server(&["echo", "2"]);
-            let conns = [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]));
-            send_messages(&peer, &conns, &receive, Some(&srq));
+            let conns =
+                [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]).expect("an event in time"));
+            send_messages(&peer, &conns, &receive, Some(&srq))?;
             conns.into_iter().for_each(disconnect);
             server.done();
         }
-    });
+        Ok(())
+    })
 }
 
 /// The memory after a write with immediate data of 100 bytes to offset 64.
@@ -215,29 +222,29 @@ fn is_imm(line: &&String) -> bool {
 }
 
 #[test]
-fn immediate_data_with_a_c_client() {
+fn immediate_data_with_a_c_client() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
         let shared = filled(&peer, all);
-        let message = region(&peer, 8, MrUsage::RECV);
+        let message = region(&peer, 8, MrUsage::RECV)?;
         let receives = [
             (message.slice(..).expect("all"), 1),
             (MrSlice::EMPTY, 2),
             (MrSlice::EMPTY, 3),
         ];
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let client = client(&ep, &["imm"]);
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
-        let conn = establish(request(&ep, &cfg), &offer(&shared, false), &receives);
+        let conn = establish(request(&ep, &cfg)?, &offer(&shared, false), &receives)?;
         let rcq = conn.get_rcq().expect("one was asked for");
         for (i, expected) in IMM_OF_CLIENT.into_iter().enumerate() {
             let wc = next(&[rcq]);
             assert_eq!((wc.wr_id(), imm(wc).as_str()), (i as u64 + 1, expected));
         }
-        assert_eq!(contents(&message), pattern(100, 3)[..8]);
-        assert!(contents(&shared) == with_imm(pattern(SHARED, 5), 3));
+        assert_eq!(contents(&message)?, pattern(100, 3)[..8]);
+        assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 3));
 
         let source = Mr::reg(&peer, pattern(100, 4), all).expect("registers");
         let (part, whole) = (
@@ -246,29 +253,30 @@ fn immediate_data_with_a_c_client() {
         );
         conn.send_with_imm(part, Flags::COMPLETION_ALWAYS, 0x0506_0708, 1)
             .expect("posted");
-        succeeded(completion(&conn), 1, WcOpcode::SEND);
+        succeeded(completion(&conn)?, 1, WcOpcode::SEND);
         let remote = slice(&take_offer(&conn), 64, 100);
         conn.write_with_imm(remote, whole, Flags::COMPLETION_ALWAYS, 0x8000_0001, 2)
             .expect("posted");
-        succeeded(completion(&conn), 2, WcOpcode::RDMA_WRITE);
+        succeeded(completion(&conn)?, 2, WcOpcode::RDMA_WRITE);
         finish(conn);
         let lines = client.done();
         assert!(lines.iter().filter(is_imm).eq(&IMM_OF_SERVER), "{lines:?}");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn immediate_data_with_a_c_server() {
+fn immediate_data_with_a_c_server() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
         let shared = filled(&peer, all);
-        let message = region(&peer, 8, MrUsage::RECV);
+        let message = region(&peer, 8, MrUsage::RECV)?;
         let receives = [(message.slice(..).expect("all"), 1), (MrSlice::EMPTY, 2)];
         let (server, port) = server(&["imm"]);
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
-        let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives);
+        let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives)?;
         let remote = take_offer(&conn);
         let source = Mr::reg(&peer, pattern(100, 3), all).expect("registers");
         let (part, whole) = (
@@ -282,7 +290,7 @@ fn immediate_data_with_a_c_server() {
             .expect("posted");
         conn.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 7, 3)
             .expect("posted");
-        let wcs = completions(&conn, 3);
+        let wcs = completions(&conn, 3)?;
         succeeded(wcs[0], 1, WcOpcode::SEND);
         succeeded(wcs[1], 2, WcOpcode::RDMA_WRITE);
         succeeded(wcs[2], 3, WcOpcode::RDMA_WRITE);
@@ -291,12 +299,13 @@ fn immediate_data_with_a_c_server() {
             let wc = next(&[rcq]);
             assert_eq!((wc.wr_id(), imm(wc).as_str()), (i as u64 + 1, expected));
         }
-        assert_eq!(contents(&message), pattern(100, 4)[..8]);
-        assert!(contents(&shared) == with_imm(pattern(SHARED, 5), 4));
+        assert_eq!(contents(&message)?, pattern(100, 4)[..8]);
+        assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 4));
         disconnect(conn);
         let lines = server.done();
         assert!(lines.iter().filter(is_imm).eq(&IMM_OF_CLIENT), "{lines:?}");
         assert_eq!(unhex(find(&lines, "message")), pattern(100, 3)[..8]);
         assert!(unhex(find(&lines, "memory")) == with_imm(vec![0; SHARED], 3));
-    });
+        Ok(())
+    })
 }

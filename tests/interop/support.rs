@@ -7,7 +7,7 @@ use rpma::{
 };
 
 use crate::common::program::{Program, free_port};
-use crate::common::{addr, event, listen, pattern, request};
+use crate::common::{Result, addr, event, listen, pattern, request};
 
 /// How much memory each side offers to the other.
 pub(crate) const SHARED: usize = 8192;
@@ -56,30 +56,34 @@ pub(crate) fn connect(
     cfg: &ConnCfg,
     data: &[u8],
     receives: &[(MrSlice<'_>, u64)],
-) -> Conn {
+) -> Result<Conn> {
     let req = ConnReq::new(peer, &addr(), port, cfg).expect("resolves");
     establish(req, data, receives)
 }
 
-pub(crate) fn establish(req: ConnReq, data: &[u8], receives: &[(MrSlice<'_>, u64)]) -> Conn {
+pub(crate) fn establish(
+    req: ConnReq,
+    data: &[u8],
+    receives: &[(MrSlice<'_>, u64)],
+) -> Result<Conn> {
     for (dst, op_context) in receives {
         req.recv(*dst, *op_context).expect("posted");
     }
     let conn = req.connect(data).expect("asks or accepts");
-    assert_eq!(event(&conn), ConnEvent::Established);
-    conn
+    assert_eq!(event(&conn)?, ConnEvent::Established);
+    Ok(conn)
 }
 
 /// Disconnects from a program that waits for that.
 pub(crate) fn disconnect(conn: Conn) {
     conn.disconnect().expect("disconnects");
-    assert_eq!(event(&conn), ConnEvent::Closed);
+    assert_eq!(event(&conn).expect("an event in time"), ConnEvent::Closed);
     conn.delete().expect("everything is freed");
 }
 
 /// Waits for the other side to disconnect.
 pub(crate) fn finish(conn: Conn) {
-    assert_eq!(event(&conn), ConnEvent::Closed);
+    assert_eq!(event(&conn).expect("an event in time"), ConnEvent::Closed);
     conn.disconnect().expect("disconnects");
     conn.delete().expect("everything is freed");
 }
@@ -91,12 +95,12 @@ pub(crate) fn serve<M>(
     target: &Mr<M>,
     direct_write: bool,
     operation: &[&str],
-) -> Vec<String> {
-    let ep = listen(peer);
+) -> Result<Vec<String>> {
+    let ep = listen(peer)?;
     let client = client(&ep, operation);
-    let conn = establish(request(&ep, cfg), &offer(target, direct_write), &[]);
+    let conn = establish(request(&ep, cfg)?, &offer(target, direct_write), &[])?;
     finish(conn);
-    client.done()
+    Ok(client.done())
 }
 
 /// Memory to offer, filled as that of the C server.

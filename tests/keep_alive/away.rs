@@ -5,6 +5,7 @@ use std::time::Duration;
 use rpma::sim::{Host, sleep};
 use rpma::{MrSlice, RemoteSlice};
 
+use crate::common::Result;
 use crate::world::{ALWAYS, D, SIDES, STEP, Way, connect_patiently, jumping};
 
 const AWAY: Duration = Duration::from_secs(30);
@@ -14,7 +15,7 @@ const PHASES: u32 = 16;
 /// Promise: a pause of D/2 ends no connection, whenever it begins: the peer's host stands still, or
 /// the network carries no packets.
 #[test]
-fn a_pause_of_half_the_limit_ends_nothing() {
+fn a_pause_of_half_the_limit_ends_nothing() -> Result {
     for way in Way::ALL {
         for (here, phase) in SIDES
             .into_iter()
@@ -22,7 +23,7 @@ fn a_pause_of_half_the_limit_ends_nothing() {
         {
             for is_partition in [false, true] {
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 ends[here].idle(D + STEP * phase / (PHASES / 2));
                 match is_partition {
@@ -38,16 +39,17 @@ fn a_pause_of_half_the_limit_ends_nothing() {
             }
         }
     }
+    Ok(())
 }
 
 /// Promise: a host that stands still itself ends no connection, however long, whenever that begins.
 /// Its device needs a moment when it goes on: the answer is not there at the first look.
 #[test]
-fn this_host_away_ends_nothing() {
+fn this_host_away_ends_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..PHASES {
             let world = jumping();
-            let mut ends = connect_patiently(&world, way);
+            let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[1].enter();
             ends[1].idle(D + STEP * phase / (PHASES / 2));
             world.hosts[1].freeze();
@@ -57,15 +59,16 @@ fn this_host_away_ends_nothing() {
             ends[1].idle(2 * D);
         }
     }
+    Ok(())
 }
 
 /// Promise: the same if the peer stood still as well, for D/2 at most before this host did.
 #[test]
-fn both_hosts_away_end_nothing() {
+fn both_hosts_away_end_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..=PHASES {
             let world = jumping();
-            let mut ends = connect_patiently(&world, way);
+            let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[1].enter();
             // It asks just now: the next look is the first one at an answer.
             ends[1].idle(2 * STEP);
@@ -78,16 +81,17 @@ fn both_hosts_away_end_nothing() {
             ends[1].idle(2 * D);
         }
     }
+    Ok(())
 }
 
 /// Promise: a program that is away ends no connection, however long; and after that the peer has
 /// its whole time again.
 #[test]
-fn this_program_away_ends_nothing() {
+fn this_program_away_ends_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..PHASES {
             let world = jumping();
-            let mut ends = connect_patiently(&world, way);
+            let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[0].enter();
             ends[0].idle(D + STEP * phase / (PHASES / 2));
             // An answer lies there until it is back.
@@ -104,4 +108,5 @@ fn this_program_away_ends_nothing() {
             ends[0].idle(2 * D);
         }
     }
+    Ok(())
 }

@@ -5,18 +5,19 @@ use std::time::Duration;
 use rpma::sim::{Errno, How};
 use rpma::{ConnEvent, Failure, MrSlice, RemoteSlice};
 
+use crate::common::Result;
 use crate::world::{ALWAYS, D, SIDES, Way, connect_patiently, jumping, lost, silent};
 
 /// Promise: each call that the keep-alive makes may fail, and the end still comes, once, within D
 /// and the second in which operations in flight may complete.
 #[test]
-fn each_failing_call_ends_it_once() {
+fn each_failing_call_ends_it_once() -> Result {
     for way in Way::ALL {
         for how in [How::Refused, How::Done] {
             for here in SIDES {
                 // A probe cannot be posted.
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
@@ -33,7 +34,7 @@ fn each_failing_call_ends_it_once() {
 
                 // The device has no room for it: it is not posted, and the rule goes on.
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let _failing = failing.next(Errno::NOMEM);
@@ -44,7 +45,7 @@ fn each_failing_call_ends_it_once() {
                 // The queue pair does not take the error state, so an operation in flight may
                 // never complete: the end does not wait for it for ever.
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 world.hosts[1 - here].freeze();
                 let conn = ends[here].conn();
@@ -65,4 +66,5 @@ fn each_failing_call_ends_it_once() {
             }
         }
     }
+    Ok(())
 }

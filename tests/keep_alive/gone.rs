@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rpma::{ConnCfg, ConnEvent, Error, MrSlice, NotConnected, RemoteSlice, Wc};
 
-use crate::common::World;
+use crate::common::{Result, World};
 use crate::world::{
     ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient, silent,
 };
@@ -39,7 +39,7 @@ impl Outage {
 /// within D: a client and a server, idle, in each kind of wait, whenever it happens. The program
 /// gets the end once, with its reason, and never a probe.
 #[test]
-fn a_peer_that_is_gone_is_noticed_in_time() {
+fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
     for way in Way::ALL {
         for outage in Outage::ALL {
             for (here, phase) in SIDES
@@ -48,7 +48,7 @@ fn a_peer_that_is_gone_is_noticed_in_time() {
             {
                 let what = format!("{way:?}, {outage:?}, seen by {here}, phase {phase}");
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 // From each part of the time between two probes.
                 ends[here].idle(D + STEP * phase / 4);
@@ -81,16 +81,17 @@ fn a_peer_that_is_gone_is_noticed_in_time() {
             }
         }
     }
+    Ok(())
 }
 
 /// Promise: operations in flight complete first, all of them, although no answer comes; then comes
 /// the event. The failures report that they were flushed, and `failure` has the reason.
 #[test]
-fn operations_in_flight_complete_before_the_end() {
+fn operations_in_flight_complete_before_the_end() -> Result {
     for way in Way::ALL {
         for here in SIDES {
             let world = jumping();
-            let mut ends = connect_patiently(&world, way);
+            let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
             let conn = ends[here].conn();
@@ -107,13 +108,14 @@ fn operations_in_flight_complete_before_the_end() {
             assert_eq!(ends[here].conn().failure(), silent());
         }
     }
+    Ok(())
 }
 
 /// Promise: `Conn::wait_for` keeps watch as well, and returns the reason.
 #[test]
-fn a_wait_for_an_operation_notices() {
+fn a_wait_for_an_operation_notices() -> Result {
     let world = jumping();
-    let ends = connect_patiently(&world, Way::Next);
+    let ends = connect_patiently(&world, Way::Next)?;
     let _entered = world.hosts[0].enter();
     let conn = ends[0].conn();
     world.link.partition();
@@ -130,13 +132,14 @@ fn a_wait_for_an_operation_notices() {
         conn.next_event_timeout(Duration::ZERO).expect("kept"),
         lost()
     );
+    Ok(())
 }
 
 /// Promise: a thread that sleeps for events wakes when another thread's wait ends the connection.
 #[test]
-fn a_thread_that_waits_for_events_wakes() {
+fn a_thread_that_waits_for_events_wakes() -> Result {
     let world = jumping();
-    let ends = connect_patiently(&world, Way::Channel);
+    let ends = connect_patiently(&world, Way::Channel)?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     let conn = ends[0].conn();
@@ -154,17 +157,18 @@ fn a_thread_that_waits_for_events_wakes() {
         assert_eq!(events.join().expect("no panic").expect("an event"), lost());
     });
     assert_eq!(ends[0].conn().failure(), silent());
+    Ok(())
 }
 
 /// Promise: without a keep-alive an idle connection to a host that is gone stays as before, without
 /// any post for it.
 #[test]
-fn without_a_keep_alive_nothing_is_asked() {
+fn without_a_keep_alive_nothing_is_asked() -> Result {
     let world = jumping();
     let mut cfg = patient();
     cfg.set_keep_alive(None).expect("none");
     for way in [Way::Wait, Way::Next, Way::Channel] {
-        let mut ends = connect(&world, way, [&cfg, &ConnCfg::new()]);
+        let mut ends = connect(&world, way, [&cfg, &ConnCfg::new()])?;
         let _entered = world.hosts[0].enter();
         assert_eq!(ends[0].conn().keep_alive().expect("none"), None);
         world.hosts[1].freeze();
@@ -172,4 +176,5 @@ fn without_a_keep_alive_nothing_is_asked() {
         world.hosts[1].thaw();
     }
     assert!(!world.fabric.calls().contains_key("ibv_post_send"));
+    Ok(())
 }

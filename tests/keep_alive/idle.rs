@@ -6,7 +6,7 @@ use rpma::sim::{Fabric, now};
 use rpma::wait::{Happened, Wait};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Error, Wc};
 
-use crate::common::{LIMIT, accept, listen, peer, profile};
+use crate::common::{LIMIT, Result, accept, listen, peer, profile};
 use crate::world::{D, STEP, Way, connect, connect_patiently, jumping, lost, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -16,14 +16,14 @@ const CLIENTS: usize = 4;
 /// sides: four clients of one server that only serves. Each side asks its peer once in two steps at
 /// most, and these probes are not reported.
 #[test]
-fn an_hour_of_idle_connections() {
+fn an_hour_of_idle_connections() -> Result {
     // If there is a seed, time takes no real time.
     let fabric = Fabric::seeded(profile(), 1);
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     let addr = server.addr().to_string();
     let _entered = server.enter();
-    let peer_here = peer();
-    let ep = listen(&peer_here);
+    let peer_here = peer()?;
+    let ep = listen(&peer_here)?;
     let port = ep.get_port();
     let mut wait = Wait::new().expect("a wait");
     let endpoint = wait.add_ep(ep).expect("added");
@@ -32,7 +32,7 @@ fn an_hour_of_idle_connections() {
         .map(|_| {
             let addr = addr.clone();
             clients.spawn(move || {
-                let peer = peer();
+                let peer = peer().expect("a peer on the test device");
                 let req = ConnReq::new(&peer, &addr, port, &patient()).expect("resolves");
                 let conn = req.connect(&[]).expect("asks");
                 let conn = conn.wait_established(LIMIT).expect("accepted");
@@ -70,19 +70,20 @@ fn an_hour_of_idle_connections() {
         probes <= most && probes >= most * 9 / 10,
         "{probes} of {most}"
     );
+    Ok(())
 }
 
 /// Promise: the time counts from `Established`. A client may take the answer late.
 #[test]
-fn a_client_may_take_the_answer_late() {
+fn a_client_may_take_the_answer_late() -> Result {
     let world = jumping();
     let _entered = world.hosts[1].enter();
-    let ep = world.listen();
-    let asking = world.ask(&ep, &patient());
+    let ep = world.listen()?;
+    let asking = world.ask(&ep, &patient())?;
     let mut wait = Wait::new().expect("a wait");
     let place = wait.place();
     let cfg = place.cfg(&world.peers[1], &patient()).expect("settings");
-    let member = wait.add(place, accept(&ep, &cfg)).expect("added");
+    let member = wait.add(place, accept(&ep, &cfg)?).expect("added");
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, 10 * D).expect("waits");
     assert!(came.is_none(), "{came:?}");
@@ -93,13 +94,14 @@ fn a_client_may_take_the_answer_late() {
     let came = wait.next(&mut wcs, D).expect("waits");
     assert!(matches!(came, Some(Happened::Event(of, event)) if of == member && event == lost()));
     drop(client);
+    Ok(())
 }
 
 /// Promise: traffic is a sign of life. A connection with operations that complete is not asked.
 #[test]
-fn traffic_is_a_sign() {
+fn traffic_is_a_sign() -> Result {
     let world = jumping();
-    let mut ends = connect_patiently(&world, Way::Next);
+    let mut ends = connect_patiently(&world, Way::Next)?;
     let _entered = world.hosts[0].enter();
     for number in 0..100 {
         let conn = ends[0].conn();
@@ -113,15 +115,16 @@ fn traffic_is_a_sign() {
         assert_eq!(ends[0].wait(STEP / 2).completions.len(), 1);
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
+    Ok(())
 }
 
 /// Promise: receives are signs of life as well.
 #[test]
-fn messages_are_signs() {
+fn messages_are_signs() -> Result {
     let world = jumping();
     let mut other = patient();
     other.set_keep_alive(None).expect("none");
-    let mut ends = connect(&world, Way::Next, [&other, &patient()]);
+    let mut ends = connect(&world, Way::Next, [&other, &patient()])?;
     let _entered = world.hosts[1].enter();
     for number in 0..100 {
         ends[1]
@@ -138,14 +141,15 @@ fn messages_are_signs() {
         while ends[0].conn().get_cq().get_wc(&mut wcs).expect("polls") > 0 {}
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
+    Ok(())
 }
 
 /// Promise: `Wait::deadline` and `Conn::keep_alive` return when work is due: for a loop that waits
 /// for descriptors.
 #[test]
-fn deadlines_are_told() {
+fn deadlines_are_told() -> Result {
     let world = jumping();
-    let ends = connect_patiently(&world, Way::Loop);
+    let ends = connect_patiently(&world, Way::Loop)?;
     let _entered = world.hosts[0].enter();
     let due = ends[0].conn().keep_alive().expect("lives").expect("a time");
     assert!(due > now() && due <= now() + STEP);
@@ -153,9 +157,9 @@ fn deadlines_are_told() {
     assert_eq!(wait.deadline(), None);
     let place = wait.place();
     let cfg = place.cfg(&world.peers[0], &patient()).expect("settings");
-    let ep = world.listen();
-    let conn = world.ask(&ep, &cfg);
-    let accepted = accept(&ep, &ConnCfg::new());
+    let ep = world.listen()?;
+    let conn = world.ask(&ep, &cfg)?;
+    let accepted = accept(&ep, &ConnCfg::new())?;
     let member = wait.add(place, conn).expect("added");
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, LIMIT).expect("waits");
@@ -173,15 +177,17 @@ fn deadlines_are_told() {
     drop(wait.remove(member));
     assert_eq!(wait.deadline(), None, "it is gone");
     drop(accepted);
+    Ok(())
 }
 
 /// A program that was stopped, on a host that lives, answers for ever: its device does. Documented
 /// at `ConnCfg::set_keep_alive`.
 #[test]
-fn a_program_that_is_stopped_still_answers() {
+fn a_program_that_is_stopped_still_answers() -> Result {
     let world = jumping();
-    let mut ends = connect_patiently(&world, Way::Wait);
+    let mut ends = connect_patiently(&world, Way::Wait)?;
     let _entered = world.hosts[1].enter();
     // The client makes no calls from here on.
     ends[1].idle(HOUR);
+    Ok(())
 }

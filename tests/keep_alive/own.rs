@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rpma::{Conn, ConnCfg, ConnEvent, Error, Failure, Flags, MrSlice, Next, Wc};
 
-use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::common::{LIMIT, Pair, Result, device_test, peer};
 
 /// 67 ms, and more than four times as long.
 const D: Duration = Duration::from_secs(1);
@@ -30,10 +30,10 @@ fn end_of(conn: &Conn) -> (ConnEvent, Vec<Wc>) {
 /// A message waits for a receive of a peer that lives. The probe waits after it, so the peer is
 /// taken for one that is gone. Documented at `ConnCfg::set_keep_alive`.
 #[test]
-fn a_message_without_a_receive_ends_as_gone() {
+fn a_message_without_a_receive_ends_as_gone() -> Result {
     device_test(|| {
-        let peer = peer();
-        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(None));
+        let peer = peer()?;
+        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(None))?;
         let began = Instant::now();
         let flags = Flags::COMPLETION_ALWAYS;
         both.client.send(MrSlice::EMPTY, flags, 7).expect("posted");
@@ -45,16 +45,17 @@ fn a_message_without_a_receive_ends_as_gone() {
         let numbers: Vec<_> = came.iter().map(Wc::wr_id).collect();
         assert_eq!(numbers, [7], "before the event");
         assert!(came[0].result().is_err());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a connection that is idle and alive is never dropped, and its program sees no probe;
 /// the same connection notices a message without a receive afterwards.
 #[test]
-fn an_idle_connection_stays() {
+fn an_idle_connection_stays() -> Result {
     device_test(|| {
-        let peer = peer();
-        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(Some(D)));
+        let peer = peer()?;
+        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(Some(D)))?;
         let until = Instant::now() + 4 * D;
         while Instant::now() < until {
             for conn in [&both.client, &both.server] {
@@ -65,5 +66,6 @@ fn an_idle_connection_stays() {
         for conn in [&both.client, &both.server] {
             assert_eq!((conn.failure(), conn.ended()), (None, None));
         }
-    });
+        Ok(())
+    })
 }

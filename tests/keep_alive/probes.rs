@@ -5,7 +5,7 @@ use std::time::Duration;
 use rpma::sim::now;
 use rpma::{Error, Failure, Flags, MrSlice, RemoteSlice, WcStatus};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 use crate::world::{
     ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient,
 };
@@ -13,7 +13,7 @@ use crate::world::{
 /// Promise: a probe that the device gives up ends the connection at once, and is not reported: no
 /// completion, and the failure names the probe.
 #[test]
-fn a_probe_that_fails_ends_the_connection() {
+fn a_probe_that_fails_ends_the_connection() -> Result {
     for way in Way::ALL {
         for here in SIDES {
             let world = jumping();
@@ -21,7 +21,7 @@ fn a_probe_that_fails_ends_the_connection() {
             // 67 ms.
             cfg.set_ack_timeout(Some(14)).expect("possible");
             cfg.set_retry_count(1).expect("possible");
-            let mut ends = connect(&world, way, [&cfg, &cfg]);
+            let mut ends = connect(&world, way, [&cfg, &cfg])?;
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
             let (took, saw) = ends[here].wait_for_the_end();
@@ -41,17 +41,18 @@ fn a_probe_that_fails_ends_the_connection() {
             ends[here].says_no_more();
         }
     }
+    Ok(())
 }
 
 /// Promise: a probe is not lost with its packet, or with its answer: the device sends it again, in
 /// time.
 #[test]
-fn a_lost_packet_ends_nothing() {
+fn a_lost_packet_ends_nothing() -> Result {
     for way in Way::ALL {
         for here in SIDES {
             for is_answer in [false, true] {
                 let world = jumping();
-                let mut ends = connect_patiently(&world, way);
+                let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 let there = &world.hosts[1 - here];
                 let link = world.fabric.between(&world.hosts[here], there);
@@ -67,19 +68,20 @@ fn a_lost_packet_ends_nothing() {
             }
         }
     }
+    Ok(())
 }
 
 /// Promise: a probe has a slot of its own. A full send queue does not hinder it, and while it is in
 /// flight the program has as many slots as without it.
 #[test]
-fn a_probe_takes_no_slot() {
+fn a_probe_takes_no_slot() -> Result {
     const DEPTH: u32 = 3;
     for flags in [ALWAYS, Flags::COMPLETION_ON_ERROR] {
         for posted_before in 0..=DEPTH {
             let world = jumping();
             let mut cfg = patient();
             cfg.set_sq_size(DEPTH);
-            let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
+            let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
             let _entered = world.hosts[0].enter();
             world.hosts[1].freeze();
             let mut posted = 0;
@@ -113,17 +115,18 @@ fn a_probe_takes_no_slot() {
             post(&ends, 0).expect("there is room again");
         }
     }
+    Ok(())
 }
 
 /// Promise: operations without completions do not fill the queue for ever, although a probe was in
 /// flight when they were posted: the last slot is kept for one that completes.
 #[test]
-fn a_probe_is_no_completion_that_is_due() {
+fn a_probe_is_no_completion_that_is_due() -> Result {
     const DEPTH: u32 = 3;
     let world = jumping();
     let mut cfg = patient();
     cfg.set_sq_size(DEPTH);
-    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     ends[0].idle(STEP * 2 + STEP / 2);
@@ -143,16 +146,17 @@ fn a_probe_is_no_completion_that_is_due() {
     ends[0].idle(STEP);
     post(&ends, ALWAYS).expect("the last slot");
     assert_eq!(ends[0].wait(STEP).completions.len(), 1);
+    Ok(())
 }
 
 /// Promise: when a probe has completed, the program has no slot more than before.
 #[test]
-fn the_slot_of_a_probe_is_not_the_programs() {
+fn the_slot_of_a_probe_is_not_the_programs() -> Result {
     const DEPTH: u32 = 3;
     let world = jumping();
     let mut cfg = patient();
     cfg.set_sq_size(DEPTH);
-    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
     ends[0].idle(D);
     assert!(world.fabric.calls()["ibv_post_send"] > 0, "it was asked");
@@ -163,17 +167,18 @@ fn the_slot_of_a_probe_is_not_the_programs() {
         posted.is_ok()
     };
     assert_eq!((0..100).take_while(post).count() as u32, DEPTH);
+    Ok(())
 }
 
 /// Promise: at most one probe is in flight. While one is on its way, messages of the peer are signs
 /// of life, and later silence posts no second one.
 #[test]
-fn at_most_one_probe_is_in_flight() {
+fn at_most_one_probe_is_in_flight() -> Result {
     const MESSAGES: u64 = 10;
     let world = jumping();
     let mut other = patient();
     other.set_keep_alive(None).expect("none");
-    let mut ends = connect(&world, Way::Next, [&patient(), &other]);
+    let mut ends = connect(&world, Way::Next, [&patient(), &other])?;
     let _entered = world.hosts[0].enter();
     for number in 0..MESSAGES {
         ends[0].conn().recv(MrSlice::EMPTY, number).expect("posted");
@@ -188,16 +193,17 @@ fn at_most_one_probe_is_in_flight() {
     assert_eq!(world.fabric.calls()["ibv_post_send"], MESSAGES + 1);
     world.link.release();
     ends[0].idle(2 * D);
+    Ok(())
 }
 
 /// Promise: `Conn::close` has slots of its own beside that of a probe.
 #[test]
-fn a_probe_leaves_room_for_the_close() {
+fn a_probe_leaves_room_for_the_close() -> Result {
     let world = jumping();
     let mut cfg = patient();
     // 2 slots, and 3 of the library. Devices round 4 up to 4, so a missing one would show.
     cfg.set_sq_size(2);
-    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     ends[0].idle(STEP * 2 + STEP / 2);
@@ -219,15 +225,16 @@ fn a_probe_leaves_room_for_the_close() {
         closed.error
     );
     assert_eq!(closed.completions.len(), 2, "without the probe");
+    Ok(())
 }
 
 /// A probe waits for the operations before it. One that takes longer than the limit ends the
 /// connection, although the peer lives. Documented at `ConnCfg::set_keep_alive`.
 #[test]
-fn an_operation_longer_than_the_limit_ends_as_gone() {
+fn an_operation_longer_than_the_limit_ends_as_gone() -> Result {
     for (delay, ends_it) in [(D / 2, false), (D, true)] {
         let world = jumping();
-        let mut ends = connect_patiently(&world, Way::Next);
+        let mut ends = connect_patiently(&world, Way::Next)?;
         let _entered = world.hosts[0].enter();
         world.link.delay(delay);
         let conn = ends[0].conn();
@@ -238,4 +245,5 @@ fn an_operation_longer_than_the_limit_ends_as_gone() {
         let event = ends_it.then(|| (lost(), 1));
         assert_eq!(saw.event, event, "{:?}", ends[0].conn().failure());
     }
+    Ok(())
 }

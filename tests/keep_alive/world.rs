@@ -8,7 +8,7 @@ use rpma::{
     ComplChannel, Conn, ConnCfg, ConnEvent, Error, Failure, Flags, Next, NotConnected, Peer, Wc,
 };
 
-use crate::common::{LIMIT, World, profile};
+use crate::common::{LIMIT, Result, World, profile};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// The keep-alive of these tests.
@@ -81,21 +81,21 @@ pub(crate) fn jumping() -> World {
 }
 
 /// A connection. Its ends wait in this way, with these settings.
-pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> [End; 2] {
+pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> Result<[End; 2]> {
     let [client, server] = SIDES.map(|side| {
         let _entered = world.hosts[side].enter();
         Opening::new(way, &world.peers[side], cfgs[side])
     });
-    let pair = world.connect(&client.cfg, &server.cfg);
+    let pair = world.connect(&client.cfg, &server.cfg)?;
     let open = |side: usize, opening: Opening, conn| {
         let _entered = world.hosts[side].enter();
         opening.open(conn)
     };
-    [open(0, client, pair.client), open(1, server, pair.server)]
+    Ok([open(0, client, pair.client), open(1, server, pair.server)])
 }
 
 /// As [`connect`], with [`patient`] settings at both ends.
-pub(crate) fn connect_patiently(world: &World, way: Way) -> [End; 2] {
+pub(crate) fn connect_patiently(world: &World, way: Way) -> Result<[End; 2]> {
     connect(world, way, [&patient(), &patient()])
 }
 

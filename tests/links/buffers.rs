@@ -3,7 +3,7 @@
 use rpma::ConnCfg;
 use rpma::sim::Profile;
 
-use crate::common::{LIMIT, World, pattern, remote};
+use crate::common::{LIMIT, Result, World, pattern, remote};
 use crate::world::{ALWAYS, Both, Emptied, LEN};
 
 /// When a program changes a buffer that it has posted.
@@ -17,11 +17,11 @@ enum Reuse {
 
 /// Sends numbered buffers out of the same memory; how many of them arrived as another one, and how
 /// many as a mixture.
-fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usize, usize) {
+fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> Result<(usize, usize)> {
     const COUNT: usize = 8;
     let fabric = Emptied::seeded(profile, seed);
     let world = World::on(&fabric);
-    let both = Both::new(&world, &ConnCfg::new());
+    let both = Both::new(&world, &ConnCfg::new())?;
     if loses_packets {
         world.link.lose_packets(3);
     }
@@ -39,14 +39,14 @@ fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usiz
         }
         let waited = both.client.wait_for(posted, LIMIT, |_| {});
         waited.expect("it completes");
-        let written = &both.written()[..part];
+        let written = &both.written()?[..part];
         match written.iter().filter(|byte| **byte != number).count() {
             0 => {}
             all if all == part => other += 1,
             _ => mixed += 1,
         }
     }
-    (other, mixed)
+    Ok((other, mixed))
 }
 
 /// A buffer belongs to the device until its completion: a program that changes it before sends
@@ -58,7 +58,9 @@ fn a_buffer_that_is_used_again_too_early() {
         for loses_packets in [false, true] {
             let runs = |how| (1..=10).map(move |seed| (how, seed));
             let count = |how| {
-                let all = runs(how).map(|(how, seed)| reuse(&profile, how, loses_packets, seed));
+                let all = runs(how).map(|(how, seed)| {
+                    reuse(&profile, how, loses_packets, seed).expect("established")
+                });
                 all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
             };
             let name = profile.name();
@@ -75,12 +77,12 @@ fn a_buffer_that_is_used_again_too_early() {
 /// Memory that is given back has all bytes that devices have executed, and is not written later: a
 /// write that was late lands before its region is gone.
 #[test]
-fn late_writes_land_before_their_memory_is_freed() {
+fn late_writes_land_before_their_memory_is_freed() -> Result {
     for profile in Profile::ALL {
         for seed in 1..=10 {
             let fabric = Emptied::seeded(&profile, seed);
             let world = World::on(&fabric);
-            let both = Both::new(&world, &ConnCfg::new());
+            let both = Both::new(&world, &ConnCfg::new())?;
             let written = both.write(1);
             let waited = both.client.wait_for(written, LIMIT, |_| {});
             waited.expect("it completes");
@@ -94,4 +96,5 @@ fn late_writes_land_before_their_memory_is_freed() {
             );
         }
     }
+    Ok(())
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use rpma::sim::{Profile, now};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, MrSlice, Progress, RemoteSlice, WcStatus};
 
-use crate::common::{LIMIT, Pair, World, event, opcode_of};
+use crate::common::{LIMIT, Pair, Result, World, event, opcode_of};
 use crate::world::{ALWAYS, Emptied, completion, each, impatient, nothing, patient, unanswered};
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]
-fn connecting_across_a_partition() {
+fn connecting_across_a_partition() -> Result {
     each(|world| {
-        let ep = world.listen();
+        let ep = world.listen()?;
         let request = |limit| ep.next_conn_req_timeout(&patient(), limit);
         let req = world.resolve(&ep, &patient()).expect("resolves");
         world.link.partition();
@@ -37,17 +37,18 @@ fn connecting_across_a_partition() {
         nothing(&server);
         world.link.heal();
         let _server = server.wait_established(LIMIT).expect("established");
-        opcode_of(&completion(&client), 1);
-    });
+        opcode_of(&completion(&client), 1)?;
+        Ok(())
+    })
 }
 
 /// A reject is sent once: a client that does not get it asks again, and is heard again.
 #[test]
-fn a_reject_that_is_lost() {
+fn a_reject_that_is_lost() -> Result {
     each(|world| {
-        let ep = world.listen();
+        let ep = world.listen()?;
         let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-        let client = world.ask(&ep, &patient());
+        let client = world.ask(&ep, &patient())?;
         let req = request().expect("a request");
         world.link.partition();
         req.reject(b"not you").expect("rejects");
@@ -56,24 +57,25 @@ fn a_reject_that_is_lost() {
         let req = request().expect("it asks again");
         nothing(&client);
         req.reject(b"not you").expect("rejects");
-        match event(&client) {
+        match event(&client)? {
             ConnEvent::Rejected { private_data, .. } => {
                 assert!(private_data.starts_with(b"not you"));
             }
             event => panic!("{event}"),
         }
-    });
+        Ok(())
+    })
 }
 
 /// Ends that go away during a partition leave the other end as a dead host would; no other call
 /// fails.
 #[test]
-fn ends_that_go_away_unheard() {
+fn ends_that_go_away_unheard() -> Result {
     each(|world| {
-        let ep = world.listen();
+        let ep = world.listen()?;
         let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
         // A client that gives up: its server accepts in vain.
-        let client = world.ask(&ep, &patient());
+        let client = world.ask(&ep, &patient())?;
         let req = request().expect("a request");
         world.link.partition();
         drop(client);
@@ -83,14 +85,14 @@ fn ends_that_go_away_unheard() {
         drop(server);
 
         // A server that does.
-        let client = world.ask(&ep, &patient());
+        let client = world.ask(&ep, &patient())?;
         let req = request().expect("a request");
         world.link.partition();
         let server = req.connect(&[]).expect("accepts");
         drop(server);
         world.link.heal();
         drop(request().expect("the client asks again"));
-        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
 
         // A listener that is gone.
         let req = world.resolve(&ep, &patient()).expect("resolves");
@@ -99,15 +101,16 @@ fn ends_that_go_away_unheard() {
         ep.shutdown().expect("is gone");
         nothing(&client);
         world.link.heal();
-        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
-    });
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+        Ok(())
+    })
 }
 
 /// A host that is not reached has no address, and one that is reached in time has.
 #[test]
-fn resolving_across_a_partition() {
+fn resolving_across_a_partition() -> Result {
     each(|world| {
-        let ep = world.listen();
+        let ep = world.listen()?;
         world.link.partition();
         let mut cfg = ConnCfg::new();
         cfg.set_timeout(Duration::from_millis(20));
@@ -125,42 +128,44 @@ fn resolving_across_a_partition() {
         let Progress::Ready(_) = resolving.advance().expect("it is there") else {
             panic!("it is resolved");
         };
-    });
+        Ok(())
+    })
 }
 
 /// A disconnect does not wait for the peer, which learns of it when it is reached.
 #[test]
-fn disconnecting_across_a_partition() {
+fn disconnecting_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient(), &patient());
+        let Pair { client, server } = world.connect(&patient(), &patient())?;
         world.link.partition();
         client.disconnect().expect("says so");
         nothing(&client);
         nothing(&server);
         world.link.heal();
-        assert_eq!(event(&server), ConnEvent::Closed);
+        assert_eq!(event(&server)?, ConnEvent::Closed);
         server.disconnect().expect("answers");
-        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(event(&client)?, ConnEvent::Closed);
 
         // Both at the same time: one answers the other.
-        let Pair { client, server } = world.connect(&patient(), &patient());
+        let Pair { client, server } = world.connect(&patient(), &patient())?;
         world.link.partition();
         client.disconnect().expect("says so");
         server.disconnect().expect("says so");
         world.link.heal();
-        assert_eq!(event(&server), ConnEvent::Closed);
+        assert_eq!(event(&server)?, ConnEvent::Closed);
         nothing(&client);
         server.delete().expect("is freed");
-        assert_eq!(event(&client), ConnEvent::Closed);
-    });
+        assert_eq!(event(&client)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// `Conn::close` keeps its limit, and reports that no operation was acknowledged. The peer does not
 /// notice it until it sends, and then gets no answer.
 #[test]
-fn closing_across_a_partition() {
+fn closing_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient(), &impatient());
+        let Pair { client, server } = world.connect(&patient(), &impatient())?;
         world.link.partition();
         let error = client.close(Duration::from_millis(10));
         let error = error.expect_err("nobody acknowledges").error;
@@ -170,7 +175,7 @@ fn closing_across_a_partition() {
         drop(server);
 
         // The client's count is for both.
-        let Pair { client, server } = world.connect(&impatient(), &impatient());
+        let Pair { client, server } = world.connect(&impatient(), &impatient())?;
         world.link.partition();
         drop(client);
         world.link.heal();
@@ -179,13 +184,14 @@ fn closing_across_a_partition() {
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
             .expect("posted");
         unanswered(&completion(&server), 1);
-    });
+        Ok(())
+    })
 }
 
 /// A client asks for retries without end, and its host is gone. The server notices that after as
 /// many retries as its own settings allow.
 #[test]
-fn an_accepting_side_counts_its_own_retries() {
+fn an_accepting_side_counts_its_own_retries() -> Result {
     /// Its first try, and the retries.
     const TRIES: u32 = 4;
     /// 137 s: this test's own time does not matter beside it.
@@ -194,7 +200,7 @@ fn an_accepting_side_counts_its_own_retries() {
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(TRIES as u8 - 1).expect("possible");
         cfg.set_ack_timeout(Some(EXPONENT)).expect("possible");
-        let (_client, server) = world.connect(&patient(), &cfg).ends();
+        let (_client, server) = world.connect(&patient(), &cfg)?.ends();
         world.fabric.jump_over_waits();
         let _entered = world.hosts[1].enter();
         world.hosts[0].freeze();
@@ -212,21 +218,22 @@ fn an_accepting_side_counts_its_own_retries() {
             "{took:?}, at {one:?} each"
         );
         world.hosts[0].thaw();
-    });
+        Ok(())
+    })
 }
 
 /// No wait is endless: a request without an answer ends after the kernel's time.
 #[test]
-fn the_connection_manager_gives_up() {
+fn the_connection_manager_gives_up() -> Result {
     let fabric = Emptied::new(&Profile::RXE_6_12);
     let world = World::on(&fabric);
     world.fabric.jump_over_waits();
     let _entered = world.hosts[0].enter();
-    let ep = world.listen();
+    let ep = world.listen()?;
     let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-    let accepted = world.ask(&ep, &patient());
+    let accepted = world.ask(&ep, &patient())?;
     let req = request().expect("a request");
-    let (disconnected, other) = world.connect(&patient(), &patient()).ends();
+    let (disconnected, other) = world.connect(&patient(), &patient())?.ends();
     let asking = world.resolve(&ep, &patient()).expect("resolves");
     world.link.partition();
     let start = now();
@@ -254,4 +261,5 @@ fn the_connection_manager_gives_up() {
     drop((client, server));
     let none = ep.next_conn_req_timeout(&patient(), Duration::ZERO);
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+    Ok(())
 }

@@ -6,72 +6,74 @@ use std::time::{Duration, Instant};
 
 use rpma::{ConnCfg, ConnEvent, Error, FlushType, MrSlice, RemoteSlice, WcStatus};
 
-use crate::common::{LIMIT, assert_empty, contents, event, opcode_of};
+use crate::common::{LIMIT, Result, assert_empty, contents, event, opcode_of};
 use crate::world::{ALWAYS, Both, LEN, completion, each, impatient, nothing, patient, unanswered};
 
 /// A device that stands still serves no peer, and serves them when it goes on.
 #[test]
-fn a_frozen_server() {
+fn a_frozen_server() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient());
+        let both = Both::new(world, &patient())?;
         world.hosts[1].freeze();
         both.write(1);
         both.server
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
             .expect("its threads go on");
-        assert_empty(both.client.get_cq());
-        assert_empty(both.server.get_cq());
-        assert_eq!(both.written(), [0; LEN]);
+        assert_empty(both.client.get_cq())?;
+        assert_empty(both.server.get_cq())?;
+        assert_eq!(both.written()?, [0; LEN]);
         world.hosts[1].thaw();
-        opcode_of(&completion(&both.client), 1);
-        opcode_of(&completion(&both.server), 2);
+        opcode_of(&completion(&both.client), 1)?;
+        opcode_of(&completion(&both.server), 2)?;
 
-        let both = Both::new(world, &impatient());
+        let both = Both::new(world, &impatient())?;
         world.hosts[1].freeze();
         both.write(3);
         unanswered(&completion(&both.client), 3);
         world.hosts[1].thaw();
-        assert_eq!(both.written(), [0; LEN]);
-    });
+        assert_eq!(both.written()?, [0; LEN]);
+        Ok(())
+    })
 }
 
 /// The retries of a device that stands still do not count, and it does not flush.
 #[test]
-fn a_frozen_client() {
+fn a_frozen_client() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient());
+        let both = Both::new(world, &impatient())?;
         world.hosts[0].freeze();
         both.write(1);
         // Much longer than its retries take.
         thread::sleep(Duration::from_millis(50));
-        assert_empty(both.client.get_cq());
-        assert_eq!(both.written(), [0; LEN]);
+        assert_empty(both.client.get_cq())?;
+        assert_eq!(both.written()?, [0; LEN]);
         world.hosts[0].thaw();
-        opcode_of(&completion(&both.client), 1);
-        assert_eq!(both.written(), contents(&both.source));
+        opcode_of(&completion(&both.client), 1)?;
+        assert_eq!(both.written()?, contents(&both.source)?);
 
         world.hosts[0].freeze();
         both.write(2);
         both.client.disconnect().expect("is said later");
-        assert_empty(both.client.get_cq());
+        assert_empty(both.client.get_cq())?;
         nothing(&both.server);
         world.hosts[0].thaw();
         let flushed = completion(&both.client).result().expect_err("flushed");
         assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
-        assert_eq!(event(&both.server), ConnEvent::Closed);
-    });
+        assert_eq!(event(&both.server)?, ConnEvent::Closed);
+        Ok(())
+    })
 }
 
 /// Neither do those count that it was waiting for when it stopped.
 #[test]
-fn a_client_that_is_frozen_while_nobody_answers() {
+fn a_client_that_is_frozen_while_nobody_answers() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(0).expect("possible");
         // 67 ms.
         cfg.set_ack_timeout(Some(14)).expect("possible");
         let goes_on = || {
-            let both = Both::new(world, &cfg);
+            let both = Both::new(world, &cfg).expect("established");
             world.link.partition();
             let start = Instant::now();
             both.write(1);
@@ -89,37 +91,39 @@ fn a_client_that_is_frozen_while_nobody_answers() {
             .take(20)
             .find_map(|result| result);
         result.expect("once in time").expect("it was tried again");
-    });
+        Ok(())
+    })
 }
 
 /// A retry that was due while its device stood still is made when it goes on.
 #[test]
-fn a_client_that_is_frozen_while_it_retries() {
+fn a_client_that_is_frozen_while_it_retries() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(6).expect("possible");
         cfg.set_ack_timeout(Some(12)).expect("possible");
-        let both = Both::new(world, &cfg);
+        let both = Both::new(world, &cfg)?;
         both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         world.hosts[0].freeze();
         both.server.recv(MrSlice::EMPTY, 2).expect("posted");
         thread::sleep(Duration::from_millis(50));
-        assert_empty(both.server.get_cq());
+        assert_empty(both.server.get_cq())?;
         world.hosts[0].thaw();
-        opcode_of(&completion(&both.client), 1);
-        opcode_of(&completion(&both.server), 2);
-    });
+        opcode_of(&completion(&both.client), 1)?;
+        opcode_of(&completion(&both.server), 2)?;
+        Ok(())
+    })
 }
 
 /// A host that stands still loses no request: a native flush completes when it goes on, even if it
 /// could not be sent again. (Two guests: `two hosts: frozen for 1 s, native`.)
 #[test]
-fn a_native_flush_waits_for_a_frozen_host() {
+fn a_native_flush_waits_for_a_frozen_host() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
         cfg.set_ack_timeout(Some(14)).expect("possible");
         cfg.set_retry_count(6).expect("possible");
-        let both = Both::new(world, &cfg);
+        let both = Both::new(world, &cfg)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();
@@ -135,5 +139,6 @@ fn a_native_flush_waits_for_a_frozen_host() {
         both.client
             .wait_for(flushed, LIMIT, |_| {})
             .expect("it goes on");
-    });
+        Ok(())
+    })
 }

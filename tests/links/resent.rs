@@ -5,17 +5,17 @@ use std::time::Duration;
 use rpma::sim::{Link, Profile, now, sleep};
 use rpma::{ConnCfg, Error, Flags, FlushType, MrSlice, Wc, WcOpcode, WcStatus};
 
-use crate::common::{LIMIT, World, opcode_of, pattern};
+use crate::common::{LIMIT, Result, World, opcode_of, pattern};
 use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
 
 /// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
 #[test]
-fn what_is_sent_again_takes_a_time_out() {
+fn what_is_sent_again_takes_a_time_out() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
         cfg.set_ack_timeout(Some(20)).expect("possible");
         let one = Duration::from_nanos(4_096 << 20);
-        let both = Both::new(world, &cfg);
+        let both = Both::new(world, &cfg)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         both.server.recv(MrSlice::EMPTY, 7).expect("posted");
@@ -31,7 +31,7 @@ fn what_is_sent_again_takes_a_time_out() {
                 .wait_for(first, LIMIT, |_| {})
                 .expect("sent again");
             assert!(now() - start >= one, "{:?}", now() - start);
-            assert_eq!(both.written(), pattern(LEN, 1));
+            assert_eq!(both.written()?, pattern(LEN, 1));
         }
         // A message is delivered once.
         world.link.lose_answer(1);
@@ -39,21 +39,22 @@ fn what_is_sent_again_takes_a_time_out() {
         both.client
             .wait_for(sent, LIMIT, |_| {})
             .expect("sent again");
-        assert_eq!(opcode_of(&completion(&both.server), 7), WcOpcode::RECV);
+        assert_eq!(opcode_of(&completion(&both.server), 7)?, WcOpcode::RECV);
         let count = both.server.get_cq().get_wc(&mut [Wc::default()]);
         assert_eq!(count.expect("polls"), 0);
-    });
+        Ok(())
+    })
 }
 
 /// A network that loses packets and delays by chance: everything is written, in order, and another
 /// seed takes another time.
 #[test]
-fn a_bad_network_loses_time_alone() {
-    fn takes(profile: &Profile, seed: u64) -> Duration {
+fn a_bad_network_loses_time_alone() -> Result {
+    fn takes(profile: &Profile, seed: u64) -> Result<Duration> {
         let fabric = Emptied::seeded(profile, seed);
         let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
-        let both = Both::new(&world, &ConnCfg::new());
+        let both = Both::new(&world, &ConnCfg::new())?;
         world.link.delay_up_to(Duration::from_millis(10));
         world.link.lose_packets(5);
         let start = now();
@@ -63,13 +64,15 @@ fn a_bad_network_loses_time_alone() {
             both.client
                 .wait_for(written, LIMIT, |_| {})
                 .expect("sent again");
-            assert_eq!(both.written(), [number; LEN]);
+            assert_eq!(both.written()?, [number; LEN]);
         }
-        now() - start
+        Ok(now() - start)
     }
     for profile in Profile::ALL {
-        let mut times: Vec<_> = (1..=5).map(|seed| takes(&profile, seed)).collect();
-        assert_eq!(takes(&profile, 1), times[0]);
+        let mut times: Vec<_> = (1..=5)
+            .map(|seed| takes(&profile, seed))
+            .collect::<Result<_, _>>()?;
+        assert_eq!(takes(&profile, 1)?, times[0]);
         // Some packets were lost.
         assert!(
             times.iter().all(|time| *time > Duration::from_millis(500)),
@@ -79,17 +82,18 @@ fn a_bad_network_loses_time_alone() {
         times.dedup();
         assert_eq!(times.len(), 5);
     }
+    Ok(())
 }
 
 /// On soft-RoCE of Linux 6.12 a native flush cannot be sent again: alone, after a message that
 /// waits for a receive, or if its answer was lost.
 #[test]
-fn a_native_flush_that_is_sent_again() {
+fn a_native_flush_that_is_sent_again() -> Result {
     /// How the flush ends.
-    fn ends(profile: &Profile, accident: impl FnOnce(&World, &Both)) -> Option<WcStatus> {
+    fn ends(profile: &Profile, accident: impl FnOnce(&World, &Both)) -> Result<Option<WcStatus>> {
         let fabric = Emptied::new(profile);
         let world = World::on(&fabric);
-        let both = Both::new(&world, &impatient());
+        let both = Both::new(&world, &impatient())?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         accident(&world, &both);
@@ -112,8 +116,8 @@ fn a_native_flush_that_is_sent_again() {
         let ended = both.client.wait_for(flushed, LIMIT, |_| {});
         drop(waiting.join());
         match ended {
-            Ok(_) => None,
-            Err(Error::Operation(failure)) => Some(failure.status),
+            Ok(_) => Ok(None),
+            Err(Error::Operation(failure)) => Ok(Some(failure.status)),
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -124,20 +128,21 @@ fn a_native_flush_that_is_sent_again() {
         let packet = ends(&profile, |world, both| {
             ready(both);
             world.link.lose_packet(2);
-        });
+        })?;
         assert_eq!(packet, access, "{}", profile.name());
         let behind = ends(&profile, |world, both| {
             ready(both);
             world.link.lose_packet(1);
-        });
+        })?;
         assert_eq!(behind, access, "{}", profile.name());
-        let waited = ends(&profile, |_, _| {});
+        let waited = ends(&profile, |_, _| {})?;
         assert_eq!(waited, access, "{}", profile.name());
         let answer = ends(&profile, |world, both| {
             ready(both);
             world.link.lose_answer(2);
-        });
+        })?;
         let unanswered = flawed.then_some(WcStatus::RETRY_EXC_ERR);
         assert_eq!(answer, unanswered, "{}", profile.name());
     }
+    Ok(())
 }

@@ -5,19 +5,19 @@ use std::time::Duration;
 use rpma::sim::Errno;
 use rpma::{Error, FlushType, MrSlice, Notify, RemoteSlice};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 use crate::world::{ALWAYS, Both, each, impatient, patient};
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after
 /// a failed post, and when this host's device is gone.
 #[test]
-fn errors_name_the_next_step() {
+fn errors_name_the_next_step() -> Result {
     fn has<T: std::fmt::Debug>(result: rpma::Result<T>, step: &str) {
         let text = result.expect_err("an error").to_string();
         assert!(text.contains(step), "{step}: {text}");
     }
     each(|world| {
-        let both = Both::new(world, &impatient());
+        let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
@@ -37,7 +37,7 @@ fn errors_name_the_next_step() {
         has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
         has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient()).ends();
+        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
         let failing = world.fabric.fail("ibv_post_send").next(Errno::IO);
         let write = || client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
         has(
@@ -49,19 +49,20 @@ fn errors_name_the_next_step() {
         assert!(failure.contains("connect again"), "{failure}");
         has(write(), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient()).ends();
+        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
         world.hosts[0].kill();
         has(client.next_event(), "device was removed");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: after a time-out the operation goes on, and its completion satisfies no other wait,
 /// although both have the same `op_context`. Without this, a log with a flush that took longer than
 /// its limit acknowledged the next record by it.
 #[test]
-fn a_late_completion_satisfies_no_later_wait() {
+fn a_late_completion_satisfies_no_later_wait() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient());
+        let both = Both::new(world, &patient())?;
         let flush = || {
             let flush = FlushType::Visibility;
             let posted = both.client.flush(both.target(), flush, ALWAYS, 1);
@@ -89,15 +90,16 @@ fn a_late_completion_satisfies_no_later_wait() {
         world.hosts[1].thaw();
         let wc = both.client.wait_for(third, LIMIT, |wc| panic!("{wc:?}"));
         assert_eq!(wc.expect("it is flushed").posted(), Some(third));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait looks once more before it returns `TimedOut`: a queue for solicited events gives
 /// no event for a completion that has come meanwhile.
 #[test]
-fn a_wait_looks_once_more_at_its_limit() {
+fn a_wait_looks_once_more_at_its_limit() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient());
+        let both = Both::new(world, &patient())?;
         let solicited = both.client.get_cq().req_notify(Notify::Solicited);
         solicited.expect("armed");
         world.link.delay(Duration::from_millis(50));
@@ -109,5 +111,6 @@ fn a_wait_looks_once_more_at_its_limit() {
             let wc = both.client.wait_for(written, limit, |_| {});
             assert_eq!(wc.expect("it has come").posted(), Some(written));
         }
-    });
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rpma::sim::{Fabric, Profile};
 use rpma::{Conn, ConnCfg, Error, Flags, Mr, Posted, RemoteSlice, Wc, WcStatus};
 
-use crate::common::{Memories, Memory, Pair, World, contents, next_completion, remote};
+use crate::common::{Memories, Memory, Pair, Result, World, contents, next_completion, remote};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// More than the MTU.
@@ -52,16 +52,16 @@ impl Drop for Emptied {
 
 impl Both {
     /// The source has bytes that the target does not have.
-    pub(crate) fn new(world: &World, cfg: &ConnCfg) -> Self {
-        let Pair { client, server } = world.connect(cfg, cfg);
-        let Memories { source, target } = world.memories(LEN);
-        Self {
+    pub(crate) fn new(world: &World, cfg: &ConnCfg) -> Result<Self> {
+        let Pair { client, server } = world.connect(cfg, cfg)?;
+        let Memories { source, target } = world.memories(LEN)?;
+        Ok(Self {
             client,
             server,
             source,
             target,
             fabric: world.fabric.clone(),
-        }
+        })
     }
 
     pub(crate) fn write(&self, op_context: u64) -> Posted {
@@ -75,17 +75,18 @@ impl Both {
     }
 
     /// The bytes of the target, once all that was executed is visible.
-    pub(crate) fn written(&self) -> Vec<u8> {
+    pub(crate) fn written(&self) -> Result<Vec<u8>> {
         self.fabric.settle();
         contents(&self.target)
     }
 }
 
-pub(crate) fn each(test: impl Fn(&World)) {
+pub(crate) fn each(test: impl Fn(&World) -> Result) -> Result {
     for profile in Profile::ALL {
         let fabric = Emptied::new(&profile);
-        test(&World::on(&fabric));
+        test(&World::on(&fabric))?;
     }
+    Ok(())
 }
 
 /// Settings with which a requester waits for hours.
@@ -106,7 +107,7 @@ pub(crate) fn impatient() -> ConnCfg {
 
 /// The next completion.
 pub(crate) fn completion(conn: &Conn) -> Wc {
-    next_completion(conn.get_cq())
+    next_completion(conn.get_cq()).expect("polling works")
 }
 
 /// A completion with the status of a peer that did not answer.

@@ -3,19 +3,19 @@
 use rpma::{MrSlice, RemoteSlice, WcOpcode, WcStatus};
 
 use crate::common::{
-    Pair, completion, completions, contents, device_test, invalid, no_completion, opcode_of,
-    pattern, peer, remote,
+    Pair, Result, completion, completions, contents, device_test, invalid, no_completion,
+    opcode_of, pattern, peer, remote,
 };
 use crate::support::{ALWAYS, all, any_use, received};
 
 /// A message of every size arrives whole, with its length, in both directions, and no byte around
 /// it is touched.
 #[test]
-fn messages_of_every_size_arrive() {
+fn messages_of_every_size_arrive() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let (src, dst) = (any_use(&peer, 1 << 20), any_use(&peer, (1 << 20) + 64));
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let (src, dst) = (any_use(&peer, 1 << 20)?, any_use(&peer, (1 << 20) + 64)?);
         for (from, to) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
             for (round, len) in [1, 7, 8, 1024, 1025, 65_536, 1 << 20]
                 .into_iter()
@@ -29,10 +29,10 @@ fn messages_of_every_size_arrive() {
                     .expect("posted");
                 from.send(src.slice(..len).expect("inside"), ALWAYS, 12)
                     .expect("posted");
-                assert_eq!(opcode_of(&completion(from), 12), WcOpcode::SEND);
-                let got = received(&completion(to), 11);
+                assert_eq!(opcode_of(&completion(from)?, 12)?, WcOpcode::SEND);
+                let got = received(&completion(to)?, 11);
                 assert_eq!(got, (WcOpcode::RECV, Some(len as u32), None));
-                let there = contents(&dst);
+                let there = contents(&dst)?;
                 assert_eq!(there[3..3 + len], bytes);
                 assert!(
                     there[..3]
@@ -42,17 +42,18 @@ fn messages_of_every_size_arrive() {
                 );
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Receives are used in the order in which they were posted, messages come in the order of sending,
 /// and a completion names its queue pair and operation.
 #[test]
-fn messages_keep_their_order() {
+fn messages_keep_their_order() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let (src, dst) = (any_use(&peer, 80), any_use(&peer, 80));
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let (src, dst) = (any_use(&peer, 80)?, any_use(&peer, 80)?);
         src.write_at(0, &pattern(80, 5)).expect("inside");
         for n in 0..10 {
             let part = dst.slice(8 * n..8 * n + 8).expect("inside");
@@ -65,7 +66,7 @@ fn messages_keep_their_order() {
                 .expect("posted");
         }
         for (conn, first) in [(&pair.server, 100), (&pair.client, 200)] {
-            for (n, wc) in completions(conn, 10).iter().enumerate() {
+            for (n, wc) in completions(conn, 10)?.iter().enumerate() {
                 wc.result().expect("succeeds");
                 assert_eq!(
                     (wc.wr_id(), wc.qp_num()),
@@ -74,18 +75,19 @@ fn messages_keep_their_order() {
                 assert_eq!(wc.status(), WcStatus::SUCCESS);
             }
         }
-        assert_eq!(contents(&dst), pattern(80, 5));
-    });
+        assert_eq!(contents(&dst)?, pattern(80, 5));
+        Ok(())
+    })
 }
 
 /// The 4 bytes arrive as the number that was sent, in both directions and with both operations; a
 /// write with immediate data reports how much was written.
 #[test]
-fn immediate_data_is_the_same_number_on_both_sides() {
+fn immediate_data_is_the_same_number_on_both_sides() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let (src, dst) = (any_use(&peer, 64), any_use(&peer, 64));
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 64)?);
         src.write_at(0, &pattern(64, 9)).expect("inside");
         let target = remote(&dst);
         for (from, to) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
@@ -93,8 +95,8 @@ fn immediate_data_is_the_same_number_on_both_sides() {
                 to.recv(all(&dst), 1).expect("posted");
                 from.send_with_imm(src.slice(..5).expect("inside"), ALWAYS, imm, 2)
                     .expect("posted");
-                assert_eq!(opcode_of(&completion(from), 2), WcOpcode::SEND);
-                let got = received(&completion(to), 1);
+                assert_eq!(opcode_of(&completion(from)?, 2)?, WcOpcode::SEND);
+                let got = received(&completion(to)?, 1);
                 assert_eq!(got, (WcOpcode::RECV, Some(5), Some(imm)));
 
                 // The receive is only the notice: the data goes to the write's destination.
@@ -103,24 +105,25 @@ fn immediate_data_is_the_same_number_on_both_sides() {
                 let part = target.slice(10..17).expect("inside");
                 from.write_with_imm(part, src.slice(..7).expect("inside"), ALWAYS, imm, 4)
                     .expect("posted");
-                assert_eq!(opcode_of(&completion(from), 4), WcOpcode::RDMA_WRITE);
-                let got = received(&completion(to), 3);
+                assert_eq!(opcode_of(&completion(from)?, 4)?, WcOpcode::RDMA_WRITE);
+                let got = received(&completion(to)?, 3);
                 assert_eq!(got, (WcOpcode::RECV_RDMA_WITH_IMM, Some(7), Some(imm)));
-                assert_eq!(contents(&dst)[10..17], pattern(64, 9)[..7]);
-                assert_eq!(contents(&dst)[17..], [0; 47]);
+                assert_eq!(contents(&dst)?[10..17], pattern(64, 9)[..7]);
+                assert_eq!(contents(&dst)?[17..], [0; 47]);
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Operations without any memory, and with parts of no bytes: each completes, and the peer learns
 /// of those that it receives.
 #[test]
-fn operations_of_no_bytes() {
+fn operations_of_no_bytes() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let (here, there) = (any_use(&peer, 16), any_use(&peer, 16));
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let (here, there) = (any_use(&peer, 16)?, any_use(&peer, 16)?);
         let nothing_here = here.slice(5..5).expect("inside");
         let nothing_there = remote(&there).slice(16..16).expect("at the end");
         let conn = &pair.client;
@@ -129,18 +132,18 @@ fn operations_of_no_bytes() {
             for far in [RemoteSlice::EMPTY, nothing_there] {
                 assert!(far.is_empty());
                 conn.read(local, far, ALWAYS, 1).expect("posted");
-                assert_eq!(opcode_of(&completion(conn), 1), WcOpcode::RDMA_READ);
+                assert_eq!(opcode_of(&completion(conn)?, 1)?, WcOpcode::RDMA_READ);
                 conn.write(far, local, ALWAYS, 2).expect("posted");
-                assert_eq!(opcode_of(&completion(conn), 2), WcOpcode::RDMA_WRITE);
+                assert_eq!(opcode_of(&completion(conn)?, 2)?, WcOpcode::RDMA_WRITE);
                 conn.write_gather(far, &[local, local], ALWAYS, 3)
                     .expect_err("the connection was made for 1 part");
                 conn.write_gather(far, &[], ALWAYS, 3).expect("posted");
-                assert_eq!(opcode_of(&completion(conn), 3), WcOpcode::RDMA_WRITE);
+                assert_eq!(opcode_of(&completion(conn)?, 3)?, WcOpcode::RDMA_WRITE);
                 pair.server.recv(MrSlice::EMPTY, 4).expect("posted");
                 conn.write_with_imm(far, local, ALWAYS, 44, 5)
                     .expect("posted");
-                assert_eq!(opcode_of(&completion(conn), 5), WcOpcode::RDMA_WRITE);
-                let got = received(&completion(&pair.server), 4);
+                assert_eq!(opcode_of(&completion(conn)?, 5)?, WcOpcode::RDMA_WRITE);
+                let got = received(&completion(&pair.server)?, 4);
                 assert_eq!(got, (WcOpcode::RECV_RDMA_WITH_IMM, Some(0), Some(44)));
             }
             for to in [
@@ -154,10 +157,10 @@ fn operations_of_no_bytes() {
                 conn.send(local, ALWAYS, 7).expect("posted");
                 conn.send_with_imm(local, ALWAYS, 55, 7).expect("posted");
                 conn.send_gather(&[], ALWAYS, 7).expect("posted");
-                for wc in completions(conn, 3) {
-                    assert_eq!(opcode_of(&wc, 7), WcOpcode::SEND);
+                for wc in completions(conn, 3)? {
+                    assert_eq!(opcode_of(&wc, 7)?, WcOpcode::SEND);
                 }
-                let imm: Vec<_> = completions(&pair.server, 3)
+                let imm: Vec<_> = completions(&pair.server, 3)?
                     .iter()
                     .map(|wc| received(wc, 6))
                     .collect();
@@ -165,7 +168,7 @@ fn operations_of_no_bytes() {
                 assert_eq!(imm, [plain, (WcOpcode::RECV, Some(0), Some(55)), plain]);
             }
         }
-        assert_eq!(contents(&there), [0; 16]);
+        assert_eq!(contents(&there)?, [0; 16]);
 
         // An empty part on one side only is a mistake.
         let text = invalid(conn.write(RemoteSlice::EMPTY, all(&here), ALWAYS, 8));
@@ -173,6 +176,7 @@ fn operations_of_no_bytes() {
         let far = remote(&there).slice(..).expect("all");
         let text = invalid(conn.read(MrSlice::EMPTY, far, ALWAYS, 8));
         assert!(text.contains("0 bytes and the remote part 16"), "{text}");
-        no_completion(conn);
-    });
+        no_completion(conn)?;
+        Ok(())
+    })
 }

@@ -3,24 +3,24 @@
 use rpma::{ConnCfg, ConnReq, Flags, MrSlice, MrUsage, WcOpcode};
 
 use crate::common::{
-    Pair, addr, completion, completions, contents, device_test, invalid, listen, no_completion,
-    opcode_of, pattern, peer, region, remote,
+    Pair, Result, addr, completion, completions, contents, device_test, invalid, listen,
+    no_completion, opcode_of, pattern, peer, region, remote,
 };
 use crate::support::{ALWAYS, all, any_use, received};
 
 /// Several local parts of any sizes become one write and one message, in their order.
 #[test]
-fn gathered_parts_arrive_as_one() {
+fn gathered_parts_arrive_as_one() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_max_send_sge(4).expect("possible");
         assert_eq!(cfg.get_max_send_sge(), 4);
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let (one, other, dst) = (
-            any_use(&peer, 5000),
-            any_use(&peer, 5000),
-            any_use(&peer, 8192),
+            any_use(&peer, 5000)?,
+            any_use(&peer, 5000)?,
+            any_use(&peer, 8192)?,
         );
         one.write_at(0, &pattern(5000, 1)).expect("inside");
         other.write_at(0, &pattern(5000, 2)).expect("inside");
@@ -31,9 +31,9 @@ fn gathered_parts_arrive_as_one() {
             one.slice(..3000).expect("inside"),
         ];
         let expected = [
-            &contents(&one)[17..2000],
-            &contents(&other)[4999..],
-            &contents(&one)[..3000],
+            &contents(&one)?[17..2000],
+            &contents(&other)?[4999..],
+            &contents(&one)?[..3000],
         ]
         .concat();
         let len = expected.len();
@@ -43,31 +43,32 @@ fn gathered_parts_arrive_as_one() {
             .write_gather(far, &parts, ALWAYS, 1)
             .expect("posted");
         assert_eq!(
-            opcode_of(&completion(&pair.client), 1),
+            opcode_of(&completion(&pair.client)?, 1)?,
             WcOpcode::RDMA_WRITE
         );
-        assert_eq!(contents(&dst)[100..100 + len], expected);
+        assert_eq!(contents(&dst)?[100..100 + len], expected);
 
         dst.write_at(0, &[0; 8192]).expect("inside");
         pair.server.recv(all(&dst), 2).expect("posted");
         pair.client.send_gather(&parts, ALWAYS, 3).expect("posted");
-        assert_eq!(opcode_of(&completion(&pair.client), 3), WcOpcode::SEND);
-        let got = received(&completion(&pair.server), 2);
+        assert_eq!(opcode_of(&completion(&pair.client)?, 3)?, WcOpcode::SEND);
+        let got = received(&completion(&pair.server)?, 2);
         assert_eq!(got, (WcOpcode::RECV, Some(len as u32), None));
-        assert_eq!(contents(&dst)[..len], expected);
-    });
+        assert_eq!(contents(&dst)?[..len], expected);
+        Ok(())
+    })
 }
 
 /// Each mistake with gathered parts is refused, with the limit, before anything is sent.
 #[test]
-fn every_refusal_of_gathered_parts() {
+fn every_refusal_of_gathered_parts() -> Result {
     device_test(|| {
-        let (peer, stranger) = (peer(), peer());
+        let (peer, stranger) = (peer()?, peer()?);
         let mut cfg = ConnCfg::new();
         cfg.set_max_send_sge(3).expect("possible");
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
-        let (src, dst) = (any_use(&peer, 8), any_use(&peer, 64));
+        let (src, dst) = (any_use(&peer, 8)?, any_use(&peer, 64)?);
         let far = |len| remote(&dst).slice(..len).expect("inside");
         let four = [all(&src); 4];
         for text in [
@@ -81,7 +82,7 @@ fn every_refusal_of_gathered_parts() {
         }
         let text = invalid(conn.write_gather(far(23), &four[..3], ALWAYS, 1));
         assert!(text.contains("24 bytes and the remote part 23"), "{text}");
-        let foreign = any_use(&stranger, 8);
+        let foreign = any_use(&stranger, 8)?;
         for text in [
             invalid(conn.write_gather(far(16), &[all(&src), all(&foreign)], ALWAYS, 1)),
             invalid(conn.send_gather(&[all(&src), all(&foreign)], ALWAYS, 1)),
@@ -90,7 +91,7 @@ fn every_refusal_of_gathered_parts() {
         ] {
             assert!(text.contains("another Peer"), "{text}");
         }
-        let wrong = region(&peer, 8, MrUsage::READ_DST);
+        let wrong = region(&peer, 8, MrUsage::READ_DST)?;
         for (text, needed) in [
             (
                 invalid(conn.write_gather(far(16), &[all(&src), all(&wrong)], ALWAYS, 1)),
@@ -106,8 +107,8 @@ fn every_refusal_of_gathered_parts() {
         ] {
             assert!(text.contains(&format!("needs {needed}")), "{text}");
         }
-        no_completion(conn);
-        assert_eq!(contents(&dst), [0; 64]);
+        no_completion(conn)?;
+        assert_eq!(contents(&dst)?, [0; 64]);
 
         let mut greedy = ConnCfg::new();
         greedy
@@ -122,22 +123,23 @@ fn every_refusal_of_gathered_parts() {
         // The connection is as good as before.
         conn.write_gather(far(24), &four[..3], ALWAYS, 2)
             .expect("posted");
-        assert_eq!(opcode_of(&completion(conn), 2), WcOpcode::RDMA_WRITE);
-    });
+        assert_eq!(opcode_of(&completion(conn)?, 2)?, WcOpcode::RDMA_WRITE);
+        Ok(())
+    })
 }
 
 /// Inline data is taken when the operation is posted: the source may change at once. The operations
 /// wait after a message without a receive, so that the change comes first for certain.
 #[test]
-fn inline_data_may_change_at_once() {
+fn inline_data_may_change_at_once() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_max_inline_data(64).set_rq_size(16);
         cfg.set_max_send_sge(2).expect("possible");
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
-        let (src, dst) = (any_use(&peer, 64), any_use(&peer, 512));
+        let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 512)?);
         let (old, new) = (pattern(64, 1), pattern(64, 2));
         src.write_at(0, &old).expect("inside");
         let far = |nth: u64| {
@@ -171,13 +173,13 @@ fn inline_data_may_change_at_once() {
             let part = dst.slice(64 * nth..64 * (nth + 1)).expect("inside");
             pair.server.recv(part, nth as u64).expect("posted");
         }
-        for (wr_id, wc) in completions(conn, 8).iter().enumerate() {
-            opcode_of(wc, wr_id as u64);
+        for (wr_id, wc) in completions(conn, 8)?.iter().enumerate() {
+            opcode_of(wc, wr_id as u64)?;
         }
-        for wc in completions(&pair.server, 5) {
+        for wc in completions(&pair.server, 5)? {
             wc.result().expect("succeeds");
         }
-        let there = contents(&dst);
+        let there = contents(&dst)?;
         let there: Vec<_> = there.chunks(64).collect();
         let turned = [&old[32..], &old[..32]].concat();
         for (nth, expected) in [&old, &turned, &old, &old, &old, &turned]
@@ -192,16 +194,17 @@ fn inline_data_may_change_at_once() {
             .into_iter()
             .all(|(byte, (old, new))| byte == old || byte == new);
         assert!(is_either && there[6].last() == new.last(), "operation 6");
-    });
+        Ok(())
+    })
 }
 
 /// The limit of inline data is named where it is exceeded, and a limit that a device cannot have
 /// where the connection is made.
 #[test]
-fn every_refusal_of_inline_data() {
+fn every_refusal_of_inline_data() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (src, dst) = (any_use(&peer, 1000), any_use(&peer, 1000));
+        let peer = peer()?;
+        let (src, dst) = (any_use(&peer, 1000)?, any_use(&peer, 1000)?);
         let far = |len| remote(&dst).slice(..len).expect("inside");
         let near = |len| src.slice(..len).expect("inside");
         let inline = ALWAYS | Flags::INLINE;
@@ -209,7 +212,7 @@ fn every_refusal_of_inline_data() {
         for limit in [0, 8, 100] {
             let mut cfg = ConnCfg::new();
             cfg.set_max_inline_data(limit as u32);
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             for text in [
                 invalid(conn.write(far(limit as u64 + 1), near(limit + 1), inline, 1)),
@@ -227,19 +230,20 @@ fn every_refusal_of_inline_data() {
             }
             let text = invalid(conn.read(near(8), far(8), inline, 1));
             assert!(text.contains("not for reads"), "{text}");
-            no_completion(conn);
+            no_completion(conn)?;
             conn.write(far(limit as u64), near(limit), inline, 2)
                 .expect("posted");
-            assert_eq!(opcode_of(&completion(conn), 2), WcOpcode::RDMA_WRITE);
+            assert_eq!(opcode_of(&completion(conn)?, 2)?, WcOpcode::RDMA_WRITE);
         }
         let mut greedy = ConnCfg::new();
         greedy.set_max_inline_data(1 << 20);
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let error = ConnReq::new(&peer, &addr(), ep.get_port(), &greedy).expect_err("too much");
         let text = error.to_string();
         assert!(
             text.starts_with("rdma_create_qp") && text.contains("inline"),
             "{text}"
         );
-    });
+        Ok(())
+    })
 }

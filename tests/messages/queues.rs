@@ -9,27 +9,27 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, Pair, assert_empty, completion, completions, device_test, event, invalid,
+    LIMIT, Pair, Result, assert_empty, completion, completions, device_test, event, invalid,
     next_completion, opcode_of, peer, remote,
 };
 use crate::support::{ALWAYS, all, any_use, failure};
 
 /// A full receive queue is `QueueFull` with its remedy, and a slot comes back with each completion.
 #[test]
-fn a_full_receive_queue() {
+fn a_full_receive_queue() -> Result {
     device_test(|| {
-        let peer = peer();
-        let dst = any_use(&peer, 8);
+        let peer = peer()?;
+        let dst = any_use(&peer, 8)?;
         let mut cfg = ConnCfg::new();
         cfg.set_rq_size(0);
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let text = invalid(pair.server.recv(all(&dst), 1));
         assert!(text.contains("set_rq_size"), "polling cannot help: {text}");
         drop(pair);
         for depth in [1, 3, 100] {
             let mut cfg = ConnCfg::new();
             cfg.set_rq_size(depth);
-            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let fill = || {
                 let mut posted = 0;
                 loop {
@@ -49,31 +49,32 @@ fn a_full_receive_queue() {
             assert_eq!(fill(), depth.into());
             for _ in 0..depth.min(7) {
                 pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                completion(&pair.client).result().expect("arrives");
+                completion(&pair.client)?.result().expect("arrives");
             }
             assert_eq!(
                 fill(),
                 0,
                 "a slot comes back when the completion is polled, not before"
             );
-            completions(&pair.server, depth.min(7) as usize);
+            completions(&pair.server, depth.min(7) as usize)?;
             assert_eq!(fill(), depth.min(7).into());
         }
-    });
+        Ok(())
+    })
 }
 
 /// If there is a completion queue of its own for receives, each queue gets its completions and no
 /// other's, and more than its size asked for fit into both.
 #[test]
-fn a_completion_queue_for_receives() {
+fn a_completion_queue_for_receives() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(1)
             .set_cq_size(1)
             .set_rq_size(50)
             .set_sq_size(50);
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let rcq = pair.server.get_rcq().expect("one of its own");
         for wr_id in 0..50 {
             pair.server.recv(MrSlice::EMPTY, wr_id).expect("posted");
@@ -87,25 +88,26 @@ fn a_completion_queue_for_receives() {
                 .expect("posted");
         }
         for wr_id in 0..50 {
-            assert_eq!(opcode_of(&next_completion(rcq), wr_id), WcOpcode::RECV);
+            assert_eq!(opcode_of(&next_completion(rcq)?, wr_id)?, WcOpcode::RECV);
         }
-        for (n, wc) in completions(&pair.client, 50).iter().enumerate() {
-            assert_eq!(opcode_of(wc, 50 + n as u64), WcOpcode::SEND);
+        for (n, wc) in completions(&pair.client, 50)?.iter().enumerate() {
+            assert_eq!(opcode_of(wc, 50 + n as u64)?, WcOpcode::SEND);
         }
-        for (n, wc) in completions(&pair.server, 50).iter().enumerate() {
-            assert_eq!(opcode_of(wc, 100 + n as u64), WcOpcode::RDMA_WRITE);
+        for (n, wc) in completions(&pair.server, 50)?.iter().enumerate() {
+            assert_eq!(opcode_of(wc, 100 + n as u64)?, WcOpcode::RDMA_WRITE);
         }
-        assert_empty(rcq);
-        assert_empty(pair.client.get_rcq().expect("one of its own"));
-    });
+        assert_empty(rcq)?;
+        assert_empty(pair.client.get_rcq().expect("one of its own"))?;
+        Ok(())
+    })
 }
 
 /// Polling moves as many completions as there is room for, and keeps the rest.
 #[test]
-fn polling_takes_as_many_as_fit() {
+fn polling_takes_as_many_as_fit() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
         for wr_id in 0..5 {
             pair.client
                 .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
@@ -113,7 +115,7 @@ fn polling_takes_as_many_as_fit() {
         }
         let cq = pair.client.get_cq();
         assert_eq!(cq.get_wc(&mut []).expect("polls"), 0, "no room");
-        assert_eq!(opcode_of(&next_completion(cq), 0), WcOpcode::RDMA_WRITE);
+        assert_eq!(opcode_of(&next_completion(cq)?, 0)?, WcOpcode::RDMA_WRITE);
         let mut rest = Vec::new();
         while rest.len() < 4 {
             let mut wcs = [Wc::default(); 2];
@@ -121,15 +123,16 @@ fn polling_takes_as_many_as_fit() {
             rest.extend(wcs[..count].iter().map(Wc::wr_id));
         }
         assert_eq!(rest, [1, 2, 3, 4]);
-        assert_empty(cq);
-    });
+        assert_empty(cq)?;
+        Ok(())
+    })
 }
 
 /// `Conn::wait_for` returns the operation that was asked for, and hands over earlier completions.
 #[test]
-fn waiting_for_one_operation() {
+fn waiting_for_one_operation() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
         let write = |wr_id| {
             let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
@@ -140,7 +143,7 @@ fn waiting_for_one_operation() {
         let wc = conn
             .wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))
             .expect("completes");
-        assert_eq!(opcode_of(&wc, 3), WcOpcode::RDMA_WRITE);
+        assert_eq!(opcode_of(&wc, 3)?, WcOpcode::RDMA_WRITE);
         assert_eq!(wc.posted(), Some(posted[3]));
         let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
         assert_eq!(others, before);
@@ -154,15 +157,16 @@ fn waiting_for_one_operation() {
             let again = conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
             assert!(matches!(again, Err(Error::PolledElsewhere)), "{again:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: no other completion satisfies a wait: not that of an operation with an equal number,
 /// before or after it, nor that of a receive.
 #[test]
-fn no_other_completion_satisfies_a_wait() {
+fn no_other_completion_satisfies_a_wait() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let (conn, far) = (&pair.client, &pair.server);
         let write = || {
             conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
@@ -170,7 +174,7 @@ fn no_other_completion_satisfies_a_wait() {
         };
         conn.recv(MrSlice::EMPTY, 7).expect("posted");
         far.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
-        completion(far).result().expect("it has arrived");
+        completion(far)?.result().expect("it has arrived");
         let (first, second, third) = (write(), write(), write());
         assert!(first != second && second != third);
         let mut others = Vec::new();
@@ -189,16 +193,17 @@ fn no_other_completion_satisfies_a_wait() {
             .wait_for(third, LIMIT, |wc| panic!("{wc:?}"))
             .expect("completes");
         assert_eq!(wc.posted(), Some(third));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: waiting for something that cannot come is an error at once: of an operation without a
 /// completion, of another connection, and also where the connection has ended.
 #[test]
-fn waiting_for_what_cannot_come() {
+fn waiting_for_what_cannot_come() -> Result {
     device_test(|| {
-        let peer = peer();
-        let [pair, other] = [(); 2].map(|()| Pair::new(&peer));
+        let peer = peer()?;
+        let [pair, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
         let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
         let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
         let foreign = other.client.write(to, from, ALWAYS, 1).expect("posted");
@@ -229,14 +234,15 @@ fn waiting_for_what_cannot_come() {
             .client
             .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))
             .expect("its own");
-    });
+        Ok(())
+    })
 }
 
 /// One thread at a time: the other one would be handed the completion that the first waits for.
 #[test]
-fn waiting_for_two_operations_at_once() {
+fn waiting_for_two_operations_at_once() -> Result {
     device_test(|| {
-        let pair = Pair::new(&peer());
+        let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
         let [first, second] = [1, 2].map(|wr_id| {
             let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
@@ -258,19 +264,20 @@ fn waiting_for_two_operations_at_once() {
             .wait_for(first, LIMIT, |_| {})
             .expect_err("handed to the first");
         assert!(matches!(error, Error::PolledElsewhere), "{error:?}");
-    });
+        Ok(())
+    })
 }
 
 /// The error is why the operation failed: its own reason, or that of the earlier one for which it
 /// was flushed. The connection remembers it.
 #[test]
-fn waiting_for_one_operation_that_fails() {
+fn waiting_for_one_operation_that_fails() -> Result {
     device_test(|| {
-        let peer = peer();
-        let source = any_use(&peer, 8);
-        let gone = remote(&any_use(&peer, 8)).slice(..).expect("all");
+        let peer = peer()?;
+        let source = any_use(&peer, 8)?;
+        let gone = remote(&any_use(&peer, 8)?).slice(..).expect("all");
         for asked in [1, 2] {
-            let pair = Pair::new(&peer);
+            let pair = Pair::new(&peer)?;
             let posted = [1, 2].map(|wr_id| {
                 let posted = pair.client.write(gone, all(&source), ALWAYS, wr_id);
                 posted.expect("posted")
@@ -291,41 +298,44 @@ fn waiting_for_one_operation_that_fails() {
             let before = [WcStatus::REM_ACCESS_ERR];
             assert_eq!(others, before[..asked - 1]);
             if asked == 1 {
-                completion(&pair.client).result().expect_err("flushed");
+                completion(&pair.client)?.result().expect_err("flushed");
             }
             let first = Some(Failure::Operation(failure));
             assert_eq!(pair.client.failure(), first, "still the first");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Receives are flushed when the connection ends, each with its number, so that a program gets its
 /// buffers back.
 #[test]
-fn receives_come_back_when_the_connection_ends() {
-    fn flushed(conn: &Conn) {
-        for (n, wc) in completions(conn, 5).iter().enumerate() {
+fn receives_come_back_when_the_connection_ends() -> Result {
+    fn flushed(conn: &Conn) -> Result {
+        for (n, wc) in completions(conn, 5)?.iter().enumerate() {
             let failure = failure(wc);
             assert_eq!(
                 (failure.wr_id, failure.status),
                 (n as u64, WcStatus::WR_FLUSH_ERR)
             );
         }
+        Ok(())
     }
     device_test(|| {
-        let peer = peer();
-        let dst = any_use(&peer, 8);
-        let pair = Pair::new(&peer);
+        let peer = peer()?;
+        let dst = any_use(&peer, 8)?;
+        let pair = Pair::new(&peer)?;
         for wr_id in 0..5 {
             pair.client.recv(all(&dst), wr_id).expect("posted");
             pair.server.recv(all(&dst), wr_id).expect("posted");
         }
         pair.client.disconnect().expect("disconnects");
-        flushed(&pair.client);
-        assert_eq!(event(&pair.server), ConnEvent::Closed);
+        flushed(&pair.client)?;
+        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
         // The peer's end does not end this one: that takes its own disconnect.
         pair.server.disconnect().expect("answers");
-        flushed(&pair.server);
-        assert_eq!(event(&pair.client), ConnEvent::Closed);
-    });
+        flushed(&pair.server)?;
+        assert_eq!(event(&pair.client)?, ConnEvent::Closed);
+        Ok(())
+    })
 }

@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Error, MrSlice, Queue, Wc, WcOpcode, WcStatus};
 
 use crate::common::{
-    Pair, addr, ask, assert_empty, completion, completions, contents, device_test, event, listen,
-    next_completion, no_completion, opcode_of, pattern, peer, remote, request,
+    Pair, Result, addr, ask, assert_empty, completion, completions, contents, device_test, event,
+    listen, next_completion, no_completion, opcode_of, pattern, peer, remote, request,
 };
 use crate::support::{ALWAYS, all, any_use, failure, received};
 
 /// Receives that were posted before the connection exists take the peer's first messages, on both
 /// sides: no message is sent twice (the retry count of 0 would end the connection).
 #[test]
-fn receives_posted_before_the_connection_exists() {
+fn receives_posted_before_the_connection_exists() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_rnr_retry_count(0).expect("possible");
-        let (src, dst) = (any_use(&peer, 64), any_use(&peer, 64));
+        let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 64)?);
         src.write_at(0, b"first and second").expect("inside");
         let part = |range| dst.slice(range).expect("inside");
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         for _ in 0..10 {
             dst.write_at(0, &[0; 64]).expect("inside");
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
@@ -30,7 +30,7 @@ fn receives_posted_before_the_connection_exists() {
             let client = req.connect(&[]).expect("asks");
             // While the peer has not answered, too.
             client.recv(part(8..16), 2).expect("posted");
-            let req = request(&ep, &cfg);
+            let req = request(&ep, &cfg)?;
             req.recv(part(16..24), 3).expect("posted");
             req.recv(MrSlice::EMPTY, 4).expect("posted");
             let server = req.connect(&[]).expect("accepts");
@@ -43,7 +43,7 @@ fn receives_posted_before_the_connection_exists() {
             server
                 .send(src.slice(10..16).expect("inside"), ALWAYS, 7)
                 .expect("posted");
-            assert_eq!(event(&client), ConnEvent::Established);
+            assert_eq!(event(&client)?, ConnEvent::Established);
             client
                 .send(src.slice(..5).expect("inside"), ALWAYS, 8)
                 .expect("posted");
@@ -56,13 +56,13 @@ fn receives_posted_before_the_connection_exists() {
                 (&client, &[1, 2, 8, 9, 10][..]),
                 (&server, &[3, 4, 5, 6, 7]),
             ] {
-                let mut wcs = completions(conn, 5);
+                let mut wcs = completions(conn, 5)?;
                 wcs.sort_by_key(Wc::wr_id);
                 for (wc, &wr_id) in wcs.iter().zip(ids) {
-                    opcode_of(wc, wr_id);
+                    opcode_of(wc, wr_id)?;
                 }
             }
-            let there = contents(&dst);
+            let there = contents(&dst)?;
             assert_eq!(
                 (&there[..5], &there[8..14]),
                 (&b"first"[..], &b"second"[..])
@@ -71,19 +71,20 @@ fn receives_posted_before_the_connection_exists() {
                 (&there[16..21], &there[24..30]),
                 (&b"first"[..], &b"second"[..])
             );
-            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(event(&server)?, ConnEvent::Established);
         }
-    });
+        Ok(())
+    })
 }
 
 /// A request that is dropped with receives posted frees everything, on both sides.
 #[test]
-fn a_request_dropped_with_receives_posted() {
+fn a_request_dropped_with_receives_posted() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let cfg = ConnCfg::new();
-        let dst = any_use(&peer, 64);
-        let ep = listen(&peer);
+        let dst = any_use(&peer, 64)?;
+        let ep = listen(&peer)?;
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         for wr_id in 0..10 {
             req.recv(all(&dst), wr_id).expect("a slot");
@@ -100,21 +101,22 @@ fn a_request_dropped_with_receives_posted() {
             "{error:?}"
         );
         drop(req);
-        let client = ask(&peer, &ep, &cfg);
-        let req = request(&ep, &cfg);
+        let client = ask(&peer, &ep, &cfg)?;
+        let req = request(&ep, &cfg)?;
         req.recv(all(&dst), 1).expect("posted");
         req.delete().expect("everything is freed");
-        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
-    });
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+        Ok(())
+    })
 }
 
 /// A message without a receive waits for one; no message is lost or duplicated.
 #[test]
-fn a_message_without_a_receive_waits_for_one() {
+fn a_message_without_a_receive_waits_for_one() -> Result {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let (src, dst) = (any_use(&peer, 64), any_use(&peer, 64));
+        let peer = peer()?;
+        let pair = Pair::new(&peer)?;
+        let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 64)?);
         src.write_at(0, &pattern(64, 3)).expect("inside");
         pair.client.send(all(&src), ALWAYS, 1).expect("posted");
         let far = remote(&dst).slice(..8).expect("inside");
@@ -122,117 +124,124 @@ fn a_message_without_a_receive_waits_for_one() {
         pair.client
             .write_with_imm(far, near, ALWAYS, 4, 2)
             .expect("posted");
-        no_completion(&pair.client);
-        no_completion(&pair.server);
+        no_completion(&pair.client)?;
+        no_completion(&pair.server)?;
         pair.server.recv(all(&dst), 3).expect("posted");
-        let got = received(&completion(&pair.server), 3);
+        let got = received(&completion(&pair.server)?, 3);
         assert_eq!(got, (WcOpcode::RECV, Some(64), None));
-        assert_eq!(opcode_of(&completion(&pair.client), 1), WcOpcode::SEND);
+        assert_eq!(opcode_of(&completion(&pair.client)?, 1)?, WcOpcode::SEND);
         pair.server.recv(MrSlice::EMPTY, 4).expect("posted");
-        let got = received(&completion(&pair.server), 4);
+        let got = received(&completion(&pair.server)?, 4);
         assert_eq!(got, (WcOpcode::RECV_RDMA_WITH_IMM, Some(8), Some(4)));
         assert_eq!(
-            opcode_of(&completion(&pair.client), 2),
+            opcode_of(&completion(&pair.client)?, 2)?,
             WcOpcode::RDMA_WRITE
         );
-        no_completion(&pair.server);
-        assert_eq!(contents(&dst), pattern(64, 3));
-    });
+        no_completion(&pair.server)?;
+        assert_eq!(contents(&dst)?, pattern(64, 3));
+        Ok(())
+    })
 }
 
 /// If the pause between tries is shorter than the acknowledge timeout, the waiting does not use up
 /// the tries that are for a dead peer: on rxe these would be over after some 4 s.
 #[test]
-fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() {
+fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_min_rnr_timer(Some(16)).expect("possible");
-        let pair = Pair::with(&peer, &cfg, &cfg);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
         for conn in [&pair.client, &pair.server] {
             conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         }
         thread::sleep(Duration::from_secs(6));
         for conn in [&pair.client, &pair.server] {
-            assert_empty(conn.get_cq());
+            assert_empty(conn.get_cq())?;
         }
         for (from, to) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
             to.recv(MrSlice::EMPTY, 2).expect("posted");
-            assert_eq!(opcode_of(&next_completion(to.get_cq()), 2), WcOpcode::RECV);
             assert_eq!(
-                opcode_of(&next_completion(from.get_cq()), 1),
+                opcode_of(&next_completion(to.get_cq())?, 2)?,
+                WcOpcode::RECV
+            );
+            assert_eq!(
+                opcode_of(&next_completion(from.get_cq())?, 1)?,
                 WcOpcode::SEND
             );
         }
-    });
+        Ok(())
+    })
 }
 
 /// A limited number of tries ends the connection of a sender with messages that meet no receive.
 /// The accepting side's number counts for both sides: a client cannot make a server wait for ever.
 #[test]
-fn a_message_without_a_receive_may_fail_instead() {
+fn a_message_without_a_receive_may_fail_instead() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let patient = ConnCfg::new();
         let mut cfg = ConnCfg::new();
         cfg.set_rnr_retry_count(1).expect("possible");
         for client_sends in [true, false] {
-            let pair = Pair::with(&peer, &patient, &cfg);
+            let pair = Pair::with(&peer, &patient, &cfg)?;
             let conn = match client_sends {
                 true => &pair.client,
                 false => &pair.server,
             };
             conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-            let failure = failure(&completion(conn));
+            let failure = failure(&completion(conn)?);
             assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
             assert_eq!((failure.wr_id, failure.qp_num), (1, conn.get_qp_num()));
             let error = conn.send(MrSlice::EMPTY, ALWAYS, 2).expect_err("failed");
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// The receiver also decides how long the sender waits before it tries again: it sends the code
 /// that was set, and no other.
 #[test]
-fn the_receiver_says_how_long_to_wait_for_a_receive() {
+fn the_receiver_says_how_long_to_wait_for_a_receive() -> Result {
     /// How often the sender tries again.
     const TRIES: u8 = 3;
     device_test(|| {
-        let peer = peer();
-        let until_failed = |code| {
+        let peer = peer()?;
+        let until_failed = |code| -> Result<_> {
             let mut cfg = ConnCfg::new();
             cfg.set_rnr_retry_count(TRIES).expect("possible");
             cfg.set_min_rnr_timer(code).expect("possible");
             // Long enough to have no part in it.
             cfg.set_ack_timeout(Some(21)).expect("possible");
-            let pair = Pair::with(&peer, &cfg, &cfg);
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
             let start = Instant::now();
             pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-            let failure = failure(&completion(&pair.client));
+            let failure = failure(&completion(&pair.client)?);
             assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
-            start.elapsed()
+            Ok(start.elapsed())
         };
         let at_least = |micros| Duration::from_micros(micros) * TRIES.into();
-        let shortest = until_failed(Some(1));
-        let long = until_failed(Some(31));
-        let longest = until_failed(None);
+        let shortest = until_failed(Some(1))?;
+        let long = until_failed(Some(31))?;
+        let longest = until_failed(None)?;
         assert!(long >= at_least(491_520), "{long:?}");
         assert!(longest >= at_least(655_360), "{longest:?}");
         // 0.03 ms by the book.
         assert!(shortest < at_least(491_520), "{shortest:?}");
-    });
+        Ok(())
+    })
 }
 
 /// A message longer than its receive fails on both sides: on neither is there half a message that
 /// looks whole, and neither connection goes on.
 #[test]
-fn a_message_longer_than_its_receive_fails_on_both_sides() {
+fn a_message_longer_than_its_receive_fails_on_both_sides() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (src, dst) = (any_use(&peer, 4096), any_use(&peer, 4096));
+        let peer = peer()?;
+        let (src, dst) = (any_use(&peer, 4096)?, any_use(&peer, 4096)?);
         for (sent, room) in [(9, 8), (4096, 1000), (1, 0)] {
-            let pair = Pair::new(&peer);
+            let pair = Pair::new(&peer)?;
             pair.server
                 .recv(dst.slice(..room).expect("inside"), 1)
                 .expect("posted");
@@ -240,8 +249,8 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
             pair.client
                 .send(src.slice(..sent).expect("inside"), ALWAYS, 3)
                 .expect("posted");
-            let at_sender = failure(&completion(&pair.client));
-            let at_receiver = completions(&pair.server, 2);
+            let at_sender = failure(&completion(&pair.client)?);
+            let at_receiver = completions(&pair.server, 2)?;
             let at_receiver: Vec<_> = at_receiver.iter().map(failure).collect();
             assert_eq!((at_sender.wr_id, at_receiver[0].wr_id), (3, 1));
             // rxe has the first pair of codes; the specification and adapters the second.
@@ -266,5 +275,6 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
                 assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
             }
         }
-    });
+        Ok(())
+    })
 }

@@ -2,12 +2,12 @@
 
 use rpma::{Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcFlags, WcOpcode};
 
-use crate::common::{Memory, region};
+use crate::common::{Memory, Result, region};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 /// A region for everything but persistent flushes.
-pub(crate) fn any_use(peer: &Peer, len: usize) -> Mr<Memory> {
+pub(crate) fn any_use(peer: &Peer, len: usize) -> Result<Mr<Memory>> {
     region(peer, len, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)
 }
 

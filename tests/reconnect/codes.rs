@@ -6,7 +6,7 @@ use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{Reconnect, ToConn, ToWriter, Why};
 use rpma::{ConnReq, Error, Identity, Offer, PeerCfg, Refusal, RefusalCode};
 
-use crate::common::device_test;
+use crate::common::{Result, device_test};
 use crate::support::{Server, connect, identified, quick};
 
 fn identity(req: &ConnReq) -> Identity {
@@ -17,11 +17,11 @@ fn identity(req: &ConnReq) -> Identity {
 /// Promise: after a refusal that stays, one try is all. The reason has the code and the epoch that
 /// the server keeps. The next request has the same identity: a reconnect raises no epoch.
 #[test]
-fn a_refusal_that_stays_ends_it() {
+fn a_refusal_that_stays_ends_it() -> Result {
     use RefusalCode::{Broken, OldEpoch, Refused, Taken};
     device_test(|| {
-        let server = Server::new();
-        let mut client = server.client();
+        let server = Server::new()?;
+        let mut client = server.client()?;
         let own = client.offer().identity().expect("set");
         for (tries, code) in (1..).zip([Broken, OldEpoch, Taken, Refused]) {
             let mut refusal = Refusal::new(code, "not you");
@@ -42,15 +42,16 @@ fn a_refusal_that_stays_ends_it() {
             assert!(client.deadline().is_none(), "nothing is under way");
         }
         assert_eq!(client.counts().connected, 0);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a program that takes over sends a higher epoch, and the client uses it from then on.
 #[test]
-fn a_program_takes_over_with_a_higher_epoch() {
+fn a_program_takes_over_with_a_higher_epoch() -> Result {
     device_test(|| {
-        let server = Server::new();
-        let mut client = server.client();
+        let server = Server::new()?;
+        let mut client = server.client()?;
         let (own, kept) = (client.offer().identity().expect("set"), 41);
         let mut refusal = Refusal::new(RefusalCode::Taken, "another instance writes");
         refusal.set_epoch(kept);
@@ -77,15 +78,16 @@ fn a_program_takes_over_with_a_higher_epoch() {
         client.set_offer(offer).expect("fits");
         let conn = connect(&mut client, &mut serve).expect("it takes over");
         drop((conn, current));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a refusal for the moment, a reject without a reason, and a reject with other bytes are
 /// tried again.
 #[test]
-fn a_reject_that_may_pass_is_tried_again() {
+fn a_reject_that_may_pass_is_tried_again() -> Result {
     device_test(|| {
-        let server = Server::new();
+        let server = Server::new()?;
         let encoded = |code| Refusal::new(code, "later").encode();
         let mut broken = encoded(RefusalCode::Taken);
         // Its version.
@@ -98,7 +100,7 @@ fn a_reject_that_may_pass_is_tried_again() {
             broken,
             vec![0xff; 148],
         ];
-        let mut client = server.client();
+        let mut client = server.client()?;
         let (asked, mut current) = (Cell::new(0), None);
         let conn = connect(&mut client, || {
             let Some(req) = server.request() else {
@@ -114,14 +116,15 @@ fn a_reject_that_may_pass_is_tried_again() {
         let counts = client.counts();
         assert_eq!((counts.tries, counts.connected), (7, 1));
         drop(current);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a full server is not asked once more at its next address, before a wait.
 #[test]
-fn a_full_server_ends_the_round() {
+fn a_full_server_ends_the_round() -> Result {
     device_test(|| {
-        let (server, other) = (Server::new(), Server::new());
+        let (server, other) = (Server::new()?, Server::new()?);
         let addrs = [server.at_addr(), other.at_addr()];
         let client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn);
         let mut client = client.expect("a client");
@@ -141,15 +144,16 @@ fn a_full_server_ends_the_round() {
         });
         drop((conn.expect("in the end"), current));
         assert_eq!(client.counts().tries, 3);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a server that accepts and does not serve the writer ends it at once, and the connection
 /// with it.
 #[test]
-fn a_server_that_cannot_serve_ends_it() {
+fn a_server_that_cannot_serve_ends_it() -> Result {
     device_test(|| {
-        let server = Server::new();
+        let server = Server::new()?;
         let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT);
         // No offer, and one that promises no durable memory.
         for (answer, text) in [
@@ -157,7 +161,7 @@ fn a_server_that_cannot_serve_ends_it() {
             (offer.expect("fits"), "does not serve"),
         ] {
             let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
-            let mut client = server.client_with(identified(1), to_writer);
+            let mut client = server.client_with(identified(1), to_writer)?;
             let mut current = None;
             let gave_up = connect(&mut client, || {
                 if let Some(req) = server.request() {
@@ -170,5 +174,6 @@ fn a_server_that_cannot_serve_ends_it() {
             assert!(error.contains(text), "{error}");
             assert_eq!(client.counts().tries, 1);
         }
-    });
+        Ok(())
+    })
 }

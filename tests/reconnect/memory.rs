@@ -4,7 +4,7 @@ use rpma::commit::{Limits, Method, WriterCfg};
 use rpma::reconnect::{Connects, Reconnect, ToConn, ToWriter};
 use rpma::{Conn, Flags, FlushType, MrUsage, Offer, Peer, PeerCfg};
 
-use crate::common::{LIMIT, contents, device_test, region};
+use crate::common::{LIMIT, Result, contents, device_test, region};
 use crate::support::{LEN, Server, connect, identified, quick};
 
 const RECONNECTS: u64 = match cfg!(feature = "sim") {
@@ -28,8 +28,8 @@ fn reconnects<C: Connects>(
     peer: &Peer,
     connects: C,
     answer: &[u8],
-    mut used: impl FnMut(&C::Connected, u64),
-) {
+    mut used: impl FnMut(&C::Connected, u64) -> Result,
+) -> Result {
     let addr = server.at_addr();
     let client = Reconnect::to_addrs(peer, &[addr], identified(1), connects);
     let mut client = client.expect("a client");
@@ -42,22 +42,23 @@ fn reconnects<C: Connects>(
                 current = Some(req.connect(answer).expect("accepts"));
             }
         });
-        used(&connected.expect("connects"), number);
+        used(&connected.expect("connects"), number)?;
         assert_eq!(
             *registered.get_or_insert_with(registrations),
             registrations()
         );
     }
     assert_eq!(client.counts().connected, RECONNECTS + 1);
+    Ok(())
 }
 
 /// Promise: a plain connection writes from the region that was registered once.
 #[test]
-fn a_connection_is_made_again_with_the_same_memory() {
+fn a_connection_is_made_again_with_the_same_memory() -> Result {
     device_test(|| {
-        let server = Server::new();
-        let peer = crate::common::peer();
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC);
+        let server = Server::new()?;
+        let peer = crate::common::peer()?;
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
         let write = |conn: &Conn, number: u64| {
             let bytes = number.to_le_bytes();
             source.write_at(0, &bytes).expect("inside");
@@ -69,18 +70,19 @@ fn a_connection_is_made_again_with_the_same_memory() {
             let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2);
             conn.wait_for(flushed.expect("posted"), LIMIT, |_| {})
                 .expect("it is there");
-            assert_eq!(contents(&server.memory)[..8], bytes);
+            assert_eq!(contents(&server.memory)?[..8], bytes);
+            Ok(())
         };
-        reconnects(&server, &peer, ToConn, &server.offer(), write);
-    });
+        reconnects(&server, &peer, ToConn, &server.offer(), write)
+    })
 }
 
 /// Promise: so is a writer, by each method.
 #[test]
-fn a_writer_is_made_again_with_the_same_memory() {
+fn a_writer_is_made_again_with_the_same_memory() -> Result {
     device_test(|| {
-        let server = Server::new();
-        let peer = crate::common::peer();
+        let server = Server::new()?;
+        let peer = crate::common::peer()?;
         let mut methods = vec![Method::Reading, Method::Server];
         if peer.is_native_flush_capable() {
             methods.push(Method::Native);
@@ -97,23 +99,25 @@ fn a_writer_is_made_again_with_the_same_memory() {
             reconnects(&server, &peer, ToWriter::new(&cfg), &answer, |writer, _| {
                 assert_eq!(writer.cfg().method(), method);
                 assert_eq!(writer.offer().regions().len(), 1);
-            });
+                Ok(())
+            })?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a writer that is still there, or has its connection, keeps the memory of its messages
 /// for itself.
 #[test]
-fn messages_are_not_shared() {
+fn messages_are_not_shared() -> Result {
     device_test(|| {
-        let server = Server::new();
+        let server = Server::new()?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&server.memory);
         offer.set_limits(Limits::new(16, 2, 4096).expect("limits"));
         let answer = offer.encode(Offer::ACCEPT).expect("fits");
         let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
-        let mut client = server.client_with(identified(1), to_writer);
+        let mut client = server.client_with(identified(1), to_writer)?;
         let mut accepted = Vec::new();
         let mut next = || {
             let before = registrations();
@@ -135,5 +139,6 @@ fn messages_are_not_shared() {
         let (fourth, registered) = next();
         assert_eq!(registered, 0, "it is free");
         drop((first, conn, fourth));
-    });
+        Ok(())
+    })
 }

@@ -6,7 +6,7 @@
 
 use rpma::{Conn, Flags, Mr, MrRemote, MrUsage, Offer};
 
-use crate::common::{LIMIT, Memory, device_test, region};
+use crate::common::{LIMIT, Memory, Result, device_test, region};
 use crate::support::{Server, connect};
 
 const REPLICAS: usize = 3;
@@ -50,11 +50,13 @@ struct Log {
 }
 
 impl Log {
-    fn new() -> Self {
-        let servers: Vec<_> = (0..REPLICAS).map(|_| Server::new()).collect();
+    fn new() -> Result<Self> {
+        let servers: Vec<_> = (0..REPLICAS)
+            .map(|_| Server::new())
+            .collect::<Result<_, _>>()?;
         let (mut links, mut far) = (Vec::new(), Vec::new());
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-        let peer = crate::common::peer();
+        let peer = crate::common::peer()?;
         for server in &servers {
             let at = [server.at_addr()];
             let offer = crate::support::identified(1);
@@ -69,12 +71,12 @@ impl Log {
             links.push((conn, offer.regions()[0]));
             far.extend(current);
         }
-        Self {
+        Ok(Self {
             servers,
             links,
             _far: far,
-            source: region(&peer, 8, usage),
-        }
+            source: region(&peer, 8, usage)?,
+        })
     }
 
     fn clear(&self) {
@@ -213,9 +215,9 @@ fn losses(log: &Log, broken: Broken) -> (u32, u32) {
 /// Promise: a recovery that keeps all rules of docs/reconnecting.md loses no reported record,
 /// however the writers before it have died. One that breaks a rule does.
 #[test]
-fn a_recovery_that_keeps_the_rules_loses_nothing() {
+fn a_recovery_that_keeps_the_rules_loses_nothing() -> Result {
     device_test(|| {
-        let log = Log::new();
+        let log = Log::new()?;
         for broken in [
             Broken::Nothing,
             Broken::ReadsOne,
@@ -230,5 +232,6 @@ fn a_recovery_that_keeps_the_rules_loses_nothing() {
                 "{broken:?}: {lost} of {runs}"
             );
         }
-    });
+        Ok(())
+    })
 }

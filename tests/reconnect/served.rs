@@ -13,7 +13,7 @@ use rpma::{
     Side, Wc,
 };
 
-use crate::common::{addr, devdax, device_test, event, peer};
+use crate::common::{Result, addr, devdax, device_test, event, peer};
 use crate::support::{connect, quick};
 
 /// The memory of a key.
@@ -28,7 +28,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(cfg: &ServerCfg) -> Self {
+    fn new(cfg: &ServerCfg) -> Result<Self> {
         let all = PmemMap::open(devdax(), LEN * (KEYS as usize + 1)).expect("memory");
         // An earlier test may have left a directory.
         all.store_u64(0, 0).expect("inside");
@@ -43,11 +43,11 @@ impl Site {
             (key, (peer, Arc::new(region.expect("registers"))))
         };
         let directory = directory.expect("made");
-        Self {
+        Ok(Self {
             parts: (1..=KEYS).map(part).collect(),
             server: Server::new(ep.expect("listens"), directory, cfg).expect("a server"),
-            far: peer(),
-        }
+            far: peer()?,
+        })
     }
 
     fn client(&self, identity: Identity) -> Reconnect<ToWriter> {
@@ -87,9 +87,9 @@ fn refused(gave_up: GaveUp) -> (RefusalCode, u64) {
 /// Promise: a writer comes back again and again, also while its old connections look alive. Another
 /// instance gets in with a higher epoch only, and the first writer learns of that.
 #[test]
-fn a_writer_comes_back_until_another_takes_over() {
+fn a_writer_comes_back_until_another_takes_over() -> Result {
     device_test(|| {
-        let mut site = Site::new(&ServerCfg::new());
+        let mut site = Site::new(&ServerCfg::new())?;
         let mut first = site.client(Identity::new(1, 1).expect("an identity"));
         let mut old = Vec::new();
         for _ in 0..10 {
@@ -99,7 +99,7 @@ fn a_writer_comes_back_until_another_takes_over() {
         assert_eq!(first.counts().connected, 10);
         let writer = old.pop().expect("the last one");
         for old in &old {
-            assert_eq!(event(old.conn()), ConnEvent::Closed, "it was cut off");
+            assert_eq!(event(old.conn())?, ConnEvent::Closed, "it was cut off");
         }
         writer
             .conn()
@@ -125,16 +125,17 @@ fn a_writer_comes_back_until_another_takes_over() {
         assert_eq!(refused, (RefusalCode::OldEpoch, 2));
         drop((writer, old));
         site.serve();
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client that finds the server full gets in when another one has left.
 #[test]
-fn a_full_server_is_tried_again() {
+fn a_full_server_is_tried_again() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
         cfg.set_most_clients(1).expect("one");
-        let mut site = Site::new(&cfg);
+        let mut site = Site::new(&cfg)?;
         let mut clients = [1, 2].map(|key| {
             let mut client = site.client(Identity::new(key, 1).expect("an identity"));
             let ms = Duration::from_millis;
@@ -159,5 +160,6 @@ fn a_full_server_is_tried_again() {
         assert!(counts.tries > 1, "{counts:?}");
         assert_eq!(counts.connected, 1);
         site.serve();
-    });
+        Ok(())
+    })
 }

@@ -15,11 +15,11 @@ use crate::support::{LEN, Server, connect, go_on, identified, quick, readable};
 /// Promise: no step waits. The descriptor is readable exactly when a step has something to do, and
 /// it is the same one from beginning to end.
 #[test]
-fn a_loop_needs_one_descriptor() {
+fn a_loop_needs_one_descriptor() -> crate::common::Result {
     use std::os::fd::AsFd;
     device_test(|| {
-        let server = Server::new();
-        let mut client = server.client();
+        let server = Server::new()?;
+        let mut client = server.client()?;
         assert!(client.deadline().is_none());
         for _ in 0..3 {
             let mut current = None;
@@ -31,15 +31,16 @@ fn a_loop_needs_one_descriptor() {
         }
         let counts = client.counts();
         assert_eq!((counts.tries, counts.connected), (3, 3));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a connection for a place of a wait is made again, and its completions come there.
 #[test]
-fn a_place_of_a_wait_gets_the_connection() {
+fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
     device_test(|| {
-        let server = Server::new();
-        let mut client = server.client();
+        let server = Server::new()?;
+        let mut client = server.client()?;
         let (mut wait, mut current) = (Wait::new().expect("a wait"), None);
         for number in 0..3 {
             let place = wait.place();
@@ -77,7 +78,8 @@ fn a_place_of_a_wait_gets_the_connection() {
             assert_eq!(wcs[0].wr_id(), number);
             drop(wait.remove(member));
         }
-    });
+        Ok(())
+    })
 }
 
 /// Posts a receive before it connects, which the peer's first message finds.
@@ -103,10 +105,10 @@ impl Connects for WithReceive {
 
 /// Promise: a program's own last steps have receives and data of their own.
 #[test]
-fn own_last_steps() {
+fn own_last_steps() -> crate::common::Result {
     device_test(|| {
-        let server = Server::new();
-        let mut client = server.client_with(Offer::new(&PeerCfg::new()), WithReceive);
+        let server = Server::new()?;
+        let mut client = server.client_with(Offer::new(&PeerCfg::new()), WithReceive)?;
         for _ in 0..2 {
             let mut current = None;
             let conn = connect(&mut client, || {
@@ -121,27 +123,28 @@ fn own_last_steps() {
             server
                 .send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 1)
                 .expect("posted");
-            let wc = crate::common::completion(&conn);
+            let wc = crate::common::completion(&conn)?;
             assert_eq!(wc.wr_id(), 9);
             wc.result().expect("a message");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: by IPv6 as well; and each address of a server is tried in a round, without a wait in
 /// between.
 #[test]
-fn each_address_is_tried() {
+fn each_address_is_tried() -> crate::common::Result {
     device_test(|| {
         let mut current = None;
-        let server = Server::at(&addr6());
+        let server = Server::at(&addr6())?;
         let port = server.ep.get_port();
         let client = Reconnect::new(&server.peer, &addr6(), port, identified(1), ToConn);
         let mut client = client.expect("a client");
         let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
         drop((conn, current.take()));
 
-        let (first, server) = (Server::new(), Server::new());
+        let (first, server) = (Server::new()?, Server::new()?);
         let addrs = [first.at_addr(), server.at_addr()];
         drop(first);
         let client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn);
@@ -155,15 +158,16 @@ fn each_address_is_tried() {
         let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
         assert_eq!(client.counts().tries, 2);
         drop((conn, current));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an address of another device is no reason to give up while another address may work.
 /// If it is the only one, no other try is made.
 #[test]
-fn an_address_of_another_device() {
+fn an_address_of_another_device() -> crate::common::Result {
     device_test(|| {
-        let (here, other) = (Server::new(), Server::at(&crate::common::other_addr()));
+        let (here, other) = (Server::new()?, Server::at(&crate::common::other_addr())?);
         let other_at = (other_ip(), other.ep.get_port()).into();
         // A client on the other device does not reach this one's address through it.
         let client = |addrs: &[_]| {
@@ -180,7 +184,8 @@ fn an_address_of_another_device() {
         let conn = connect(&mut two, || other.accept(&mut current)).expect("connects");
         assert_eq!(two.counts().tries, 2);
         drop((conn, current));
-    });
+        Ok(())
+    })
 }
 
 fn other_ip() -> std::net::IpAddr {
@@ -190,9 +195,9 @@ fn other_ip() -> std::net::IpAddr {
 /// Promise: each round looks a name up, and tries its addresses. A name that is not found may be
 /// found later.
 #[test]
-fn a_name_is_looked_up_in_each_round() {
+fn a_name_is_looked_up_in_each_round() -> crate::common::Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let ms = Duration::from_millis;
         let mut settings = ConnCfg::new();
         settings.set_timeout(ms(10));
@@ -215,14 +220,15 @@ fn a_name_is_looked_up_in_each_round() {
             assert!(tries > 1, "{tries}");
         }
         assert_eq!(ends("no such name.invalid"), ("getaddrinfo", 0));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a mistake is one clear error, before anything is asked.
 #[test]
-fn mistakes_are_refused_first() {
+fn mistakes_are_refused_first() -> crate::common::Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let text = |result: Result<Reconnect<ToConn>>| invalid(result);
         let small = || Offer::new(&PeerCfg::new());
         assert!(text(Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn)).contains("wildcard"));
@@ -243,15 +249,16 @@ fn mistakes_are_refused_first() {
         assert_eq!(gave_up.why, Why::Error);
         assert_eq!(client.counts().tries, 0);
         assert!(matches!(gave_up.error, Error::InvalidArgument(_)));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: it can be dropped or given up after each step, and leaves no object: neither for a
 /// plain connection nor for a writer. It can begin again then.
 #[test]
-fn it_ends_in_the_middle() {
+fn it_ends_in_the_middle() -> crate::common::Result {
     device_test(|| {
-        let server = Server::new();
+        let server = Server::new()?;
         let to_writer = || {
             let mut cfg = WriterCfg::new(Method::Reading);
             cfg.set_flush_type(rpma::FlushType::Visibility)
@@ -259,12 +266,13 @@ fn it_ends_in_the_middle() {
             ToWriter::new(&cfg)
         };
         for steps in 0..6 {
-            ends_after(steps, &server, server.client());
-            let writer = server.client_with(identified(1), to_writer());
+            ends_after(steps, &server, server.client()?);
+            let writer = server.client_with(identified(1), to_writer())?;
             ends_after(steps, &server, writer);
         }
         assert_eq!(server.memory.get_size(), LEN);
-    });
+        Ok(())
+    })
 }
 
 /// Goes on for so many steps, gives up, begins again, goes on once more, and drops it.

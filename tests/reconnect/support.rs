@@ -10,7 +10,7 @@ use rpma::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::common::{LIMIT, Memory, addr, peer, region};
+use crate::common::{LIMIT, Memory, Result, addr, peer, region};
 
 pub(crate) const LEN: usize = 64;
 
@@ -22,19 +22,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new() -> Result<Self> {
         Self::at(&addr())
     }
 
-    pub(crate) fn at(addr: &str) -> Self {
+    pub(crate) fn at(addr: &str) -> Result<Self> {
         let device = Device::from_addr(addr, Side::Local).expect("opens");
         let peer = Peer::new(&device).expect("a domain");
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        Self {
+        Ok(Self {
             ep: Ep::listen(&peer, addr, 0).expect("listens"),
-            memory: region(&peer, LEN, usage),
+            memory: region(&peer, LEN, usage)?,
             peer,
-        }
+        })
     }
 
     pub(crate) fn at_addr(&self) -> SocketAddr {
@@ -43,16 +43,20 @@ impl Server {
     }
 
     /// A client of this server that has the key 7.
-    pub(crate) fn client(&self) -> Reconnect<ToConn> {
+    pub(crate) fn client(&self) -> Result<Reconnect<ToConn>> {
         self.client_with(identified(1), ToConn)
     }
 
-    pub(crate) fn client_with<C: Connects>(&self, offer: Offer, connects: C) -> Reconnect<C> {
+    pub(crate) fn client_with<C: Connects>(
+        &self,
+        offer: Offer,
+        connects: C,
+    ) -> Result<Reconnect<C>> {
         let port = self.ep.get_port();
-        let client = Reconnect::new(&peer(), &addr(), port, offer, connects);
+        let client = Reconnect::new(&peer()?, &addr(), port, offer, connects);
         let mut client = client.expect("a client");
         client.set_cfg(&quick());
-        client
+        Ok(client)
     }
 
     /// The next request, if it is there.

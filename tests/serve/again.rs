@@ -7,7 +7,7 @@ use rpma::serve::Served;
 use rpma::sim::{Errno, Failing, How};
 use rpma::{Error, Mr, Offer, RefusalCode};
 
-use crate::common::{device_test, leaving, pattern, with_fabric};
+use crate::common::{Result, device_test, leaving, pattern, with_fabric};
 use crate::failing::fail;
 use crate::parts::{Parted, write};
 use crate::support::{LEN, identity, is_refusal, offer};
@@ -45,14 +45,14 @@ fn region(parted: &Parted) -> *const Mr<PmemMap> {
 /// write of the old client lands any more, even with the new client's key of the region, and the
 /// writer that comes back writes to the same memory.
 #[test]
-fn a_connection_that_cannot_be_cut_off() {
+fn a_connection_that_cannot_be_cut_off() -> Result {
     for knows_new_region in [false, true] {
         leaving(&LEFT, || {
-            let mut parted = Parted::new(2);
-            let old = parted.client(identity(1, 1, 10));
+            let mut parted = Parted::new(2)?;
+            let old = parted.client(identity(1, 1, 10))?;
             let _alive = keep_alive();
             let served = not_cut_off(&mut parted);
-            parted.writes(&old, 1, &pattern(LEN, 1));
+            parted.writes(&old, 1, &pattern(LEN, 1))?;
             let answered = parted.site.server.answer(served, &mut parted.parts);
             match answered.expect("registered again") {
                 Some(Served::Gone(gone)) => {
@@ -64,27 +64,29 @@ fn a_connection_that_cannot_be_cut_off() {
                 }
                 other => panic!("{other:?}"),
             }
-            let new = parted.client(identity(1, 1, 10));
-            parted.writes(&new, 1, &pattern(LEN, 2));
+            let new = parted.client(identity(1, 1, 10))?;
+            parted.writes(&new, 1, &pattern(LEN, 2))?;
             let given = if knows_new_region { &new } else { &old };
             let bytes = pattern(LEN, 3);
             write(&parted.site, &old, given, &bytes).expect_err("not its memory");
             assert!(parted.bytes(1) == pattern(LEN, 2));
-            parted.writes(&new, 1, &pattern(LEN, 4));
-            parted.client(identity(2, 1, 20));
-        });
+            parted.writes(&new, 1, &pattern(LEN, 4))?;
+            parted.client(identity(2, 1, 20))?;
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: if an admission cannot cut off the old writer, its client is refused, the memory is
 /// registered again once, and the client is admitted when it comes back.
 #[test]
-fn an_admission_that_cannot_cut_off() {
+fn an_admission_that_cannot_cut_off() -> Result {
     leaving(&LEFT, || {
-        let mut parted = Parted::new(1);
-        let _old = parted.client(identity(1, 1, 10));
+        let mut parted = Parted::new(1)?;
+        let _old = parted.client(identity(1, 1, 10))?;
         let failing = fail("ibv_destroy_qp");
-        let refused = parted.refused(identity(1, 2, 11));
+        let refused = parted.refused(identity(1, 2, 11))?;
         assert!(!failing.is_pending());
         let words = "could not be cut off";
         is_refusal(&refused.refusal, RefusalCode::NotCutOff, 1, words);
@@ -94,18 +96,19 @@ fn an_admission_that_cannot_cut_off() {
             Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
             other => panic!("{other:?}"),
         }
-        let new = parted.client(identity(1, 2, 11));
+        let new = parted.client(identity(1, 2, 11))?;
         assert_eq!(region(&parted), before);
-        parted.writes(&new, 1, &pattern(LEN, 4));
-    });
+        parted.writes(&new, 1, &pattern(LEN, 4))?;
+        Ok(())
+    })
 }
 
 /// Promise: an admission that fails and leaves its queue pair has no end of a client, and its
 /// memory is registered again.
 #[test]
-fn an_admission_that_leaves_its_queue_pair() {
+fn an_admission_that_leaves_its_queue_pair() -> Result {
     leaving(&LEFT, || {
-        let mut parted = Parted::new(1);
+        let mut parted = Parted::new(1)?;
         let _first = parted.site.ask(identity(1, 1, 10));
         let _failing = with_fabric(|fabric, host| {
             let failing = fabric.fail("rdma_accept").on(host).how(How::Done);
@@ -118,9 +121,10 @@ fn an_admission_that_leaves_its_queue_pair() {
             }
             other => panic!("{other:?}"),
         }
-        let new = parted.client(identity(1, 2, 11));
-        parted.writes(&new, 1, &pattern(LEN, 5));
-    });
+        let new = parted.client(identity(1, 2, 11))?;
+        parted.writes(&new, 1, &pattern(LEN, 5))?;
+        Ok(())
+    })
 }
 
 /// Answers the end of a client with memory that cannot be registered again. Returns the text.
@@ -140,36 +144,38 @@ fn lost(parted: &mut Parted, served: Served) -> String {
 /// Promise: memory that cannot be registered again is an error with the key; its clients are
 /// refused with words, and other keys are served.
 #[test]
-fn memory_that_cannot_be_registered_again() {
+fn memory_that_cannot_be_registered_again() -> Result {
     for call in ["ibv_alloc_pd", "ibv_reg_mr"] {
         leaving(&LEFT, || {
-            let mut parted = Parted::new(2);
-            let _old = parted.client(identity(1, 1, 10));
-            let other = parted.client(identity(2, 1, 20));
+            let mut parted = Parted::new(2)?;
+            let _old = parted.client(identity(1, 1, 10))?;
+            let other = parted.client(identity(2, 1, 20))?;
             let served = not_cut_off(&mut parted);
             let failing = fail(call);
             let text = lost(&mut parted, served);
             assert!(!failing.is_pending());
             assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
             assert!(text.contains(call), "{text}");
-            let refused = parted.refused(identity(1, 2, 11));
+            let refused = parted.refused(identity(1, 2, 11))?;
             let words = "could not be registered again";
             is_refusal(&refused.refusal, RefusalCode::Refused, 1, words);
-            parted.writes(&other, 2, &pattern(LEN, 6));
-            parted.client(identity(2, 2, 21));
-        });
+            parted.writes(&other, 2, &pattern(LEN, 6))?;
+            parted.client(identity(2, 2, 21))?;
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: memory that cannot be deregistered, or in a region that the program holds as well, is
 /// an error with the key, and the server refuses the key's clients as before.
 #[test]
-fn memory_that_cannot_be_deregistered() {
+fn memory_that_cannot_be_deregistered() -> Result {
     let held = [LEFT.as_slice(), &[("mr", 1)]].concat();
     for (is_held, left) in [(false, held.as_slice()), (true, LEFT.as_slice())] {
         leaving(left, || {
-            let mut parted = Parted::new(2);
-            let _old = parted.client(identity(1, 1, 10));
+            let mut parted = Parted::new(2)?;
+            let _old = parted.client(identity(1, 1, 10))?;
             let served = not_cut_off(&mut parted);
             let part = parted.parts.get(1).expect("a part");
             let (_region, _failing, words) = match is_held {
@@ -180,17 +186,19 @@ fn memory_that_cannot_be_deregistered() {
             assert!(text.contains(words), "{text}");
             let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT);
             let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");
-            parted.site.refused(&data.expect("fits"), code, 1, words);
-            parted.client(identity(2, 1, 20));
-        });
+            parted.site.refused(&data.expect("fits"), code, 1, words)?;
+            parted.client(identity(2, 1, 20))?;
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: a client that gave up before it was refused is no error of the server.
 #[test]
-fn a_client_that_gives_up_before_its_refusal() {
+fn a_client_that_gives_up_before_its_refusal() -> Result {
     device_test(|| {
-        let mut parted = Parted::new(1);
+        let mut parted = Parted::new(1)?;
         let conn = parted.site.ask(identity(2, 1, 10));
         let failing = fail("rdma_reject");
         match parted.answer().expect("no error of the server") {
@@ -202,6 +210,7 @@ fn a_client_that_gives_up_before_its_refusal() {
         }
         assert!(!failing.is_pending());
         drop(conn);
-        parted.client(identity(1, 1, 10));
-    });
+        parted.client(identity(1, 1, 10))?;
+        Ok(())
+    })
 }

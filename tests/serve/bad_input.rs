@@ -8,7 +8,7 @@ use rpma::pmem::{Ddio, DevicePath, Domain, PmemMap};
 use rpma::serve::{Directory, Server, ServerCfg};
 use rpma::{ConnCfg, Device, Error, Mr, MrUsage, Offer, Peer, PeerCfg, RefusalCode, Side};
 
-use crate::common::{addr, devdax, device_test, event, invalid, listen, other_addr};
+use crate::common::{Result, addr, devdax, device_test, event, invalid, listen, other_addr};
 use crate::support::{
     KeyPart, LEN, Site, directory_of, identity, is_refusal, new_directory, offer, offer_by,
     refusal, usage,
@@ -17,10 +17,10 @@ use crate::support::{
 /// Promise: private data that is no offer with a key is refused as broken, with words, whatever its
 /// bytes are, and the writer of the server is not disturbed.
 #[test]
-fn broken_private_data() {
+fn broken_private_data() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (_writer, client) = site.client(identity(1, 3, 10));
+        let mut site = Site::new(1)?;
+        let (_writer, client) = site.client(identity(1, 3, 10))?;
         let good = offer(identity(1, 3, 10))
             .encode(Offer::CONNECT)
             .expect("fits");
@@ -51,7 +51,7 @@ fn broken_private_data() {
                 "the epoch is 2^64-1",
             ),
         ] {
-            site.refused(&data, broken, epoch, words);
+            site.refused(&data, broken, epoch, words)?;
         }
         let method = encoded(offer_by(identity(1, 3, 10), Method::Server));
         site.refused(
@@ -59,22 +59,23 @@ fn broken_private_data() {
             RefusalCode::Refused,
             0,
             "no durable commits by server's method",
-        );
+        )?;
         assert_eq!(site.server.client(1), Some(client));
         site.nothing();
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a part that a key must not have is refused before any change: the old writer is
 /// connected, its identity is kept, and the new one gets the reason.
 #[test]
-fn wrong_parts() {
+fn wrong_parts() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
         cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
-        let mut site = Site::with(3, &cfg);
-        let (_writer, client) = site.client(identity(1, 3, 10));
-        let (_other, _) = site.client(identity(2, 1, 20));
+        let mut site = Site::with(3, &cfg)?;
+        let (_writer, client) = site.client(identity(1, 3, 10))?;
+        let (_other, _) = site.client(identity(2, 1, 20))?;
         let free = 3 * LEN;
         let part = |site: &Site, range| site.region(range, usage());
         let elsewhere = {
@@ -138,7 +139,7 @@ fn wrong_parts() {
             let text = refused.to_string();
             assert!(text.contains(words), "{words}: {text}");
             is_refusal(&refused.refusal, RefusalCode::Refused, 3, "");
-            assert_eq!(refusal(&conn), refused.refusal);
+            assert_eq!(refusal(&conn)?, refused.refusal);
             assert_eq!(site.server.client(1), Some(client), "{words}");
             assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
         }
@@ -148,16 +149,17 @@ fn wrong_parts() {
         let end = all.len();
         let text = invalid(all.part(end - 64..end + 64));
         assert!(text.contains("is not inside"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: two admissions of one part: the second one is refused while the first one has a
 /// connection.
 #[test]
-fn two_admissions_of_one_part() {
+fn two_admissions_of_one_part() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (conn, client) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (conn, client) = site.client(identity(1, 1, 10))?;
         for _ in 0..2 {
             let second = site.ask(identity(2, 1, 20));
             let asked = site.asked();
@@ -168,23 +170,24 @@ fn two_admissions_of_one_part() {
                     assert!(is_connected);
                     let text = refused.to_string();
                     assert!(text.contains("overlaps that of the key 0x1"), "{text}");
-                    assert_eq!(refusal(&second), refused.refusal);
+                    assert_eq!(refusal(&second)?, refused.refusal);
                     assert!(site.server.directory().get(2).is_none());
                     site.server.cut_off(client).expect("connected");
                 }
                 Ok(_) => {
                     assert!(!is_connected, "the memory is nobody's");
-                    event(&second);
+                    event(&second)?;
                 }
             }
         }
         drop(conn);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: settings that cannot be had are refused before anything has changed.
 #[test]
-fn wrong_settings() {
+fn wrong_settings() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
         for text in [
@@ -196,7 +199,7 @@ fn wrong_settings() {
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_sq_size(u32::MAX);
         cfg.set_conn(&conn_cfg);
-        let mut site = Site::with(1, &cfg);
+        let mut site = Site::with(1, &cfg)?;
         let conn = site.ask(identity(1, 1, 10));
         let asked = site.asked();
         let refused = site.admit(asked).expect_err("no such queue");
@@ -204,16 +207,17 @@ fn wrong_settings() {
             matches!(refused.error, Some(Error::InvalidArgument(_))),
             "{refused:?}"
         );
-        assert_eq!(refusal(&conn).code(), RefusalCode::Refused);
+        assert_eq!(refusal(&conn)?.code(), RefusalCode::Refused);
         assert!(site.server.directory().get(1).is_none());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a keep-alive below four of the kernel's own time-outs is refused before anything has
 /// changed, with the numbers. The client gets the reason in whole words, with a code that ends its
 /// tries.
 #[test]
-fn a_keep_alive_below_the_kernels_time_outs() {
+fn a_keep_alive_below_the_kernels_time_outs() -> Result {
     device_test(|| {
         let mut conn_cfg = ConnCfg::new();
         let short = Duration::from_millis(200);
@@ -223,7 +227,7 @@ fn a_keep_alive_below_the_kernels_time_outs() {
         let all = PmemMap::open(devdax(), 2 * LEN).expect("persistent memory");
         let mut directory = new_directory(directory_of(&all), 2);
         directory.keep(identity(1, 3, 10)).expect("kept");
-        let mut site = Site::over(1, &cfg, all, directory);
+        let mut site = Site::over(1, &cfg, all, directory)?;
         let conn = site.ask(identity(1, 4, 11));
         let asked = site.asked();
         let refused = site.admit(asked).expect_err("too short");
@@ -235,17 +239,18 @@ fn a_keep_alive_below_the_kernels_time_outs() {
                      has to raise it (ServerCfg::set_conn)";
         is_refusal(&refused.refusal, RefusalCode::Refused, 3, words);
         assert!(!refused.refusal.code().is_temporary());
-        assert_eq!(refusal(&conn), refused.refusal);
+        assert_eq!(refusal(&conn)?, refused.refusal);
         assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
         assert!(site.server.client(1).is_none());
         site.nothing();
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a directory in memory that does not hold one, a broken one, or one of another version
 /// is one clear error. (Its decoder's tests are beside it.)
 #[test]
-fn wrong_directories() {
+fn wrong_directories() -> Result {
     device_test(|| {
         let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
         let memory = || directory_of(&all);
@@ -265,17 +270,18 @@ fn wrong_directories() {
         write(8, &[2]);
         let text = invalid(Directory::open(memory()));
         assert!(text.contains("has the version 2"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a server on a platform where the processor makes nothing durable does not begin to
 /// serve commits, and serves without them. The program's own word counts.
 #[test]
-fn commits_on_memory_that_keeps_nothing() {
+fn commits_on_memory_that_keeps_nothing() -> Result {
     device_test(|| {
         let device = Device::from_addr(&addr(), Side::Local).expect("a device");
         let peer = Peer::new(&device).expect("a peer");
-        let server = |domain: Domain, commits: bool, vouches: bool| {
+        let server = |domain: Domain, commits: bool, vouches: bool| -> Result<_> {
             let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
             let path = DevicePath::of(&peer, Ddio::On);
             let mut platform = PeerCfg::for_platform(domain, path);
@@ -286,20 +292,21 @@ fn commits_on_memory_that_keeps_nothing() {
             let mut cfg = ServerCfg::new();
             cfg.set_platform(&platform);
             cfg.set_commits(commits.then_some(limits));
-            let ep = listen(&peer);
+            let ep = listen(&peer)?;
             let directory = new_directory(directory_of(&all), 1);
-            Server::new(ep, directory, &cfg).map(drop)
+            Ok(Server::new(ep, directory, &cfg).map(drop))
         };
         for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
-            let error = server(domain, true, false).expect_err("refused");
+            let error = server(domain, true, false)?.expect_err("refused");
             assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
             assert!(
                 error.to_string().contains("makes nothing durable"),
                 "{error}"
             );
-            server(domain, false, false).expect("without commits");
-            server(domain, true, true).expect("the program vouches");
+            server(domain, false, false)?.expect("without commits");
+            server(domain, true, true)?.expect("the program vouches");
         }
-        server(Domain::MemoryController, true, false).expect("durable");
-    });
+        server(Domain::MemoryController, true, false)?.expect("durable");
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use rpma::commit::{Connecting, Fate, Limits, Method, Writer, WriterCfg};
 use rpma::serve::{Reason, Served, ServerCfg};
 use rpma::{ConnCfg, ConnReq, Flags, Identity, Mr, MrUsage, Wc};
 
-use crate::common::{LIMIT, Memory, addr, device_test, pattern, region};
+use crate::common::{LIMIT, Memory, Result, addr, device_test, pattern, region};
 use crate::support::{LEN, Site, identity, offer, until};
 
 const TAIL: usize = 1024;
@@ -62,10 +62,10 @@ fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> rpma::commit
 /// Promise: the server makes commits durable and answers, without any work of its program; and a
 /// client that misuses the method is gone, alone.
 #[test]
-fn commits_are_served() {
+fn commits_are_served() -> Result {
     device_test(|| {
-        let mut site = Site::with(2, &cfg());
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC | MrUsage::SEND);
+        let mut site = Site::with(2, &cfg())?;
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
         source.write_at(0, &pattern(100, 3)).expect("inside");
         let mut writer = site.writer(identity(1, 1, 10));
         let mut wrong = site.writer(identity(2, 1, 20));
@@ -98,16 +98,17 @@ fn commits_are_served() {
             writer.look(|_| {}).expect("connected");
             writer.fate(ticket).expect("its own") == Fate::Durable
         });
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a request that was not served when its client is cut off is discarded: its pointer is
 /// not stored, and its commit is not durable.
 #[test]
-fn requests_of_a_client_that_is_cut_off_are_discarded() {
+fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
     device_test(|| {
-        let mut site = Site::with(1, &cfg());
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+        let mut site = Site::with(1, &cfg())?;
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         let mut old = site.writer(identity(1, 1, 10));
         let part = Arc::clone(&site.parts[&1].1);
         part.store_u64(TAIL, 0).expect("inside");
@@ -136,18 +137,19 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() {
             new.fate(ticket).expect("its own") == Fate::Durable
         });
         assert_eq!(part.load_u64(TAIL).expect("inside"), 7);
-    });
+        Ok(())
+    })
 }
 
 /// The calls of verbs that the server makes for 50 commits of one client, beside this many.
 #[cfg(feature = "sim")]
-fn calls_beside(clients: u64) -> std::collections::BTreeMap<&'static str, u64> {
+fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str, u64>> {
     let mut calls = std::collections::BTreeMap::new();
     device_test(|| {
         let mut cfg = cfg();
         cfg.set_most_clients(clients as usize).expect("some");
-        let mut site = Site::with_slots(clients, &cfg, clients as u32);
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+        let mut site = Site::with_slots(clients, &cfg, clients as u32)?;
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         let mut writers: Vec<_> = (1..=clients)
             .map(|key| {
                 let connecting = site.writer_asks(identity(key, 1, key));
@@ -178,18 +180,19 @@ fn calls_beside(clients: u64) -> std::collections::BTreeMap<&'static str, u64> {
             });
         }
         calls.retain(|_, count| *count > 0);
-    });
-    calls
+        Ok(())
+    })?;
+    Ok(calls)
 }
 
 /// Promise: an honest client's commit costs its server the same calls beside 10 clients and beside
 /// 100. (tests/cost counts the instructions.)
 #[cfg(feature = "sim")]
 #[test]
-fn a_commit_costs_the_same_beside_many_clients() {
+fn a_commit_costs_the_same_beside_many_clients() -> Result {
     crate::support::more_descriptors();
-    let few = calls_beside(10);
-    let many = calls_beside(100);
+    let few = calls_beside(10)?;
+    let many = calls_beside(100)?;
     println!("{few:?} {many:?}");
     assert!(few["ibv_poll_cq"] >= 50);
     for (call, count) in &few {
@@ -200,4 +203,5 @@ fn a_commit_costs_the_same_beside_many_clients() {
         );
     }
     assert_eq!(few.len(), many.len(), "{few:?} {many:?}");
+    Ok(())
 }

@@ -13,16 +13,18 @@ use rpma::{
 };
 
 use crate::common::{
-    completion, contents, device_test, event, leaving, pattern, profile, region, with_fabric,
+    Result, completion, contents, device_test, event, leaving, pattern, profile, region,
+    with_fabric,
 };
 use crate::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
-fn goes_on(conn: &Conn) {
+fn goes_on(conn: &Conn) -> Result {
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
     posted.expect("posted");
-    completion(conn).result().expect("written");
+    completion(conn)?.result().expect("written");
+    Ok(())
 }
 
 pub(crate) fn fail(call: &'static str) -> rpma::sim::Failing {
@@ -39,10 +41,10 @@ fn queues_made() -> [u64; 3] {
 /// Promise: a request is refused with words if there is no descriptor for it, at no cost for the
 /// other clients and the server.
 #[test]
-fn no_descriptor_for_a_request() {
+fn no_descriptor_for_a_request() -> Result {
     device_test(|| {
-        let mut site = Site::new(2);
-        let (other, _) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(2)?;
+        let (other, _) = site.client(identity(1, 1, 10))?;
         for call in ["rdma_create_event_channel", "rdma_migrate_id"] {
             let late = site.ask(identity(2, 1, 20));
             let failing = fail(call);
@@ -54,30 +56,31 @@ fn no_descriptor_for_a_request() {
             }
             assert!(!failing.is_pending());
             is_refusal(
-                &refusal(&late),
+                &refusal(&late)?,
                 RefusalCode::Full,
                 0,
                 "cannot take another request now",
             );
-            goes_on(&other);
+            goes_on(&other)?;
         }
-        site.client(identity(2, 1, 20));
-        goes_on(&other);
-    });
+        site.client(identity(2, 1, 20))?;
+        goes_on(&other)?;
+        Ok(())
+    })
 }
 
 /// Promise: an admission with a time-out that cannot be read has no effect: the old writer is
 /// connected, its identity is kept, and the new one may try again.
 #[test]
-fn a_time_out_that_cannot_be_read() {
+fn a_time_out_that_cannot_be_read() -> Result {
     device_test(|| {
         let mut conn_cfg = ConnCfg::new();
         let long = Duration::from_secs(60);
         conn_cfg.set_keep_alive(Some(long)).expect("not zero");
         let mut cfg = ServerCfg::new();
         cfg.set_conn(&conn_cfg);
-        let mut site = Site::with(1, &cfg);
-        let (writer, client) = site.client(identity(1, 3, 10));
+        let mut site = Site::with(1, &cfg)?;
+        let (writer, client) = site.client(identity(1, 3, 10))?;
         let next = site.ask(identity(1, 4, 11));
         let asked = site.asked();
         let before = queues_made();
@@ -87,29 +90,30 @@ fn a_time_out_that_cannot_be_read() {
         let text = refused.to_string();
         assert!(text.contains("rdma_init_qp_attr"), "{text}");
         is_refusal(&refused.refusal, RefusalCode::Full, 3, "rdma_init_qp_attr");
-        assert_eq!(refusal(&next), refused.refusal);
+        assert_eq!(refusal(&next)?, refused.refusal);
         assert_eq!(queues_made(), before);
         assert_eq!(site.server.client(1), Some(client));
         assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
-        goes_on(&writer);
+        goes_on(&writer)?;
         site.nothing();
         // The next try succeeds.
-        site.client(identity(1, 4, 11));
-    });
+        site.client(identity(1, 4, 11))?;
+        Ok(())
+    })
 }
 
 /// Promise: a client that is refused has no queues at any time.
 #[test]
-fn a_refused_request_makes_no_queues() {
+fn a_refused_request_makes_no_queues() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (_writer, _) = site.client(identity(1, 5, 10));
+        let mut site = Site::new(1)?;
+        let (_writer, _) = site.client(identity(1, 5, 10))?;
         for asks in [identity(1, 4, 10), identity(1, 5, 11), identity(0, 5, 10)] {
             let conn = site.ask(asks);
             let before = queues_made();
             assert!(matches!(site.next(), Served::Refused(_)));
             assert_eq!(queues_made(), before);
-            drop(refusal(&conn));
+            drop(refusal(&conn)?);
         }
         let conn = site.ask(identity(1, 6, 10));
         let before = queues_made();
@@ -121,34 +125,36 @@ fn a_refused_request_makes_no_queues() {
         // The second client's own.
         assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
         drop((conn, again));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: coming back registers no memory, even on a server that serves the server's method to
 /// others.
 #[test]
-fn coming_back_registers_nothing() {
+fn coming_back_registers_nothing() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
         cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
-        let mut site = Site::with(1, &cfg);
-        let _first = site.client(identity(1, 1, 10));
+        let mut site = Site::with(1, &cfg)?;
+        let _first = site.client(identity(1, 1, 10))?;
         let [_, _, before] = queues_made();
-        let _again = site.client(identity(1, 1, 10));
+        let _again = site.client(identity(1, 1, 10))?;
         let [_, _, after] = queues_made();
         assert_eq!(after, before);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: if an old connection cannot be cut off, its key is refused, with notice to the client,
 /// until the key's region is deregistered; the new identity is not kept, and other keys are served.
 #[test]
-fn a_connection_that_cannot_be_cut_off() {
+fn a_connection_that_cannot_be_cut_off() -> Result {
     let left = [("qp", 1), ("cq", 1), ("pd", 1)];
     leaving(&left, || {
-        let mut site = Site::new(2);
-        let (old, first) = site.client(identity(1, 1, 10));
-        let (other, _) = site.client(identity(2, 1, 20));
+        let mut site = Site::new(2)?;
+        let (old, first) = site.client(identity(1, 1, 10))?;
+        let (other, _) = site.client(identity(2, 1, 20))?;
         let new = site.ask(identity(1, 2, 11));
         let asked = site.asked();
         let failing = fail("ibv_destroy_qp");
@@ -161,7 +167,7 @@ fn a_connection_that_cannot_be_cut_off() {
             "could not be cut off",
         );
         assert!(refused.refusal.code().is_temporary());
-        assert_eq!(refusal(&new), refused.refusal, "it is not accepted");
+        assert_eq!(refusal(&new)?, refused.refusal, "it is not accepted");
         assert_eq!(site.server.directory().get(1), Some(identity(1, 1, 10)));
         let gone = site.gone();
         assert_eq!(gone.client, first);
@@ -175,7 +181,7 @@ fn a_connection_that_cannot_be_cut_off() {
             RefusalCode::NotCutOff,
             1,
             "its writes may still land",
-        );
+        )?;
         // No other key gets the memory, while the old client may write to it.
         let thief = site.ask(identity(3, 1, 30));
         let asked = site.asked();
@@ -185,26 +191,27 @@ fn a_connection_that_cannot_be_cut_off() {
             .expect_err("overlaps")
             .to_string();
         assert!(text.contains("overlaps that of the key 0x1"), "{text}");
-        drop(refusal(&thief));
-        goes_on(&other);
+        drop(refusal(&thief)?);
+        goes_on(&other)?;
 
         // The remedy.
         site.parts.remove(&1);
         let memory = site.server.release(1).expect("deregistered");
         assert_eq!(memory.len(), LEN);
         site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
-        site.client(identity(1, 2, 11));
-        goes_on(&other);
+        site.client(identity(1, 2, 11))?;
+        goes_on(&other)?;
         drop((old, same));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a region that cannot be deregistered is no remedy: the key stays refused.
 #[test]
-fn a_region_that_cannot_be_deregistered() {
+fn a_region_that_cannot_be_deregistered() -> Result {
     leaving(&[("qp", 1), ("cq", 1), ("pd", 1), ("mr", 1)], || {
-        let mut site = Site::new(1);
-        let (_old, client) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (_old, client) = site.client(identity(1, 1, 10))?;
         let _failing = fail("ibv_destroy_qp");
         let gone = site.server.cut_off(client).expect("connected");
         assert!(gone.not_cut_off.is_some());
@@ -215,20 +222,21 @@ fn a_region_that_cannot_be_deregistered() {
         let data = offer(identity(1, 2, 11))
             .encode(Offer::CONNECT)
             .expect("fits");
-        site.refused(&data, RefusalCode::NotCutOff, 1, "could not be cut off");
+        site.refused(&data, RefusalCode::NotCutOff, 1, "could not be cut off")?;
         let error = site.server.release(1).expect_err("it is gone").to_string();
         assert!(error.contains("end the program"), "{error}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: after the call that accepts has failed, the identity is kept already, and the old
 /// connection is gone. The client may come back, whether or not it saw that it was accepted.
 #[test]
-fn the_order_of_an_admission() {
+fn the_order_of_an_admission() -> Result {
     device_test(|| {
         for how in [How::Refused, How::Done] {
-            let mut site = Site::new(1);
-            let (old, first) = site.client(identity(1, 1, 10));
+            let mut site = Site::new(1)?;
+            let (old, first) = site.client(identity(1, 1, 10))?;
             let new = site.ask(identity(1, 2, 11));
             let asked = site.asked();
             let failing = with_fabric(|fabric, host| {
@@ -242,26 +250,27 @@ fn the_order_of_an_admission() {
                 "{refused}"
             );
             assert!(site.server.conn(first).is_none(), "it is cut off");
-            assert_eq!(event(&old), ConnEvent::Closed);
+            assert_eq!(event(&old)?, ConnEvent::Closed);
             assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
             drop(new);
             assert!(matches!(site.gone().reason, Reason::Replaced));
             let data = offer(identity(1, 1, 10))
                 .encode(Offer::CONNECT)
                 .expect("fits");
-            site.refused(&data, RefusalCode::OldEpoch, 2, "is old");
-            site.client(identity(1, 2, 11));
+            site.refused(&data, RefusalCode::OldEpoch, 2, "is old")?;
+            site.client(identity(1, 2, 11))?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client that may have been accepted, with a queue pair that could not be destroyed, is
 /// one that is not cut off: its key is refused until the region is deregistered.
 #[test]
-fn an_admission_that_fails_and_leaves_its_queue_pair() {
+fn an_admission_that_fails_and_leaves_its_queue_pair() -> Result {
     for call in ["rdma_accept", "ibv_query_qp"] {
         leaving(&[("qp", 1), ("cq", 1), ("pd", 1)], || {
-            let mut site = Site::new(1);
+            let mut site = Site::new(1)?;
             let first = site.ask(identity(1, 1, 10));
             let asked = site.asked();
             let failing = with_fabric(|fabric, host| {
@@ -276,24 +285,26 @@ fn an_admission_that_fails_and_leaves_its_queue_pair() {
                 .encode(Offer::CONNECT)
                 .expect("fits");
             let words = "its writes may still land";
-            site.refused(&data, RefusalCode::NotCutOff, 1, words);
+            site.refused(&data, RefusalCode::NotCutOff, 1, words)?;
             // The remedy.
             site.parts.remove(&1);
             site.server.release(1).expect("deregistered");
             site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
-            site.client(identity(1, 2, 11));
+            site.client(identity(1, 2, 11))?;
             drop(first);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: if making queues fails, the client is refused as full, with the verb's name, and may
 /// come back.
 #[test]
-fn queues_that_cannot_be_made() {
+fn queues_that_cannot_be_made() -> Result {
     device_test(|| {
-        let mut site = Site::new(2);
-        let (other, _) = site.client(identity(2, 1, 20));
+        let mut site = Site::new(2)?;
+        let (other, _) = site.client(identity(2, 1, 20))?;
         for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
             let conn = site.ask(identity(1, epoch, 10));
             let asked = site.asked();
@@ -301,25 +312,26 @@ fn queues_that_cannot_be_made() {
             let refused = site.admit(asked).expect_err(call);
             assert!(!failing.is_pending());
             is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
-            assert_eq!(refusal(&conn), refused.refusal);
-            let (_back, client) = site.client(identity(1, epoch, 10));
+            assert_eq!(refusal(&conn)?, refused.refusal);
+            let (_back, client) = site.client(identity(1, epoch, 10))?;
             site.server.cut_off(client).expect("connected");
-            goes_on(&other);
+            goes_on(&other)?;
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: of two connections of one writer only one writes: a write that is in flight when the
 /// writer comes back does not land after that, and the old client's next one fails.
 #[test]
-fn an_old_connection_writes_nothing_any_more() {
+fn an_old_connection_writes_nothing_any_more() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (old, _) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (old, _) = site.client(identity(1, 1, 10))?;
         let far = Offer::decode(old.get_private_data())
             .expect("an offer")
             .regions()[0];
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(LEN, 3)).expect("inside");
         let new = site.ask(identity(1, 2, 11));
         let asked = site.asked();
@@ -330,13 +342,14 @@ fn an_old_connection_writes_nothing_any_more() {
         );
         old.write(to, from, ALWAYS, 1).expect("posted");
         site.admit(asked).expect("admitted");
-        let before = contents(&site.parts[&1].1);
+        let before = contents(&site.parts[&1].1)?;
         with_fabric(|fabric, host| fabric.between(host, host).release());
-        assert_eq!(event(&new), ConnEvent::Established);
+        assert_eq!(event(&new)?, ConnEvent::Established);
         sleep(Duration::from_millis(10));
-        assert!(contents(&site.parts[&1].1) == before, "no byte changes");
+        assert!(contents(&site.parts[&1].1)? == before, "no byte changes");
         drop(old);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client with a connection that is not established in time is cut off, and its key is

@@ -4,7 +4,7 @@ use rpma::pmem::PmemMap;
 use rpma::serve::{Layout, Parts, Reason, Refused, Served, ServerCfg};
 use rpma::{Conn, ConnEvent, Error, Flags, Identity, MrUsage, Offer, RefusalCode};
 
-use crate::common::{completion, contents, devdax, device_test, event, pattern, region};
+use crate::common::{Result, completion, contents, devdax, device_test, event, pattern, region};
 use crate::support::{LEN, Site, identity, is_refusal, new_directory, refusal, usage};
 
 /// A server with equal parts.
@@ -15,17 +15,17 @@ pub(crate) struct Parted {
 }
 
 impl Parted {
-    pub(crate) fn new(keys: u32) -> Self {
+    pub(crate) fn new(keys: u32) -> Result<Self> {
         let layout = Layout::new(keys, LEN).expect("fits");
         let all = PmemMap::open(devdax(), layout.len()).expect("persistent memory");
         let directory = new_directory(all.part(layout.directory()).expect("inside"), keys);
-        let site = Site::over(0, &ServerCfg::new(), all, directory);
+        let site = Site::over(0, &ServerCfg::new(), all, directory)?;
         let parts = Parts::reg(&site.device, &site.all, &layout, usage()).expect("registers");
-        Self {
+        Ok(Self {
             site,
             parts,
             layout,
-        }
+        })
     }
 
     /// Answers the next event.
@@ -35,16 +35,16 @@ impl Parted {
     }
 
     /// A client of this identity that is admitted and established.
-    pub(crate) fn client(&mut self, identity: Identity) -> Conn {
+    pub(crate) fn client(&mut self, identity: Identity) -> Result<Conn> {
         let conn = self.site.ask(identity);
         let answered = self.answer().expect("answers");
         assert!(answered.is_none(), "{answered:?}");
-        assert_eq!(event(&conn), ConnEvent::Established);
+        assert_eq!(event(&conn)?, ConnEvent::Established);
         loop {
             match self.answer().expect("answers") {
                 Some(Served::Arrived(client)) => {
                     assert_eq!(self.site.server.identity(client), Some(identity));
-                    return conn;
+                    return Ok(conn);
                 }
                 Some(Served::Gone(_)) => {}
                 other => panic!("{other:?}"),
@@ -53,14 +53,14 @@ impl Parted {
     }
 
     /// A client of this identity that is refused, and gets the same refusal.
-    pub(crate) fn refused(&mut self, asks: Identity) -> Refused {
+    pub(crate) fn refused(&mut self, asks: Identity) -> Result<Refused> {
         let conn = self.site.ask(asks);
         match self.answer().expect("answers") {
             Some(Served::Refused(refused)) => {
-                assert_eq!(refusal(&conn), refused.refusal);
+                assert_eq!(refusal(&conn)?, refused.refusal);
                 assert_eq!(refused.identity, Some(asks));
                 assert!(refused.peer_addr.is_some());
-                refused
+                Ok(refused)
             }
             other => panic!("{other:?}"),
         }
@@ -76,42 +76,46 @@ impl Parted {
     }
 
     /// A client writes these bytes to all of its memory, and they are in the key's part.
-    pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) {
+    pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
         write(&self.site, conn, conn, bytes).expect("written");
         assert!(self.bytes(key) == bytes);
         let part = self.parts.get(key).expect("a part");
-        assert!(contents(part.region) == bytes);
+        assert!(contents(part.region)? == bytes);
+        Ok(())
     }
 }
 
 /// A client writes to all of the memory that this connection was given.
 pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpma::Result<()> {
     let offer = Offer::decode(given.get_private_data())?;
-    let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+    let source = region(&site.far, LEN, MrUsage::WRITE_SRC).expect("registers");
     source.write_at(0, bytes)?;
     let to = offer.regions()[0].slice(..)?;
     conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
-    completion(conn).result()?;
+    completion(conn).expect("polling works").result()?;
     // A write may be visible later than its completion, and not later than a read after it.
-    let (here, last) = (region(&site.far, 8, MrUsage::READ_DST), LEN as u64 - 8);
+    let (here, last) = (
+        region(&site.far, 8, MrUsage::READ_DST).expect("registers"),
+        LEN as u64 - 8,
+    );
     let from = offer.regions()[0].slice(last..)?;
     conn.read(here.slice(..)?, from, Flags::COMPLETION_ALWAYS, 2)?;
-    completion(conn).result()?;
+    completion(conn).expect("polling works").result()?;
     Ok(())
 }
 
 /// Promise: a client of a key is admitted, gets the program's bytes, and writes to the part of its
 /// key in the layout, and to no other byte; its end is returned.
 #[test]
-fn a_client_writes_to_the_part_of_its_key() {
+fn a_client_writes_to_the_part_of_its_key() -> Result {
     device_test(|| {
-        let mut parted = Parted::new(3);
+        let mut parted = Parted::new(3)?;
         parted.parts.set_data(b"log v1");
         let before = [1, 3].map(|key| parted.bytes(key));
-        let conn = parted.client(identity(2, 1, 10));
+        let conn = parted.client(identity(2, 1, 10))?;
         let offer = Offer::decode(conn.get_private_data()).expect("an offer");
         assert_eq!(offer.data(), b"log v1");
-        parted.writes(&conn, 2, &pattern(LEN, 7));
+        parted.writes(&conn, 2, &pattern(LEN, 7))?;
         assert!([1, 3].map(|key| parted.bytes(key)) == before);
         drop(conn);
         match parted.answer().expect("answers") {
@@ -126,18 +130,19 @@ fn a_client_writes_to_the_part_of_its_key() {
             }
             other => panic!("{other:?}"),
         }
-        parted.client(identity(2, 1, 10));
-    });
+        parted.client(identity(2, 1, 10))?;
+        Ok(())
+    })
 }
 
 /// Promise: a client with a key that has no part is refused with words, and counted; the refusal is
 /// returned to the program.
 #[test]
-fn a_key_without_a_part() {
+fn a_key_without_a_part() -> Result {
     device_test(|| {
-        let mut parted = Parted::new(2);
+        let mut parted = Parted::new(2)?;
         for key in [3, u64::MAX] {
-            let refused = parted.refused(identity(key, 1, 10));
+            let refused = parted.refused(identity(key, 1, 10))?;
             let words = "no memory for this key: the keys are 1 to 2";
             is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
             assert!(refused.error.is_none(), "{refused:?}");
@@ -145,36 +150,38 @@ fn a_key_without_a_part() {
             assert!(parted.parts.get(key).is_none());
         }
         assert_eq!(parted.site.server.counters().refused, 2);
-        parted.client(identity(2, 1, 20));
-    });
+        parted.client(identity(2, 1, 20))?;
+        Ok(())
+    })
 }
 
 /// Promise: an admission that fails is returned with its error, and the old writer goes on.
 #[test]
-fn an_admission_that_fails_is_returned() {
+fn an_admission_that_fails_is_returned() -> Result {
     device_test(|| {
-        let mut parted = Parted::new(1);
-        let old = parted.client(identity(1, 1, 10));
+        let mut parted = Parted::new(1)?;
+        let old = parted.client(identity(1, 1, 10))?;
         parted.parts.set_data(&[0; 300]);
-        let refused = parted.refused(identity(1, 2, 11));
+        let refused = parted.refused(identity(1, 2, 11))?;
         assert_eq!(refused.refusal.code(), RefusalCode::Refused);
         let error = refused.error.expect("an error of this side");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
         assert_eq!(parted.site.server.counters().refused, 1);
-        parted.writes(&old, 1, &pattern(LEN, 1));
+        parted.writes(&old, 1, &pattern(LEN, 1))?;
         // The server's own refusals are returned as they are.
-        let refused = parted.refused(identity(1, 1, 11));
+        let refused = parted.refused(identity(1, 1, 11))?;
         assert_eq!(refused.refusal.code(), RefusalCode::Taken);
         assert!(refused.error.is_none(), "{refused:?}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: memory that is too short, or that begins inside of a cache line, is refused before
 /// anything is registered or written.
 #[test]
-fn wrong_memory() {
+fn wrong_memory() -> Result {
     device_test(|| {
-        let site = Site::new(1);
+        let site = Site::new(1)?;
         let layout = Layout::new(2, LEN).expect("fits");
         let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
         let short = site.all.part(..2 * LEN).expect("inside");
@@ -189,5 +196,6 @@ fn wrong_memory() {
         let inside = long.part(32..).expect("inside");
         let text = reg(&inside).expect_err("not aligned").to_string();
         assert!(text.contains("must begin at a multiple of 64"), "{text}");
-    });
+        Ok(())
+    })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rpma::serve::{Directory, Reason, Served, ServerCfg};
 use rpma::{ConnCfg, ConnEvent, Flags, MrSlice, MrUsage, Offer, RefusalCode, Wc};
 
-use crate::common::{LIMIT, completion, contents, device_test, event, pattern, region};
+use crate::common::{LIMIT, Result, completion, contents, device_test, event, pattern, region};
 use crate::support::{LEN, Site, directory_of, identity, is_readable, is_refusal, offer, refusal};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -13,10 +13,10 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// Promise: a higher epoch takes over; a lower one is old; the same epoch with another instance is
 /// taken; and each of these refusals has a code, the kept epoch, and words.
 #[test]
-fn epochs_and_instances_decide() {
+fn epochs_and_instances_decide() -> Result {
     device_test(|| {
-        let mut site = Site::new(2);
-        let (first, _) = site.client(identity(1, 5, 50));
+        let mut site = Site::new(2)?;
+        let (first, _) = site.client(identity(1, 5, 50))?;
         let data = |identity| offer(identity).encode(Offer::CONNECT).expect("fits");
         let (old, taken) = (RefusalCode::OldEpoch, RefusalCode::Taken);
         for (asks, code, words) in [
@@ -33,14 +33,14 @@ fn epochs_and_instances_decide() {
             (identity(1, 4, 51), old, "is old"),
             (identity(1, 0, 50), old, "is old"),
         ] {
-            site.refused(&data(asks), code, 5, words);
+            site.refused(&data(asks), code, 5, words)?;
         }
         // They did not disturb the writer, and another key has epochs of its own.
-        let (second, _) = site.client(identity(2, 1, 51));
+        let (second, _) = site.client(identity(2, 1, 51))?;
         site.nothing();
 
-        let (third, client) = site.client(identity(1, 6, 51));
-        assert_eq!(event(&first), ConnEvent::Closed);
+        let (third, client) = site.client(identity(1, 6, 51))?;
+        assert_eq!(event(&first)?, ConnEvent::Closed);
         assert_eq!(site.server.identity(client), Some(identity(1, 6, 51)));
         assert_eq!(site.server.client(1), Some(client));
         site.refused(
@@ -48,26 +48,27 @@ fn epochs_and_instances_decide() {
             old,
             6,
             "a writer with the epoch 6",
-        );
+        )?;
         site.refused(
             &data(identity(1, 6, 50)),
             taken,
             6,
             "belongs to another writer",
-        );
+        )?;
         site.nothing();
         drop((first, second, third));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the writer that comes back, with its epoch and instance, is admitted while its old
 /// connection looks alive, and that one is cut off.
 #[test]
-fn a_writer_comes_back() {
+fn a_writer_comes_back() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
+        let mut site = Site::new(1)?;
         let writer = identity(1, 1, 10);
-        let (old, first) = site.client(writer);
+        let (old, first) = site.client(writer)?;
         let again = site.ask(writer);
         let asked = site.asked();
         assert_eq!(asked.kept(), Some(writer));
@@ -79,8 +80,8 @@ fn a_writer_comes_back() {
         assert_eq!((gone.client, gone.identity), (first, writer));
         assert!(matches!(gone.reason, Reason::Replaced), "{:?}", gone.reason);
         assert!(gone.not_cut_off.is_none());
-        assert_eq!(event(&again), ConnEvent::Established);
-        assert_eq!(event(&old), ConnEvent::Closed);
+        assert_eq!(event(&again)?, ConnEvent::Established);
+        assert_eq!(event(&old)?, ConnEvent::Closed);
         site.arrives(second);
         let answer = Offer::decode(again.get_private_data()).expect("the server's offer");
         assert_eq!(answer.data(), b"data");
@@ -90,41 +91,43 @@ fn a_writer_comes_back() {
             "its name is not used again"
         );
         assert!(site.server.cut_off(second).is_some());
-        assert_eq!(event(&again), ConnEvent::Closed);
+        assert_eq!(event(&again)?, ConnEvent::Closed);
         assert!(site.server.client(1).is_none());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the server keeps epoch and instance over its own restart.
 #[test]
-fn a_restart_keeps_epochs_and_instances() {
+fn a_restart_keeps_epochs_and_instances() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        drop(site.client(identity(1, 7, 70)));
+        let mut site = Site::new(1)?;
+        drop(site.client(identity(1, 7, 70))?);
         let Site { all, server, .. } = site;
         drop(server);
         let directory = Directory::open(directory_of(&all)).expect("opened");
-        let mut site = Site::over(1, &ServerCfg::new(), all, directory);
+        let mut site = Site::over(1, &ServerCfg::new(), all, directory)?;
         let data = |epoch, instance| {
             let offer = offer(identity(1, epoch, instance));
             offer.encode(Offer::CONNECT).expect("fits")
         };
-        site.refused(&data(7, 71), RefusalCode::Taken, 7, "belongs to another");
-        site.refused(&data(6, 70), RefusalCode::OldEpoch, 7, "is old");
-        let (_back, client) = site.client(identity(1, 7, 70));
+        site.refused(&data(7, 71), RefusalCode::Taken, 7, "belongs to another")?;
+        site.refused(&data(6, 70), RefusalCode::OldEpoch, 7, "is old")?;
+        let (_back, client) = site.client(identity(1, 7, 70))?;
         assert_eq!(site.server.identity(client), Some(identity(1, 7, 70)));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `admit` judges again: a question that a newer writer has overtaken is refused, and has
 /// no effect.
 #[test]
-fn an_admission_is_judged_again() {
+fn an_admission_is_judged_again() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
+        let mut site = Site::new(1)?;
         let slow = site.ask(identity(1, 1, 10));
         let late = site.asked();
-        let (conn, client) = site.client(identity(1, 2, 20));
+        let (conn, client) = site.client(identity(1, 2, 20))?;
         let refused = site.admit(late).expect_err("overtaken");
         assert!(refused.error.is_none());
         is_refusal(
@@ -133,7 +136,7 @@ fn an_admission_is_judged_again() {
             2,
             "the epoch 1 is old",
         );
-        assert_eq!(refusal(&slow), refused.refusal);
+        assert_eq!(refusal(&slow)?, refused.refusal);
         assert_eq!(site.server.client(1), Some(client));
         site.nothing();
 
@@ -150,16 +153,17 @@ fn an_admission_is_judged_again() {
             "belongs to another writer",
         );
         drop((conn, one, other));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the peer and the registration of a key stay when its client is gone, so that coming
 /// back registers no memory; and they can be taken back.
 #[test]
-fn a_registration_outlives_its_connections() {
+fn a_registration_outlives_its_connections() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (conn, _) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (conn, _) = site.client(identity(1, 1, 10))?;
         let key = |conn: &rpma::Conn| {
             let offer = Offer::decode(conn.get_private_data()).expect("an offer");
             offer.regions()[0]
@@ -176,7 +180,7 @@ fn a_registration_outlives_its_connections() {
         let conn = site.ask(identity(1, 1, 10));
         let asked = site.asked();
         site.admit_with(asked, &part, &[]).expect("admitted");
-        assert_eq!(event(&conn), ConnEvent::Established);
+        assert_eq!(event(&conn)?, ConnEvent::Established);
         assert_eq!(key(&conn), before, "the same registration");
 
         let error = site
@@ -198,28 +202,29 @@ fn a_registration_outlives_its_connections() {
         let error = site.server.release(1).expect_err("gone").to_string();
         assert!(error.contains("no part of the key"), "{error}");
         assert!(site.server.part(1).is_none());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client writes to its own part, and completions of the program's own operations come
 /// with the client's name.
 #[test]
-fn clients_write_and_the_program_posts() {
+fn clients_write_and_the_program_posts() -> Result {
     device_test(|| {
-        let mut site = Site::new(2);
-        let (one, first) = site.client(identity(1, 1, 10));
-        let (other, second) = site.client(identity(2, 1, 20));
+        let mut site = Site::new(2)?;
+        let (one, first) = site.client(identity(1, 1, 10))?;
+        let (other, second) = site.client(identity(2, 1, 20))?;
         for (conn, key) in [(&one, 1), (&other, 2)] {
             let offer = Offer::decode(conn.get_private_data()).expect("an offer");
             let to = offer.regions()[0].slice(..).expect("all");
-            let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+            let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
             source.write_at(0, &pattern(LEN, key)).expect("inside");
             let from = source.slice(..).expect("all");
             conn.write(to, from, ALWAYS, 1).expect("posted");
-            completion(conn).result().expect("written");
+            completion(conn)?.result().expect("written");
         }
         for key in [1, 2] {
-            assert!(contents(&site.parts[&key].1) == pattern(LEN, key));
+            assert!(contents(&site.parts[&key].1)? == pattern(LEN, key));
         }
         for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
             conn.recv(MrSlice::EMPTY, 1).expect("posted");
@@ -232,40 +237,42 @@ fn clients_write_and_the_program_posts() {
                 "{served:?}"
             );
             assert_eq!(wcs[0].wr_id(), far);
-            completion(conn).result().expect("received");
+            completion(conn)?.result().expect("received");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: completions that were not returned come with the end of their connection.
 #[test]
-fn a_gone_client_leaves_its_completions() {
+fn a_gone_client_leaves_its_completions() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (conn, client) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (conn, client) = site.client(identity(1, 1, 10))?;
         conn.recv(MrSlice::EMPTY, 1).expect("posted");
         let own = site.server.conn(client).expect("connected");
         own.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
-        completion(&conn).result().expect("received");
+        completion(&conn)?.result().expect("received");
         let gone = site.server.cut_off(client).expect("connected");
         assert!(matches!(gone.reason, Reason::CutOff));
         let contexts: Vec<_> = gone.completions.iter().map(Wc::wr_id).collect();
         assert_eq!(contexts, [7]);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a failed operation of the server ends its connection, although no event reports it; the
 /// failure and the completion come with the end.
 #[test]
-fn a_failed_operation_ends_its_client() {
+fn a_failed_operation_ends_its_client() -> Result {
     device_test(|| {
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_rnr_retry_count(0).expect("possible");
         let mut cfg = ServerCfg::new();
         cfg.set_conn(&conn_cfg);
-        let mut site = Site::with(2, &cfg);
-        let (_conn, client) = site.client(identity(1, 1, 10));
-        let (_other, _) = site.client(identity(2, 1, 20));
+        let mut site = Site::with(2, &cfg)?;
+        let (_conn, client) = site.client(identity(1, 1, 10))?;
+        let (_other, _) = site.client(identity(2, 1, 20))?;
         is_readable(&site);
         site.nothing();
         // The client has no receive.
@@ -285,22 +292,23 @@ fn a_failed_operation_ends_its_client() {
         );
         assert!(gone.failure.is_some());
         site.nothing();
-        site.client(identity(1, 1, 10));
-    });
+        site.client(identity(1, 1, 10))?;
+        Ok(())
+    })
 }
 
 /// Promise: the counters of a server have each admission, refusal and end, and the operations of
 /// its connections, also of clients that are gone.
 #[test]
-fn a_server_counts() {
+fn a_server_counts() -> Result {
     device_test(|| {
-        let mut site = Site::new(2);
-        let (first, client) = site.client(identity(1, 1, 10));
-        let (other, _) = site.client(identity(2, 1, 20));
+        let mut site = Site::new(2)?;
+        let (first, client) = site.client(identity(1, 1, 10))?;
+        let (other, _) = site.client(identity(2, 1, 20))?;
         first.recv(MrSlice::EMPTY, 1).expect("posted");
         let own = site.server.conn(client).expect("connected");
         own.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
-        completion(&first).result().expect("received");
+        completion(&first)?.result().expect("received");
         let data = |identity| offer(identity).encode(Offer::CONNECT).expect("fits");
         site.next();
         site.refused(
@@ -308,13 +316,13 @@ fn a_server_counts() {
             RefusalCode::Taken,
             1,
             "another writer",
-        );
+        )?;
         let late = site.ask(identity(1, 2, 11));
         let asked = site.asked();
         site.server.refuse(asked, "no").expect("refused");
-        drop(refusal(&late));
+        drop(refusal(&late)?);
         let before = site.server.counters();
-        let (again, _) = site.client(identity(1, 2, 11));
+        let (again, _) = site.client(identity(1, 2, 11))?;
         drop(other);
         site.gone();
         let counters = site.server.counters();
@@ -328,16 +336,17 @@ fn a_server_counts() {
             "of those that are gone"
         );
         drop((first, again));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the operations that were flushed when a client was cut off count as failed, as if the
 /// program had polled them.
 #[test]
-fn flushed_operations_of_a_client_that_is_cut_off_count() {
+fn flushed_operations_of_a_client_that_is_cut_off_count() -> Result {
     device_test(|| {
-        let mut site = Site::new(1);
-        let (_conn, client) = site.client(identity(1, 1, 10));
+        let mut site = Site::new(1)?;
+        let (_conn, client) = site.client(identity(1, 1, 10))?;
         let conn = site.server.conn(client).expect("connected");
         conn.recv(MrSlice::EMPTY, 7).expect("posted");
         let gone = site.server.cut_off(client).expect("connected");
@@ -347,5 +356,6 @@ fn flushed_operations_of_a_client_that_is_cut_off_count() {
         let failed = wc.result().expect_err("flushed");
         let counters = site.server.counters();
         assert_eq!(counters.conns.failed(failed.status), 1);
-    });
+        Ok(())
+    })
 }

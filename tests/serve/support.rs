@@ -15,7 +15,7 @@ use rpma::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{LIMIT, addr, devdax, event, listen};
+use crate::common::{LIMIT, Result, addr, devdax, event, listen};
 
 /// The memory of a key.
 pub(crate) const LEN: usize = 4096;
@@ -75,16 +75,16 @@ pub(crate) fn new_directory(memory: PmemMap, slots: u32) -> Directory {
 }
 
 impl Site {
-    pub(crate) fn new(keys: u64) -> Self {
+    pub(crate) fn new(keys: u64) -> Result<Self> {
         Self::with(keys, &ServerCfg::new())
     }
 
-    pub(crate) fn with(keys: u64, cfg: &ServerCfg) -> Self {
+    pub(crate) fn with(keys: u64, cfg: &ServerCfg) -> Result<Self> {
         Self::with_slots(keys, cfg, 31)
     }
 
     /// The directory is after the keys' memory if it has more slots than fit into a page.
-    pub(crate) fn with_slots(keys: u64, cfg: &ServerCfg, slots: u32) -> Self {
+    pub(crate) fn with_slots(keys: u64, cfg: &ServerCfg, slots: u32) -> Result<Self> {
         let end = LEN + len_of(keys) * keys as usize;
         let len = Directory::len_for(slots);
         let all = PmemMap::open(devdax(), end + len).expect("persistent memory");
@@ -97,10 +97,15 @@ impl Site {
     }
 
     /// A server of this memory and directory.
-    pub(crate) fn over(keys: u64, cfg: &ServerCfg, all: PmemMap, directory: Directory) -> Self {
+    pub(crate) fn over(
+        keys: u64,
+        cfg: &ServerCfg,
+        all: PmemMap,
+        directory: Directory,
+    ) -> Result<Self> {
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let peer = Peer::new(&device).expect("a peer");
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let mut site = Self {
             server: Server::new(ep, directory, cfg).expect("a server"),
             far: Peer::new(&device).expect("a peer"),
@@ -114,7 +119,7 @@ impl Site {
             let part = site.region(at..at + len, usage());
             site.parts.insert(key, part);
         }
-        site
+        Ok(site)
     }
 
     /// A part of the memory, with a peer of its own.
@@ -188,14 +193,14 @@ impl Site {
     }
 
     /// A client of this identity that is admitted and established.
-    pub(crate) fn client(&mut self, identity: Identity) -> (Conn, Client) {
+    pub(crate) fn client(&mut self, identity: Identity) -> Result<(Conn, Client)> {
         let conn = self.ask(identity);
         let asked = self.asked();
         assert_eq!(asked.identity(), identity);
         let client = self.admit(asked).expect("admitted");
-        assert_eq!(event(&conn), ConnEvent::Established);
+        assert_eq!(event(&conn)?, ConnEvent::Established);
         self.arrives(client);
-        (conn, client)
+        Ok((conn, client))
     }
 
     /// A client is established; an earlier one of its key may be gone.
@@ -210,16 +215,23 @@ impl Site {
     }
 
     /// A client asks and is refused by the server itself, and gets this code and epoch.
-    pub(crate) fn refused(&mut self, data: &[u8], code: RefusalCode, epoch: u64, words: &str) {
+    pub(crate) fn refused(
+        &mut self,
+        data: &[u8],
+        code: RefusalCode,
+        epoch: u64,
+        words: &str,
+    ) -> Result {
         let conn = self.ask_with(data);
         match self.next() {
             Served::Refused(refused) => {
-                assert_eq!(refusal(&conn), refused.refusal);
+                assert_eq!(refusal(&conn)?, refused.refusal);
                 assert!(refused.peer_addr.is_some());
                 is_refusal(&refused.refusal, code, epoch, words);
             }
             other => panic!("{words}: {other:?}"),
         }
+        Ok(())
     }
 }
 
@@ -249,10 +261,10 @@ pub(crate) fn offer_by(identity: Identity, method: Method) -> Offer {
 }
 
 /// The reason for which the server rejected this client.
-pub(crate) fn refusal(conn: &Conn) -> Refusal {
-    match event(conn) {
+pub(crate) fn refusal(conn: &Conn) -> Result<Refusal> {
+    match event(conn)? {
         ConnEvent::Rejected { private_data, .. } => {
-            Refusal::decode(&private_data).expect("a refusal with a reason")
+            Ok(Refusal::decode(&private_data).expect("a refusal with a reason"))
         }
         other => panic!("{other}"),
     }

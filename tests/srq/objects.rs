@@ -5,17 +5,17 @@ use std::any::Any;
 use rpma::{ConnCfg, ConnReq, Error, MrSlice, MrUsage, Notify, Srq, SrqCfg, WcOpcode};
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, device_test, invalid, listen, opcode_of, peer, region,
+    LIMIT, Pair, Result, addr, completion, device_test, invalid, listen, opcode_of, peer, region,
 };
 use crate::support::{fill, send, srq, using};
 
 /// Objects that do not belong together are refused when they are put together, with the reason.
 #[test]
-fn every_refusal_of_a_shared_receive_queue() {
+fn every_refusal_of_a_shared_receive_queue() -> Result {
     device_test(|| {
-        let (peer, stranger) = (peer(), peer());
+        let (peer, stranger) = (peer()?, peer()?);
         let foreign = srq(&stranger, 10, 10);
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let cfg = using(&foreign);
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
         assert!(text.contains("another Peer"), "{text}");
@@ -23,10 +23,10 @@ fn every_refusal_of_a_shared_receive_queue() {
         assert!(text.contains("another Peer"), "{text}");
 
         let own = srq(&peer, 10, 10);
-        let theirs = region(&stranger, 8, MrUsage::RECV);
+        let theirs = region(&stranger, 8, MrUsage::RECV)?;
         let text = invalid(own.recv(theirs.slice(..).expect("all"), 1));
         assert!(text.contains("another Peer"), "{text}");
-        let wrong = region(&peer, 8, MrUsage::SEND);
+        let wrong = region(&peer, 8, MrUsage::SEND)?;
         let text = invalid(own.recv(wrong.slice(..).expect("all"), 1));
         assert!(text.contains("needs RECV"), "{text}");
         assert_eq!(fill(&own, 10), 10, "a refused receive takes no slot");
@@ -36,7 +36,7 @@ fn every_refusal_of_a_shared_receive_queue() {
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let text = invalid(req.recv(MrSlice::EMPTY, 1));
         assert!(text.contains("Srq::recv"), "{text}");
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let text = invalid(pair.server.recv(MrSlice::EMPTY, 1));
         assert!(text.contains("Srq::recv"), "{text}");
 
@@ -55,12 +55,13 @@ fn every_refusal_of_a_shared_receive_queue() {
         let large = srq(&peer, 32_760, 0);
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &using(&large)));
         assert!(text.contains("SrqCfg::set_rq_size (32760)"), "{text}");
-    });
+        Ok(())
+    })
 }
 
 /// In any order of drops, everything is freed: connections hold the queue.
 #[test]
-fn objects_may_be_dropped_in_any_order() {
+fn objects_may_be_dropped_in_any_order() -> Result {
     device_test(|| {
         // Each of the five first, second, … once, in both directions.
         let orders = (0..5).flat_map(|first| {
@@ -70,14 +71,14 @@ fn objects_may_be_dropped_in_any_order() {
         });
         for order in orders {
             for (rcq_size, delete) in [(0, false), (10, false), (10, true)] {
-                let peer = peer();
+                let peer = peer()?;
                 let srq = srq(&peer, 10, rcq_size);
-                let mr = region(&peer, 64, MrUsage::RECV);
+                let mr = region(&peer, 64, MrUsage::RECV)?;
                 for wr_id in 0..5 {
                     srq.recv(mr.slice(..).expect("all"), wr_id).expect("posted");
                 }
-                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &using(&srq));
-                send(&client);
+                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &using(&srq))?;
+                send(&client)?;
                 let mut things: Vec<Option<Box<dyn Any>>> = vec![
                     Some(Box::new(srq)),
                     Some(Box::new(client)),
@@ -94,26 +95,30 @@ fn objects_may_be_dropped_in_any_order() {
                 }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Deleting a handle leaves the queue to its other handles and its connections; the last one frees
 /// it.
 #[test]
-fn a_queue_lives_as_long_as_its_users() {
+fn a_queue_lives_as_long_as_its_users() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 0);
         let another = srq.clone();
         assert_eq!(fill(&srq, 10), 10);
-        let pair = Pair::with(&peer, &ConnCfg::new(), &using(&srq));
+        let pair = Pair::with(&peer, &ConnCfg::new(), &using(&srq))?;
         srq.delete().expect("not the last");
         let error = another.recv(MrSlice::EMPTY, 1).expect_err("the same queue");
         assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
         another.delete().expect("the connection has it");
         for wr_id in 0..10 {
-            send(&pair.client);
-            assert_eq!(opcode_of(&completion(&pair.server), wr_id), WcOpcode::RECV);
+            send(&pair.client)?;
+            assert_eq!(
+                opcode_of(&completion(&pair.server)?, wr_id)?,
+                WcOpcode::RECV
+            );
         }
         // A handle can be had from a configuration that has it.
         let srq = self::srq(&peer, 10, 10);
@@ -123,7 +128,8 @@ fn a_queue_lives_as_long_as_its_users() {
         drop(cfg);
         srq.recv(MrSlice::EMPTY, 1).expect("posted");
         srq.delete().expect("the last: everything is freed");
-    });
+        Ok(())
+    })
 }
 
 /// Settings can be read back; the defaults are librpma's code's (its manual has others).

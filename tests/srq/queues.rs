@@ -9,7 +9,7 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, Pair, addr, assert_empty, completions, contents, device_test, invalid, listen,
+    LIMIT, Pair, Result, addr, assert_empty, completions, contents, device_test, invalid, listen,
     next_completion, opcode_of, peer, region,
 };
 use crate::support::{ALWAYS, fill, pairs, send, srq, using};
@@ -24,13 +24,19 @@ enum Where {
 
 /// One row: a connection made so gets its operations' completions in the main queue and its
 /// receives' in the `expected` one, no completion in any other, and waits with the fitting call.
-fn check_row(peer: &Peer, srq: Option<&Srq>, rcq_size: u32, shared: bool, expected: Where) {
+fn check_row(
+    peer: &Peer,
+    srq: Option<&Srq>,
+    rcq_size: u32,
+    shared: bool,
+    expected: Where,
+) -> Result {
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(rcq_size).set_srq(srq);
     if shared {
         cfg.set_compl_channel(ComplChannel::Shared);
     }
-    let Pair { client, server } = Pair::with(peer, &ConnCfg::new(), &cfg);
+    let Pair { client, server } = Pair::with(peer, &ConnCfg::new(), &cfg)?;
     let main = server.get_cq();
     assert_eq!(server.get_rcq().is_some(), expected == Where::OwnRcq);
     let srqs = srq.and_then(Srq::get_rcq);
@@ -53,7 +59,7 @@ fn check_row(peer: &Peer, srq: Option<&Srq>, rcq_size: u32, shared: bool, expect
             (expected, WcOpcode::RECV),
         ] {
             match opcode {
-                WcOpcode::RECV => send(&client),
+                WcOpcode::RECV => send(&client)?,
                 _ => {
                     server
                         .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
@@ -66,15 +72,16 @@ fn check_row(peer: &Peer, srq: Option<&Srq>, rcq_size: u32, shared: bool, expect
                 .map(|(_, cq)| *cq)
                 .expect("it is there");
             wait(&server, cq, place, shared);
-            let wc = next_completion(cq);
-            assert_eq!(opcode_of(&wc, 7), opcode, "round {round}");
+            let wc = next_completion(cq)?;
+            assert_eq!(opcode_of(&wc, 7)?, opcode, "round {round}");
             assert_eq!(wc.qp_num(), server.get_qp_num());
             for (_, cq) in &queues {
-                assert_empty(cq);
+                assert_empty(cq)?;
             }
         }
     }
     assert_eq!(server.get_compl_fd().is_ok(), shared);
+    Ok(())
 }
 
 /// Waits for the event of a queue's next completion in the way that its channel needs, and sees
@@ -103,65 +110,68 @@ fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) {
 }
 
 #[test]
-fn row_1_one_queue() {
-    device_test(|| check_row(&peer(), None, 0, false, Where::Main));
+fn row_1_one_queue() -> Result {
+    device_test(|| check_row(&peer()?, None, 0, false, Where::Main))
 }
 
 #[test]
-fn row_2_a_queue_for_receives() {
-    device_test(|| check_row(&peer(), None, 10, false, Where::OwnRcq));
+fn row_2_a_queue_for_receives() -> Result {
+    device_test(|| check_row(&peer()?, None, 10, false, Where::OwnRcq))
 }
 
 #[test]
-fn row_3_one_queue_on_a_shared_channel() {
-    device_test(|| check_row(&peer(), None, 0, true, Where::Main));
+fn row_3_one_queue_on_a_shared_channel() -> Result {
+    device_test(|| check_row(&peer()?, None, 0, true, Where::Main))
 }
 
 #[test]
-fn row_4_two_queues_on_a_shared_channel() {
-    device_test(|| check_row(&peer(), None, 10, true, Where::OwnRcq));
+fn row_4_two_queues_on_a_shared_channel() -> Result {
+    device_test(|| check_row(&peer()?, None, 10, true, Where::OwnRcq))
 }
 
 #[test]
-fn row_5_a_shared_receive_queue_and_the_main_queue() {
+fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 0);
         assert!(srq.get_rcq().is_none());
         for shared in [false, true] {
-            check_row(&peer, Some(&srq), 0, shared, Where::Main);
+            check_row(&peer, Some(&srq), 0, shared, Where::Main)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn row_6_a_shared_receive_queue_and_a_queue_for_receives() {
+fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 0);
         for shared in [false, true] {
-            check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq);
+            check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn row_7_a_shared_receive_queue_with_its_own_queue() {
+fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 10);
         for rcq_size in [0, 10] {
-            check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq);
+            check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq)?;
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() {
+fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 10);
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         for rcq_size in [0, 10] {
             let mut cfg = using(&srq);
             cfg.set_compl_channel(ComplChannel::Shared)
@@ -171,15 +181,16 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() {
             let text = invalid(ep.next_conn_req_timeout(&cfg, LIMIT));
             assert!(text.contains("ComplChannel::Of"), "{text}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// The combination that row 8 refuses is possible with a channel of the program's own, over all
 /// queues of both.
 #[test]
-fn one_channel_over_the_queues_of_everything() {
+fn one_channel_over_the_queues_of_everything() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let of = |key| ComplChannel::Of {
             channel: channel.clone(),
@@ -191,22 +202,22 @@ fn one_channel_over_the_queues_of_everything() {
         let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
         let mut cfg = using(&srq);
         cfg.set_compl_channel(of(1));
-        let one = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let one = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(of(2)).set_rcq_size(10);
-        let two = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let two = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
 
         let next = || {
             let event = channel.wait_timeout(LIMIT).expect("an event");
             (event.key, event.kind)
         };
         srq.recv(MrSlice::EMPTY, 1).expect("posted");
-        send(&one.client);
+        send(&one.client)?;
         assert_eq!(next(), (100, CqKind::Receive));
         let rcq = srq.get_rcq().expect("one of its own");
-        assert_eq!(opcode_of(&next_completion(rcq), 1), WcOpcode::RECV);
+        assert_eq!(opcode_of(&next_completion(rcq)?, 1)?, WcOpcode::RECV);
         two.server.recv(MrSlice::EMPTY, 2).expect("posted");
-        send(&two.client);
+        send(&two.client)?;
         assert_eq!(next(), (2, CqKind::Receive));
         for (pair, key) in [(&one, 1), (&two, 2)] {
             pair.server
@@ -223,23 +234,24 @@ fn one_channel_over_the_queues_of_everything() {
                 Err(Error::NotSharedChannel)
             ));
         }
-    });
+        Ok(())
+    })
 }
 
 /// One queue serves several connections. Each message lands in one receive, and the completion has
 /// its connection. Those of one connection take the receives in their order; two connections may
 /// complete theirs in either order, as the device works on both at the same time.
 #[test]
-fn connections_are_told_apart() {
+fn connections_are_told_apart() -> Result {
     const CLIENTS: usize = 4;
     const EACH: usize = 5;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         for rcq_size in [0, 20] {
             let total = CLIENTS * EACH;
             let srq = srq(&peer, total as u32, rcq_size);
-            let pairs = pairs(&peer, &using(&srq), CLIENTS);
-            let dst = region(&peer, total, MrUsage::RECV);
+            let pairs = pairs(&peer, &using(&srq), CLIENTS)?;
+            let dst = region(&peer, total, MrUsage::RECV)?;
             for n in 0..total {
                 srq.recv(dst.slice(n..=n).expect("inside"), n as u64)
                     .expect("posted");
@@ -253,13 +265,15 @@ fn connections_are_told_apart() {
                 }
             }
             let got: Vec<_> = match srq.get_rcq() {
-                Some(rcq) => (0..total).map(|_| next_completion(rcq)).collect(),
+                Some(rcq) => (0..total)
+                    .map(|_| next_completion(rcq))
+                    .collect::<Result<_, _>>()?,
                 None => pairs
                     .iter()
-                    .flat_map(|pair| completions(&pair.server, EACH))
+                    .flat_map(|pair| completions(&pair.server, EACH).expect("polling works"))
                     .collect(),
             };
-            let bytes = contents(&dst);
+            let bytes = contents(&dst)?;
             let mut used = BTreeMap::new();
             let mut last = BTreeMap::new();
             for wc in &got {
@@ -278,31 +292,33 @@ fn connections_are_told_apart() {
                 assert_eq!(used.values().filter(|&&n| n == name).count(), EACH);
             }
             for pair in &pairs {
-                completions(&pair.client, EACH);
+                completions(&pair.client, EACH)?;
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// Waiting for events on the queue's own completion queue.
 #[test]
-fn waiting_for_receives() {
+fn waiting_for_receives() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let srq = srq(&peer, 10, 10);
         let rcq = srq.get_rcq().expect("one of its own");
-        let pairs = pairs(&peer, &using(&srq), 2);
+        let pairs = pairs(&peer, &using(&srq), 2)?;
         assert_eq!(fill(&srq, 10), 10);
         for round in 0..5 {
-            send(&pairs[round % 2].client);
+            send(&pairs[round % 2].client)?;
             rcq.wait().expect("an event");
-            opcode_of(&next_completion(rcq), round as u64);
+            opcode_of(&next_completion(rcq)?, round as u64)?;
         }
         for round in 5..8 {
-            send(&pairs[round % 2].client);
+            send(&pairs[round % 2].client)?;
         }
         for round in 5..8 {
-            opcode_of(&next_completion(rcq), round);
+            opcode_of(&next_completion(rcq)?, round)?;
         }
-    });
+        Ok(())
+    })
 }

@@ -2,7 +2,7 @@
 
 use rpma::{Conn, ConnCfg, Error, Flags, MrSlice, Peer, Queue, Srq, SrqCfg, WcOpcode};
 
-use crate::common::{Pair, completion, opcode_of};
+use crate::common::{Pair, Result, completion, opcode_of};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -20,16 +20,17 @@ pub(crate) fn using(srq: &Srq) -> ConnCfg {
 }
 
 /// Clients of one endpoint. Their server sides use `cfg`.
-pub(crate) fn pairs(peer: &Peer, cfg: &ConnCfg, count: usize) -> Vec<Pair> {
-    (0..count)
+pub(crate) fn pairs(peer: &Peer, cfg: &ConnCfg, count: usize) -> Result<Vec<Pair>> {
+    Ok((0..count)
         .map(|_| Pair::with(peer, &ConnCfg::new(), cfg))
-        .collect()
+        .collect::<Result<_, _>>()?)
 }
 
 /// Sends a message of no bytes and sees that it was sent.
-pub(crate) fn send(conn: &Conn) {
+pub(crate) fn send(conn: &Conn) -> Result {
     conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-    assert_eq!(opcode_of(&completion(conn), 1), WcOpcode::SEND);
+    assert_eq!(opcode_of(&completion(conn)?, 1)?, WcOpcode::SEND);
+    Ok(())
 }
 
 /// Posts receives until the queue is full; how many there were.

@@ -3,7 +3,7 @@
 use rpma::MrUsage;
 
 use crate::common::program::hex;
-use crate::common::{addr, addr6, device_test};
+use crate::common::{Result, addr, addr6, device_test};
 use crate::support::{
     EN, ES, FLUSHABLE, GPSPM, SIGNATURE, TEXT, TO_CLIENT, TRANSLATED, assert_describes,
     assert_fails, assert_prints, c_client, c_server, devdax_with, on_devdax, text, together, told,
@@ -27,7 +27,7 @@ fn response(op_context: u64) -> Vec<u8> {
 const OP_CONTEXT: u64 = 0x1122_3344_AABB_CCDD;
 
 #[test]
-fn c_client_of_09_and_09scch() {
+fn c_client_of_09_and_09scch() -> Result {
     device_test(|| {
         together(&GPSPM, |example| {
             let request = hex(&request(0, 1024, OP_CONTEXT));
@@ -42,11 +42,12 @@ fn c_client_of_09_and_09scch() {
             assert_describes(&c, TO_CLIENT, 0, 1024..=1024, FLUSHABLE, None);
             assert_eq!(told(&c, "answer "), response(OP_CONTEXT));
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_client_of_09_on_persistent_memory() {
+fn c_client_of_09_on_persistent_memory() -> Result {
     device_test(|| {
         let pmem = devdax_with(&[]);
         let args = [
@@ -64,11 +65,12 @@ fn c_client_of_09_on_persistent_memory() {
         assert_describes(&c, TO_CLIENT, 17, 1041.., usage, None);
         assert_eq!(told(&c, "answer "), response(0xF01D));
         assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_09_and_09scch() {
+fn c_server_of_09_and_09scch() -> Result {
     device_test(|| {
         together(&GPSPM, |example| {
             let args = ["gpspm", "17", "1041", &hex(&response(0xF01D))];
@@ -77,12 +79,13 @@ fn c_server_of_09_and_09scch() {
             assert_eq!(told(&c, "request "), request(17, 1024, 0xF01D));
             assert_eq!(told(&c, "memory "), [vec![0; 17], text(EN)].concat());
         });
-    });
+        Ok(())
+    })
 }
 
 /// librpma's server would persist, and touch, any range.
 #[test]
-fn c_client_of_09_that_asks_for_what_is_not_offered() {
+fn c_client_of_09_that_asks_for_what_is_not_offered() -> Result {
     device_test(|| {
         let cases = [(GPSPM[0], 1, 1024), (GPSPM[1], u64::MAX, 2)];
         together(&cases, |&(example, offset, length)| {
@@ -91,11 +94,12 @@ fn c_client_of_09_that_asks_for_what_is_not_offered() {
             let (rust, _) = c_client(example, &addr(), &[], &args);
             assert_fails(&rust, &format!("{length} bytes at {offset}"));
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_client_of_09_whose_request_is_none() {
+fn c_client_of_09_whose_request_is_none() -> Result {
     device_test(|| {
         let whole = request(0, 1024, 0xF01D);
         let without_length = [&whole[..9], &whole[18..]].concat();
@@ -106,11 +110,12 @@ fn c_client_of_09_whose_request_is_none() {
             assert_fails(&rust, "message");
             assert!(rust.stdout.is_empty(), "{rust:?}");
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_09_whose_response_is_none() {
+fn c_server_of_09_whose_response_is_none() -> Result {
     device_test(|| {
         let cases = [
             (GPSPM[0], response(0xF01E), "0xF01E"),
@@ -122,5 +127,6 @@ fn c_server_of_09_whose_response_is_none() {
             assert_fails(&rust, why);
             assert_eq!(rust.stdout, ["Next value: Hello world!"], "{rust:?}");
         });
-    });
+        Ok(())
+    })
 }

@@ -3,7 +3,7 @@
 use rpma::MrUsage;
 
 use crate::common::program::{find, hex};
-use crate::common::{addr, device_test};
+use crate::common::{Result, addr, device_test};
 use crate::support::{
     TEXT, TO_CLIENT, TO_SERVER, assert_describes, assert_fails, assert_prints, c_client, c_server,
     padded, text, together, told,
@@ -14,7 +14,7 @@ use crate::support::{
 const IMM: u32 = 0x8000_04D2;
 
 #[test]
-fn c_client_of_10() {
+fn c_client_of_10() -> Result {
     device_test(|| {
         let (data, imm, word) = (hex(&IMM.to_le_bytes()), IMM.to_string(), hex(b"1st_word"));
         let args = ["send-imm", &data, &imm, &word];
@@ -24,11 +24,12 @@ fn c_client_of_10() {
             let line = format!("Received value '{word}' with immediate data '{IMM}'");
             assert_prints(&rust, &[&line]);
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_10() {
+fn c_server_of_10() -> Result {
     device_test(|| {
         let imm = IMM.to_string();
         let cases = [
@@ -48,24 +49,26 @@ fn c_server_of_10() {
             assert_eq!(find(&c, "imm "), imm);
             assert_eq!(told(&c, "message "), *message);
         });
-    });
+        Ok(())
+    })
 }
 
 // 11: a write with immediate data, which is also the written text.
 
 #[test]
-fn c_client_of_11() {
+fn c_client_of_11() -> Result {
     device_test(|| {
         let args = ["write-imm", &hex(&IMM.to_le_bytes()), &IMM.to_string()];
         let (rust, c) = c_client("11-write-with-imm", &addr(), &[], &args);
         let line = format!("The value '{IMM}' was written together with immediate data '{IMM}'");
         assert_prints(&rust, &[&line]);
         assert_describes(&c, TO_CLIENT, 0, 1024..=1024, MrUsage::WRITE_DST, None);
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_11() {
+fn c_server_of_11() -> Result {
     device_test(|| {
         let imm = IMM.to_string();
         let (rust, c) = c_server("11-write-with-imm", &addr(), &["write-imm"], &[&imm]);
@@ -73,11 +76,12 @@ fn c_server_of_11() {
         assert_prints(&rust, &[&line]);
         assert_eq!(find(&c, "imm "), "129 1024 800004d2");
         assert_eq!(told(&c, "memory "), padded(IMM.to_le_bytes(), TEXT));
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_client_of_10_and_11_whose_numbers_differ() {
+fn c_client_of_10_and_11_whose_numbers_differ() -> Result {
     device_test(|| {
         let number = hex(&IMM.to_le_bytes());
         let cases = [
@@ -89,5 +93,6 @@ fn c_client_of_10_and_11_whose_numbers_differ() {
             assert_fails(&rust, "7");
             assert!(rust.stdout.is_empty(), "{rust:?}");
         });
-    });
+        Ok(())
+    })
 }

@@ -3,7 +3,7 @@
 use rpma::MrUsage;
 
 use crate::common::program::find;
-use crate::common::{addr, addr6, device_test};
+use crate::common::{Result, addr, addr6, device_test};
 use crate::support::{
     NATIVE, Outcome, TO_CLIENT, WRITE_READ, assert_describes, assert_fails, assert_prints,
     c_client, c_server, devdax_with, flushed, offer, on_devdax, padded, together, told,
@@ -18,7 +18,7 @@ fn log(signature: &[u8], used: u64, words: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn c_client_of_07() {
+fn c_client_of_07() -> Result {
     device_test(|| {
         let args = ["log", "first", "second"];
         let (rust, c) = c_client("07-atomic-write", &addr(), &[], &args);
@@ -35,11 +35,12 @@ fn c_client_of_07() {
             true => assert_prints(&rust, &["first", "second"]),
             false => assert!(c.contains(&flushed(1)), "{c:?}"),
         }
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_client_of_07_on_persistent_memory() {
+fn c_client_of_07_on_persistent_memory() -> Result {
     device_test(|| {
         let pmem = devdax_with(&log(b"LOG", 22, b"first\0"));
         let args = ["log", "second"];
@@ -54,7 +55,8 @@ fn c_client_of_07_on_persistent_memory() {
             assert_prints(&rust, &["first"]);
             assert!(c.contains(&flushed(0)), "{c:?}");
         }
-    });
+        Ok(())
+    })
 }
 
 /// Offers a C log with so many used bytes.
@@ -66,7 +68,7 @@ fn c_log(used: u64, words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn c_server_of_07() {
+fn c_server_of_07() -> Result {
     device_test(|| {
         // Two words that just fit.
         let (rust, c) = c_log(1027, &["1st_word", "2nd"]);
@@ -74,12 +76,13 @@ fn c_server_of_07() {
         let mut expected = log(b"", 1040, b"");
         expected[1027..].copy_from_slice(b"1st_word\x002nd\0");
         assert_eq!(told(&c, "memory "), expected);
-    });
+        Ok(())
+    })
 }
 
 /// librpma's client would write beyond the log, or over its header.
 #[test]
-fn c_server_of_07_whose_log_has_no_room() {
+fn c_server_of_07_whose_log_has_no_room() -> Result {
     device_test(|| {
         together(&[1036, u64::MAX - 1, 8], |&used| {
             let (rust, c) = c_log(used, &["word"]);
@@ -90,5 +93,6 @@ fn c_server_of_07_whose_log_has_no_room() {
             assert_fails(&rust, why);
             assert_eq!(told(&c, "memory "), log(b"", used, b""), "{used}");
         });
-    });
+        Ok(())
+    })
 }

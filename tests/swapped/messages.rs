@@ -1,7 +1,7 @@
 //! 08, 08srq, 12, 12scch and 13: messages.
 
 use crate::common::program::{find, hex};
-use crate::common::{addr, device_test};
+use crate::common::{Result, addr, device_test};
 use crate::support::{
     assert_fails, assert_prints, c_client, c_server, dial, listen, rust_client, rust_server,
     together, words,
@@ -69,17 +69,18 @@ fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &st
 /// These clients wait for the completion of the last message, so that the disconnect cannot discard
 /// it.
 #[test]
-fn c_client_of_08_12_and_12scch() {
+fn c_client_of_08_12_and_12scch() -> Result {
     device_test(|| {
         together(&PING_PONG, |(example, prefix, _)| {
             assert_serves_two_rounds(example, prefix, "leave");
         });
-    });
+        Ok(())
+    })
 }
 
 /// These clients disconnect without the last message, as if it was lost: librpma's may lose it.
 #[test]
-fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
+fn c_client_of_08_12_and_12scch_that_loses_its_last_message() -> Result {
     device_test(|| {
         together(&PING_PONG, |(example, ..)| {
             let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
@@ -87,27 +88,35 @@ fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
             assert_eq!(rust.stdout.len(), 4, "{rust:?}");
             assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
         });
-    });
+        Ok(())
+    })
 }
 
 /// The Rust clients never lose it.
 #[test]
-fn c_server_of_08_12_and_12scch() {
+fn c_server_of_08_12_and_12scch() -> Result {
     device_test(|| {
         together(&PING_PONG, |(example, _, prefix)| {
             assert_asks_two_rounds(example, prefix, "ping", "3");
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_client_of_08srq() {
-    device_test(|| assert_serves_two_rounds(SRQ, "", "stay"));
+fn c_client_of_08srq() -> Result {
+    device_test(|| {
+        assert_serves_two_rounds(SRQ, "", "stay");
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_08srq() {
-    device_test(|| assert_asks_two_rounds(SRQ, "", "srq", "2"));
+fn c_server_of_08srq() -> Result {
+    device_test(|| {
+        assert_asks_two_rounds(SRQ, "", "srq", "2");
+        Ok(())
+    })
 }
 
 // 13: many clients, over a shared receive queue.
@@ -115,7 +124,7 @@ fn c_server_of_08srq() {
 const MANY: &str = "13-messages-ping-pong-with-srq";
 
 #[test]
-fn c_clients_of_13() {
+fn c_clients_of_13() -> Result {
     device_test(|| {
         // The server waits so long for one more client: the second is started at once.
         let (server, port) = rust_server(MANY, &addr(), &["15"]);
@@ -163,11 +172,12 @@ fn c_clients_of_13() {
         }
         assert_ne!(numbers[0], numbers[1], "each has its connection");
         assert_eq!(serving.len(), 8, "{serving:?}");
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_13() {
+fn c_server_of_13() -> Result {
     device_test(|| {
         let (server, port) = listen(&addr(), &["srq", "2"]);
         let clients = ["100", "200"].map(|first| rust_client(MANY, &addr(), port, &[first, "2"]));
@@ -193,5 +203,6 @@ fn c_server_of_13() {
         let expected = [100, 101, 200, 201, u64::MAX, u64::MAX].map(value);
         let expected = expected.map(|value| format!("received {value}"));
         assert!(lines.into_iter().eq(&expected), "{c:?}");
-    });
+        Ok(())
+    })
 }

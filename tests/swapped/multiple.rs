@@ -3,7 +3,7 @@
 use rpma::MrUsage;
 
 use crate::common::program::{Program, hex};
-use crate::common::{addr, device_test};
+use crate::common::{Result, addr, device_test};
 use crate::support::{
     TO_SERVER, assert_describes, assert_prints, dial, listen, padded, rust_client, rust_server,
     together,
@@ -15,7 +15,7 @@ const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connect
 const SERVERS: [&str; 3] = [MULTIPLE[0], MULTIPLE[1], "06tokio-multiple-connections"];
 
 #[test]
-fn c_clients_of_06_06scch_and_06tokio() {
+fn c_clients_of_06_06scch_and_06tokio() -> Result {
     device_test(|| {
         together(&SERVERS, |example| {
             let (mut server, port) = rust_server(example, &addr(), &[]);
@@ -36,11 +36,12 @@ fn c_clients_of_06_06scch_and_06tokio() {
             }
             // tests/examples waits until the time limit ends such a server.
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn c_server_of_06_and_06scch() {
+fn c_server_of_06_and_06scch() -> Result {
     device_test(|| {
         together(&MULTIPLE, |example| {
             let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
@@ -56,5 +57,6 @@ fn c_server_of_06_and_06scch() {
             let expected = expected.map(|name| format!("memory {name}"));
             assert!(names.into_iter().eq(&expected), "{c:?}");
         });
-    });
+        Ok(())
+    })
 }

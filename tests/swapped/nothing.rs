@@ -2,7 +2,7 @@
 
 use rpma::MrUsage;
 
-use crate::common::{addr, device_test};
+use crate::common::{Result, addr, device_test};
 use crate::support::{
     FLUSHABLE, GPSPM, WRITE_READ, assert_fails, c_client, c_server, offer, padded, together, told,
     words,
@@ -11,7 +11,7 @@ use crate::support::{
 // Private data that describes no memory. A side without private data seems to have sent zeros.
 
 #[test]
-fn c_servers_that_describe_nothing() {
+fn c_servers_that_describe_nothing() -> Result {
     device_test(|| {
         let cases: [(&str, &[&str]); 6] = [
             ("02-read-to-volatile", &[]),
@@ -25,22 +25,24 @@ fn c_servers_that_describe_nothing() {
             let (rust, _) = c_server(example, &addr(), &["answer", ""], more);
             assert_fails(&rust, "descriptor");
         });
-    });
+        Ok(())
+    })
 }
 
 #[test]
-fn a_c_client_of_03_that_describes_nothing() {
+fn a_c_client_of_03_that_describes_nothing() -> Result {
     device_test(|| {
         let args = ["greet", ""];
         let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
         assert_fails(&rust, "descriptor");
-    });
+        Ok(())
+    })
 }
 
 /// The memory is described, and there is too little of it; or too much: the client of 02 has room
 /// for 1024 bytes.
 #[test]
-fn c_servers_that_offer_another_size() {
+fn c_servers_that_offer_another_size() -> Result {
     device_test(|| {
         let cases = [
             ("02-read-to-volatile", MrUsage::READ_SRC, 0, 1025),
@@ -53,5 +55,6 @@ fn c_servers_that_offer_another_size() {
             assert_fails(&rust, &size.to_string());
             assert_eq!(told(&c, "memory "), padded([7; 17], size), "untouched");
         });
-    });
+        Ok(())
+    })
 }

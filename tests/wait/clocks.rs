@@ -6,20 +6,20 @@ use rpma::sim::{Fabric, Trace, now, sleep};
 use rpma::wait::{Happened, Wait};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, MrSlice, Notify, Peer, Side, Wc};
 
-use crate::common::{listen, peer, profile};
+use crate::common::{Result, listen, peer, profile};
 use crate::support::{ALWAYS, joined, write};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Promise: limits, timers and wake-ups follow the fabric's clock.
 #[test]
-fn an_hour_passes_at_once() {
+fn an_hour_passes_at_once() -> Result {
     let fabric = Fabric::new(profile());
     fabric.jump_over_waits();
     let host = fabric.host("here");
     let _entered = host.enter();
-    let peer = peer();
-    let ep = listen(&peer);
+    let peer = peer()?;
+    let ep = listen(&peer)?;
     let (mut wait, mut wcs) = (Wait::new().expect("a wait"), [Wc::default(); 4]);
     let began = now();
     assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
@@ -28,7 +28,7 @@ fn an_hour_passes_at_once() {
     // A look each second, for an hour.
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
-    let (member, client) = joined(&mut wait, &ep, &peer, &cfg);
+    let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     let conn = wait.conn(member).expect("a member");
     conn.recv(MrSlice::EMPTY, 7).expect("posted");
     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
@@ -48,18 +48,19 @@ fn an_hour_passes_at_once() {
     assert!(matches!(came, Some(Happened::Woken)));
     assert!(now() < began + HOUR);
     waking.join().expect("no panic");
+    Ok(())
 }
 
 /// A server with one wait, and its clients, each in a thread: every message and every event comes.
-fn serve(seed: u64) -> (Trace, Option<String>) {
+fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
     const CLIENTS: usize = 3;
     const MESSAGES: u64 = 6;
     let fabric = Fabric::seeded(profile(), seed);
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     {
         let _entered = server.enter();
-        let (peer, addr) = (peer(), server.addr().to_string());
-        let ep = listen(&peer);
+        let (peer, addr) = (peer()?, server.addr().to_string());
+        let ep = listen(&peer)?;
         let port = ep.get_port();
         let mut wait = Wait::new().expect("a wait");
         wait.add_ep(ep).expect("added");
@@ -110,16 +111,17 @@ fn serve(seed: u64) -> (Trace, Option<String>) {
         }
         assert!((1..=CLIENTS).contains(&woken), "{woken}");
     }
-    (fabric.trace(), fabric.why_not_repeatable())
+    Ok((fabric.trace(), fabric.why_not_repeatable()))
 }
 
 /// Promise: a server with one wait serves its clients in every order of threads, and the same seed
 /// gives the same run.
 #[test]
-fn every_order_of_threads() {
+fn every_order_of_threads() -> Result {
     for seed in 0..40 {
-        let (first, reason) = serve(seed);
+        let (first, reason) = serve(seed)?;
         assert_eq!(reason, None, "seed {seed}");
-        assert_eq!(first, serve(seed).0, "seed {seed}");
+        assert_eq!(first, serve(seed)?.0, "seed {seed}");
     }
+    Ok(())
 }

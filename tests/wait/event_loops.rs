@@ -9,7 +9,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, ask, device_test, listen, peer};
+use crate::common::{LIMIT, Result, ask, device_test, listen, peer};
 use crate::support::{SHORT, joined, send, write};
 
 fn readable(wait: &Wait, limit: Duration) -> bool {
@@ -33,13 +33,13 @@ fn drain(wait: &mut Wait) -> Vec<Happened> {
 /// Promise: the descriptor is readable while `next` has something, of any kind, also from a listed
 /// member; and not when it returned `None`.
 #[test]
-fn the_descriptor_is_readable_while_there_is_something() {
+fn the_descriptor_is_readable_while_there_is_something() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         let endpoint = wait.add_ep(ep).expect("added");
         let conn = |wait: &Wait, number| assert!(write(wait.conn(member).expect("one"), number));
         // Completions that were listed before the program asked for the descriptor.
@@ -57,7 +57,7 @@ fn the_descriptor_is_readable_while_there_is_something() {
         assert!(readable(&wait, LIMIT), "a completion");
         assert_eq!(drain(&mut wait).len(), 1);
         assert!(!readable(&wait, SHORT));
-        let client_asks = ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new());
+        let client_asks = ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new())?;
         assert!(readable(&wait, LIMIT), "a request");
         assert!(matches!(drain(&mut wait)[..], [Happened::Request(..)]));
         assert!(!readable(&wait, SHORT));
@@ -71,7 +71,7 @@ fn the_descriptor_is_readable_while_there_is_something() {
         let server = wait.conn(member).expect("a member");
         for number in 0..5 {
             server.recv(MrSlice::EMPTY, number).expect("posted");
-            send(&client);
+            send(&client)?;
         }
         for _ in 0..5 {
             assert!(readable(&wait, Duration::ZERO), "there is more");
@@ -87,19 +87,20 @@ fn the_descriptor_is_readable_while_there_is_something() {
         assert!(readable(&wait, LIMIT), "an event");
         assert!(matches!(drain(&mut wait)[..], [Happened::Event(..)]));
         drop(client_asks);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an edge of the descriptor is enough, if the loop calls `next` until it returns `None`.
 #[test]
-fn edges_are_enough() {
+fn edges_are_enough() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let mut clients: Vec<_> = (0..3)
             .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
-            .collect();
+            .collect::<Result<_, _>>()?;
         let edges = epoll::create(epoll::CreateFlags::CLOEXEC).expect("made");
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&edges, &wait, epoll::EventData::new_u64(0), flags).expect("added");
@@ -128,5 +129,6 @@ fn edges_are_enough() {
         let count = clients.len();
         clients.clear();
         take(&mut wait, count);
-    });
+        Ok(())
+    })
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rpma::wait::{Happened, Wait};
 use rpma::{ConnCfg, ConnEvent, Wc};
 
-use crate::common::{ask, device_test, event, listen, peer};
+use crate::common::{Result, ask, device_test, event, listen, peer};
 use crate::support::{joined, next, nothing, write};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
@@ -60,16 +60,16 @@ impl Drop for NoDescriptors {
 /// Promise: an endpoint that has no descriptor for a request reports `EMFILE` as its own failure,
 /// at most 10 times a second, and goes on; so do the others.
 #[test]
-fn an_endpoint_without_descriptors() {
+fn an_endpoint_without_descriptors() -> Result {
     const CLIENTS: u32 = 5;
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut wait = Wait::new().expect("a wait");
-        let ep = listen(&peer);
-        let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+        let ep = listen(&peer)?;
+        let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         let endpoint = wait.add_ep(ep).expect("added");
         let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new());
-        let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect();
+        let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
         let none = NoDescriptors::for_requests(CLIENTS);
         let (began, mut wcs) = (Instant::now(), [Wc::default()]);
         for failed in 0..CLIENTS {
@@ -95,9 +95,9 @@ fn an_endpoint_without_descriptors() {
         }
         drop(none);
         for client in asking {
-            assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+            assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         }
-        let client = ep(&wait);
+        let client = ep(&wait)?;
         match next(&mut wait, &mut wcs) {
             Happened::Request(of, request) => {
                 assert_eq!(of, endpoint);
@@ -105,10 +105,11 @@ fn an_endpoint_without_descriptors() {
             }
             happened => panic!("{happened:?}"),
         }
-        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         assert_eq!(wait.deadline(), None);
         nothing(&mut wait);
-    });
+        Ok(())
+    })
 }
 
 #[cfg(feature = "sim")]
@@ -117,7 +118,7 @@ mod simulated {
     use rpma::{Conn, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, WcStatus};
 
     use super::*;
-    use crate::common::{LIMIT, with_fabric};
+    use crate::common::{LIMIT, Result, with_fabric};
     use crate::support::pair;
 
     /// Breaks the server's queue pair: the write goes to memory that is not there.
@@ -137,26 +138,26 @@ mod simulated {
     /// after the member's completions; and the others go on. (Soft-RoCE reports no such error: an
     /// adapter does.)
     #[test]
-    fn a_broken_queue_pair_is_one_members_failure() {
+    fn a_broken_queue_pair_is_one_members_failure() -> Result {
         for before_it_is_added in [false, true] {
             let fabric = Fabric::new(Profile::STRICT);
             let host = fabric.host("here");
             let _entered = host.enter();
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let mut wait = Wait::new().expect("a wait");
             let mut wcs = [Wc::default()];
-            let connect = |wait: &mut Wait| {
+            let connect = |wait: &mut Wait| -> Result<_> {
                 let place = wait.place();
                 let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-                let (client, server) = pair(&ep, &peer, &cfg);
-                (place, server, client)
+                let (client, server) = pair(&ep, &peer, &cfg)?;
+                Ok((place, server, client))
             };
-            let (place, server, other) = connect(&mut wait);
+            let (place, server, other) = connect(&mut wait)?;
             let other_member = wait.add(place, server).expect("added");
             assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(..)));
 
-            let (place, server, client) = connect(&mut wait);
+            let (place, server, client) = connect(&mut wait)?;
             for number in 0..3 {
                 server.recv(rpma::MrSlice::EMPTY, number).expect("posted");
             }
@@ -198,24 +199,25 @@ mod simulated {
                 matches!(next(&mut wait, &mut wcs), Happened::Completions(of, 1) if of == other_member)
             );
             drop(wait.remove(member).expect("a connection"));
-            let (place, server, _third) = connect(&mut wait);
+            let (place, server, _third) = connect(&mut wait)?;
             let third = wait.add(place, server).expect("added");
             assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(of, _) if of == third));
             drop((client, other));
         }
+        Ok(())
     }
 
     /// Promise: a verb that fails for one member is that member's failure, once. The others go on.
     #[test]
-    fn a_verb_that_fails_for_one_member() {
+    fn a_verb_that_fails_for_one_member() -> Result {
         for call in ["ibv_poll_cq", "ibv_req_notify_cq", "rdma_get_cm_event"] {
             device_test(|| {
-                let peer = peer();
-                let ep = listen(&peer);
+                let peer = peer()?;
+                let ep = listen(&peer)?;
                 let mut wait = Wait::new().expect("a wait");
                 let mut wcs = [Wc::default(); 4];
-                let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
-                let (other, _other) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+                let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+                let (other, _other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
                 nothing(&mut wait);
                 match call {
                     "rdma_get_cm_event" => drop(client),
@@ -254,21 +256,23 @@ mod simulated {
                     matches!(came, Happened::Completions(of, 1) if of == other),
                     "{call}: {came:?}"
                 );
-            });
+                Ok(())
+            })?;
         }
+        Ok(())
     }
 
     /// Promise: a completion channel that fails is a failure of each of its members. Later members
     /// get another.
     #[test]
-    fn a_channel_that_fails() {
+    fn a_channel_that_fails() -> Result {
         device_test(|| {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let mut wait = Wait::new().expect("a wait");
             let mut wcs = [Wc::default(); 4];
-            let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
-            let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+            let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             nothing(&mut wait);
             let call = "ibv_get_cq_event";
             let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
@@ -291,13 +295,14 @@ mod simulated {
             failed.sort();
             assert!(!failing.is_pending());
             assert_eq!((failed, completed), (vec![first, second], 1));
-            let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+            let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             assert!(write(wait.conn(third).expect("a member"), 1));
             let came = next(&mut wait, &mut wcs);
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == third),
                 "{came:?}"
             );
-        });
+            Ok(())
+        })
     }
 }

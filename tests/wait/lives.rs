@@ -9,14 +9,15 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, accept, addr, completions, device_test, event, here, invalid, listen, other_addr, peer,
+    LIMIT, Result, accept, addr, completions, device_test, event, here, invalid, listen,
+    other_addr, peer,
 };
 use crate::support::{SHORT, joined, next, nothing, pair, send, write};
 
 /// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
 /// Several are one.
 #[test]
-fn another_thread_wakes_the_wait() {
+fn another_thread_wakes_the_wait() -> Result {
     device_test(|| {
         let mut wait = Wait::new().expect("a wait");
         let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
@@ -36,16 +37,17 @@ fn another_thread_wakes_the_wait() {
         nothing(&mut wait);
         drop(wait);
         waker.wake();
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a place that was dropped is used again; a connection that was not made for its place
 /// is given back.
 #[test]
-fn places_that_are_not_used_and_connections_without() {
+fn places_that_are_not_used_and_connections_without() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         for _ in 0..10 {
             drop(wait.place());
@@ -55,7 +57,7 @@ fn places_that_are_not_used_and_connections_without() {
         assert!(format!("{wait:?}").matches("Slot").count() <= 2, "{wait:?}");
 
         // Not made for a place.
-        let (_client, server) = pair(&ep, &peer, &ConnCfg::new());
+        let (_client, server) = pair(&ep, &peer, &ConnCfg::new())?;
         let strange = wait.place();
         let refused = wait.add(strange, server).expect_err("strange");
         let text = refused.error.to_string();
@@ -66,7 +68,7 @@ fn places_that_are_not_used_and_connections_without() {
         let (first, second) = (wait.place(), wait.place());
         let mut other = Wait::new().expect("a wait");
         let cfg = first.cfg(&peer, &ConnCfg::new()).expect("settings");
-        let (_client, server) = pair(&ep, &peer, &cfg);
+        let (_client, server) = pair(&ep, &peer, &cfg)?;
         let refused = wait.add(second, server).expect_err("another place");
         let refused = other
             .add(first, *refused.refused)
@@ -75,8 +77,8 @@ fn places_that_are_not_used_and_connections_without() {
         // Two connections of one place: there is none for the second.
         let place = wait.place();
         let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-        let (_client, server) = pair(&ep, &peer, &cfg);
-        let (_second_client, second) = pair(&ep, &peer, &cfg);
+        let (_client, server) = pair(&ep, &peer, &cfg)?;
+        let (_second_client, second) = pair(&ep, &peer, &cfg)?;
         let member = wait.add(place, server).expect("added");
         let strange = wait.place();
         let refused = wait.add(strange, second).expect_err("no place");
@@ -85,7 +87,7 @@ fn places_that_are_not_used_and_connections_without() {
         assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(of, _) if of == member));
         // A completion there is no completion of the member.
         assert!(write(&refused.refused, 1));
-        completions(&refused.refused, 1);
+        completions(&refused.refused, 1)?;
         nothing(&mut wait);
 
         // Settings that name a channel, and a shared receive queue without completions.
@@ -104,24 +106,25 @@ fn places_that_are_not_used_and_connections_without() {
         let srq = Srq::new(&peer, &SrqCfg::new()).expect("a queue");
         let refused = wait.add_srq(place, srq).expect_err("without a place");
         assert!(refused.error.to_string().contains("Place::srq_cfg"));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a member that was removed is never reported again, its completions stay in its queues,
 /// and its name stands for no later member.
 #[test]
-fn a_removed_member_is_gone() {
+fn a_removed_member_is_gone() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let mut wcs = [Wc::default(); 4];
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         // Completions with an event in the channel, one that is listed, and an event.
         let conn = wait.conn(member).expect("a member");
         for number in 0..3 {
             conn.recv(MrSlice::EMPTY, number).expect("posted");
-            send(&client);
+            send(&client)?;
         }
         let came = wait.next(&mut wcs[..1], LIMIT).expect("waits");
         assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
@@ -131,12 +134,12 @@ fn a_removed_member_is_gone() {
         assert_eq!(conn.get_cq().get_wc(&mut wcs).expect("polls"), 2);
 
         // It is no member, and still on the wait's channel.
-        let (later, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+        let (later, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         assert_ne!(later, member);
         assert!(wait.conn(member).is_none() && wait.conn(later).is_some());
         for _ in 0..5 {
             assert!(write(&conn, 1));
-            completions(&conn, 1);
+            completions(&conn, 1)?;
             nothing(&mut wait);
         }
         let written = conn.write(
@@ -159,24 +162,25 @@ fn a_removed_member_is_gone() {
         assert!(wait.srq(later).is_none() && wait.remove_srq(later).is_none());
         drop(wait.remove_ep(endpoint).expect("an endpoint"));
         assert!(wait.ep(endpoint).is_none());
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a wait, its connections, their clients, and places may be dropped in any order, with
 /// completions and events that were not taken.
 #[test]
-fn drops_in_each_order() {
+fn drops_in_each_order() -> Result {
     for order in 0..6 {
         device_test(|| {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let mut wait = Wait::new().expect("a wait");
-            let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
-            let (_other, other) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+            let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            let (_other, other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             let (place, mut wcs) = (wait.place(), [Wc::default(); 4]);
             let conn = wait.conn(member).expect("a member");
             conn.recv(MrSlice::EMPTY, 1).expect("posted");
-            send(&client);
+            send(&client)?;
             match order {
                 0 => drop((wait, client, place)),
                 1 => drop((client, wait, place)),
@@ -185,7 +189,7 @@ fn drops_in_each_order() {
                     drop(wait);
                     assert_eq!(conn.get_cq().get_wc(&mut wcs).expect("polls"), 1);
                     assert!(write(&conn, 2));
-                    completions(&conn, 1);
+                    completions(&conn, 1)?;
                     conn.close(LIMIT).expect("closes");
                 }
                 3 => {
@@ -202,25 +206,27 @@ fn drops_in_each_order() {
                     // Made for a place of a wait that is gone.
                     let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
                     drop(wait);
-                    let (_client, server) = pair(&ep, &peer, &cfg);
+                    let (_client, server) = pair(&ep, &peer, &cfg)?;
                     drop(place);
                     assert!(write(&server, 1));
-                    completions(&server, 1);
+                    completions(&server, 1)?;
                 }
             }
             drop(other);
-        });
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: messages that complete in a shared receive queue's own completion queue are that
 /// member's completions, beside those of the connections, also when a connection is dropped that
 /// they came on.
 #[test]
-fn a_shared_receive_queue_is_a_member() {
+fn a_shared_receive_queue_is_a_member() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let place = wait.place();
         let cfg = place.srq_cfg(&peer, &SrqCfg::new()).expect("settings");
@@ -230,11 +236,11 @@ fn a_shared_receive_queue_is_a_member() {
         cfg.set_srq(Some(&srq));
         let mut clients: Vec<_> = (0..3)
             .map(|_| joined(&mut wait, &ep, &peer, &cfg))
-            .collect();
+            .collect::<Result<_, _>>()?;
         let mut wcs = [Wc::default(); 4];
         for (number, (member, client)) in clients.iter().enumerate() {
             srq.recv(MrSlice::EMPTY, number as u64).expect("posted");
-            send(client);
+            send(client)?;
             let came = next(&mut wait, &mut wcs);
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == shared),
@@ -251,7 +257,7 @@ fn a_shared_receive_queue_is_a_member() {
         }
         srq.recv(MrSlice::EMPTY, 10).expect("posted");
         let (member, client) = clients.pop().expect("one");
-        send(&client);
+        send(&client)?;
         drop(wait.remove(member));
         let came = next(&mut wait, &mut wcs);
         assert!(
@@ -262,25 +268,26 @@ fn a_shared_receive_queue_is_a_member() {
         assert!(wait.srq(shared).is_some());
         drop(wait.remove_srq(shared));
         nothing(&mut wait);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: completions of a queue for solicited events, which give no event, come within a second.
 #[test]
-fn unsolicited_completions_are_found() {
+fn unsolicited_completions_are_found() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
-        let (member, client) = joined(&mut wait, &ep, &peer, &cfg);
+        let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
         assert!(wait.deadline().is_some());
         let mut wcs = [Wc::default(); 4];
         for number in 0..2 {
             let conn = wait.conn(member).expect("a member");
             conn.recv(MrSlice::EMPTY, number).expect("posted");
-            send(&client);
+            send(&client)?;
             let came = next(&mut wait, &mut wcs);
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == member),
@@ -296,12 +303,13 @@ fn unsolicited_completions_are_found() {
         );
         drop(wait.remove(member));
         assert_eq!(wait.deadline(), None);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: one wait takes members of several devices.
 #[test]
-fn members_of_two_devices() {
+fn members_of_two_devices() -> Result {
     device_test(|| {
         let mut wait = Wait::new().expect("a wait");
         let (mut members, mut wcs) = (vec![], [Wc::default()]);
@@ -313,10 +321,10 @@ fn members_of_two_devices() {
             let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
             let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
             let client = req.expect("resolves").connect(&[]).expect("asks");
-            let conn = accept(&ep, &cfg);
+            let conn = accept(&ep, &cfg)?;
             let member = wait.add(place, conn).expect("added");
             // The client's side of the handshake.
-            event(&client);
+            event(&client)?;
             let came = next(&mut wait, &mut wcs);
             assert!(
                 matches!(came, Happened::Event(of, _) if of == member),
@@ -333,5 +341,6 @@ fn members_of_two_devices() {
             );
         }
         nothing(&mut wait);
-    });
+        Ok(())
+    })
 }

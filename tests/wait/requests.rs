@@ -6,18 +6,18 @@ use rpma::wait::{Happened, Wait};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side, Wc};
 
 use crate::common::{
-    LIMIT, addr, ask, device_test, event, here, invalid, listen, other_addr, peer,
+    LIMIT, Result, addr, ask, device_test, event, here, invalid, listen, other_addr, peer,
 };
 use crate::support::{SHORT, next, nothing, write};
 
 /// Promise: a server accepts clients with their private data in sight, and waits for them and for
 /// the endpoint in one call.
 #[test]
-fn a_server_with_one_wait() {
+fn a_server_with_one_wait() -> Result {
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut wait = Wait::new().expect("a wait");
-        let endpoint = wait.add_ep(listen(&peer)).expect("added");
+        let endpoint = wait.add_ep(listen(&peer)?).expect("added");
         let port = wait.ep(endpoint).expect("a member").get_port();
         let (mut clients, mut members) = (vec![], vec![]);
         for number in 0..5_u8 {
@@ -71,56 +71,58 @@ fn a_server_with_one_wait() {
             assert_eq!(client.get_private_data()[0], *number);
         }
         nothing(&mut wait);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a request is rejected with private data, without any, and by being dropped; and after
 /// an error.
 #[test]
-fn requests_that_are_not_accepted() {
+fn requests_that_are_not_accepted() -> Result {
     device_test(|| {
-        let (peer, ep) = (peer(), listen(&peer()));
-        let rejected = |reject: &dyn Fn(rpma::Request)| {
-            let client = ask(&peer, &ep, &ConnCfg::new());
+        let (peer, ep) = (peer()?, listen(&peer()?)?);
+        let rejected = |reject: &dyn Fn(rpma::Request)| -> Result<_> {
+            let client = ask(&peer, &ep, &ConnCfg::new())?;
             reject(ep.next_request_timeout(LIMIT).expect("a request"));
-            match event(&client) {
+            match event(&client)? {
                 ConnEvent::Rejected {
                     reason,
                     private_data,
                     ..
                 } => {
                     assert_eq!(reason, RejectReason::CONSUMER);
-                    private_data
+                    Ok(private_data)
                 }
                 event => panic!("{event}"),
             }
         };
-        let data = rejected(&|request| request.reject(b"full").expect("rejects"));
+        let data = rejected(&|request| request.reject(b"full").expect("rejects"))?;
         assert!(data.starts_with(b"full"));
-        rejected(&|request| request.reject(&[]).expect("rejects"));
-        rejected(&drop);
-        rejected(&|request| drop(invalid(request.reject(&[0; 149]))));
+        rejected(&|request| request.reject(&[]).expect("rejects"))?;
+        rejected(&drop)?;
+        rejected(&|request| drop(invalid(request.reject(&[0; 149]))))?;
         rejected(&|request| {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(u32::MAX);
             invalid(request.into_req(&peer, &cfg));
-        });
+        })?;
         let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
         let other = Peer::new(&device).expect("a peer");
-        rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))));
+        rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
         let none = ep.next_request_timeout(SHORT);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a client that vanished between its request and the answer is only an error that names
 /// it.
 #[test]
-fn a_client_that_vanished() {
+fn a_client_that_vanished() -> Result {
     device_test(|| {
-        let (peer, ep) = (peer(), listen(&peer()));
+        let (peer, ep) = (peer()?, listen(&peer()?)?);
         for _ in 0..20 {
-            let client = ask(&peer, &ep, &ConnCfg::new());
+            let client = ask(&peer, &ep, &ConnCfg::new())?;
             let request = ep.next_request_timeout(LIMIT).expect("a request");
             drop(client);
             // It may be accepted before the kernel hears of its end.
@@ -129,5 +131,6 @@ fn a_client_that_vanished() {
                 Err(error) => assert!(error.to_string().contains("gave up"), "{error}"),
             }
         }
-    });
+        Ok(())
+    })
 }

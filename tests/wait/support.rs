@@ -5,20 +5,25 @@ use std::time::Duration;
 use rpma::wait::{Happened, Member, Wait};
 use rpma::{Conn, ConnCfg, ConnEvent, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Wc};
 
-use crate::common::{LIMIT, accept, ask, completion, event};
+use crate::common::{LIMIT, Result, accept, ask, completion, event};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 
 /// Connects a client to an endpoint, and accepts it for the wait. The member's `Established` is
 /// taken.
-pub(crate) fn joined(wait: &mut Wait, ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Member, Conn) {
+pub(crate) fn joined(
+    wait: &mut Wait,
+    ep: &Ep,
+    peer: &Peer,
+    cfg: &ConnCfg,
+) -> Result<(Member, Conn)> {
     let place = wait.place();
     let cfg = place.cfg(peer, cfg).expect("settings");
-    let (client, server) = pair(ep, peer, &cfg);
+    let (client, server) = pair(ep, peer, &cfg)?;
     let member = wait.add(place, server).expect("added");
     assert!(is_established(wait, member));
-    (member, client)
+    Ok((member, client))
 }
 
 fn is_established(wait: &mut Wait, member: Member) -> bool {
@@ -27,11 +32,11 @@ fn is_established(wait: &mut Wait, member: Member) -> bool {
 }
 
 /// A client that is established, and the server's side, which has not taken its event.
-pub(crate) fn pair(ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Conn, Conn) {
-    let client = ask(peer, ep, &ConnCfg::new());
-    let server = accept(ep, cfg);
-    assert_eq!(event(&client), ConnEvent::Established);
-    (client, server)
+pub(crate) fn pair(ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> Result<(Conn, Conn)> {
+    let client = ask(peer, ep, &ConnCfg::new())?;
+    let server = accept(ep, cfg)?;
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    Ok((client, server))
 }
 
 /// Posts a write of 0 bytes, if there is room for one.
@@ -44,9 +49,10 @@ pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
 }
 
 /// Sends a message of 0 bytes, and waits until it has arrived.
-pub(crate) fn send(client: &Conn) {
+pub(crate) fn send(client: &Conn) -> Result {
     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-    completion(client);
+    completion(client)?;
+    Ok(())
 }
 
 /// The next thing that happens, in time.

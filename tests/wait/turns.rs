@@ -8,7 +8,7 @@ use rpma::{Conn, ConnCfg, ConnEvent, MrSlice, Peer, Wc};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, ask, device_test, listen, peer};
+use crate::common::{LIMIT, Result, ask, device_test, listen, peer};
 use crate::support::{joined, next, nothing, send, write};
 
 /// Turns for which an event waits at most, if few members are ready.
@@ -23,8 +23,8 @@ struct Flood {
 
 impl Flood {
     /// Also returns their clients, which must live.
-    fn new(wait: Wait, peer: &Peer, count: usize) -> (Self, Vec<Conn>) {
-        let ep = listen(peer);
+    fn new(wait: Wait, peer: &Peer, count: usize) -> Result<(Self, Vec<Conn>)> {
+        let ep = listen(peer)?;
         let mut flood = Self {
             wait,
             flooders: Vec::new(),
@@ -32,16 +32,16 @@ impl Flood {
         };
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(30);
-        let clients = (0..count).map(|_| {
-            let (member, client) = joined(&mut flood.wait, &ep, peer, &cfg);
+        let clients = (0..count).map(|_| -> Result<_> {
+            let (member, client) = joined(&mut flood.wait, &ep, peer, &cfg)?;
             flood.flooders.push(member);
-            client
+            Ok(client)
         });
-        let clients = clients.collect();
+        let clients = clients.collect::<Result<_, _>>()?;
         for _ in 0..100 {
             assert!(flood.turn().is_none());
         }
-        (flood, clients)
+        Ok((flood, clients))
     }
 
     /// One call. Returns anything but a completion of a flooder.
@@ -78,24 +78,24 @@ fn is_there(fd: impl AsFd) {
 /// Promise: while the completions of one member never run dry, beside hundreds of idle members, an
 /// event of another one, its completions, a request, and a wake-up come within 16 turns each.
 #[test]
-fn a_flood_keeps_no_other_member_waiting() {
+fn a_flood_keeps_no_other_member_waiting() -> Result {
     let idle = if cfg!(feature = "sim") { 200 } else { 60 };
     device_test(|| {
-        let peer = peer();
+        let peer = peer()?;
         let mut wait = Wait::new().expect("a wait");
         let waker = wait.waker();
-        let ep = listen(&peer);
+        let ep = listen(&peer)?;
         let mut others: Vec<_> = (0..idle)
             .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
-            .collect();
+            .collect::<Result<_, _>>()?;
         let endpoint = wait.add_ep(ep).expect("added");
-        let (mut flood, _clients) = Flood::new(wait, &peer, 1);
+        let (mut flood, _clients) = Flood::new(wait, &peer, 1)?;
 
         for _ in 0..5 {
             let (member, client) = others.swap_remove(others.len() / 2);
             let conn = flood.wait.conn(member).expect("a member");
             conn.recv(MrSlice::EMPTY, 7).expect("posted");
-            send(&client);
+            send(&client)?;
             let came = flood.comes_within(BOUND);
             assert!(matches!(came, Happened::Completions(of, 1) if of == member));
 
@@ -109,7 +109,7 @@ fn a_flood_keeps_no_other_member_waiting() {
                 &peer,
                 flood.wait.ep(endpoint).expect("a member"),
                 &ConnCfg::new(),
-            );
+            )?;
             is_there(flood.wait.ep(endpoint).expect("a member"));
             let came = flood.comes_within(BOUND);
             assert!(matches!(came, Happened::Request(of, _) if of == endpoint));
@@ -118,20 +118,21 @@ fn a_flood_keeps_no_other_member_waiting() {
             waker.wake();
             assert!(matches!(flood.comes_within(BOUND), Happened::Woken));
         }
-    });
+        Ok(())
+    })
 }
 
 /// Promise: if more members are ready, an event comes after 8 turns and one round; and each of
 /// them has as many turns as the others.
 #[test]
-fn each_of_many_has_its_turn() {
+fn each_of_many_has_its_turn() -> Result {
     const FLOODERS: usize = 40;
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
-        let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS);
+        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+        let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS)?;
         drop(client);
         is_there(flood.wait.conn(member).expect("a member"));
         let came = flood.comes_within(8 + FLOODERS + 1);
@@ -145,15 +146,16 @@ fn each_of_many_has_its_turn() {
         let (least, most) = (flood.turns.iter().min(), flood.turns.iter().max());
         assert!(most.expect("some") <= &21, "{:?}", flood.turns);
         assert!(least.expect("some") >= &10, "{:?}", flood.turns);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: an event of a member waits for one turn of the member's own completions.
 #[test]
-fn an_event_waits_for_one_turn_of_its_own_completions() {
+fn an_event_waits_for_one_turn_of_its_own_completions() -> Result {
     device_test(|| {
-        let peer = peer();
-        let (mut flood, mut clients) = Flood::new(Wait::new().expect("a wait"), &peer, 1);
+        let peer = peer()?;
+        let (mut flood, mut clients) = Flood::new(Wait::new().expect("a wait"), &peer, 1)?;
         let (waker, member) = (flood.wait.waker(), flood.flooders[0]);
         clients.clear();
         is_there(flood.wait.conn(member).expect("a member"));
@@ -169,19 +171,20 @@ fn an_event_waits_for_one_turn_of_its_own_completions() {
         {}
         waker.wake();
         assert!(matches!(next(&mut flood.wait, &mut wcs), Happened::Woken));
-    });
+        Ok(())
+    })
 }
 
 /// Promise: `None` means that the limit has passed and no member was ready after it; if the limit
 /// is 0 the wait looks.
 #[test]
-fn none_means_nothing() {
+fn none_means_nothing() -> Result {
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         nothing(&mut wait);
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         let mut wcs = [Wc::default(); 4];
         for number in 0..10 {
             let began = Instant::now();
@@ -189,7 +192,7 @@ fn none_means_nothing() {
             assert!(began.elapsed() >= crate::support::SHORT);
             let conn = wait.conn(member).expect("a member");
             conn.recv(MrSlice::EMPTY, number).expect("posted");
-            send(&client);
+            send(&client)?;
             let happened = wait.next(&mut wcs, Duration::ZERO).expect("looks");
             assert!(matches!(happened, Some(Happened::Completions(of, 1)) if of == member));
             assert_eq!(wcs[0].wr_id(), number);
@@ -201,20 +204,21 @@ fn none_means_nothing() {
         }
         let error = wait.next(&mut [], LIMIT).expect_err("no room");
         assert!(error.to_string().contains("room"), "{error}");
-    });
+        Ok(())
+    })
 }
 
 /// Promise: completions that come while the wait sleeps, polls or arms are all returned.
 #[test]
-fn no_completion_is_missed() {
+fn no_completion_is_missed() -> Result {
     const WRITES: u64 = 2000;
     device_test(|| {
-        let peer = peer();
-        let ep = listen(&peer);
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let mut wait = Wait::new().expect("a wait");
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
-        let (member, client) = joined(&mut wait, &ep, &peer, &cfg);
+        let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
         let mut wcs = [Wc::default(); 3];
         let (mut posted, mut came, mut received) = (0, 0, 0);
         while came < WRITES {
@@ -225,7 +229,7 @@ fn no_completion_is_missed() {
             }
             if posted % 5 == 0 {
                 conn.recv(MrSlice::EMPTY, u64::MAX).expect("posted");
-                send(&client);
+                send(&client)?;
                 received += 1;
             }
             match next(&mut wait, &mut wcs) {
@@ -254,23 +258,24 @@ fn no_completion_is_missed() {
             }
         }
         nothing(&mut wait);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: the cost of a call depends on the ready members, not on the registered ones.
 #[test]
 #[cfg(feature = "sim")]
-fn a_call_costs_what_is_ready() {
-    let calls = |idle: usize| {
+fn a_call_costs_what_is_ready() -> Result {
+    let calls = |idle: usize| -> Result<_> {
         let mut spent = None;
         device_test(|| {
-            let peer = peer();
-            let ep = listen(&peer);
+            let peer = peer()?;
+            let ep = listen(&peer)?;
             let mut wait = Wait::new().expect("a wait");
-            let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
+            let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             let _idle: Vec<_> = (0..idle)
                 .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
-                .collect();
+                .collect::<Result<_, _>>()?;
             nothing(&mut wait);
             let count =
                 || -> u64 { crate::common::with_fabric(|fabric, _| fabric.calls().values().sum()) };
@@ -287,10 +292,12 @@ fn a_call_costs_what_is_ready() {
                     .is_none()
             );
             spent = Some(count() - before);
-        });
-        spent.expect("counted")
+            Ok(())
+        })?;
+        Ok(spent.expect("counted"))
     };
-    assert_eq!(calls(5), calls(150));
+    assert_eq!(calls(5)?, calls(150)?);
+    Ok(())
 }
 
 #[cfg(feature = "sim")]

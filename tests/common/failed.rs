@@ -1,0 +1,52 @@
+//! The error of a test: the place of the `?`, and the text of the error with its sources.
+
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+
+/// The result of a test, and of the functions that a test calls.
+pub(crate) type Result<T = (), E = Failed> = std::result::Result<T, E>;
+
+/// An error that ends a test.
+///
+/// It does not implement `Error`: otherwise the conversion below would overlap with that of a type
+/// into itself.
+pub(crate) struct Failed {
+    at: &'static Location<'static>,
+    text: String,
+}
+
+impl<'e, E: Into<Box<dyn Error + 'e>>> From<E> for Failed {
+    #[track_caller]
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            let error_text = error.to_string();
+            // Some texts have the text of their source.
+            if !text.contains(&error_text) {
+                text = format!("{text}: {error_text}");
+            }
+            source = error.source();
+        }
+        Self {
+            at: Location::caller(),
+            text,
+        }
+    }
+}
+
+/// For the tests that return the `Result` of anyhow.
+impl From<Failed> for anyhow::Error {
+    fn from(failed: Failed) -> Self {
+        Self::msg(format!("{failed:?}"))
+    }
+}
+
+/// The harness prints this.
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.text)
+    }
+}
