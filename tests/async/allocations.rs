@@ -15,32 +15,32 @@ use crate::support::{CLOSE, Ends, Memories, run};
 use crate::world::{impatient, virtually};
 
 /// Each kind of operation once. The last message sleeps until the peer has a receive for it.
-async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
+async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) -> Result {
     let to = memories.to();
     let visible = FlushType::Visibility;
-    let written = client.write(to, memories.word()).expect("posted");
-    let flushed = client.flush(to, visible).expect("posted");
+    let written = client.write(to, memories.word())?;
+    let flushed = client.flush(to, visible)?;
     // Not in the order of their posts.
-    flushed.await.expect("succeeds");
-    written.await.expect("succeeds");
-    let read = client.read(memories.block(&[0; 7]), to).expect("posted");
-    assert_eq!(&*read.await.expect("succeeds"), b"a word.");
-    let at = memories.remote.slice(64..72).expect("inside");
-    let set = client.atomic_write(at, *b"a point.").expect("posted");
-    set.await.expect("succeeds");
+    flushed.await?;
+    written.await?;
+    let read = client.read(memories.block(&[0; 7]), to)?;
+    assert_eq!(&*read.await?, b"a word.");
+    let at = memories.remote.slice(64..72)?;
+    let set = client.atomic_write(at, *b"a point.")?;
+    set.await?;
 
     let mut batch = client.batch::<2>();
-    batch.write(to, memories.word()).expect("room");
-    batch.flush(to, visible).expect("room");
-    batch.commit().expect("posted").await.expect("succeeds");
+    batch.write(to, memories.word())?;
+    batch.flush(to, visible)?;
+    batch.commit()?.await?;
     let pointer = Some((at, [1; 8]));
     let commit = client.commit([(to, memories.word())], pointer, visible);
-    commit.expect("posted").await.expect("succeeds");
+    commit?.await?;
 
-    let first = client.send(memories.word()).expect("posted");
-    let second = client.send(memories.word()).expect("posted");
-    first.await.expect("succeeds");
-    let message = inbox.next().await.expect("no error").expect("a message");
+    let first = client.send(memories.word())?;
+    let second = client.send(memories.word())?;
+    first.await?;
+    let message = inbox.next().await?.ok_or("a message")?;
     assert_eq!(&*message, b"a word.");
     let mut receive = Some(message);
     // It is polled after the second message, which has no receive.
@@ -49,8 +49,9 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
         receive = None;
     };
     let (sent, ()) = tokio::join!(second, giving);
-    sent.expect("succeeds");
-    drop(inbox.next().await.expect("no error").expect("a message"));
+    sent?;
+    drop(inbox.next().await?.ok_or("a message")?);
+    Ok(())
 }
 
 /// A data path that allocates takes unexpected time, and a lock.
@@ -61,12 +62,12 @@ fn awaited_operations_allocate_nothing() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
-            let mut inbox = server.inbox().expect("it has receives");
-            each(&client, &mut inbox, &memories).await;
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+            let mut inbox = server.inbox()?;
+            each(&client, &mut inbox, &memories).await?;
             looking::begin();
             for _ in 0..3 {
-                each(&client, &mut inbox, &memories).await;
+                each(&client, &mut inbox, &memories).await?;
             }
             let found = looking::end();
             assert!(found.is_empty(), "{found:#?}");
@@ -75,7 +76,7 @@ fn awaited_operations_allocate_nothing() -> Result {
             looking::begin();
             let pool = Pool::new(&peer, 64, 1);
             assert!(pool.is_ok() && !looking::end().is_empty());
-            client.close(CLOSE).await.expect("closes");
+            client.close(CLOSE).await?;
             Ok(())
         })
     })
@@ -83,25 +84,26 @@ fn awaited_operations_allocate_nothing() -> Result {
 
 /// Commits, and awaits room and the commits: the first of a round is complete when it is awaited,
 /// and the others sleep.
-async fn commits(writer: &Writer, pool: &Pool, far: &Far) {
+async fn commits(writer: &Writer, pool: &Pool, far: &Far) -> Result {
     for number in 0..2 {
-        writer.room().await.expect("room");
-        let ticket = commit(writer, block(pool, number).await, number).expect("posted");
-        writer.durable(ticket).await.expect("durable");
+        writer.room().await?;
+        let ticket = commit(writer, block(pool, number).await, number)?;
+        writer.durable(ticket).await?;
 
         far.there.hold();
-        let first = commit(writer, block(pool, number).await, number).expect("posted");
-        let second = commit(writer, block(pool, number).await, number).expect("posted");
+        let first = commit(writer, block(pool, number).await, number)?;
+        let second = commit(writer, block(pool, number).await, number)?;
         let releasing = async {
             yield_now().await;
             far.there.release();
         };
         let (room, durable, ()) = tokio::join!(writer.room(), writer.durable(second), releasing);
-        room.expect("room");
-        durable.expect("durable");
-        writer.durable(first).await.expect("durable");
-        assert_eq!(writer.fate(first).expect("its own"), Fate::Durable);
+        room?;
+        durable?;
+        writer.durable(first).await?;
+        assert_eq!(writer.fate(first)?, Fate::Durable);
     }
+    Ok(())
 }
 
 /// Promise: after the first ones no commit of a writer allocates, nor does a wait for it, asleep
@@ -111,11 +113,11 @@ fn awaited_commits_allocate_nothing() -> Result {
     for method in methods() {
         virtually(async |world| {
             let mut far = Far::new(world, "log", method)?;
-            let writer = far.writer(world, 2).await;
-            let pool = Pool::new(&world.peers[0], 100, 4).expect("a pool");
-            commits(&writer, &pool, &far).await;
+            let writer = far.writer(world, 2).await?;
+            let pool = Pool::new(&world.peers[0], 100, 4)?;
+            commits(&writer, &pool, &far).await?;
             looking::begin();
-            commits(&writer, &pool, &far).await;
+            commits(&writer, &pool, &far).await?;
             let found = looking::end();
             assert!(found.is_empty(), "{method}: {found:#?}");
             drop(writer);
@@ -127,15 +129,15 @@ fn awaited_commits_allocate_nothing() -> Result {
 }
 
 /// Commits on replicas, and awaits two and three copies, asleep and not.
-async fn commits_on(set: &Replicas, fars: &[Far]) {
+async fn commits_on(set: &Replicas, fars: &[Far]) -> Result {
     for number in 0..2 {
-        set.room(100, LIMIT).await.expect("room");
-        let id = replicas::commit(set, number, 2).expect("posted");
-        let outcome = set.settle(id, 3, LIMIT).await.expect("the driver runs");
+        set.room(100, LIMIT).await?;
+        let id = replicas::commit(set, number, 2)?;
+        let outcome = set.settle(id, 3, LIMIT).await?;
         assert_eq!(outcome.copies(), 3);
 
         fars.iter().for_each(|far| far.there.hold());
-        let id = replicas::commit(set, number, 2).expect("posted");
+        let id = replicas::commit(set, number, 2)?;
         let releasing = async {
             for far in fars {
                 yield_now().await;
@@ -144,11 +146,12 @@ async fn commits_on(set: &Replicas, fars: &[Far]) {
         };
         let (room, outcome, ()) =
             tokio::join!(set.room(RING, LIMIT), set.settle(id, 2, LIMIT), releasing);
-        room.expect("room");
-        assert!(outcome.expect("the driver runs").copies() >= 2);
-        let outcome = set.settle(id, 3, LIMIT).await.expect("the driver runs");
+        room?;
+        assert!(outcome?.copies() >= 2);
+        let outcome = set.settle(id, 3, LIMIT).await?;
         assert_eq!(outcome, set.outcome(id));
     }
+    Ok(())
 }
 
 /// Promise: so does no commit of a set, nor a wait for it.
@@ -156,18 +159,18 @@ async fn commits_on(set: &Replicas, fars: &[Far]) {
 fn awaited_commits_on_replicas_allocate_nothing() -> Result {
     for method in methods() {
         virtually(async |world| {
-            let set = Set::new(&world.peers[0], RING, 8).expect("a set");
-            let set = Replicas::new(&world.reactors[0], set).expect("watched");
-            let mut fars =
-                ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("listens"));
+            let set = Set::new(&world.peers[0], RING, 8)?;
+            let set = Replicas::new(&world.reactors[0], set)?;
+            let mut fars = ["one", "two", "three"]
+                .map(|name| Far::new(world, name, method).expect("a reactor"));
             for far in &mut fars {
-                let writer = far.connect(world, 2, &impatient()).await;
+                let writer = far.connect(world, 2, &impatient()).await?;
                 let remote = writer.offer().regions()[0];
-                set.add(writer, remote).expect("added");
+                set.add(writer, remote)?;
             }
-            commits_on(&set, &fars).await;
+            commits_on(&set, &fars).await?;
             looking::begin();
-            commits_on(&set, &fars).await;
+            commits_on(&set, &fars).await?;
             let found = looking::end();
             assert!(found.is_empty(), "{method}: {found:#?}");
             drop(set);

@@ -16,19 +16,23 @@ fn setup() -> Setup {
 }
 
 /// Takes so many messages.
-async fn take(inbox: &mut Inbox, count: u32) {
+async fn take(inbox: &mut Inbox, count: u32) -> Result {
     for _ in 0..count {
-        let message = inbox.next().await.expect("no error").expect("a message");
+        let message = inbox.next().await?.ok_or("a message")?;
         assert_eq!(&*message, b"a word.");
     }
+    Ok(())
 }
 
 /// A client with a send queue full of messages. The peer has one receive for them, which is taken.
-async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>> {
-    let first = ends.client.send(memories.word()).expect("posted");
-    first.await.expect("there is a receive");
-    let ops = fill(&ends.client, memories, DEPTH);
-    ops.into_iter().map(tokio::spawn).collect()
+async fn full(
+    ends: &Ends,
+    memories: &Memories,
+) -> Result<Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>>> {
+    let first = ends.client.send(memories.word())?;
+    first.await?;
+    let ops = fill(&ends.client, memories, DEPTH)?;
+    Ok(ops.into_iter().map(tokio::spawn).collect())
 }
 
 /// Promise: a full queue refuses an operation of each kind, and gives its memory back. The
@@ -39,9 +43,9 @@ fn a_full_queue_gives_the_memory_back() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
-            let ops = full(&ends, &memories).await;
-            let (client, mut inbox) = (&ends.client, ends.server.inbox().expect("receives"));
+            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await?;
+            let ops = full(&ends, &memories).await?;
+            let (client, mut inbox) = (&ends.client, ends.server.inbox()?);
             let free = memories.pool.available();
             let is_full = |error: &Error| matches!(error, Error::QueueFull { .. });
 
@@ -63,10 +67,10 @@ fn a_full_queue_gives_the_memory_back() -> Result {
             );
             drop(refused);
             let mut batch = client.batch::<2>();
-            batch.write(memories.to(), memories.word()).expect("room");
+            batch.write(memories.to(), memories.word())?;
             let refused = batch.commit().expect_err("full");
             assert!(is_full(&refused.error), "{refused}");
-            let sources = refused.memory.expect("they come back");
+            let sources = refused.memory.ok_or("they come back")?;
             assert_eq!(sources.into_iter().count(), 1);
             let parts = [(memories.to(), memories.word())];
             let refused = client.commit(parts, None, rpma::FlushType::Visibility);
@@ -78,15 +82,15 @@ fn a_full_queue_gives_the_memory_back() -> Result {
             drop(refused);
             assert_eq!(memories.pool.available(), free);
 
-            take(&mut inbox, 1 + DEPTH).await;
-            client.idle().await.expect("no error");
+            take(&mut inbox, 1 + DEPTH).await?;
+            client.idle().await?;
             for op in ops {
-                in_time(op).await.expect("no panic").expect("it has landed");
+                in_time(op).await.expect("no panic")?;
             }
             // There is as much room as at the beginning.
-            client.ready(DEPTH).await.expect("no error");
-            assert_eq!(fill(client, &memories, DEPTH).len(), DEPTH as usize);
-            take(&mut inbox, DEPTH).await;
+            client.ready(DEPTH).await?;
+            assert_eq!(fill(client, &memories, DEPTH)?.len(), DEPTH as usize);
+            take(&mut inbox, DEPTH).await?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);
@@ -102,11 +106,11 @@ fn waits_for_room_wake_when_there_is_room() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
+            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await?;
             for keeps in [true, false] {
-                let first = ends.client.send(memories.word()).expect("posted");
-                first.await.expect("there is a receive");
-                let mut ops = fill(&ends.client, &memories, DEPTH);
+                let first = ends.client.send(memories.word())?;
+                first.await?;
+                let mut ops = fill(&ends.client, &memories, DEPTH)?;
                 if !keeps {
                     ops.clear();
                 }
@@ -116,20 +120,20 @@ fn waits_for_room_wake_when_there_is_room() -> Result {
                     yield_now().await;
                 }
                 assert!(!ready.iter().any(JoinHandle::is_finished) && !idle.is_finished());
-                let mut inbox = ends.server.inbox().expect("it has receives");
+                let mut inbox = ends.server.inbox()?;
                 // One is taken, so one of the six has room, and completes.
-                take(&mut inbox, 1).await;
+                take(&mut inbox, 1).await?;
                 let [one, other, three, all] = ready;
-                in_time(one).await.expect("no panic").expect("room");
-                in_time(other).await.expect("no panic").expect("room");
+                in_time(one).await.expect("no panic")?;
+                in_time(other).await.expect("no panic")?;
                 // At most two have landed.
                 assert!(!three.is_finished() && !all.is_finished() && !idle.is_finished());
-                take(&mut inbox, DEPTH).await;
+                take(&mut inbox, DEPTH).await?;
                 for wait in [three, all, idle] {
-                    in_time(wait).await.expect("no panic").expect("room");
+                    in_time(wait).await.expect("no panic")?;
                 }
                 for op in ops {
-                    op.await.expect("it has landed");
+                    op.await?;
                 }
             }
             Ok(())
@@ -149,7 +153,7 @@ fn a_program_posts_as_fast_as_there_is_room() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let setup_of_server = Setup::default().with_receives(4, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &setup(), &setup_of_server).await;
+            let Ends { client, server, .. } = Ends::new(&peer, &setup(), &setup_of_server).await?;
             let sending = async |client: &Conn| {
                 for number in 0..MESSAGES {
                     let mut word = memories.pool.lease().await;
@@ -160,7 +164,7 @@ fn a_program_posts_as_fast_as_there_is_room() -> Result {
                 }
                 client.clone().close(crate::support::CLOSE).await
             };
-            let mut inbox = server.inbox().expect("it has receives");
+            let mut inbox = server.inbox()?;
             let taking = async {
                 for number in 0..MESSAGES {
                     let message = inbox.next().await.expect("no error").expect("a message");
@@ -169,7 +173,7 @@ fn a_program_posts_as_fast_as_there_is_room() -> Result {
                 assert!(inbox.next().await.expect("no error").is_none());
             };
             let (closed, ()) = both(sending(&client), taking).await;
-            closed.expect("nothing is lost");
+            closed?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);

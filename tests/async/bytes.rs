@@ -28,32 +28,33 @@ fn bytes(first: u8) -> Vec<u8> {
 
 fn serving(reactor: &Reactor) -> Result<Serving> {
     let mut cfg = ServerCfg::new();
-    cfg.set_commits(Some(Limits::new(2, 1, MOST).expect("some")));
+    cfg.set_commits(Some(Limits::new(2, 1, MOST)?));
     // Here a read makes bytes durable as well.
     let mut platform = PeerCfg::new();
     platform.set_durable(Durable::DirectWrites);
     cfg.set_platform(&platform);
-    Ok(Serving::of(reactor, Site::with(1, &cfg)?))
+    Serving::of(reactor, Site::with(1, &cfg)?)
 }
 
 /// A writer by a method, and the server's memory.
-async fn writer(reactor: &Reactor, serving: &Serving, method: Method) -> (Writer, MrRemote) {
+async fn writer(
+    reactor: &Reactor,
+    serving: &Serving,
+    method: Method,
+) -> Result<(Writer, MrRemote)> {
     let mut cfg = WriterCfg::new(method);
-    cfg.set_in_flight(2)
-        .expect("some")
-        .set_parts(1)
-        .expect("one");
+    cfg.set_in_flight(2)?.set_parts(1)?;
     let mut client = client(reactor, serving.addr, 1, ToWriter::new(&cfg));
-    let writer = client.connect(&ConnCfg::new()).await.expect("connected");
-    let writer = Writer::new(reactor, writer).expect("watched");
+    let writer = client.connect(&ConnCfg::new()).await?;
+    let writer = Writer::new(reactor, writer)?;
     let memory = writer.offer().regions()[0];
-    (writer, memory)
+    Ok((writer, memory))
 }
 
-fn content(region: &Mr<PmemMap>, at: usize) -> Vec<u8> {
+fn content(region: &Mr<PmemMap>, at: usize) -> Result<Vec<u8>> {
     let mut content = vec![0; BYTES];
-    region.read_at(at, &mut content).expect("inside");
-    content
+    region.read_at(at, &mut content)?;
+    Ok(content)
 }
 
 /// Promise: bytes of any length are committed in blocks, with the pointer, and read again, by each
@@ -67,8 +68,8 @@ fn bytes_go_through_blocks() -> Result {
             (Method::Server, 3),
             (Method::Reading, 40),
         ] {
-            let (writer, memory) = writer(reactor, &serving, method).await;
-            let pool = Pool::new(reactor.peer(), BLOCK, blocks).expect("a pool");
+            let (writer, memory) = writer(reactor, &serving, method).await?;
+            let pool = Pool::new(reactor.peer(), BLOCK, blocks)?;
             for (n, len) in [1, BLOCK - 1, BLOCK, BLOCK + 1, BYTES]
                 .into_iter()
                 .enumerate()
@@ -76,15 +77,15 @@ fn bytes_go_through_blocks() -> Result {
                 let (first, word) = (n as u8 + blocks as u8, [n as u8 + 1; 8]);
                 let bytes = &bytes(first)[..len];
                 let committed = writer.commit_bytes(&pool, (&memory, 7), bytes, Some((TAIL, word)));
-                in_time(committed).await.expect("durable");
-                assert_eq!(content(&serving.regions[0], 7)[..len], *bytes);
-                let tail = serving.regions[0].load_u64(TAIL as usize).expect("inside");
+                in_time(committed).await?;
+                assert_eq!(content(&serving.regions[0], 7)?[..len], *bytes);
+                let tail = serving.regions[0].load_u64(TAIL as usize)?;
                 assert_eq!(tail.to_ne_bytes(), word);
                 let read = writer.read_bytes(&pool, &memory, 7..7 + len as u64);
-                assert_eq!(in_time(read).await.expect("read"), bytes);
+                assert_eq!(in_time(read).await?, bytes);
             }
             let none = writer.read_bytes(&pool, &memory, 3..3).await;
-            assert_eq!(none.expect("no byte"), []);
+            assert_eq!(none?, []);
             assert_eq!(pool.available(), blocks);
         }
         serving.stop().await;
@@ -98,8 +99,8 @@ fn bytes_go_through_blocks() -> Result {
 fn tasks_share_a_pool() -> Result {
     with_reactor(async |reactor| {
         let serving = serving(reactor)?;
-        let (writer, memory) = writer(reactor, &serving, Method::Server).await;
-        let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
+        let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
+        let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
         let tasks: Vec<_> = (0..3_u8)
             .map(|n| {
                 let (writer, pool) = (writer.clone(), pool.clone());
@@ -117,7 +118,7 @@ fn tasks_share_a_pool() -> Result {
             })
             .collect();
         for task in tasks {
-            in_time(task).await.expect("no panic").expect("all of it");
+            in_time(task).await.expect("no panic")?;
         }
         assert_eq!(pool.available(), 2);
         drop(writer);
@@ -131,8 +132,8 @@ fn tasks_share_a_pool() -> Result {
 fn a_dropped_call_leaves_no_block() -> Result {
     with_reactor(async |reactor| {
         let serving = serving(reactor)?;
-        let (writer, memory) = writer(reactor, &serving, Method::Server).await;
-        let pool = Pool::new(reactor.peer(), BLOCK, 3).expect("a pool");
+        let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
+        let pool = Pool::new(reactor.peer(), BLOCK, 3)?;
         let own = bytes(1);
         for n in 0..6 {
             drop(polls(writer.commit_bytes(&pool, (&memory, 0), &own, None), n).await);
@@ -142,10 +143,8 @@ fn a_dropped_call_leaves_no_block() -> Result {
                 all.push(in_time(pool.lease()).await);
             }
         }
-        in_time(writer.commit_bytes(&pool, (&memory, 0), &own, None))
-            .await
-            .expect("durable");
-        assert_eq!(content(&serving.regions[0], 0), own);
+        in_time(writer.commit_bytes(&pool, (&memory, 0), &own, None)).await?;
+        assert_eq!(content(&serving.regions[0], 0)?, own);
         drop(writer);
         serving.stop().await;
         Ok(())
@@ -157,10 +156,10 @@ fn a_dropped_call_leaves_no_block() -> Result {
 fn bad_input_posts_nothing() -> Result {
     with_reactor(async |reactor| {
         let serving = serving(reactor)?;
-        let (writer, memory) = writer(reactor, &serving, Method::Server).await;
-        let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
+        let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
+        let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
         let (len, own) = (LEN as u64, bytes(1));
-        let before = content(&serving.regions[0], LEN - BYTES);
+        let before = content(&serving.regions[0], LEN - BYTES)?;
         let refused = |error: Error, text: &str| {
             assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
             assert!(error.to_string().contains(text), "{error}");
@@ -181,7 +180,7 @@ fn bad_input_posts_nothing() -> Result {
             let read = writer.read_bytes(&pool, &memory, range).await;
             refused(read.expect_err("refused"), outside);
         }
-        assert_eq!(content(&serving.regions[0], LEN - BYTES), before);
+        assert_eq!(content(&serving.regions[0], LEN - BYTES)?, before);
         assert_eq!((writer.available(), pool.available()), (2, 2));
         drop(writer);
         serving.stop().await;
@@ -194,8 +193,8 @@ fn bad_input_posts_nothing() -> Result {
 fn an_end_ends_both() -> Result {
     with_reactor(async |reactor| {
         let serving = serving(reactor)?;
-        let (writer, memory) = writer(reactor, &serving, Method::Server).await;
-        let pool = Pool::new(reactor.peer(), BLOCK, 2).expect("a pool");
+        let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
+        let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
         let writer = Arc::new(writer);
         let (of_task, blocks) = (Arc::clone(&writer), pool.clone());
         let commits = tokio::spawn(async move {
@@ -212,7 +211,7 @@ fn an_end_ends_both() -> Result {
         });
         tokio::time::sleep(Duration::from_millis(5)).await;
         serving.kill().await;
-        let ended = tokio::time::timeout(LIMIT, commits).await.expect("in time");
+        let ended = tokio::time::timeout(LIMIT, commits).await?;
         ended.expect("no panic").expect_err("it is over");
         drop(writer);
         assert_eq!(pool.available(), 2);

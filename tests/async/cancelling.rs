@@ -91,7 +91,7 @@ fn operations_are_dropped_after_each_poll() -> Result {
         let memories = Memories::with_blocks(&peer, 1);
         run(async {
             let setup = Setup::default().with_receives(8, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
             let dropping = async {
                 for (name, kind) in KINDS {
                     // In flight while it is dropped.
@@ -112,7 +112,9 @@ fn operations_are_dropped_after_each_poll() -> Result {
                         client.idle().await.expect("no error");
                     }
                 }
-                all_slots_are_free(&client, &memories).await;
+                all_slots_are_free(&client, &memories)
+                    .await
+                    .expect("it has succeeded");
                 client.clone().close(CLOSE).await.expect("nothing is lost");
             };
             both(dropping, take_messages(&server)).await;
@@ -135,12 +137,12 @@ fn operations_that_share_a_block_are_dropped() -> Result {
                 client,
                 server: _server,
                 ..
-            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
             for dropped in 0..8 {
                 hold();
                 let word = memories.word();
-                let write = || client.write(memories.to(), word.clone()).expect("posted");
-                let (mut asleep, fresh, awaited) = (write(), write(), write());
+                let write = || client.write(memories.to(), word.clone());
+                let (mut asleep, fresh, awaited) = (write()?, write()?, write()?);
                 // A device that holds no operation back may have completed it.
                 let early = begun(&mut asleep).await.is_some();
                 drop(word);
@@ -154,11 +156,11 @@ fn operations_that_share_a_block_are_dropped() -> Result {
                 }
                 release();
                 for op in kept {
-                    op.await.expect("succeeds");
+                    op.await?;
                 }
                 drop(memories.pool.lease().await);
             }
-            all_slots_are_free(&client, &memories).await;
+            all_slots_are_free(&client, &memories).await?;
             Ok(())
         })
     })
@@ -172,26 +174,18 @@ fn a_limit_passes_and_the_memory_comes_back() -> Result {
         let memories = Memories::with_blocks(&peer, 1);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
             // The second message waits until the first one is taken.
             let word = memories.word();
-            client
-                .send(word.clone())
-                .expect("posted")
-                .await
-                .expect("a receive was there");
-            let late = client.send(word).expect("posted");
+            client.send(word.clone())?.await?;
+            let late = client.send(word)?;
             let limit = Duration::from_millis(1);
             assert!(tokio::time::timeout(limit, late).await.is_err());
             assert_eq!(memories.pool.available(), 0, "it goes on");
-            let mut inbox = server.inbox().expect("it has receives");
-            drop(inbox.next().await.expect("no error"));
+            let mut inbox = server.inbox()?;
+            drop(inbox.next().await?);
             drop(memories.pool.lease().await);
-            let message = inbox
-                .next()
-                .await
-                .expect("no error")
-                .expect("it has arrived");
+            let message = inbox.next().await?.ok_or("it has arrived")?;
             assert_eq!(&*message, b"a word.");
             Ok(())
         })
@@ -203,15 +197,15 @@ fn a_limit_passes_and_the_memory_comes_back() -> Result {
 #[test]
 fn waits_for_a_block_are_dropped() -> Result {
     on_fabric(|| {
-        let pool = Pool::new(&peer()?, 64, 1).expect("a pool");
+        let pool = Pool::new(&peer()?, 64, 1)?;
         run(async {
             for n in 0..4 {
-                let block = pool.try_lease().expect("free");
+                let block = pool.try_lease().ok_or("free")?;
                 assert!(dropped_after(n, true, pool.lease()).await.is_none());
                 drop(block);
                 assert_eq!(pool.available(), 1);
             }
-            let block = pool.try_lease().expect("free");
+            let block = pool.try_lease().ok_or("free")?;
             let mut first = pool.lease();
             assert!(begun(&mut first).await.is_none());
             let mut second = Box::pin(tokio::spawn(pool.lease()));
@@ -237,11 +231,11 @@ fn waits_are_dropped_after_each_poll() -> Result {
         let memories = Memories::with_blocks(&peer, 4);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await;
-            let mut inbox = server.inbox().expect("it has receives");
-            let mut own = client.inbox().expect("it has receives");
+            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+            let mut inbox = server.inbox()?;
+            let mut own = client.inbox()?;
             for n in 0..5 {
-                let ops = fill(&client, &memories, 4);
+                let ops = fill(&client, &memories, 4)?;
                 let depth = ConnCfg::new().get_sq_size();
                 assert!(dropped_after(n, true, client.ready(depth)).await.is_none());
                 assert!(dropped_after(n, true, client.idle()).await.is_none());
@@ -258,17 +252,17 @@ fn waits_are_dropped_after_each_poll() -> Result {
                         }
                         m += 1;
                     };
-                    let message = message.expect("no error").expect("it has arrived");
+                    let message = message?.ok_or("it has arrived")?;
                     assert_eq!(&*message, b"a word.");
                 }
-                client.ready(depth).await.expect("no error");
+                client.ready(depth).await?;
                 for op in ops {
-                    op.await.expect("succeeds");
+                    op.await?;
                 }
             }
-            all_slots_are_free(&client, &memories).await;
-            client.close(CLOSE).await.expect("nothing is lost");
-            assert!(inbox.next().await.expect("no error").is_none());
+            all_slots_are_free(&client, &memories).await?;
+            client.close(CLOSE).await?;
+            assert!(inbox.next().await?.is_none());
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);
@@ -302,8 +296,8 @@ fn connecting_is_dropped_after_each_poll() -> Result {
 }
 
 async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
-    let reactor = rpma_async::Reactor::spawn(peer).expect("a reactor");
-    let (listener, addr) = listen(&reactor);
+    let reactor = rpma_async::Reactor::spawn(peer)?;
+    let (listener, addr) = listen(&reactor)?;
     let setup = Setup::default().with_receives(2, 64);
     let (of_server, serving) = (setup.clone(), reactor.clone());
     let server = tokio::spawn(async move {
@@ -323,10 +317,7 @@ async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> R
     if !is_complete {
         // Another one is served.
         let conn = reactor.connect(addr, &setup, b"").await;
-        conn.expect("established")
-            .close(CLOSE)
-            .await
-            .expect("no error");
+        conn?.close(CLOSE).await?;
     }
     server.abort();
     assert!(server.await.is_err_and(|error| error.is_cancelled()));
@@ -358,8 +349,8 @@ fn accepting_is_dropped_after_each_poll() -> Result {
 }
 
 async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
-    let reactor = rpma_async::Reactor::spawn(peer).expect("a reactor");
-    let (listener, addr) = listen(&reactor);
+    let reactor = rpma_async::Reactor::spawn(peer)?;
+    let (listener, addr) = listen(&reactor)?;
     let setup = Setup::default().with_receives(2, 64);
     let connecting = reactor.connect(addr, &setup, b"");
     let accepting = async {
@@ -375,8 +366,8 @@ async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Re
     };
     let (client, server) = both(connecting, accepting).await;
     match (client, &server) {
-        (Ok(client), Some(Ok(_))) => client.close(CLOSE).await.expect("no error"),
-        (Ok(client), _) => drop(client.closed().await.expect("the end")),
+        (Ok(client), Some(Ok(_))) => client.close(CLOSE).await?,
+        (Ok(client), _) => drop(client.closed().await?),
         (Err(_), None) => {}
         (Err(error), server) => panic!("{error}, {server:?}"),
     }
@@ -390,8 +381,8 @@ fn a_request_is_dropped() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = rpma_async::Reactor::spawn(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let reactor = rpma_async::Reactor::spawn(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             for rejects in [false, true] {
                 let connecting = reactor.connect(addr, &Setup::default(), b"");
                 let refusing = async {
@@ -435,19 +426,19 @@ fn a_forgotten_operation_harms_nothing_else() -> Result {
                 client,
                 server,
                 reactor,
-            } = Ends::new(&peer, &setup, &setup).await;
+            } = Ends::new(&peer, &setup, &setup).await?;
             let write = |conn: &Conn| conn.write(memories.to(), memories.word());
             hold();
-            std::mem::forget(write(&client).expect("posted"));
+            std::mem::forget(write(&client)?);
             release();
             assert_eq!(memories.pool.available(), 1);
-            client.idle().await.expect("no error");
+            client.idle().await?;
             for _ in 0..50 {
-                write(&client).expect("posted").await.expect("succeeds");
+                write(&client)?.await?;
             }
             let (other, _end) = connect(&reactor, &Setup::default(), &Setup::default()).await;
-            write(&other).expect("posted").await.expect("succeeds");
-            client.close(CLOSE).await.expect("closes");
+            write(&other)?.await?;
+            client.close(CLOSE).await?;
             drop(server);
             Ok(())
         })?;

@@ -8,6 +8,7 @@ use rpma::reconnect::ToWriter;
 use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Pool, Reactor, Setup, Writer, block_on};
 
+use crate::common::failed::Failed;
 use crate::common::{LIMIT, Memory, Result, contents, device_test, here, peer, region};
 use crate::held::leaving_nothing;
 use crate::served::{self, Serving, block, commit, polls};
@@ -29,28 +30,28 @@ impl Made {
         let target = region(reactor.peer(), SIZE, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
-        let offer = offer.encode(Offer::ACCEPT).expect("fits");
-        let (listener, addr) = listen(reactor);
+        let offer = offer.encode(Offer::ACCEPT)?;
+        let (listener, addr) = listen(reactor)?;
         let accepting = tokio::spawn(async move {
-            let incoming = listener.accept().await.expect("a request");
+            let incoming = listener.accept().await?;
             let accepted = incoming.accept(&Setup::default(), &offer).await;
-            accepted.expect("established")
+            Ok::<_, Failed>(accepted?)
         });
         let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility).expect("visible");
-        cfg.set_in_flight(in_flight).expect("some");
+        cfg.set_flush_type(FlushType::Visibility)?;
+        cfg.set_in_flight(in_flight)?;
         let mut client = served::client(reactor, addr, 1, ToWriter::new(&cfg));
-        let writer = client.connect(&ConnCfg::new()).await.expect("connected");
+        let writer = client.connect(&ConnCfg::new()).await?;
         Ok(Self {
-            writer: Writer::new(reactor, writer).expect("watched"),
-            server: accepting.await.expect("no panic"),
+            writer: Writer::new(reactor, writer)?,
+            server: accepting.await.expect("no panic")?,
             target,
         })
     }
 }
 
-fn pool(peer: &Peer) -> Pool {
-    Pool::new(peer, 100, 8).expect("a pool")
+fn pool(peer: &Peer) -> Result<Pool> {
+    Ok(Pool::new(peer, 100, 8)?)
 }
 
 /// Promise: several tasks commit by one writer, each waits for its own ticket, and each is woken.
@@ -59,9 +60,9 @@ fn tasks_wait_for_tickets_of_one_writer() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 3).await?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let tasks = (0..5_u64).map(|task| {
                 let (writer, pool) = (made.writer.clone(), pool.clone());
                 tokio::spawn(async move {
@@ -80,8 +81,8 @@ fn tasks_wait_for_tickets_of_one_writer() -> Result {
             }
             assert_eq!(pool.available(), 8);
             assert_eq!(contents(&made.target)?[served::TAIL as usize], 20);
-            made.writer.close(CLOSE).await.expect("closes");
-            made.server.closed().await.expect("an event");
+            made.writer.close(CLOSE).await?;
+            made.server.closed().await?;
             Ok(())
         })
     })
@@ -93,10 +94,10 @@ fn threads_wait_for_tickets_of_one_writer() -> Result {
     leaving_nothing(|| {
         let peer = peer()?;
         let made = run(async {
-            let reactor = Reactor::on_thread(&peer).expect("a reactor");
+            let reactor = Reactor::on_thread(&peer)?;
             Made::new(&reactor, 2).await
         })?;
-        let pool = pool(&peer);
+        let pool = pool(&peer)?;
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(here(|| {
@@ -122,7 +123,7 @@ fn threads_wait_for_tickets_of_one_writer() -> Result {
             }
         });
         let closed = block_on(made.writer.close(CLOSE), LIMIT);
-        closed.expect("in time").expect("closes");
+        closed.ok_or("in time")??;
         assert_eq!(pool.available(), 8);
         Ok(())
     })
@@ -137,14 +138,14 @@ fn a_dropped_wait_undoes_nothing() -> Result {
         let peer = peer()?;
         run(async {
             for n in 0..6 {
-                let reactor = Reactor::spawn(&peer).expect("a reactor");
+                let reactor = Reactor::spawn(&peer)?;
                 let serving = Serving::new(&reactor, 1)?;
-                let pool = pool(&peer);
+                let pool = pool(&peer)?;
                 let made = Made::new(&reactor, 2).await?;
                 let writer = served::writer(&reactor, serving.addr, 1).await;
-                let answered = Writer::new(&reactor, writer).expect("watched");
+                let answered = Writer::new(&reactor, writer)?;
                 for writer in [&made.writer, &answered] {
-                    let ticket = commit(writer, block(&pool, 7).await, 7).expect("posted");
+                    let ticket = commit(writer, block(&pool, 7).await, 7)?;
                     drop(polls(writer.durable(ticket), n).await);
                     drop(polls(writer.room(), n).await);
                     drop(polls(writer.closed(), n).await);
@@ -152,7 +153,7 @@ fn a_dropped_wait_undoes_nothing() -> Result {
                     while all.len() < pool.blocks() {
                         all.push(pool.lease().await);
                     }
-                    writer.durable(ticket).await.expect("durable");
+                    writer.durable(ticket).await?;
                 }
                 assert_eq!(contents(&made.target)?[served::TAIL as usize], 7);
                 drop(polls(answered.clone().close(CLOSE), n).await);
@@ -171,21 +172,21 @@ fn an_end_wakes_all_waits() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let closed = tokio::spawn({
                 let writer = made.writer.clone();
                 async move { writer.closed().await }
             });
-            let first = commit(&made.writer, block(&pool, 1).await, 1).expect("posted");
-            made.writer.durable(first).await.expect("durable");
+            let first = commit(&made.writer, block(&pool, 1).await, 1)?;
+            made.writer.durable(first).await?;
             made.server.abort();
-            closed.await.expect("no panic").expect("an event");
+            closed.await.expect("no panic")?;
             let ended = made.writer.room().await.expect_err("no room any more");
             assert!(matches!(ended, Error::Ended(_)), "{ended}");
-            assert_eq!(made.writer.fate(first).expect("its own"), Fate::Durable);
-            made.writer.durable(first).await.expect("it was durable");
+            assert_eq!(made.writer.fate(first)?, Fate::Durable);
+            made.writer.durable(first).await?;
             let refused = commit(&made.writer, block(&pool, 2).await, 2);
             assert!(
                 matches!(refused, Err(Error::NotConnected(_))),
@@ -204,13 +205,13 @@ fn an_abort_leaves_no_commit_pending() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 4).await?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let mut tickets = Vec::new();
             for number in 1..=4 {
                 let bytes = block(&pool, number).await;
-                tickets.push(commit(&made.writer, bytes, number).expect("posted"));
+                tickets.push(commit(&made.writer, bytes, number)?);
             }
             made.writer.abort();
             for ticket in tickets {
@@ -218,7 +219,7 @@ fn an_abort_leaves_no_commit_pending() -> Result {
                     Ok(()) => Fate::Durable,
                     Err(_) => Fate::Unknown,
                 };
-                assert_eq!(made.writer.fate(ticket).expect("its own"), fate);
+                assert_eq!(made.writer.fate(ticket)?, fate);
             }
             drop(made);
             assert_eq!(pool.available(), 8);
@@ -234,13 +235,13 @@ fn bad_input_is_refused() -> Result {
         let peer = peer()?;
         let other = crate::common::peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 1).await?;
             let second = Made::new(&reactor, 1).await?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let far = made.writer.offer().regions()[0];
 
-            let foreign = Pool::new(&other, 100, 1).expect("a pool");
+            let foreign = Pool::new(&other, 100, 1)?;
             let refused = commit(&made.writer, block(&foreign, 1).await, 1);
             assert!(
                 matches!(refused, Err(Error::InvalidArgument(_))),
@@ -249,19 +250,19 @@ fn bad_input_is_refused() -> Result {
             assert_eq!(foreign.available(), 1);
 
             let bytes = block(&pool, 1).await;
-            let part = |at: u64| (far.slice(at..at + 100).expect("inside"), bytes.clone());
-            let refused = made.writer.commit([part(0), part(128), part(256)], None);
+            let part = |at: u64| -> Result<_> { Ok((far.slice(at..at + 100)?, bytes.clone())) };
+            let refused = made.writer.commit([part(0)?, part(128)?, part(256)?], None);
             let refused = refused.expect_err("3 parts");
             assert!(refused.to_string().contains("up to 2"), "{refused}");
             assert_eq!(
                 refused
                     .memory
-                    .expect("nothing was posted")
+                    .ok_or("nothing was posted")?
                     .into_iter()
                     .count(),
                 3
             );
-            let long = (far.slice(0..101).expect("inside"), bytes.clone());
+            let long = (far.slice(0..101)?, bytes.clone());
             let refused = made.writer.commit([long], None).expect_err("longer");
             assert!(
                 matches!(refused.error, Error::InvalidArgument(_)),
@@ -269,7 +270,7 @@ fn bad_input_is_refused() -> Result {
             );
             drop(refused);
 
-            let ticket = commit(&made.writer, bytes, 1).expect("posted");
+            let ticket = commit(&made.writer, bytes, 1)?;
             let refused = second
                 .writer
                 .durable(ticket)
@@ -277,7 +278,7 @@ fn bad_input_is_refused() -> Result {
                 .expect_err("not its own");
             assert!(refused.to_string().contains("another writer"), "{refused}");
             second.writer.fate(ticket).expect_err("not its own");
-            made.writer.durable(ticket).await.expect("durable");
+            made.writer.durable(ticket).await?;
             assert_eq!(pool.available(), 8);
             Ok(())
         })
@@ -291,9 +292,9 @@ fn a_full_writer_refuses() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let mut refused = 0;
             for number in 0..200 {
                 let bytes = block(&pool, number).await;
@@ -302,14 +303,14 @@ fn a_full_writer_refuses() -> Result {
                     Err(Error::QueueFull { queue, depth }) => {
                         assert_eq!((queue, depth), (Queue::Commits, 2));
                         refused += 1;
-                        made.writer.room().await.expect("room");
+                        made.writer.room().await?;
                         assert!(made.writer.available() > 0);
                     }
                     Err(error) => panic!("{error}"),
                 }
             }
             println!("{refused} of 200 were refused");
-            made.writer.close(CLOSE).await.expect("closes");
+            made.writer.close(CLOSE).await?;
             Ok(())
         })
     })
@@ -321,13 +322,13 @@ fn a_driver_that_is_missing_is_an_error() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
             let serving = Serving::new(&reactor, 1)?;
             let writer = served::writer(&reactor, serving.addr, 1).await;
 
-            let (without, driver) = Reactor::new(&peer).expect("a reactor");
-            let writer = Writer::new(&without, writer).expect("watched");
+            let (without, driver) = Reactor::new(&peer)?;
+            let writer = Writer::new(&without, writer)?;
             let never = writer.closed().await.expect_err("nobody wakes it");
             assert!(never.to_string().contains("never run"), "{never}");
             let waiting = tokio::spawn({
@@ -355,23 +356,23 @@ fn a_close_has_a_limit() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             // No task answers.
-            let site = crate::site::Site::with(1, &served::cfg())?;
+            let site = crate::site::Site::with(1, &served::cfg()?)?;
             let addr = served::at(site.server.get_port());
-            let serving = Serving::of(&reactor, site);
+            let serving = Serving::of(&reactor, site)?;
             let writer = served::writer(&reactor, addr, 1).await;
             let stopped = serving.stop().await;
-            let writer = Writer::new(&reactor, writer).expect("watched");
-            let pool = pool(&peer);
-            let ticket = commit(&writer, block(&pool, 1).await, 1).expect("posted");
+            let writer = Writer::new(&reactor, writer)?;
+            let pool = pool(&peer)?;
+            let ticket = commit(&writer, block(&pool, 1).await, 1)?;
             let late = writer.clone().close(Duration::from_millis(120)).await;
             assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
             writer
                 .durable(ticket)
                 .await
                 .expect_err("the connection is over");
-            assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
+            assert_eq!(writer.fate(ticket)?, Fate::Unknown);
             drop(stopped);
             Ok(())
         })

@@ -9,7 +9,7 @@ use rpma_async::{Pool, Replicas};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
 
-use crate::common::{LIMIT, profile};
+use crate::common::{LIMIT, Result, profile};
 use crate::hosts::{Far, methods};
 use crate::replicas::{self, RING};
 use crate::served::{TAIL, block, commit};
@@ -39,10 +39,9 @@ fn cut_everywhere(
     servers: usize,
     method: Method,
     program: impl AsyncFn(&World, &mut [Far], &Acknowledged),
-) {
+) -> Result {
     let mut builder = Builder::new_current_thread();
-    let runtime = builder.enable_all().start_paused(true).build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = builder.enable_all().start_paused(true).build()?;
     let fabric = Fabric::new(profile());
     runtime.block_on(async { fabric.follow(|| Instant::now().into_std()) });
     let (pmems, acknowledged) = (OnceLock::<Vec<Pmem>>::new(), Acknowledged::default());
@@ -62,7 +61,7 @@ fn cut_everywhere(
         let world = World::new(&fabric);
         let names = ["one", "two", "three"].into_iter().take(servers);
         let mut fars: Vec<_> = names
-            .map(|name| Far::new(&world, name, method).expect("listens"))
+            .map(|name| Far::new(&world, name, method).expect("a reactor"))
             .collect();
         let all = fars.iter().map(|far| far.pmem.clone()).collect();
         pmems.set(all).expect("once");
@@ -79,14 +78,15 @@ fn cut_everywhere(
         assert_eq!(acknowledged.load(Ordering::Relaxed), COMMITS);
     }
     assert!(fabric.visited().images > 100);
+    Ok(())
 }
 
 /// Promise: a commit is durable once its wait has returned, under every cut of power.
 #[test]
-fn a_writer_s_commits_survive_every_cut() {
+fn a_writer_s_commits_survive_every_cut() -> Result {
     for method in methods() {
         cut_everywhere(1, method, async |world, fars, acknowledged| {
-            let writer = fars[0].writer(world, 2).await;
+            let writer = fars[0].writer(world, 2).await.expect("watched");
             let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
             for number in 1..=COMMITS {
                 let bytes = block(&pool, number).await;
@@ -94,21 +94,25 @@ fn a_writer_s_commits_survive_every_cut() {
                 writer.durable(ticket).await.expect("durable");
                 acknowledged[0].store(number, Ordering::Relaxed);
             }
-        });
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: a commit is durable on each replica of an outcome, under every cut of its power. One
 /// that stands still meanwhile delays no other.
 #[test]
-fn commits_on_replicas_survive_every_cut() {
+fn commits_on_replicas_survive_every_cut() -> Result {
     for method in methods() {
         cut_everywhere(3, method, async |world, fars, acknowledged| {
             let set = Set::new(&world.peers[0], RING, 8).expect("a set");
             let set = Replicas::new(&world.reactors[0], set).expect("watched");
             let mut ids = Vec::new();
             for far in fars.iter_mut() {
-                let writer = far.connect(world, 2, &impatient()).await;
+                let writer = far
+                    .connect(world, 2, &impatient())
+                    .await
+                    .expect("connected");
                 let remote = writer.offer().regions()[0];
                 ids.push(set.add(writer, remote).expect("added"));
             }
@@ -131,6 +135,7 @@ fn commits_on_replicas_survive_every_cut() {
                     }
                 }
             }
-        });
+        })?;
     }
+    Ok(())
 }

@@ -32,18 +32,19 @@ impl Future for Counted {
 
 /// 1,000 operations that are complete when they are awaited. Others, and the driver, may run after
 /// each.
-async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) {
+async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) -> Result {
     for round in 0..500 {
         let to = memories.to();
-        let write = conn.write(to, memories.word()).expect("posted");
-        let flush = conn.flush(to, FlushType::Visibility).expect("posted");
+        let write = conn.write(to, memories.word())?;
+        let flush = conn.flush(to, FlushType::Visibility)?;
         match dropped && round % 10 == 0 {
             true => write.detach(),
-            false => drop(write.await.expect("succeeds")),
+            false => drop(write.await?),
         }
-        flush.await.expect("succeeds");
+        flush.await?;
         yield_now().await;
     }
+    Ok(())
 }
 
 /// Promise: 1,000 operations that do not sleep wake the driver at most twice. It is so again
@@ -52,7 +53,7 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) {
 fn the_driver_rests_while_nobody_sleeps() -> Result {
     virtually(async |world| {
         let memories = world.memories(4);
-        let (reactor, driver) = Reactor::new(&world.peers[0]).expect("a reactor");
+        let (reactor, driver) = Reactor::new(&world.peers[0])?;
         let polls = Arc::<AtomicU32>::default();
         let counted = Counted {
             driver,
@@ -60,41 +61,37 @@ fn the_driver_rests_while_nobody_sleeps() -> Result {
         };
         let driver = tokio::spawn(counted);
         let setup = Setup::default().with_receives(2, 64);
-        let (client, server) = world.connect_from(&reactor, &setup, &setup).await;
-        let during = async |dropped| {
+        let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
+        let during = async |dropped| -> Result<_> {
             for _ in 0..5 {
                 yield_now().await;
             }
             let before = polls.load(Ordering::Relaxed);
-            thousand(&client, &memories, dropped).await;
-            polls.load(Ordering::Relaxed) - before
+            thousand(&client, &memories, dropped).await?;
+            Ok(polls.load(Ordering::Relaxed) - before)
         };
-        assert!(during(false).await <= 2);
+        assert!(during(false).await? <= 2);
         // A sleep arms the queue, and the wake-up ends that.
         world.link.hold();
-        let mut asleep = client
-            .write(memories.to(), memories.word())
-            .expect("posted");
+        let mut asleep = client.write(memories.to(), memories.word())?;
         assert!(begun(&mut asleep).await.is_none());
-        let dropped = client
-            .write(memories.to(), memories.word())
-            .expect("posted");
+        let dropped = client.write(memories.to(), memories.word())?;
         dropped.detach();
         assert!(begun(&mut client.idle()).await.is_none());
         assert!(begun(&mut client.ready(10)).await.is_none());
         assert!(begun(&mut client.closed()).await.is_none());
         world.link.release();
-        asleep.await.expect("succeeds");
-        let mut inbox = client.inbox().expect("it has receives");
+        asleep.await?;
+        let mut inbox = client.inbox()?;
         assert!(begun(&mut inbox.next()).await.is_none());
         drop(inbox);
-        assert!(during(false).await <= 2);
+        assert!(during(false).await? <= 2);
         drop(client.inbox());
-        assert!(during(false).await <= 2);
+        assert!(during(false).await? <= 2);
         // A dropped operation may arm it once.
-        assert!(during(true).await <= 52);
+        assert!(during(true).await? <= 52);
         drop((client, server, reactor));
-        driver.await.expect("no panic").expect("no error");
+        driver.await.expect("no panic")?;
         Ok(())
     })
 }
@@ -108,13 +105,11 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
     virtually(async |world| {
         let memories = world.memories(1);
         let setup = Setup::default().with_receives(2, 64);
-        let (client, server) = world.connect(&setup, &setup).await;
+        let (client, server) = world.connect(&setup, &setup).await?;
         world.link.delay(DELAY);
         for begins in [true, false, false] {
             let began = Instant::now();
-            let mut write = client
-                .write(memories.to(), memories.word())
-                .expect("posted");
+            let mut write = client.write(memories.to(), memories.word())?;
             if begins {
                 assert!(begun(&mut write).await.is_none());
             }
@@ -124,22 +119,20 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
         }
         for n in [10, 0] {
             let began = Instant::now();
-            let write = client
-                .write(memories.to(), memories.word())
-                .expect("posted");
+            let write = client.write(memories.to(), memories.word())?;
             match n {
-                0 => client.idle().await.expect("no error"),
-                n => client.ready(n).await.expect("no error"),
+                0 => client.idle().await?,
+                n => client.ready(n).await?,
             }
             is_delayed(began);
-            write.await.expect("succeeds");
+            write.await?;
         }
         let began = Instant::now();
-        let mut inbox = server.inbox().expect("it has receives");
-        client.send(memories.word()).expect("posted").detach();
-        drop(inbox.next().await.expect("no error").expect("a message"));
+        let mut inbox = server.inbox()?;
+        client.send(memories.word())?.detach();
+        drop(inbox.next().await?.ok_or("a message")?);
         is_delayed(began);
-        client.close(2 * DELAY).await.expect("in time");
+        client.close(2 * DELAY).await?;
         Ok(())
     })?;
 
@@ -156,7 +149,7 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
 #[test]
 fn a_reactor_without_connections_rests() -> Result {
     virtually(async |world| {
-        let (reactor, driver) = Reactor::new(&world.peers[0]).expect("a reactor");
+        let (reactor, driver) = Reactor::new(&world.peers[0])?;
         let polls = Arc::<AtomicU32>::default();
         let polled = Arc::clone(&polls);
         let driver = tokio::spawn(Counted {
@@ -165,12 +158,9 @@ fn a_reactor_without_connections_rests() -> Result {
         });
         let setup = Setup::default().with_receives(2, 64);
         let at = (world.hosts[0].addr(), 0).into();
-        drop(reactor.listen(at).expect("listens"));
-        let (client, server) = world.connect_from(&reactor, &setup, &setup).await;
-        client
-            .close(Duration::from_secs(5))
-            .await
-            .expect("nothing is lost");
+        drop(reactor.listen(at)?);
+        let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
+        client.close(Duration::from_secs(5)).await?;
         drop(server);
         let nobody = (world.hosts[1].addr(), 7).into();
         for n in 0..4 {
@@ -187,10 +177,10 @@ fn a_reactor_without_connections_rests() -> Result {
         };
         assert_eq!(during().await, 0);
         // A connection is looked at each second.
-        let (client, server) = world.connect_from(&reactor, &setup, &setup).await;
+        let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
         assert!((99..=102).contains(&during().await));
         drop((client, server, reactor));
-        driver.await.expect("no panic").expect("no error");
+        driver.await.expect("no panic")?;
         Ok(())
     })
 }

@@ -13,35 +13,37 @@ use crate::support::{CLOSE, Memories, listen, run};
 const CLIENTS: u8 = 100;
 
 /// A message to the server, a write with its flush, and the answer.
-async fn ask(conn: Conn, memories: &Memories, number: u8) {
-    let mut inbox = conn.inbox().expect("it has receives");
+async fn ask(conn: Conn, memories: &Memories, number: u8) -> Result {
+    let mut inbox = conn.inbox()?;
     let byte = memories.block(&[number]).freeze();
     let at = u64::from(number);
-    let to = memories.remote.slice(at..at + 1).expect("inside");
-    let written = conn.write(to, byte.clone()).expect("posted");
-    let flushed = conn.flush(to, FlushType::Visibility).expect("posted");
-    let sent = conn.send(byte).expect("posted");
+    let to = memories.remote.slice(at..at + 1)?;
+    let written = conn.write(to, byte.clone())?;
+    let flushed = conn.flush(to, FlushType::Visibility)?;
+    let sent = conn.send(byte)?;
     for written in [written, sent] {
-        written.await.expect("succeeds");
+        written.await?;
     }
-    flushed.await.expect("succeeds");
-    let answer = inbox.next().await.expect("no error").expect("a message");
+    flushed.await?;
+    let answer = inbox.next().await?.ok_or("a message")?;
     assert_eq!(*answer, [number]);
     drop(answer);
-    conn.close(CLOSE).await.expect("closes");
+    conn.close(CLOSE).await?;
+    Ok(())
 }
 
 /// Sends each message back, until the client ends the connection.
-async fn answer(conn: Conn, pool: Pool) {
-    let mut inbox = conn.inbox().expect("it has receives");
-    while let Some(message) = inbox.next().await.expect("no error") {
+async fn answer(conn: Conn, pool: Pool) -> Result {
+    let mut inbox = conn.inbox()?;
+    while let Some(message) = inbox.next().await? {
         let mut lease = pool.lease().await;
         lease[..message.len()].copy_from_slice(&message);
         lease.truncate(message.len());
         drop(message);
         // The client may end the connection before its acknowledgement is here.
-        let _ = conn.send(lease.freeze()).expect("posted").await;
+        let _ = conn.send(lease.freeze())?.await;
     }
+    Ok(())
 }
 
 /// Promise: a hundred connections, both ends of each, are tasks of one thread, and no task waits
@@ -52,26 +54,28 @@ fn a_hundred_connections_on_one_thread() -> Result {
         let peer = peer()?;
         let memories = Rc::new(Memories::with_blocks(&peer, usize::from(CLIENTS)));
         // Blocks for the answers: fewer than there are clients.
-        let pool = Pool::new(&peer, 16, 10).expect("a pool");
+        let pool = Pool::new(&peer, 16, 10)?;
         run(LocalSet::new().run_until(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let setup = Setup::default().with_receives(1, 16);
-            let (listener, addr) = listen(&reactor);
+            let (listener, addr) = listen(&reactor)?;
             let mut tasks = JoinSet::new();
             for number in 0..CLIENTS {
                 let (memories, connecting) =
                     (Rc::clone(&memories), reactor.connect(addr, &setup, &[]));
                 tasks.spawn_local(async move {
                     let conn = connecting.await.expect("established");
-                    ask(conn, &memories, number).await;
+                    ask(conn, &memories, number).await.expect("closes");
                 });
             }
             for _ in 0..CLIENTS {
-                let incoming = listener.accept().await.expect("a request");
+                let incoming = listener.accept().await?;
                 let accepting = incoming.accept(&setup, &[]);
                 let pool = pool.clone();
                 tasks.spawn_local(async move {
-                    answer(accepting.await.expect("established"), pool).await;
+                    answer(accepting.await.expect("established"), pool)
+                        .await
+                        .expect("posted");
                 });
             }
             while let Some(ended) = tasks.join_next().await {
@@ -115,11 +119,11 @@ mod killed {
     fn client(port: u16) -> ! {
         let peer = peer().expect("a peer on the test device");
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let server = SocketAddr::new(addr().parse().expect("an address"), port);
+            let reactor = Reactor::spawn(&peer)?;
+            let server = SocketAddr::new(addr().parse()?, port);
             let connecting = reactor.connect(server, &Setup::default(), &[]);
-            let conn = connecting.await.expect("established");
-            conn.closed().await.expect("the server has an end");
+            let conn = connecting.await?;
+            conn.closed().await?;
             Ok(())
         })
         .expect("it succeeds");
@@ -132,15 +136,15 @@ mod killed {
     fn a_killed_program_wakes_all() -> Result {
         const CHILD: &str = "RPMA_TEST_ASYNC_CLIENT_TO_KILL";
         if let Ok(port) = env::var(CHILD) {
-            client(port.parse().expect("a port"));
+            client(port.parse()?);
         }
         leaving(&[], || {
             let peer = peer()?;
             let memories = Memories::new(&peer);
             run(async {
-                let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let (listener, addr) = listen(&reactor);
-                let child = Command::new(env::current_exe().expect("this program"))
+                let reactor = Reactor::spawn(&peer)?;
+                let (listener, addr) = listen(&reactor)?;
+                let child = Command::new(env::current_exe()?)
                     .args([
                         "crowd::killed::a_killed_program_wakes_all",
                         "--exact",
@@ -149,11 +153,11 @@ mod killed {
                     .env(CHILD, addr.port().to_string())
                     .stdout(Stdio::null())
                     .spawn();
-                let child = Killed(child.expect("this program starts"));
-                let incoming = listener.accept().await.expect("a request");
+                let child = Killed(child?);
+                let incoming = listener.accept().await?;
                 let setup = Setup::default().with_receives(2, 64);
-                let conn = incoming.accept(&setup, &[]).await.expect("established");
-                let sleepers = Sleepers::new(&conn, &memories).await;
+                let conn = incoming.accept(&setup, &[]).await?;
+                let sleepers = Sleepers::new(&conn, &memories).await?;
                 drop(child);
                 sleepers.woken().await.is_closed_by_the_peer();
                 Ok(())

@@ -41,18 +41,18 @@ fn the_peer_ends_and_all_wake() -> Result {
             let memories = Memories::new(&peer);
             run(async {
                 let Ends { client, server, .. } =
-                    Ends::new(&peer, &with_receives(), &Setup::default()).await;
-                let sleepers = Sleepers::new(&client, &memories).await;
+                    Ends::new(&peer, &with_receives(), &Setup::default()).await?;
+                let sleepers = Sleepers::new(&client, &memories).await?;
                 let ended = end(server);
                 sleepers.woken().await.is_closed_by_the_peer();
                 in_time(ended).await.expect("no panic");
                 // And in later calls.
-                client.idle().await.expect("nothing is in flight");
+                client.idle().await?;
                 let ready = client.ready(1).await;
                 assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
-                assert_eq!(client.closed().await.expect("the end"), ConnEvent::Closed);
-                let mut inbox = client.inbox().expect("it is free again");
-                assert!(inbox.next().await.expect("no error").is_none());
+                assert_eq!(client.closed().await?, ConnEvent::Closed);
+                let mut inbox = client.inbox()?;
+                assert!(inbox.next().await?.is_none());
                 let refused = client.send(memories.word()).expect_err("it is over");
                 assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
                 assert!(refused.memory.is_some());
@@ -75,18 +75,18 @@ fn both_sides_close() -> Result {
         run(async {
             for at_once in [true, false] {
                 let Ends { client, server, .. } =
-                    Ends::new(&peer, &with_receives(), &with_receives()).await;
-                let sent = client.send(memories.word()).expect("posted");
-                sent.await.expect("there is a receive");
+                    Ends::new(&peer, &with_receives(), &with_receives()).await?;
+                let sent = client.send(memories.word())?;
+                sent.await?;
                 let closes = if at_once {
                     both(client.close(CLOSE), server.close(CLOSE)).await
                 } else {
                     let first = client.close(CLOSE).await;
-                    server.closed().await.expect("the end");
+                    server.closed().await?;
                     (first, server.close(CLOSE).await)
                 };
-                closes.0.expect("nothing is lost");
-                closes.1.expect("nothing is lost");
+                closes.0?;
+                closes.1?;
             }
             Ok(())
         })
@@ -102,15 +102,15 @@ fn close_waits_for_what_is_in_flight() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &with_receives()).await;
+                Ends::new(&peer, &Setup::default(), &with_receives()).await?;
             // Two of them land. The others wait until those were taken.
-            drop(fill(&client, &memories, 5));
+            drop(fill(&client, &memories, 5)?);
             let mut closing = Box::pin(client.close(CLOSE));
             for _ in 0..5 {
                 assert!(begun(&mut closing).await.is_none());
                 yield_now().await;
             }
-            let mut inbox = server.inbox().expect("it has receives");
+            let mut inbox = server.inbox()?;
             let taking = async {
                 let mut taken = 0;
                 while let Some(message) = inbox.next().await.expect("no error") {
@@ -120,7 +120,7 @@ fn close_waits_for_what_is_in_flight() -> Result {
                 taken
             };
             let (closed, taken) = both(closing, taking).await;
-            closed.expect("nothing is lost");
+            closed?;
             assert_eq!(taken, 5);
             Ok(())
         })?;
@@ -137,11 +137,11 @@ fn close_keeps_its_limit() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &Setup::default()).await;
-            let ops = fill(&client, &memories, 1);
+                Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+            let ops = fill(&client, &memories, 1)?;
             let closed = client.close(Duration::from_millis(2)).await;
             assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
-            assert_eq!(server.closed().await.expect("the end"), ConnEvent::Closed);
+            assert_eq!(server.closed().await?, ConnEvent::Closed);
             for op in ops {
                 let failed = op.await.expect_err("nobody took it");
                 assert!(failed.memory.is_some(), "no device uses it: {failed:?}");
@@ -159,16 +159,16 @@ fn messages_before_the_end_are_returned() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(8, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
             for _ in 0..8 {
-                let sent = client.send(memories.word()).expect("posted");
-                sent.await.expect("there is a receive");
+                let sent = client.send(memories.word())?;
+                sent.await?;
             }
             client.abort();
-            server.closed().await.expect("the end");
-            let mut inbox = server.inbox().expect("it has receives");
+            server.closed().await?;
+            let mut inbox = server.inbox()?;
             let mut kept = Vec::new();
-            while let Some(message) = inbox.next().await.expect("no error") {
+            while let Some(message) = inbox.next().await? {
                 kept.push(message);
             }
             assert_eq!(kept.len(), 8);
@@ -176,7 +176,7 @@ fn messages_before_the_end_are_returned() -> Result {
             for message in kept {
                 assert_eq!(&*message, b"a word.");
             }
-            assert!(inbox.next().await.expect("no error").is_none());
+            assert!(inbox.next().await?.is_none());
             Ok(())
         })
     })
@@ -196,11 +196,11 @@ fn a_dropped_driver_is_an_error() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (reactor, driver) = Reactor::new(&peer)?;
             let driver = tokio::spawn(driver);
-            let other = Reactor::spawn(&peer).expect("a reactor");
-            let (listener, addr) = listen(&other);
-            let (own, _own_addr) = listen(&reactor);
+            let other = Reactor::spawn(&peer)?;
+            let (listener, addr) = listen(&other)?;
+            let (own, _own_addr) = listen(&reactor)?;
             let (client, server) = {
                 let accepting = async {
                     let incoming = listener.accept().await.expect("a request");
@@ -208,9 +208,9 @@ fn a_dropped_driver_is_an_error() -> Result {
                 };
                 let connecting = reactor.connect(addr, &with_receives(), b"");
                 let (client, server) = both(connecting, accepting).await;
-                (client.expect("established"), server.expect("established"))
+                (client?, server?)
             };
-            let sleepers = Sleepers::without_close(&client, &memories).await;
+            let sleepers = Sleepers::without_close(&client, &memories).await?;
             let (reactor, own) = (std::sync::Arc::new(reactor), std::sync::Arc::new(own));
             let accepting = tokio::spawn({
                 let own = std::sync::Arc::clone(&own);
@@ -241,13 +241,13 @@ fn a_dropped_driver_is_an_error() -> Result {
                     .map(drop),
                 client.closed().await.map(drop),
                 client.idle().await,
-                client.inbox().expect("free").next().await.map(drop),
+                client.inbox()?.next().await.map(drop),
                 client.clone().close(CLOSE).await,
             ] {
                 assert!(tells_of_the_driver(&result.expect_err("an error")));
             }
             drop(client);
-            server.closed().await.expect("the end");
+            server.closed().await?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);
@@ -263,18 +263,16 @@ fn the_last_handle_ends_the_driver() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (reactor, driver) = Reactor::new(&peer)?;
             let driver = tokio::spawn(driver);
-            let (listener, _addr) = listen(&reactor);
+            let (listener, _addr) = listen(&reactor)?;
             let (client, server) = connect(&reactor, &Setup::default(), &with_receives()).await;
             drop(reactor);
-            let sent = client.send(memories.word()).expect("posted");
-            sent.await.expect("there is a receive");
-            let mut inbox = server.inbox().expect("it has receives");
-            let message = inbox.next().await.expect("no error").expect("a message");
-            let last = client
-                .write(memories.to(), memories.word())
-                .expect("posted");
+            let sent = client.send(memories.word())?;
+            sent.await?;
+            let mut inbox = server.inbox()?;
+            let message = inbox.next().await?.ok_or("a message")?;
+            let last = client.write(memories.to(), memories.word())?;
             for handle in [
                 Box::new(listener) as Box<dyn Send>,
                 Box::new(inbox),
@@ -287,7 +285,7 @@ fn the_last_handle_ends_the_driver() -> Result {
                 assert!(!driver.is_finished());
                 drop(handle);
             }
-            in_time(driver).await.expect("no panic").expect("no error");
+            in_time(driver).await.expect("no panic")?;
             Ok(())
         })
     })
@@ -301,14 +299,12 @@ fn the_last_handle_ends_the_thread() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         for _ in 0..5 {
-            let reactor = Reactor::on_thread(&peer).expect("a reactor");
+            let reactor = Reactor::on_thread(&peer)?;
             let setup = Setup::default();
             let connecting = connect(&reactor, &setup, &setup);
-            let (client, server) = block_on(connecting, CLOSE).expect("in time");
+            let (client, server) = block_on(connecting, CLOSE).ok_or("in time")?;
             hold();
-            let op = client
-                .write(memories.to(), memories.word())
-                .expect("posted");
+            let op = client.write(memories.to(), memories.word())?;
             drop((reactor, client, server));
             std::thread::spawn(|| drop(op)).join().expect("no panic");
             release();
@@ -320,7 +316,7 @@ fn the_last_handle_ends_the_thread() -> Result {
                 blocks.push(memories.pool.lease().await);
             }
         };
-        block_on(all, LIMIT).expect("no block is lost");
+        block_on(all, LIMIT).ok_or("no block is lost")?;
         Ok(())
     })
 }
@@ -334,8 +330,8 @@ fn abort_ends_at_once() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let Ends { client, server, .. } =
-                Ends::new(&peer, &with_receives(), &Setup::default()).await;
-            let sleepers = Sleepers::new(&client, &memories).await;
+                Ends::new(&peer, &with_receives(), &Setup::default()).await?;
+            let sleepers = Sleepers::new(&client, &memories).await?;
             client.abort();
             let woken = sleepers.woken().await;
             for op in &woken.ops {
@@ -350,7 +346,7 @@ fn abort_ends_at_once() -> Result {
                 woken.close.as_ref().is_some_and(Result::is_err),
                 "{woken:?}"
             );
-            assert_eq!(server.closed().await.expect("the end"), ConnEvent::Closed);
+            assert_eq!(server.closed().await?, ConnEvent::Closed);
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);

@@ -69,27 +69,27 @@ async fn failed_post(
     memories: &Memories,
     (client, server): (Conn, Conn),
     (post, call, how): (Post, &str, How),
-) {
+) -> Result {
     let failing = world.fabric.fail(call).on(&world.hosts[0]);
     let failing = failing.how(how).next(Errno::IO);
     let closed = tokio::spawn(client.closed());
-    let mut inbox = client.inbox().expect("it has receives");
+    let mut inbox = client.inbox()?;
     let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
     yield_now().await;
     let Some(error) = post(&client, memories) else {
         // It was posted by another call.
         assert!(failing.disarm());
-        client.close(CLOSE).await.expect("nothing is lost");
+        client.close(CLOSE).await?;
         drop(in_time(closed).await.expect("no panic"));
         drop(in_time(inbox).await.expect("no panic"));
-        return;
+        return Ok(());
     };
     names(&error, call, Errno::IO);
     let closed = in_time(closed).await.expect("no panic");
     names(&closed.expect_err("the post's failure"), call, Errno::IO);
     let received = in_time(inbox).await.expect("no panic");
     received.expect_err("the post's failure");
-    takes_no_operation(&client, memories, call).await;
+    takes_no_operation(&client, memories, call).await?;
     assert!(server.closed().await.is_ok());
     if how == How::Refused {
         assert_eq!(
@@ -101,17 +101,19 @@ async fn failed_post(
     let closed = client.close(CLOSE).await;
     names(&closed.expect_err("the post's failure"), call, Errno::IO);
     drop(server);
+    Ok(())
 }
 
 /// A connection that a failed post has ended posts no operation, and names the call.
-async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) {
-    client.idle().await.expect("nothing is in flight");
+async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) -> Result {
+    client.idle().await?;
     let ready = client.ready(1).await;
     names(&ready.expect_err("the post's failure"), call, Errno::IO);
     let refused = client
         .write(memories.to(), memories.word())
         .expect_err("it is over");
     assert!(refused.memory.is_some(), "nothing was posted: {refused:?}");
+    Ok(())
 }
 
 /// Promise: a post that fails, in any way, ends the connection. The memory of the operation stays
@@ -128,8 +130,9 @@ fn a_failed_post_keeps_its_memory() -> Result {
                 println!("{name}, {call}, {how:?}");
                 virtually(async |world| {
                     let memories = world.memories(4);
-                    let (client, server) = world.connect(&with_receives(), &with_receives()).await;
-                    failed_post(world, &memories, (client, server), (post, call, how)).await;
+                    let (client, server) =
+                        world.connect(&with_receives(), &with_receives()).await?;
+                    failed_post(world, &memories, (client, server), (post, call, how)).await?;
                     assert_eq!(
                         memories.pool.available(),
                         4,
@@ -150,13 +153,13 @@ fn a_failed_part_of_a_batch() -> Result {
     for (part, is_dropped) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
         virtually(async |world| {
             let memories = world.memories(3);
-            let (client, server) = world.connect(&Setup::default(), &with_receives()).await;
+            let (client, server) = world.connect(&Setup::default(), &with_receives()).await?;
             world.link.hold();
             let mut batch = client.batch::<3>();
             for _ in 0..3 {
-                batch.write(memories.to(), memories.word()).expect("room");
+                batch.write(memories.to(), memories.word())?;
             }
-            let mut op = batch.commit().expect("posted");
+            let mut op = batch.commit()?;
             assert!(begun(&mut op).await.is_none());
             world.link.lose_request(part);
             let op = match is_dropped {
@@ -173,10 +176,10 @@ fn a_failed_part_of_a_batch() -> Result {
                     panic!("{failed:?}");
                 };
                 assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
-                let sources = failed.memory.expect("no device uses it");
+                let sources = failed.memory.ok_or("no device uses it")?;
                 assert_eq!(sources.into_iter().count(), 3);
             }
-            client.idle().await.expect("nothing is in flight");
+            client.idle().await?;
             assert_eq!(memories.pool.available(), 3);
             assert!(server.closed().await.is_ok());
             Ok(())
@@ -194,12 +197,12 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
         let memories = Memories::with_blocks(&peer, 3);
         run(async {
             let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+                Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
             hold();
             let to = memories.to();
-            client.write(to, memories.word()).expect("posted").detach();
+            client.write(to, memories.word())?.detach();
             let lease = memories.block(&[0; 7]);
-            client.read(lease, to).expect("posted").detach();
+            client.read(lease, to)?.detach();
             let failing = with_fabric(|fabric, _| fabric.fail("ibv_destroy_qp").next(Errno::BUSY));
             drop(client);
             assert!(!failing.is_pending());
@@ -222,7 +225,7 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
 fn a_queue_that_cannot_be_armed() -> Result {
     virtually(async |world| {
         let memories = world.memories(1);
-        let (client, server) = world.connect(&with_receives(), &with_receives()).await;
+        let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
         let [host, _] = &world.hosts;
         let arm = || {
             world
@@ -231,12 +234,10 @@ fn a_queue_that_cannot_be_armed() -> Result {
                 .on(host)
                 .next(Errno::NOSPC)
         };
-        let mut inbox = client.inbox().expect("it has receives");
+        let mut inbox = client.inbox()?;
         for round in 0..3 {
             world.link.hold();
-            let op = client
-                .write(memories.to(), memories.word())
-                .expect("posted");
+            let op = client.write(memories.to(), memories.word())?;
             let failing = arm();
             let error = match round {
                 0 => {
@@ -265,19 +266,16 @@ fn a_queue_that_cannot_be_armed() -> Result {
             names(&error, "ibv_req_notify_cq", Errno::NOSPC);
             world.link.release();
             drop(memories.pool.lease().await);
-            client.idle().await.expect("nothing is in flight");
+            client.idle().await?;
         }
         let failing = arm();
         let error = inbox.next().await.expect_err("it cannot sleep");
         names(&error, "ibv_req_notify_cq", Errno::NOSPC);
         assert!(!failing.is_pending());
-        server
-            .send(Memories::new(&world.peers[1]).word())
-            .expect("posted")
-            .detach();
-        drop(inbox.next().await.expect("no error").expect("a message"));
-        all_slots_are_free(&client, &memories).await;
-        client.close(CLOSE).await.expect("nothing is lost");
+        server.send(Memories::new(&world.peers[1]).word())?.detach();
+        drop(inbox.next().await?.ok_or("a message")?);
+        all_slots_are_free(&client, &memories).await?;
+        client.close(CLOSE).await?;
         Ok(())
     })
 }
@@ -295,14 +293,14 @@ fn a_driver_whose_calls_fail() -> Result {
     ] {
         virtually(async |world| {
             let memories = world.memories(4);
-            let (client, server) = world.connect(&with_receives(), &with_receives()).await;
+            let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
             let [host, _] = &world.hosts;
             // One message more than there are receives: the last one sleeps.
-            let ops = fill(&client, &memories, 3).into_iter().map(tokio::spawn);
+            let ops = fill(&client, &memories, 3)?.into_iter().map(tokio::spawn);
             let ops: Vec<_> = ops.collect();
             let idle = tokio::spawn(client.idle());
             let closed = tokio::spawn(client.closed());
-            let mut inbox = client.inbox().expect("it has receives");
+            let mut inbox = client.inbox()?;
             let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
             for _ in 0..4 {
                 yield_now().await;
@@ -313,8 +311,8 @@ fn a_driver_whose_calls_fail() -> Result {
                 "rdma_get_cm_event" => server.abort(),
                 // One more is taken, so that the last one completes.
                 _ => {
-                    let mut inbox = server.inbox().expect("it has receives");
-                    drop(inbox.next().await.expect("no error").expect("a message"));
+                    let mut inbox = server.inbox()?;
+                    drop(inbox.next().await?.ok_or("a message")?);
                     taking = Some(inbox);
                 }
             }

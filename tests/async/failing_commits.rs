@@ -55,7 +55,7 @@ fn a_look_that_fails_is_the_reason() -> Result {
             let failing = world.fabric.fail(call).on(&world.hosts[0]);
             let failing = failing.next(Errno::IO);
             match call {
-                "rdma_get_cm_event" => Outage::Killed.begin(world, &mut far).await,
+                "rdma_get_cm_event" => Outage::Killed.begin(world, &mut far).await?,
                 _ => far.there.release(),
             }
             let room = in_time(waits.room).await.expect("no panic");
@@ -74,9 +74,7 @@ fn a_look_that_fails_is_the_reason() -> Result {
             }
             assert!(!failing.is_pending());
             far.there.release();
-            in_time(spoil(&of.pool))
-                .await
-                .expect("the sources come back");
+            in_time(spoil(&of.pool)).await?;
             let later = in_time(of.writer.room()).await;
             names_call(&later.expect_err("it is over"), call);
             let refused = commit(&of.writer, block(&of.pool, 4).await, 4);
@@ -105,7 +103,7 @@ fn an_answer_whose_receive_is_refused_ends_the_connection() -> Result {
         let failing = failing.next(Errno::INVAL);
         far.there.release();
         let [second, _] = of.tickets;
-        in_time(of.writer.durable(second)).await.expect("answered");
+        in_time(of.writer.durable(second)).await?;
         assert!(!failing.is_pending());
         let over = in_time(of.writer.room()).await.expect_err("it is over");
         names(&over, call, Errno::INVAL);
@@ -126,18 +124,15 @@ fn a_failed_post_of_a_commit_keeps_its_source() -> Result {
             println!("{method}, {call}, {how:?}");
             failed += usize::from(virtually(async |world| {
                 let mut far = Far::new(world, "log", method)?;
-                let writer = far.writer(world, 2).await;
-                let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
+                let writer = far.writer(world, 2).await?;
+                let pool = Pool::new(&world.peers[0], 100, 2)?;
                 far.there.hold();
-                commit(&writer, block(&pool, 1).await, 1).expect("posted");
+                commit(&writer, block(&pool, 1).await, 1)?;
                 let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
                 let failing = failing.next(Errno::IO);
                 let region = writer.offer().regions()[0];
-                let part = (
-                    region.slice(64..164).expect("inside"),
-                    block(&pool, 2).await,
-                );
-                let tail = region.slice(TAIL..TAIL + 8).expect("inside");
+                let part = (region.slice(64..164)?, block(&pool, 2).await);
+                let tail = region.slice(TAIL..TAIL + 8)?;
                 let posted = writer.commit([part], Some((tail, 2_u64.to_ne_bytes())));
                 let has_failed = !failing.disarm();
                 assert_eq!(has_failed, posted.is_err(), "{posted:?}");
@@ -170,7 +165,7 @@ fn a_queue_pair_that_stays_keeps_the_sources() {
     for method in methods() {
         println!("{method}");
         let ((), left) = leaving(async |world| {
-            let of = UnderWay::new(world, method).await.expect("listens");
+            let of = UnderWay::new(world, method).await.expect("posted");
             let failing = world.fabric.fail("ibv_destroy_qp").on(&world.hosts[0]);
             let failing = failing.next(Errno::BUSY);
             drop(of.writer);

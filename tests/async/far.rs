@@ -39,11 +39,11 @@ impl Far {
         let target = region(reactor.peer(), 2048, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
-        let offer = offer.encode(Offer::ACCEPT).expect("fits");
-        let listener = reactor.listen((host.addr(), 0).into()).expect("listens");
+        let offer = offer.encode(Offer::ACCEPT)?;
+        let listener = reactor.listen((host.addr(), 0).into())?;
         let addr = (host.addr(), listener.port()).into();
         let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility).expect("visible");
+        cfg.set_flush_type(FlushType::Visibility)?;
         let mut client = served::client(&world.reactors[0], addr, 1, ToWriter::new(&cfg));
         let accepting = async {
             let incoming = listener.accept().await.expect("a request");
@@ -52,7 +52,7 @@ impl Far {
         };
         let (writer, server) = both(client.connect(conn_cfg), accepting).await;
         Ok(Self {
-            writer: writer.expect("connected"),
+            writer: writer?,
             server,
             target,
         })

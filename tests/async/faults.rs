@@ -65,16 +65,13 @@ pub(crate) struct UnderWay {
 impl UnderWay {
     pub(crate) async fn new(world: &World, method: Method) -> crate::common::Result<Self> {
         let mut far = Far::new(world, "log", method)?;
-        let writer = far.writer(world, 2).await;
-        let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
-        let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
-        writer.durable(first).await.expect("durable");
+        let writer = far.writer(world, 2).await?;
+        let pool = Pool::new(&world.peers[0], 100, 2)?;
+        let first = commit(&writer, block(&pool, 1).await, 1)?;
+        writer.durable(first).await?;
         far.there.hold();
         let [second, third] = [block(&pool, 2).await, block(&pool, 3).await];
-        let tickets = [
-            commit(&writer, second, 2).expect("posted"),
-            commit(&writer, third, 3).expect("posted"),
-        ];
+        let tickets = [commit(&writer, second, 2)?, commit(&writer, third, 3)?];
         Ok(Self {
             far,
             writer,
@@ -109,7 +106,7 @@ fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
         let spoiling = spoil(&of.pool);
         sleep(Duration::from_millis(200)).await;
         assert!(!waits.any() && of.pool.available() == 0);
-        outage.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await?;
         // A message about the end is there before the requests.
         sleep(Duration::from_millis(10)).await;
         far.there.release();
@@ -126,7 +123,7 @@ fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
                     Fate::Unknown
                 }
             };
-            assert_eq!(writer.fate(ticket).expect("its own"), fate);
+            assert_eq!(writer.fate(ticket)?, fate);
         }
         is_of(
             &in_time(waits.room)
@@ -162,26 +159,25 @@ fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
             return Ok(());
         }
         let mut far = Far::new(world, "log", method)?;
-        let writer = far.connect(world, 2, &ConnCfg::new()).await;
-        let writer = Writer::new(&world.reactors[0], writer).expect("watched");
-        let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
-        outage.begin(world, &mut far).await;
-        let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
-        let second = commit(&writer, block(&pool, 2).await, 2).expect("posted");
+        let writer = far.connect(world, 2, &ConnCfg::new()).await?;
+        let writer = Writer::new(&world.reactors[0], writer)?;
+        let pool = Pool::new(&world.peers[0], 100, 2)?;
+        outage.begin(world, &mut far).await?;
+        let first = commit(&writer, block(&pool, 1).await, 1)?;
+        let second = commit(&writer, block(&pool, 2).await, 2)?;
         let waits = Waits::begin(&writer, [first, second]).await;
         let spoiling = spoil(&pool);
         sleep(Duration::from_millis(500)).await;
         assert!(!waits.any() && pool.available() == 0);
         outage.end(&far);
         for waiting in waits.durable {
-            let waited = in_time(waiting).await.expect("no panic");
-            waited.expect("durable");
+            in_time(waiting).await.expect("no panic")?;
         }
-        in_time(waits.room).await.expect("no panic").expect("room");
+        in_time(waits.room).await.expect("no panic")?;
         in_time(spoiling).await.expect("no panic");
         assert!(!waits.closed.is_finished());
-        let third = commit(&writer, block(&pool, 3).await, 3).expect("posted");
-        writer.durable(third).await.expect("durable");
+        let third = commit(&writer, block(&pool, 3).await, 3)?;
+        writer.durable(third).await?;
         far.keeps(3..=3).await;
         waits.closed.abort();
         drop(writer);
@@ -201,19 +197,19 @@ fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
             return Ok(());
         }
         let mut far = Far::new(world, "log", method)?;
-        let writer = far.writer(world, 2).await;
-        let pool = Pool::new(&world.peers[0], 100, 1).expect("a pool");
+        let writer = far.writer(world, 2).await?;
+        let pool = Pool::new(&world.peers[0], 100, 1)?;
         far.stop().await;
-        let ticket = commit(&writer, block(&pool, 1).await, 1).expect("posted");
+        let ticket = commit(&writer, block(&pool, 1).await, 1)?;
         drop(pool.lease().await);
         sleep(Duration::from_secs(3)).await;
-        assert_eq!(writer.fate(ticket).expect("its own"), Fate::Pending);
-        outage.begin(world, &mut far).await;
+        assert_eq!(writer.fate(ticket)?, Fate::Pending);
+        outage.begin(world, &mut far).await?;
         let began = Instant::now();
         let waited = in_time(writer.durable(ticket)).await;
         is_of(&waited.expect_err("no answer comes"), outage);
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
-        assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
+        assert_eq!(writer.fate(ticket)?, Fate::Unknown);
         outage.end(&far);
         drop(writer);
         far.end().await;
@@ -229,7 +225,7 @@ fn limits_are_kept() -> crate::common::Result {
         let of = UnderWay::new(world, method).await?;
         let mut far = of.far;
         let limit = Duration::from_millis(120);
-        outage.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await?;
         sleep(Duration::from_millis(10)).await;
         far.there.release();
         let began = Instant::now();
@@ -249,10 +245,7 @@ fn limits_are_kept() -> crate::common::Result {
         let waited = in_time(of.writer.durable(of.tickets[1])).await;
         waited.expect_err("the connection is over");
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
-        assert_ne!(
-            of.writer.fate(of.tickets[1]).expect("its own"),
-            Fate::Pending
-        );
+        assert_ne!(of.writer.fate(of.tickets[1])?, Fate::Pending);
         outage.end(&far);
         drop(of.writer);
         assert_eq!(of.pool.available(), 2);

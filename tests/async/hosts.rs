@@ -60,15 +60,15 @@ impl Far {
         };
         let _entered = host.enter();
         let pmem = host.pmem("log", 2 * LEN);
-        let all = PmemMap::open(pmem.path(), 2 * LEN).expect("persistent memory");
+        let all = PmemMap::open(pmem.path(), 2 * LEN)?;
         let directory = new_directory(directory_of(&all), 31);
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(keeps);
-        let mut cfg = cfg();
+        let mut cfg = cfg()?;
         cfg.set_platform(&platform);
         let site = Site::over(1, &cfg, all, directory)?;
-        let reactor = Reactor::spawn(&site.far).expect("a reactor");
-        let serving = Serving::of(&reactor, site);
+        let reactor = Reactor::spawn(&site.far)?;
+        let serving = Serving::of(&reactor, site)?;
         Ok(Self {
             there: world.fabric.between(&world.hosts[0], &host),
             back: world.fabric.between(&host, &world.hosts[0]),
@@ -90,20 +90,20 @@ impl Far {
         world: &World,
         in_flight: u16,
         conn: &ConnCfg,
-    ) -> commit::Writer {
+    ) -> Result<commit::Writer> {
         self.instances += 1;
         let mut cfg = WriterCfg::new(self.method);
-        cfg.set_in_flight(in_flight).expect("some");
+        cfg.set_in_flight(in_flight)?;
         let identity = identity(1, self.instances, self.instances);
         let connects = ToWriter::new(&cfg);
-        let mut client = client_of(&world.reactors[0], self.addr, identity, connects);
-        client.connect(conn).await.expect("connected")
+        let mut client = client_of(&world.reactors[0], self.addr, identity, connects)?;
+        Ok(client.connect(conn).await?)
     }
 
     /// As [`connect`](Self::connect), awaited, by settings that notice a lost host soon.
-    pub(crate) async fn writer(&mut self, world: &World, in_flight: u16) -> Writer {
-        let writer = self.connect(world, in_flight, &impatient()).await;
-        Writer::new(&world.reactors[0], writer).expect("watched")
+    pub(crate) async fn writer(&mut self, world: &World, in_flight: u16) -> Result<Writer> {
+        let writer = self.connect(world, in_flight, &impatient()).await?;
+        Ok(Writer::new(&world.reactors[0], writer)?)
     }
 
     /// The record and the pointer that the memory has: while the host has power, those that are
@@ -184,7 +184,7 @@ impl Outage {
         Self::CutOff,
     ];
 
-    pub(crate) async fn begin(self, world: &World, far: &mut Far) {
+    pub(crate) async fn begin(self, world: &World, far: &mut Far) -> Result {
         if matches!(self, Self::Killed | Self::NoPower) {
             // The threads of a program that is killed stop.
             far.stop().await;
@@ -196,8 +196,9 @@ impl Outage {
             Self::NothingReturns => far.back.block(),
             Self::Killed => far.host.kill(),
             Self::NoPower => far.host.power_cut(),
-            Self::CutOff => far.newer = Some(far.connect(world, 1, &impatient()).await),
+            Self::CutOff => far.newer = Some(far.connect(world, 1, &impatient()).await?),
         }
+        Ok(())
     }
 
     pub(crate) fn end(self, far: &Far) {

@@ -48,8 +48,8 @@ fn pools_that_cannot_be() -> Result {
 #[test]
 fn slices_outside_of_a_block() -> Result {
     device_test(|| {
-        let pool = Pool::new(&peer()?, 64, 1).expect("a pool");
-        let mut lease = pool.try_lease().expect("free");
+        let pool = Pool::new(&peer()?, 64, 1)?;
+        let mut lease = pool.try_lease().ok_or("free")?;
         lease.truncate(10);
         lease.truncate(50);
         let block = lease.freeze();
@@ -70,16 +70,16 @@ fn slices_outside_of_a_block() -> Result {
         ] {
             says(refused, &["slice", "10 bytes", "not inside"]);
         }
-        let part = block.slice(2..8).expect("inside");
-        assert_eq!(part.slice(..).expect("inside").len(), 6);
-        assert_eq!(part.slice(6..).expect("at its end").len(), 0);
+        let part = block.slice(2..8)?;
+        assert_eq!(part.slice(..)?.len(), 6);
+        assert_eq!(part.slice(6..)?.len(), 0);
         says(part.slice(..7), &["6 bytes"]);
         Ok(())
     })
 }
 
 /// Memory of another peer's pool is refused, and comes back.
-fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memories) {
+fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memories) -> Result {
     let to = memories.to();
     let write = client
         .write(to, of_other.word())
@@ -95,14 +95,15 @@ fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memorie
     assert!(send.memory.is_some());
     says(Err::<(), _>(send), &["another Peer"]);
     let mut batch = client.batch::<2>();
-    batch.write(to, memories.word()).expect("room");
-    batch.write(to, of_other.word()).expect("room");
+    batch.write(to, memories.word())?;
+    batch.write(to, of_other.word())?;
     let refused = batch.commit().expect_err("another peer's");
-    assert_eq!(refused.memory.expect("all").into_iter().count(), 2);
+    assert_eq!(refused.memory.ok_or("all")?.into_iter().count(), 2);
+    Ok(())
 }
 
-fn lengths_that_differ(client: &Conn, memories: &Memories) {
-    let (to, longer) = (memories.to(), memories.remote.slice(..80).expect("inside"));
+fn lengths_that_differ(client: &Conn, memories: &Memories) -> Result {
+    let (to, longer) = (memories.to(), memories.remote.slice(..80)?);
     let write = client.write(longer, memories.word()).expect_err("too long");
     assert!(write.memory.is_some());
     says(Err::<(), _>(write), &["80", "7"]);
@@ -110,13 +111,14 @@ fn lengths_that_differ(client: &Conn, memories: &Memories) {
         .write(to, memories.block(&[0; 80]).freeze())
         .expect_err("too long");
     says(Err::<(), _>(write), &["80", "7"]);
-    let whole = memories.pool.try_lease().expect("free");
+    let whole = memories.pool.try_lease().ok_or("free")?;
     let read = client.read(whole, to).expect_err("not truncated");
     assert!(read.memory.is_some());
     says(Err::<(), _>(read), &["100", "7"]);
-    let at = memories.remote.slice(60..68).expect("inside");
+    let at = memories.remote.slice(60..68)?;
     says(client.atomic_write(at, [0; 8]), &["8"]);
     says(client.atomic_write(to, [0; 8]), &["8"]);
+    Ok(())
 }
 
 /// The region has no such right.
@@ -128,17 +130,14 @@ fn a_flush_without_the_right(client: &Conn, memories: &Memories) {
 }
 
 /// Batches without operations, and one with more than it has room for, which is never committed.
-fn empty_and_full_batches(client: &Conn, memories: &Memories) {
+fn empty_and_full_batches(client: &Conn, memories: &Memories) -> Result {
     let empty = client.batch::<3>().commit();
     says(empty, &["batch without operations"]);
     says(client.batch::<0>().commit(), &["batch without operations"]);
-    let (to, at) = (
-        memories.to(),
-        memories.remote.slice(60..68).expect("inside"),
-    );
+    let (to, at) = (memories.to(), memories.remote.slice(60..68)?);
     let mut batch = client.batch::<1>();
     assert!(batch.is_empty());
-    batch.write(to, memories.word()).expect("room");
+    batch.write(to, memories.word())?;
     let more = batch.write(to, memories.word()).expect_err("it is full");
     assert!(more.memory.is_some());
     says(Err::<(), _>(more), &["full", "takes 1"]);
@@ -146,33 +145,36 @@ fn empty_and_full_batches(client: &Conn, memories: &Memories) {
     says(batch.atomic_write(at, [0; 8]), &["full"]);
     says(batch.send(memories.word()), &["full"]);
     assert_eq!(batch.len(), 1);
+    Ok(())
 }
 
 /// One of more operations than the queue has slots.
-fn a_batch_that_is_too_long(client: &Conn, memories: &Memories) {
+fn a_batch_that_is_too_long(client: &Conn, memories: &Memories) -> Result {
     let mut batch = client.batch::<11>();
     let word = memories.word();
     for _ in 0..11 {
-        batch.write(memories.to(), word.clone()).expect("room");
+        batch.write(memories.to(), word.clone())?;
     }
     drop(word);
     let refused = batch.commit().expect_err("too long");
-    assert_eq!(refused.memory.expect("all").into_iter().count(), 11);
+    assert_eq!(refused.memory.ok_or("all")?.into_iter().count(), 11);
     assert!(refused.error.to_string().len() > 20, "{}", refused.error);
+    Ok(())
 }
 
-async fn waits_that_would_never_end(client: &Conn) {
+async fn waits_that_would_never_end(client: &Conn) -> Result {
     let depth = ConnCfg::new().get_sq_size();
-    client.ready(depth).await.expect("all of it is free");
-    client.ready(0).await.expect("always");
+    client.ready(depth).await?;
+    client.ready(0).await?;
     for n in [depth + 1, u32::MAX] {
         let parts = [&*n.to_string(), "10 slots", "set_sq_size"];
         says(client.ready(n).await, &parts);
     }
-    let inbox = client.inbox().expect("it has receives");
+    let inbox = client.inbox()?;
     says(client.inbox(), &["one at a time"]);
     drop(inbox);
-    drop(client.inbox().expect("free again"));
+    drop(client.inbox()?);
+    Ok(())
 }
 
 /// Promise: operations that are not possible are refused with their memory, before any post.
@@ -187,17 +189,17 @@ fn operations_that_are_not_possible() -> Result {
                 client,
                 server: _server,
                 ..
-            } = Ends::new(&peer, &setup, &setup).await;
+            } = Ends::new(&peer, &setup, &setup).await?;
             let posted = client.counters().posted;
-            memory_of_another_peer(&client, &memories, &of_other);
-            lengths_that_differ(&client, &memories);
+            memory_of_another_peer(&client, &memories, &of_other)?;
+            lengths_that_differ(&client, &memories)?;
             a_flush_without_the_right(&client, &memories);
-            empty_and_full_batches(&client, &memories);
-            a_batch_that_is_too_long(&client, &memories);
-            waits_that_would_never_end(&client).await;
+            empty_and_full_batches(&client, &memories)?;
+            a_batch_that_is_too_long(&client, &memories)?;
+            waits_that_would_never_end(&client).await?;
             assert_eq!(client.counters().posted, posted, "nothing was posted");
             assert_eq!(memories.pool.available(), 4);
-            client.close(CLOSE).await.expect("nothing is lost");
+            client.close(CLOSE).await?;
             Ok(())
         })?;
         assert_eq!(
@@ -216,8 +218,8 @@ fn settings_that_do_not_fit() -> Result {
         let peer = peer()?;
         let mut srq = SrqCfg::new();
         srq.set_rq_size(4);
-        let srq = Srq::new(&peer, &srq).expect("a shared queue");
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let srq = Srq::new(&peer, &srq)?;
+        let channel = CompletionChannel::new(&peer)?;
         let of = || ComplChannel::Of {
             channel: channel.clone(),
             key: 1,
@@ -253,8 +255,8 @@ fn settings_that_do_not_fit() -> Result {
             ),
         ];
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let reactor = Reactor::spawn(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             for (setup, parts) in &wrong {
                 says(reactor.connect(addr, setup, b"").await, parts);
                 let connecting = reactor.connect(addr, &Setup::default(), b"");
@@ -286,7 +288,7 @@ fn settings_that_do_not_fit() -> Result {
                 client,
                 server: _server,
                 ..
-            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
             says(client.inbox(), &["no receives", "with_receives"]);
             Ok(())
         })
@@ -307,13 +309,13 @@ fn finished_operations_that_are_kept() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
             let client: &Conn = &ends.client;
             let mut kept = Vec::new();
             let word = memories.word();
             while let Ok(op) = client.write(memories.to(), word.clone()) {
                 kept.push(op);
-                client.idle().await.expect("no error");
+                client.idle().await?;
             }
             assert_eq!(kept.len(), 20);
             let refused = client
@@ -325,17 +327,13 @@ fn finished_operations_that_are_kept() -> Result {
                 &["20 operations", "await or drop them"],
             );
             let mut batch = client.batch::<1>();
-            batch.write(memories.to(), word).expect("room");
+            batch.write(memories.to(), word)?;
             says(batch.commit(), &["20 operations"]);
-            client.ready(10).await.expect("there is room in the queue");
+            client.ready(10).await?;
             for op in kept {
-                op.await.expect("it has succeeded");
+                op.await?;
             }
-            client
-                .flush(memories.to(), FlushType::Visibility)
-                .expect("a slot")
-                .await
-                .expect("it");
+            client.flush(memories.to(), FlushType::Visibility)?.await?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);
@@ -353,7 +351,7 @@ fn runtimes_that_do_not_fit() -> Result {
             &["outside of a tokio runtime", "on_thread"],
         );
         let runtime = tokio::runtime::Builder::new_current_thread().build();
-        runtime.expect("a runtime").block_on(async {
+        runtime?.block_on(async {
             says(
                 Reactor::spawn(&peer),
                 &["no I/O driver, or no time driver", "enable_all"],
@@ -363,7 +361,7 @@ fn runtimes_that_do_not_fit() -> Result {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build();
-        runtime.expect("a runtime").block_on(async {
+        runtime?.block_on(async {
             says(Reactor::spawn(&peer), &["no I/O driver"]);
         });
         Ok(())
@@ -380,16 +378,16 @@ fn a_paused_clock_that_is_not_followed() -> Result {
             .enable_all()
             .start_paused(true)
             .build();
-        runtime.expect("a runtime").block_on(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+        runtime?.block_on(async {
+            let (reactor, driver) = Reactor::new(&peer)?;
             let driver = tokio::spawn(driver);
-            let (_listener, _) = listen(&reactor);
+            let (_listener, _) = listen(&reactor)?;
             let remedy = ["is paused", "Fabric::follow"];
             says(driver.await.expect("no panic"), &remedy);
-            let (listener, _) = listen(&reactor);
+            let (listener, _) = listen(&reactor)?;
             says(listener.accept().await.map(drop), &remedy);
-        });
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -400,22 +398,23 @@ fn a_driver_that_never_runs() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
-            let (_listener, addr) = listen(&reactor);
-            let (unused, _addr) = listen(&reactor);
+            let (reactor, driver) = Reactor::new(&peer)?;
+            let (_listener, addr) = listen(&reactor)?;
+            let (unused, _addr) = listen(&reactor)?;
             let connecting = reactor.connect(addr, &Setup::default(), b"");
-            let accepting = std::thread::spawn(move || {
-                let accepted = block_on(unused.accept(), LIMIT).expect("in time");
+            let accepting = std::thread::spawn(move || -> Result {
+                let accepted = block_on(unused.accept(), LIMIT).ok_or("in time")?;
                 says(accepted, &["never run"]);
+                Ok(())
             });
             says(connecting.await, &["never run", "spawn the Driver"]);
-            accepting.join().expect("no panic");
+            accepting.join().expect("no panic")?;
             drop(driver);
             let connecting = reactor.connect(addr, &Setup::default(), b"").await;
             says(connecting, &["was dropped"]);
 
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let (reactor, driver) = Reactor::new(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             let connecting = reactor.connect(addr, &Setup::default(), b"");
             let accepting = async {
                 let incoming = listener.accept().await.expect("a request");
@@ -427,12 +426,9 @@ fn a_driver_that_never_runs() -> Result {
                 tokio::spawn(driver)
             };
             let (connected, (accepted, driver)) = both(connecting, both(accepting, driving)).await;
-            drop((
-                connected.expect("established"),
-                accepted.expect("established"),
-            ));
+            drop((connected?, accepted?));
             drop((reactor, listener));
-            driver.await.expect("no panic").expect("no error");
+            driver.await.expect("no panic")?;
             Ok(())
         })
     })
@@ -447,13 +443,9 @@ fn awaited_outside_of_the_drivers_runtime() -> Result {
         let memories = Memories::new(&peer);
         run(async {
             let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
-            client
-                .send(memories.word())
-                .expect("posted")
-                .await
-                .expect("a receive");
-            let sent = client.send(memories.word()).expect("posted");
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+            client.send(memories.word())?.await?;
+            let sent = client.send(memories.word())?;
             let client = client.clone();
             let elsewhere = tokio::task::spawn_blocking(move || {
                 std::thread::spawn(move || {
@@ -469,10 +461,9 @@ fn awaited_outside_of_the_drivers_runtime() -> Result {
                 })
                 .join()
             });
-            let mut inbox = server.inbox().expect("it has receives");
-            while inbox.next().await.expect("no error").is_some() {}
-            let closed = elsewhere.await.expect("no panic").expect("no panic");
-            closed.expect("nothing is lost");
+            let mut inbox = server.inbox()?;
+            while inbox.next().await?.is_some() {}
+            elsewhere.await.expect("no panic").expect("no panic")?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);
@@ -486,10 +477,10 @@ fn addresses_that_do_not_fit() -> Result {
     device_test(|| {
         let peer: Peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let nobody = "192.0.2.1:7204".parse().expect("an address");
+            let reactor = Reactor::spawn(&peer)?;
+            let nobody = "192.0.2.1:7204".parse()?;
             reactor.listen(nobody).expect_err("no address of this host");
-            let (listener, addr) = listen(&reactor);
+            let (listener, addr) = listen(&reactor)?;
             let again = reactor.listen(addr).expect_err("the port is taken");
             assert!(matches!(again, Error::Provider { .. }), "{again:?}");
             drop(listener);

@@ -21,7 +21,7 @@ fn a_limit_passes() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let began = Instant::now();
             assert_eq!(reactor.timeout(SHORT, pending::<()>()).await, None);
             if cfg!(not(feature = "sim")) {
@@ -36,13 +36,13 @@ fn a_limit_passes() -> Result {
             });
             tokio::task::yield_now().await;
             sends.send(8).expect("it waits");
-            let received = waiting.await.expect("no panic").expect("no limit");
+            let received = waiting.await.expect("no panic").ok_or("no limit")?;
             assert_eq!(received, Ok(8));
             Ok(())
         })
     })?;
     leaving_nothing(|| {
-        let reactor = Reactor::on_thread(&peer()?).expect("a reactor");
+        let reactor = Reactor::on_thread(&peer()?)?;
         let passed = block_on(reactor.timeout(SHORT, pending::<()>()), LIMIT);
         assert_eq!(passed, Some(None));
         Ok(())
@@ -56,10 +56,10 @@ fn a_dropped_limit_drops_its_future() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let pool = Pool::new(&peer, 64, 1).expect("a pool");
+            let reactor = Reactor::spawn(&peer)?;
+            let pool = Pool::new(&peer, 64, 1)?;
             for n in 0..4 {
-                let held = pool.try_lease().expect("a block is free");
+                let held = pool.try_lease().ok_or("a block is free")?;
                 let leasing = async {
                     let _second = pool.lease().await;
                     pending::<()>().await;
@@ -68,7 +68,7 @@ fn a_dropped_limit_drops_its_future() -> Result {
                 drop(held);
                 // The future that was woken for the block is gone.
                 let lease = reactor.timeout(HOUR, pool.lease()).await;
-                drop(lease.expect("a block is free"));
+                drop(lease.ok_or("a block is free")?);
             }
             Ok(())
         })
@@ -82,7 +82,7 @@ fn a_limit_without_a_driver_is_over() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (reactor, driver) = Reactor::new(&peer)?;
             let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
             assert_eq!(never, None);
             let driving = tokio::spawn(driver);
@@ -90,7 +90,7 @@ fn a_limit_without_a_driver_is_over() -> Result {
                 let reactor = reactor.clone();
                 async move { reactor.timeout(HOUR, pending::<()>()).await }
             });
-            let (listener, _) = listen(&reactor);
+            let (listener, _) = listen(&reactor)?;
             let accepting = tokio::spawn({
                 let reactor = reactor.clone();
                 async move {
@@ -108,7 +108,7 @@ fn a_limit_without_a_driver_is_over() -> Result {
             assert_eq!(in_time(limited).await.expect("no panic"), None);
             let accepted = in_time(accepting).await.expect("no panic");
             let gone = accepted
-                .expect("the error of the wait")
+                .ok_or("the error of the wait")?
                 .expect_err("no request");
             assert!(gone.to_string().contains("was dropped"), "{gone}");
             let gone = in_time(reactor.timeout(HOUR, pending::<()>())).await;

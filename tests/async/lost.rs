@@ -21,8 +21,8 @@ fn with_receives() -> Setup {
 fn a_killed_peer_wakes_all() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[0]);
-        let (client, server) = world.connect(&with_receives(), &Setup::default()).await;
-        let sleepers = Sleepers::new(&client, &memories).await;
+        let (client, server) = world.connect(&with_receives(), &Setup::default()).await?;
+        let sleepers = Sleepers::new(&client, &memories).await?;
         world.hosts[1].kill();
         sleepers.woken().await.is_closed_by_the_peer();
         drop(client);
@@ -40,8 +40,8 @@ fn a_peer_that_is_cut_off_wakes_all() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[0]);
         let setup = Setup::new(&impatient()).with_receives(2, 64);
-        let (client, server) = world.connect(&setup, &Setup::default()).await;
-        let sleepers = Sleepers::new(&client, &memories).await;
+        let (client, server) = world.connect(&setup, &Setup::default()).await?;
+        let sleepers = Sleepers::new(&client, &memories).await?;
         world.link.partition();
         let began = Instant::now();
         let woken = sleepers.woken().await;
@@ -57,7 +57,7 @@ fn a_peer_that_is_cut_off_wakes_all() -> Result {
             let failed = op.as_ref().expect_err("the peer has not answered");
             assert!(failed.memory.is_some(), "{failed:?}");
         }
-        woken.idle.expect("nothing is in flight");
+        woken.idle?;
         assert!(client.closed().await.is_err());
         let ready = client.ready(1).await;
         assert!(matches!(ready, Err(Error::Operation(_))), "{ready:?}");
@@ -65,7 +65,7 @@ fn a_peer_that_is_cut_off_wakes_all() -> Result {
         assert!(matches!(closed, Err(Error::Operation(_))), "{closed:?}");
         // When the connection manager notices it there is an event.
         sleep(Duration::from_secs(100)).await;
-        assert_eq!(client.closed().await.expect("an event"), ConnEvent::Closed);
+        assert_eq!(client.closed().await?, ConnEvent::Closed);
         world.link.heal();
         drop(server);
         Ok(())
@@ -80,12 +80,12 @@ fn a_silent_peer_wakes_all() -> Result {
         virtually(async |world| {
             let mut cfg = impatient();
             let silence = Duration::from_secs(8);
-            cfg.set_keep_alive(Some(silence)).expect("possible");
+            cfg.set_keep_alive(Some(silence))?;
             let mut setup = Setup::new(&cfg);
             if receives {
                 setup = setup.with_receives(2, 64);
             }
-            let (client, server) = world.connect(&setup, &Setup::default()).await;
+            let (client, server) = world.connect(&setup, &Setup::default()).await?;
             let inbox = client.inbox();
             assert_eq!(inbox.is_ok(), receives);
             let inbox = tokio::spawn(async move {
@@ -107,16 +107,13 @@ fn a_silent_peer_wakes_all() -> Result {
                 false => world.link.partition(),
             }
             let began = Instant::now();
-            let event = in_time(closed).await.expect("no panic").expect("an event");
+            let event = in_time(closed).await.expect("no panic")?;
             assert!(began.elapsed() <= silence, "{:?}", began.elapsed());
             println!("{event:?}");
             if receives {
-                assert!(!in_time(inbox).await.expect("no panic").expect("no error"));
+                assert!(!in_time(inbox).await.expect("no panic")?);
             }
-            assert_eq!(
-                in_time(closing).await.expect("no panic").expect("an event"),
-                event
-            );
+            assert_eq!(in_time(closing).await.expect("no panic")?, event);
             let ready = client.ready(1).await;
             assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
             let closed = client.clone().close(CLOSE).await;
@@ -143,12 +140,12 @@ fn a_broken_queue_pair_wakes_all() -> Result {
     virtually(async |world| {
         let [of_client, of_server] = world.peers.each_ref().map(Memories::new);
         let setup = Setup::new(&impatient());
-        let (client, server) = world.connect(&setup, &with_receives()).await;
-        let sleepers = Sleepers::new(&server, &of_server).await;
+        let (client, server) = world.connect(&setup, &with_receives()).await?;
+        let sleepers = Sleepers::new(&server, &of_server).await?;
         // The client asks for memory that is not there any more.
-        let remote = of_server.remote.slice(8..15).expect("inside");
-        of_server.target.dereg().expect("deregisters");
-        let write = client.write(remote, of_client.word()).expect("posted");
+        let remote = of_server.remote.slice(8..15)?;
+        of_server.target.dereg()?;
+        let write = client.write(remote, of_client.word())?;
         write.await.expect_err("it is refused");
         let woken = sleepers.woken().await;
         println!("{woken:?}");
@@ -184,10 +181,9 @@ fn a_broken_queue_pair_wakes_all() -> Result {
 fn a_limit_wakes_a_driver_that_sleeps() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[1]);
-        let (client, server) = world.connect(&Setup::default(), &Setup::default()).await;
+        let (client, server) = world.connect(&Setup::default(), &Setup::default()).await?;
         world.link.hold();
-        let flush = client.flush(memories.to(), FlushType::Visibility);
-        let flush = flush.expect("posted");
+        let flush = client.flush(memories.to(), FlushType::Visibility)?;
         // It has slept for some time, and would for as long again.
         sleep(Duration::from_millis(300)).await;
         let began = Instant::now();
@@ -212,7 +208,7 @@ fn connecting_has_a_limit() -> Result {
     ] {
         virtually(async |world| {
             let at = (world.hosts[1].addr(), 0).into();
-            let listener = world.reactors[1].listen(at).expect("listens");
+            let listener = world.reactors[1].listen(at)?;
             let at = (world.hosts[1].addr(), listener.port()).into();
             let began = Instant::now();
             let connecting = world.reactors[0].connect(at, &setup, b"");
@@ -222,7 +218,7 @@ fn connecting_has_a_limit() -> Result {
                 "{connected:?}"
             );
             assert_eq!(began.elapsed(), limit);
-            drop(unanswered.expect("a request"));
+            drop(unanswered?);
 
             // The side that accepts. Its answer is lost.
             let connecting = world.reactors[0].connect(at, &setup, b"");

@@ -43,7 +43,7 @@ fn a_change_wakes_tasks_in_their_order() -> Result {
         );
         places.change(|left| *left = 1);
         for task in tasks {
-            in_time(task).await.expect("no panic").expect("a place");
+            in_time(task).await.expect("no panic").ok_or("a place")?;
         }
         let order = order.lock().expect("no panic");
         assert_eq!(*order, Vec::from_iter(0..8));
@@ -58,7 +58,7 @@ fn a_wait_has_a_limit() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let value = Monitor::new(&reactor, 1);
             assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
             let found = value.until(Duration::ZERO, |value| Some(*value)).await;
@@ -68,7 +68,7 @@ fn a_wait_has_a_limit() -> Result {
         })
     })?;
     leaving_nothing(|| {
-        let value = Monitor::new(&Reactor::on_thread(&peer()?).expect("a reactor"), ());
+        let value = Monitor::new(&Reactor::on_thread(&peer()?)?, ());
         let passed = block_on(value.until(SHORT, |()| None::<()>), LIMIT);
         assert_eq!(passed, Some(None));
         Ok(())
@@ -132,14 +132,14 @@ fn a_wait_without_a_change_wakes_nobody() -> Result {
         });
         tokio::task::yield_now().await;
         for _ in 0..10 {
-            value.until(LIMIT, |_| Some(())).await.expect("at once");
+            value.until(LIMIT, |_| Some(())).await.ok_or("at once")?;
             value.look(|value| assert_eq!(*value, 0));
             tokio::task::yield_now().await;
         }
         assert_eq!(looks.load(Ordering::Relaxed), 1);
         let one = |value: &mut i32| Some(std::mem::replace(value, 1));
         assert_eq!(value.change_when(LIMIT, one).await, Some(0));
-        in_time(waiting).await.expect("no panic").expect("it is 1");
+        in_time(waiting).await.expect("no panic").ok_or("it is 1")?;
         assert_eq!(looks.load(Ordering::Relaxed), 2);
         Ok(())
     })

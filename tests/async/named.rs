@@ -40,11 +40,10 @@ fn place(line: u32) -> String {
 
 /// Runs a program several times. A check fails each time, at another event, so that each event is
 /// in a report. After [`ENOUGH`] of them, the lines that were noted are enough.
-fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> (String, Vec<u32>) {
+fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> Result<(String, Vec<u32>)> {
     let fabric = with_fabric(|fabric, _| fabric.clone());
     let lines = RefCell::default();
-    let found = fabric.find_loss(|_| {}, || run(program(&lines)).expect("it succeeds"));
-    found.expect("nothing fails");
+    fabric.find_loss(|_| {}, || run(program(&lines)).expect("it succeeds"))?;
     let lines = lines.into_inner();
     let mut reports = String::new();
     let events = (1..=fabric.visited().events).rev().step_by(IN_A_REPORT);
@@ -63,7 +62,7 @@ fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> (String, Vec<
             reports += &loss.to_string();
         }
     }
-    (reports, lines)
+    Ok((reports, lines))
 }
 
 /// Promise: an operation in a report has the line that posts it, no line of the library, and no
@@ -88,33 +87,33 @@ fn operations_have_their_lines() -> Result {
             let peer = peer()?;
             let memories = Memories::new(&peer);
             let setup = Setup::default().with_receives(4, 64);
-            let ends = Ends::new(&peer, &setup, &setup).await;
+            let ends = Ends::new(&peer, &setup, &setup).await?;
             let (conn, server) = (&ends.client, ends.server.clone());
             let messages = tokio::spawn(async move { take_messages(&server).await });
             let (to, word) = (memories.to(), || memories.word());
-            let tail = memories.remote.slice(..8).expect("inside");
+            let tail = memories.remote.slice(..8)?;
 
             let written = noted!(lines, conn.write(to, word()));
-            written.await.expect("completes");
+            written.await?;
             let written = noted!(lines, conn.write_with_imm(to, word(), 7));
-            written.await.expect("completes");
+            written.await?;
             let sent = noted!(lines, conn.send(word()));
-            sent.await.expect("completes");
+            sent.await?;
             let sent = noted!(lines, conn.send_with_imm(word(), 7));
-            sent.await.expect("completes");
+            sent.await?;
             let read = noted!(lines, conn.read(memories.block(b"a word."), to));
-            drop(read.await.expect("completes"));
+            drop(read.await?);
             let flushed = noted!(lines, conn.flush(to, VISIBLE));
-            flushed.await.expect("completes");
+            flushed.await?;
             let written = noted!(lines, conn.atomic_write(tail, [1; 8]));
-            written.await.expect("completes");
+            written.await?;
             let pointer = Some((tail, [2; 8]));
             let committed = noted!(lines, conn.commit([(to, word())], pointer, VISIBLE));
-            drop(committed.await.expect("completes"));
-            conn.clone().close(CLOSE).await.expect("closes");
+            drop(committed.await?);
+            conn.clone().close(CLOSE).await?;
             messages.await.expect("no panic");
             Ok(())
-        });
+        })?;
         assert_named(&reports, &lines);
         Ok(())
     })
@@ -127,11 +126,11 @@ fn operations_of_a_batch_have_their_own_lines() -> Result {
             let peer = peer()?;
             let memories = Memories::new(&peer);
             let setup = Setup::default().with_receives(4, 64);
-            let ends = Ends::new(&peer, &setup, &setup).await;
+            let ends = Ends::new(&peer, &setup, &setup).await?;
             let (conn, server) = (&ends.client, ends.server.clone());
             let messages = tokio::spawn(async move { take_messages(&server).await });
             let (to, word) = (memories.to(), || memories.word());
-            let tail = memories.remote.slice(..8).expect("inside");
+            let tail = memories.remote.slice(..8)?;
 
             let mut batch = conn.batch::<6>();
             noted!(lines, batch.write(to, word()));
@@ -140,12 +139,12 @@ fn operations_of_a_batch_have_their_own_lines() -> Result {
             noted!(lines, batch.write_with_imm(to, word(), 7));
             noted!(lines, batch.send(word()));
             noted!(lines, batch.send_with_imm(word(), 7));
-            let posted = batch.commit().expect("posted");
-            drop(posted.await.expect("completes"));
-            conn.clone().close(CLOSE).await.expect("closes");
+            let posted = batch.commit()?;
+            drop(posted.await?);
+            conn.clone().close(CLOSE).await?;
             messages.await.expect("no panic");
             Ok(())
-        });
+        })?;
         assert_named(&reports, &lines);
         Ok(())
     })
@@ -156,22 +155,22 @@ fn commits_of_a_writer_have_their_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
             let peer = peer()?;
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 1).await?;
             let (writer, memories) = (&made.writer, Memories::new(&peer));
             let word = memories.word();
-            let to = writer.offer().regions()[0].slice(..7).expect("inside");
+            let to = writer.offer().regions()[0].slice(..7)?;
             let ticket = noted!(lines, writer.commit([(to, word)], None));
-            writer.durable(ticket).await.expect("durable");
+            writer.durable(ticket).await?;
             let read = noted!(lines, writer.read(memories.block(b"a word."), to));
-            drop(read.await.expect("completes"));
+            drop(read.await?);
             let (pool, far) = (&memories.pool, writer.offer().regions()[0]);
             let at = (&far, 0);
             noted!(lines, writer.commit_bytes(pool, at, &[7; 150], None).await);
             noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
-            made.writer.close(CLOSE).await.expect("closes");
+            made.writer.close(CLOSE).await?;
             Ok(())
-        });
+        })?;
         assert_named(&reports, &lines);
         Ok(())
     })
@@ -184,20 +183,20 @@ fn commits_that_a_server_answers_have_their_lines() -> Result {
     device_test(|| {
         let program = async |lines: &RefCell<Vec<u32>>| {
             let peer = peer()?;
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let serving = Serving::new(&reactor, 1)?;
             let writer = served::writer(&reactor, serving.addr, 1).await;
-            let writer = Writer::new(&reactor, writer).expect("watched");
+            let writer = Writer::new(&reactor, writer)?;
             let memories = Memories::new(&peer);
             let word = memories.word();
-            let to = writer.offer().regions()[0].slice(..7).expect("inside");
+            let to = writer.offer().regions()[0].slice(..7)?;
             let stopped = serving.stop().await;
             let ticket = noted!(lines, writer.commit([(to, word)], None));
             let silence = timeout(2 * SHORT, writer.durable(ticket)).await;
             assert!(silence.is_err(), "the server does not answer");
             let serving = stopped.start();
-            writer.durable(ticket).await.expect("durable");
-            writer.close(CLOSE).await.expect("closes");
+            writer.durable(ticket).await?;
+            writer.close(CLOSE).await?;
             serving.stop().await;
             Ok(())
         };
@@ -205,13 +204,13 @@ fn commits_that_a_server_answers_have_their_lines() -> Result {
             "(tests/async/served.rs:",
             "a write of 0 bytes on connection",
         ];
-        let (mut all, lines) = reports(program);
+        let (mut all, lines) = reports(program)?;
         // Each run has another order of threads, and not each event is in a report.
         for _ in 0..20 {
             if parts.iter().all(|part| all.contains(part)) {
                 break;
             }
-            all += &reports(program).0;
+            all += &reports(program)?.0;
         }
         assert_named(&all, &lines);
         for part in parts {
@@ -227,27 +226,27 @@ fn commits_on_replicas_have_their_lines() -> Result {
     device_test(|| {
         let (reports, lines) = reports(async |lines| {
             let peer = peer()?;
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let serving = Serving::new(&reactor, 2)?;
-            let set = Set::new(&peer, 1024, 8).expect("a set");
-            let set = Replicas::new(&reactor, set).expect("watched");
+            let set = Set::new(&peer, 1024, 8)?;
+            let set = Replicas::new(&reactor, set)?;
             let mut cfg = WriterCfg::new(Method::Server);
-            cfg.set_in_flight(1).expect("one");
+            cfg.set_in_flight(1)?;
             for key in [1, 2] {
                 let to_writer = ToWriter::new(&cfg);
                 let mut client = served::client(&reactor, serving.addr, key, to_writer);
-                let writer = client.connect(&ConnCfg::new()).await.expect("connected");
+                let writer = client.connect(&ConnCfg::new()).await?;
                 let remote = writer.offer().regions()[0];
-                set.add(writer, remote).expect("added");
+                set.add(writer, remote)?;
             }
             noted!(lines, set.commit(64, &[b"one"], None, 2));
             let last = noted!(lines, set.commit(72, &[b"another"], None, 2));
-            let outcome = set.settle(last, 2, LIMIT).await.expect("the driver runs");
+            let outcome = set.settle(last, 2, LIMIT).await?;
             assert_eq!(outcome.copies(), 2);
             drop(set);
             serving.stop().await;
             Ok(())
-        });
+        })?;
         assert_named(&reports, &lines);
         Ok(())
     })
@@ -260,7 +259,7 @@ fn errors_have_no_number() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
             // The key is one of no region any more.
             let Memories {
                 target,
@@ -269,10 +268,10 @@ fn errors_have_no_number() -> Result {
             } = memories;
             drop(target);
             let block = pool.lease().await.freeze();
-            let to = remote.slice(..block.len() as u64).expect("inside");
-            let write = ends.client.write(to, block).expect("posted");
+            let to = remote.slice(..block.len() as u64)?;
+            let write = ends.client.write(to, block)?;
             let failed = write.await.expect_err("no memory");
-            let failure = ends.client.failure().expect("it failed");
+            let failure = ends.client.failure().ok_or("it failed")?;
             for text in [failed.to_string(), failure.to_string()] {
                 assert!(text.starts_with("an operation on queue pair"), "{text}");
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rpma::{ConnCfg, Error, FlushType, Peer};
 use rpma_async::{Conn, Reactor, Setup, block_on};
 
+use crate::common::failed::Failed;
 use crate::common::{LIMIT, Result, here, peer};
 use crate::held::leaving_nothing;
 use crate::support::{CLOSE, Memories, all_slots_are_free, connect};
@@ -19,24 +20,21 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Runs a test with a reactor that has a thread as its driver, and with one that has a future of
 /// async-io as its driver.
-fn on_each(test: impl Fn(&Peer, &Reactor)) -> Result {
+fn on_each(test: impl Fn(&Peer, &Reactor) -> Result) -> Result {
     leaving_nothing(|| {
         let peer = peer()?;
-        let reactor = Reactor::on_thread(&peer).expect("a reactor");
-        test(&peer, &reactor);
+        let reactor = Reactor::on_thread(&peer)?;
+        test(&peer, &reactor)?;
         Ok(())
     })?;
     leaving_nothing(|| {
         let peer = peer()?;
         // There is no runtime of tokio here.
-        let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+        let (reactor, driver) = Reactor::new(&peer)?;
         let driving = thread::spawn(here(move || async_io::block_on(driver)));
-        test(&peer, &reactor);
+        test(&peer, &reactor)?;
         drop(reactor);
-        driving
-            .join()
-            .expect("no panic")
-            .expect("it ends with the last handle");
+        driving.join().expect("no panic")?;
         Ok(())
     })
 }
@@ -49,25 +47,23 @@ fn operations_without_a_runtime() -> Result {
         let memories = Memories::new(peer);
         let setup = Setup::default().with_receives(1, 64);
         let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
-        let write = client
-            .write(memories.to(), memories.word())
-            .expect("posted");
-        assert_eq!(&*write.wait(LIMIT).expect("succeeds"), b"a word.");
+        let write = client.write(memories.to(), memories.word())?;
+        assert_eq!(&*write.wait(LIMIT)?, b"a word.");
         let flush = client.flush(memories.to(), FlushType::Visibility);
-        flush.expect("posted").wait(LIMIT).expect("succeeds");
-        let sent = client.send(memories.word()).expect("posted");
-        sent.wait(LIMIT).expect("there is a receive");
+        flush?.wait(LIMIT)?;
+        let sent = client.send(memories.word())?;
+        sent.wait(LIMIT)?;
 
         // There is no receive for these, until the first message is taken.
-        let late = client.send(memories.word()).expect("posted");
+        let late = client.send(memories.word())?;
         let failed = late
             .wait(Duration::from_millis(1))
             .expect_err("it takes longer");
         assert!(matches!(failed.error, Error::TimedOut(_)), "{failed:?}");
         assert!(failed.memory.is_none(), "it goes on");
-        let later = client.send(memories.word()).expect("posted");
+        let later = client.send(memories.word())?;
         let begins = AtomicBool::new(false);
-        thread::scope(|scope| {
+        thread::scope(|scope| -> Result {
             let sleeper = scope.spawn(|| {
                 begins.store(true, Ordering::SeqCst);
                 later.wait(LIMIT)
@@ -75,18 +71,20 @@ fn operations_without_a_runtime() -> Result {
             while !begins.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
-            let mut inbox = server.inbox().expect("it has receives");
+            let mut inbox = server.inbox()?;
             for _ in 0..3 {
-                let message = wait(inbox.next()).expect("no error").expect("a message");
+                let message = wait(inbox.next())?.ok_or("a message")?;
                 assert_eq!(&*message, b"a word.");
             }
-            sleeper.join().expect("no panic").expect("it has landed");
-        });
-        wait(client.idle()).expect("no error");
+            sleeper.join().expect("no panic")?;
+            Ok(())
+        })?;
+        wait(client.idle())?;
         assert_eq!(memories.pool.available(), 4);
-        wait(all_slots_are_free(&client, &memories));
-        wait(client.close(CLOSE)).expect("nothing is lost");
-        wait(server.closed()).expect("the end");
+        wait(all_slots_are_free(&client, &memories))?;
+        wait(client.close(CLOSE))?;
+        wait(server.closed())?;
+        Ok(())
     })
 }
 
@@ -100,33 +98,37 @@ fn threads_share_a_connection() -> Result {
         let memories = Memories::with_blocks(peer, 3);
         let setup = Setup::default().with_receives(4, 64);
         let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
-        thread::scope(|scope| {
-            let taking = scope.spawn(here(|| {
-                let mut inbox = server.inbox().expect("it has receives");
+        thread::scope(|scope| -> Result {
+            let taking = scope.spawn(here(|| -> Result<_> {
+                let mut inbox = server.inbox()?;
                 let mut taken = 0;
-                while let Some(message) = wait(inbox.next()).expect("no error") {
+                while let Some(message) = wait(inbox.next())? {
                     assert_eq!(&*message, b"a word.");
                     taken += 1;
                 }
-                taken
+                Ok(taken)
             }));
             let posting = [(); THREADS].map(|()| {
                 let (client, memories) = (&client, &memories);
-                scope.spawn(here(move || wait(many(client, memories, ROUNDS))))
+                scope.spawn(here(move || {
+                    wait(many(client, memories, ROUNDS)).expect("succeeds")
+                }))
             });
             let sent: u32 = posting
                 .map(|thread| thread.join().expect("no panic"))
                 .iter()
                 .sum();
-            wait(client.clone().close(CLOSE)).expect("nothing is lost");
-            assert_eq!(taking.join().expect("no panic"), sent);
-        });
+            wait(client.clone().close(CLOSE))?;
+            assert_eq!(taking.join().expect("no panic")?, sent);
+            Ok(())
+        })?;
         assert_eq!(memories.pool.available(), 3);
+        Ok(())
     })
 }
 
 /// Operations of several kinds, some awaited and some dropped. Returns the number of messages.
-async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
+async fn many(client: &Conn, memories: &Memories, rounds: u32) -> Result<u32> {
     let mut sent = 0;
     for round in 0..rounds {
         let mut block = memories.pool.lease().await;
@@ -146,8 +148,8 @@ async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
                         matches!(refused.error, Error::QueueFull { .. }),
                         "{refused}"
                     );
-                    client.ready(1).await.expect("no error");
-                    let block = refused.memory.expect("it comes back");
+                    client.ready(1).await?;
+                    let block = refused.memory.ok_or("it comes back")?;
                     posted = match round % 3 {
                         0 => client.write(memories.to(), block),
                         _ => client.send(block),
@@ -157,11 +159,11 @@ async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
         };
         sent += u32::from(round % 3 != 0);
         match round % 2 {
-            0 => drop(op.await.expect("succeeds")),
+            0 => drop(op.await?),
             _ => op.detach(),
         }
     }
-    sent
+    Ok(sent)
 }
 
 /// Promise: on three worker threads of tokio, tasks that share a connection and its few blocks
@@ -173,33 +175,33 @@ fn tasks_on_three_workers() -> Result {
         let peer = peer()?;
         let memories = Arc::new(Memories::with_blocks(&peer, 5));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(3).enable_all().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = builder.worker_threads(3).enable_all().build()?;
         runtime.block_on(async {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(5);
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let setup = Setup::default().with_receives(3, 64);
             let (client, server) = connect(&reactor, &Setup::new(&cfg), &setup).await;
             let taking = tokio::spawn(async move {
-                let mut inbox = server.inbox().expect("it has receives");
+                let mut inbox = server.inbox()?;
                 let mut taken = 0;
-                while inbox.next().await.expect("no error").is_some() {
+                while inbox.next().await?.is_some() {
                     taken += 1;
                 }
-                taken
+                Ok::<_, Failed>(taken)
             });
             let tasks = [(); TASKS].map(|()| {
                 let (client, memories) = (client.clone(), Arc::clone(&memories));
-                tokio::spawn(async move { many(&client, &memories, 300).await })
+                tokio::spawn(async move { many(&client, &memories, 300).await.expect("succeeds") })
             });
             let mut sent = 0;
             for task in tasks {
                 sent += crate::support::in_time(task).await.expect("no panic");
             }
-            client.close(CLOSE).await.expect("nothing is lost");
-            assert_eq!(taking.await.expect("no panic"), sent);
-        });
+            client.close(CLOSE).await?;
+            assert_eq!(taking.await.expect("no panic")?, sent);
+            Ok::<_, Failed>(())
+        })?;
         drop(runtime);
         assert_eq!(memories.pool.available(), 5);
         Ok(())
@@ -214,12 +216,8 @@ fn operations_move_between_threads() -> Result {
         let memories = Memories::new(peer);
         let setup = Setup::default().with_receives(1, 64);
         let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
-        client
-            .send(memories.word())
-            .expect("posted")
-            .wait(LIMIT)
-            .expect("a receive");
-        let mut op = client.send(memories.word()).expect("posted");
+        client.send(memories.word())?.wait(LIMIT)?;
+        let mut op = client.send(memories.word())?;
         let mut closed = client.closed();
         let mut idle = client.idle();
         for _ in 0..3 {
@@ -234,11 +232,12 @@ fn operations_move_between_threads() -> Result {
             .join()
             .expect("no panic");
         }
-        let mut inbox = server.inbox().expect("it has receives");
-        drop(wait(inbox.next()).expect("no error").expect("a message"));
-        wait(op).expect("it has landed");
-        wait(idle).expect("no error");
+        let mut inbox = server.inbox()?;
+        drop(wait(inbox.next())?.ok_or("a message")?);
+        wait(op)?;
+        wait(idle)?;
         drop((inbox, server));
-        wait(closed).expect("the end");
+        wait(closed)?;
+        Ok(())
     })
 }

@@ -15,31 +15,28 @@ fn each_kind_of_operation() -> Result {
         let Memories { remote, pool, .. } = &memories;
         run(async {
             let setup = Setup::default().with_receives(2, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await;
-            let to = remote.slice(8..13).expect("inside");
-            let written = client
-                .write(to, memories.block(b"hello").freeze())
-                .expect("posted");
-            let flushed = client.flush(to, FlushType::Visibility).expect("posted");
-            assert_eq!(&*written.await.expect("succeeds"), b"hello");
-            flushed.await.expect("succeeds");
+            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+            let to = remote.slice(8..13)?;
+            let written = client.write(to, memories.block(b"hello").freeze())?;
+            let flushed = client.flush(to, FlushType::Visibility)?;
+            assert_eq!(&*written.await?, b"hello");
+            flushed.await?;
 
-            let read = client.read(memories.block(&[0; 5]), to).expect("posted");
-            assert_eq!(&*read.await.expect("succeeds"), b"hello");
-            let at = remote.slice(64..72).expect("inside");
-            let set = client.atomic_write(at, *b"a point.").expect("posted");
-            set.await.expect("succeeds");
+            let read = client.read(memories.block(&[0; 5]), to)?;
+            assert_eq!(&*read.await?, b"hello");
+            let at = remote.slice(64..72)?;
+            let set = client.atomic_write(at, *b"a point.")?;
+            set.await?;
 
-            let mut inbox = server.inbox().expect("it has receives");
+            let mut inbox = server.inbox()?;
             for round in 0_u32..5 {
-                let sent = client.send_with_imm(memories.block(b"word").freeze(), round);
-                let sent = sent.expect("posted");
-                let message = inbox.next().await.expect("no error").expect("a message");
+                let sent = client.send_with_imm(memories.block(b"word").freeze(), round)?;
+                let message = inbox.next().await?.ok_or("a message")?;
                 assert_eq!((&*message, message.imm()), (&b"word"[..], Some(round)));
-                sent.await.expect("succeeds");
+                sent.await?;
             }
-            client.close(CLOSE).await.expect("closes");
-            assert!(inbox.next().await.expect("no error").is_none());
+            client.close(CLOSE).await?;
+            assert!(inbox.next().await?.is_none());
             Ok(())
         })?;
         assert_eq!(pool.available(), 4);

@@ -21,22 +21,22 @@ struct Takes {
 impl Wake for Takes {
     fn wake(self: Arc<Self>) {
         (self.act)();
-        let taken = self.take();
+        let taken = self.take().expect("not over");
         self.taken.lock().expect("no panic").extend(taken);
     }
 }
 
 impl Takes {
     /// The messages that there are.
-    fn take(&self) -> Vec<Option<u32>> {
+    fn take(&self) -> Result<Vec<Option<u32>>> {
         let mut inbox = self.inbox.lock().expect("no panic");
         let mut cx = Context::from_waker(Waker::noop());
         let mut taken = Vec::new();
         while let Poll::Ready(next) = inbox.poll_next(&mut cx) {
-            let message = next.expect("not over").expect("no error");
+            let message = next.ok_or("not over")??;
             taken.push(message.imm());
         }
-        taken
+        Ok(taken)
     }
 }
 
@@ -49,14 +49,14 @@ fn messages_stay_in_order() -> Result {
         let memories = world.memories(4);
         let of_server = Memories::between(&world.peers[1], &world.peers[0], 4);
         let setup = Setup::default().with_receives(4, 64);
-        let (client, server) = world.connect(&setup, &setup).await;
+        let (client, server) = world.connect(&setup, &setup).await?;
         let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
         back.hold();
         // A drain takes several completions at once after the first ones.
         let word = of_server.word();
         for _ in 0..8 {
             let write = server.write(of_server.to(), word.clone());
-            write.expect("posted").detach();
+            write?.detach();
         }
         let mut asleep = pin!(server.write(of_server.to(), word).expect("posted"));
         let (sender, second) = (client.clone(), memories.word());
@@ -65,7 +65,7 @@ fn messages_stay_in_order() -> Result {
                 let sent = sender.send_with_imm(second.clone(), 2);
                 sent.expect("posted").detach();
             }),
-            inbox: Mutex::new(server.inbox().expect("it has receives")),
+            inbox: Mutex::new(server.inbox()?),
             taken: Mutex::default(),
         });
         let waker = Waker::from(Arc::clone(&takes));
@@ -76,18 +76,15 @@ fn messages_stay_in_order() -> Result {
                 .is_pending()
         );
         back.release();
-        client
-            .send_with_imm(memories.word(), 1)
-            .expect("posted")
-            .detach();
+        client.send_with_imm(memories.word(), 1)?.detach();
         // The driver drains.
         for _ in 0..4 {
             yield_now().await;
         }
         let mut taken = takes.taken.lock().expect("no panic").clone();
-        taken.extend(takes.take());
+        taken.extend(takes.take()?);
         assert_eq!(taken, [Some(1), Some(2)]);
-        asleep.await.expect("succeeds");
+        asleep.await?;
         Ok(())
     })
 }

@@ -14,23 +14,23 @@ fn fails(post: impl Fn(&Conn, [(RemoteSlice, Frozen); 2]) -> Op<Sources<2>>) -> 
         let memories = Memories::new(&peer);
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
         let gone = region(&peer, 64, usage)?;
-        let nowhere = remote(&gone).slice(..4).expect("inside");
-        gone.dereg().expect("deregistered");
+        let nowhere = remote(&gone).slice(..4)?;
+        gone.dereg()?;
         run(async {
             let setup = Setup::default();
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await;
-            let there = memories.remote.slice(8..12).expect("inside");
+            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+            let there = memories.remote.slice(8..12)?;
             let parts = [nowhere, there].map(|to| (to, memories.block(b"data").freeze()));
             let failed = post(&client, parts).await;
             let failed = failed.expect_err("the first write reaches no region");
-            let sources = failed.memory.expect("no device uses it");
+            let sources = failed.memory.ok_or("no device uses it")?;
             assert_eq!(sources.into_iter().count(), 2);
             let counters = client.counters();
             let flushed = counters.failed(WcStatus::WR_FLUSH_ERR);
             let refused = counters.failed(WcStatus::REM_ACCESS_ERR);
             assert_eq!((refused, refused + flushed), (1, counters.posted));
             drop(client);
-            server.closed().await.expect("the client is gone");
+            server.closed().await?;
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 4);

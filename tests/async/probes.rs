@@ -32,7 +32,7 @@ fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving
     };
     fabric.on_every_event(check, || -> Result {
         run(async {
-            let reactor = Reactor::spawn(&peer()?).expect("a reactor");
+            let reactor = Reactor::spawn(&peer()?)?;
             let serving = Serving::new(&reactor, 2)?;
             let serving = silent(&reactor, serving, &is_slow).await;
             serving.stop().await;
@@ -44,19 +44,19 @@ fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving
 }
 
 /// Two replicas, with room for one commit each.
-async fn set_of_two(reactor: &Reactor, serving: &Serving) -> Replicas {
-    let set = Set::new(reactor.peer(), 1024, 8).expect("a set");
-    let set = Replicas::new(reactor, set).expect("watched");
+async fn set_of_two(reactor: &Reactor, serving: &Serving) -> Result<Replicas> {
+    let set = Set::new(reactor.peer(), 1024, 8)?;
+    let set = Replicas::new(reactor, set)?;
     let mut cfg = WriterCfg::new(Method::Server);
-    cfg.set_in_flight(1).expect("one");
+    cfg.set_in_flight(1)?;
     for key in [1, 2] {
         let to_writer = ToWriter::new(&cfg);
         let mut client = served::client(reactor, serving.addr, key, to_writer);
-        let writer = client.connect(&ConnCfg::new()).await.expect("connected");
+        let writer = client.connect(&ConnCfg::new()).await?;
         let remote = writer.offer().regions()[0];
-        set.add(writer, remote).expect("added");
+        set.add(writer, remote)?;
     }
-    set
+    Ok(set)
 }
 
 /// Sleeps three times while every event is slow.
@@ -100,7 +100,7 @@ fn a_slow_probe_of_a_writer_lets_others_run() -> Result {
 fn a_slow_probe_of_a_set_lets_others_run() -> Result {
     device_test(|| {
         let events = events_beside(async |reactor, serving, is_slow| {
-            let set = set_of_two(reactor, &serving).await;
+            let set = set_of_two(reactor, &serving).await.expect("added");
             let stopped = serving.stop().await;
             let id = set.commit(64, &[b"one"], None, 2).expect("posted");
             let waiting = tokio::spawn(async move {
@@ -123,7 +123,7 @@ fn a_slow_probe_of_a_set_lets_others_run() -> Result {
 fn slow_checks_keep_no_answer_back_for_ever() -> Result {
     device_test(|| {
         let events = events_beside(async |reactor, serving, is_slow| {
-            let set = set_of_two(reactor, &serving).await;
+            let set = set_of_two(reactor, &serving).await.expect("added");
             is_slow.store(true, Ordering::Relaxed);
             set.commit(64, &[b"one"], None, 2).expect("posted");
             let id = set.commit(72, &[b"another"], None, 2).expect("posted");

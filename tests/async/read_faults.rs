@@ -21,8 +21,8 @@ async fn far(world: &World) -> Result<(Writer, Pool, impl Sized)> {
         target,
     } = Far::new(world).await?;
     let [client, _] = &world.reactors;
-    let writer = Writer::new(client, writer).expect("watched");
-    let pool = Pool::new(client.peer(), 100, BLOCKS).expect("a pool");
+    let writer = Writer::new(client, writer)?;
+    let pool = Pool::new(client.peer(), 100, BLOCKS)?;
     Ok((writer, pool, (server, target)))
 }
 
@@ -73,7 +73,7 @@ fn a_failed_post_of_a_read_keeps_its_block() -> Result {
 #[test]
 fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     let ((), left) = leaving(async |world| {
-        let (writer, pool, server) = far(world).await.expect("registers");
+        let (writer, pool, server) = far(world).await.expect("a pool");
         world.link.hold();
         drop(read(&writer, &pool).expect("posted"));
         std::mem::forget(read(&writer, &pool).expect("posted"));
@@ -91,7 +91,7 @@ fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     assert!(!left.is_empty(), "the forgotten read");
 
     let ((), left) = leaving(async |world| {
-        let (writer, pool, server) = far(world).await.expect("registers");
+        let (writer, pool, server) = far(world).await.expect("a pool");
         world.link.hold();
         drop(read(&writer, &pool).expect("posted"));
         let live = read(&writer, &pool).expect("posted");
@@ -116,15 +116,15 @@ fn a_host_that_is_gone_fails_reads() -> Result {
     virtually(async |world| {
         let (writer, pool, server) = far(world).await?;
         world.link.partition();
-        let live = read(&writer, &pool).expect("posted");
-        let behind = read(&writer, &pool).expect("posted");
-        drop(read(&writer, &pool).expect("posted"));
+        let live = read(&writer, &pool)?;
+        let behind = read(&writer, &pool)?;
+        drop(read(&writer, &pool)?);
         let failed = failed(live.await);
         let Error::Operation(first) = &failed.error else {
             panic!("{failed}");
         };
         assert_eq!(first.status, WcStatus::RETRY_EXC_ERR);
-        drop(failed.memory.expect("it is complete"));
+        drop(failed.memory.ok_or("it is complete")?);
         // The cause, and not that it was flushed.
         let failed = self::failed(behind.await);
         assert!(matches!(&failed.error, Error::Operation(of) if of.status == first.status));
@@ -143,7 +143,7 @@ fn a_device_that_stands_still_ends_reads() -> Result {
     virtually(async |world| {
         let (writer, pool, server) = far(world).await?;
         world.link.hold();
-        let reading = read(&writer, &pool).expect("posted");
+        let reading = read(&writer, &pool)?;
         world.hosts[0].freeze();
         writer.abort();
         let event = writer.closed().await;
@@ -171,25 +171,26 @@ fn a_device_that_stands_still_ends_reads() -> Result {
 fn reads_allocate_nothing() -> Result {
     virtually(async |world| {
         let (writer, pool, server) = far(world).await?;
-        let each = async || {
-            let first = read(&writer, &pool).expect("posted");
-            drop(read(&writer, &pool).expect("posted"));
-            drop(first.await.expect("read"));
+        let each = async || -> Result {
+            let first = read(&writer, &pool)?;
+            drop(read(&writer, &pool)?);
+            drop(first.await?);
             world.link.hold();
-            let sleeping = read(&writer, &pool).expect("posted");
+            let sleeping = read(&writer, &pool)?;
             let releasing = async {
                 tokio::task::yield_now().await;
                 world.link.release();
             };
             let (read, ()) = tokio::join!(sleeping, releasing);
-            drop(read.expect("read"));
+            drop(read?);
+            Ok(())
         };
         for _ in 0..3 {
-            each().await;
+            each().await?;
         }
         looking::begin();
         for _ in 0..3 {
-            each().await;
+            each().await?;
         }
         let found = looking::end();
         assert!(found.is_empty(), "{found:#?}");

@@ -8,6 +8,7 @@ use rpma::reconnect::ToWriter;
 use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Frozen, Lease, Pool, Reactor, Reading, Setup, Writer, block_on};
 
+use crate::common::failed::Failed;
 use crate::common::{LIMIT, Memory, Result, contents, device_test, peer, region};
 use crate::held::{hold, leaving_nothing, release};
 use crate::served::{self, Serving, block, commit, poll_once, polls};
@@ -34,38 +35,38 @@ impl Made {
         let target = region(reactor.peer(), SIZE, usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&target);
-        let offer = offer.encode(Offer::ACCEPT).expect("fits");
-        let (listener, addr) = listen(reactor);
+        let offer = offer.encode(Offer::ACCEPT)?;
+        let (listener, addr) = listen(reactor)?;
         let accepting = tokio::spawn(async move {
-            let incoming = listener.accept().await.expect("a request");
+            let incoming = listener.accept().await?;
             let accepted = incoming.accept(&Setup::default(), &offer).await;
-            accepted.expect("established")
+            Ok::<_, Failed>(accepted?)
         });
         let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility).expect("visible");
-        cfg.set_in_flight(in_flight).expect("some");
+        cfg.set_flush_type(FlushType::Visibility)?;
+        cfg.set_in_flight(in_flight)?;
         let mut client = served::client(reactor, addr, 1, ToWriter::new(&cfg));
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(READS);
-        let writer = client.connect(&cfg).await.expect("connected");
+        let writer = client.connect(&cfg).await?;
         assert_eq!(writer.slots_beside(), READS);
         Ok(Self {
-            writer: Writer::new(reactor, writer).expect("watched"),
-            server: accepting.await.expect("no panic"),
+            writer: Writer::new(reactor, writer)?,
+            server: accepting.await.expect("no panic")?,
             target,
-            pool: pool(reactor.peer()),
+            pool: pool(reactor.peer())?,
         })
     }
 
     /// A read of the record of the tests.
-    fn read(&self) -> Reading {
-        read(&self.writer, self.lease()).expect("posted")
+    fn read(&self) -> Result<Reading> {
+        Ok(read(&self.writer, self.lease()?)?)
     }
 
-    fn lease(&self) -> Lease {
-        let mut lease = self.pool.try_lease().expect("a block is free");
+    fn lease(&self) -> Result<Lease> {
+        let mut lease = self.pool.try_lease().ok_or("a block is free")?;
         lease.fill(0xEE);
-        lease
+        Ok(lease)
     }
 
     /// Waits until all blocks are back, although no task waits for the writer.
@@ -80,15 +81,15 @@ impl Made {
     }
 }
 
-fn pool(peer: &Peer) -> Pool {
-    Pool::new(peer, 100, BLOCKS).expect("a pool")
+fn pool(peer: &Peer) -> Result<Pool> {
+    Ok(Pool::new(peer, 100, BLOCKS)?)
 }
 
 /// A block with a record, without a wait for one.
-fn word(pool: &Pool, number: u8) -> Frozen {
-    let mut block = pool.try_lease().expect("a block is free");
+fn word(pool: &Pool, number: u8) -> Result<Frozen> {
+    let mut block = pool.try_lease().ok_or("a block is free")?;
     block.fill(number);
-    block.freeze()
+    Ok(block.freeze())
 }
 
 /// Reads the 100 bytes of [`commit`].
@@ -104,7 +105,7 @@ fn tasks_read_beside_commits() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
             let closed = tokio::spawn({
                 let writer = made.writer.clone();
@@ -112,25 +113,25 @@ fn tasks_read_beside_commits() -> Result {
             });
             tokio::task::yield_now().await;
             for number in 1..=50_u64 {
-                made.writer.room().await.expect("room");
+                made.writer.room().await?;
                 let bytes = block(&made.pool, number).await;
-                let ticket = commit(&made.writer, bytes, number).expect("posted");
-                let first = made.read();
-                let second = made.read();
-                let (writer, lease) = (made.writer.clone(), made.lease());
+                let ticket = commit(&made.writer, bytes, number)?;
+                let first = made.read()?;
+                let second = made.read()?;
+                let (writer, lease) = (made.writer.clone(), made.lease()?);
                 let third =
-                    tokio::spawn(async move { read(&writer, lease).expect("posted").await });
+                    tokio::spawn(async move { Ok::<_, Failed>(read(&writer, lease)?.await) });
                 // Not in the order of the posts.
-                assert_eq!(*second.await.expect("read"), [number as u8; 100]);
-                assert_eq!(*first.await.expect("read"), [number as u8; 100]);
-                made.writer.durable(ticket).await.expect("durable");
-                let third = third.await.expect("no panic");
-                assert_eq!(*third.expect("read"), [number as u8; 100]);
+                assert_eq!(*second.await?, [number as u8; 100]);
+                assert_eq!(*first.await?, [number as u8; 100]);
+                made.writer.durable(ticket).await?;
+                let third = third.await.expect("no panic")?;
+                assert_eq!(*third?, [number as u8; 100]);
             }
             assert_eq!(made.pool.available(), BLOCKS);
-            made.writer.close(CLOSE).await.expect("closes");
-            made.server.closed().await.expect("an event");
-            closed.await.expect("no panic").expect("an event");
+            made.writer.close(CLOSE).await?;
+            made.server.closed().await?;
+            closed.await.expect("no panic")?;
             Ok(())
         })
     })
@@ -142,11 +143,11 @@ fn other_waits_leave_reads_their_completions() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 1).await?;
             for wait in 0..3 {
-                let reading = made.read();
-                let ticket = commit(&made.writer, word(&made.pool, 1), 1).expect("posted");
+                let reading = made.read()?;
+                let ticket = commit(&made.writer, word(&made.pool, 1)?, 1)?;
                 // This task lets no driver run, so the wait takes the completions that are there.
                 // `closed` takes a while.
                 let until = Instant::now() + SHORT;
@@ -166,8 +167,8 @@ fn other_waits_leave_reads_their_completions() -> Result {
                     }
                     std::thread::yield_now();
                 }
-                drop(in_time(reading).await.expect("read"));
-                made.writer.durable(ticket).await.expect("durable");
+                drop(in_time(reading).await?);
+                made.writer.durable(ticket).await?;
             }
             made.all_blocks().await;
             Ok(())
@@ -183,10 +184,10 @@ fn a_dropped_read_keeps_its_block() -> Result {
         let peer = peer()?;
         run(async {
             for n in 0..4 {
-                let reactor = Reactor::spawn(&peer).expect("a reactor");
+                let reactor = Reactor::spawn(&peer)?;
                 let made = Made::new(&reactor, 2).await?;
                 hold();
-                let reading = made.read();
+                let reading = made.read()?;
                 let kept = polls(reading, n).await.is_none();
                 // On a device it may be complete by now.
                 if cfg!(feature = "sim") {
@@ -196,12 +197,9 @@ fn a_dropped_read_keeps_its_block() -> Result {
                 release();
                 made.all_blocks().await;
                 // Complete, and not awaited.
-                let reading = made.read();
+                let reading = made.read()?;
                 let ticket = commit(&made.writer, block(&made.pool, 1).await, 1);
-                made.writer
-                    .durable(ticket.expect("posted"))
-                    .await
-                    .expect("durable");
+                made.writer.durable(ticket?).await?;
                 drop(reading);
                 assert_eq!(made.pool.available(), BLOCKS);
             }
@@ -217,14 +215,14 @@ fn reads_take_no_slot_of_a_commit() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 3).await?;
             hold();
             let mut reads = Vec::new();
             for _ in 0..READS {
-                reads.push(made.read());
+                reads.push(made.read()?);
             }
-            let refused = read(&made.writer, made.lease()).expect_err("one too many");
+            let refused = read(&made.writer, made.lease()?).expect_err("one too many");
             let full = matches!(
                 refused.error,
                 Error::QueueFull {
@@ -237,19 +235,19 @@ fn reads_take_no_slot_of_a_commit() -> Result {
             drop(refused);
             for number in 1..=3 {
                 let bytes = block(&made.pool, number).await;
-                commit(&made.writer, bytes, number).expect("it has its slots");
+                commit(&made.writer, bytes, number)?;
             }
             release();
-            made.writer.room().await.expect("room");
+            made.writer.room().await?;
             // They are complete, and were not awaited.
-            read(&made.writer, made.lease()).expect_err("as many");
+            read(&made.writer, made.lease()?).expect_err("as many");
             drop(reads.pop());
-            reads.push(made.read());
+            reads.push(made.read()?);
             for reading in reads {
-                reading.await.expect("read");
+                reading.await?;
             }
             made.all_blocks().await;
-            made.writer.close(CLOSE).await.expect("closes");
+            made.writer.close(CLOSE).await?;
             Ok(())
         })
     })
@@ -262,14 +260,14 @@ fn an_end_fails_reads() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             // This side ends it.
             let made = Made::new(&reactor, 2).await?;
             hold();
-            let sleeping = tokio::spawn(made.read());
+            let sleeping = tokio::spawn(made.read()?);
             tokio::task::yield_now().await;
-            let reading = made.read();
-            let dropped = made.read();
+            let reading = made.read()?;
+            let dropped = made.read()?;
             made.writer.abort();
             drop(dropped);
             for ended in [sleeping.await.expect("no panic"), reading.await] {
@@ -281,7 +279,7 @@ fn an_end_fails_reads() -> Result {
             }
             release();
             made.all_blocks().await;
-            let refused = read(&made.writer, made.lease()).expect_err("it is over");
+            let refused = read(&made.writer, made.lease()?).expect_err("it is over");
             assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
             assert!(refused.memory.is_some());
             drop(refused);
@@ -289,7 +287,7 @@ fn an_end_fails_reads() -> Result {
             // The server ends it.
             let made = Made::new(&reactor, 2).await?;
             hold();
-            let sleeping = tokio::spawn(made.read());
+            let sleeping = tokio::spawn(made.read()?);
             tokio::task::yield_now().await;
             made.server.abort();
             let ended = in_time(sleeping).await.expect("no panic");
@@ -315,24 +313,25 @@ fn bad_reads_are_refused() -> Result {
     device_test(|| {
         let (peer, other) = (peer()?, peer()?);
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
             let far = made.writer.offer().regions()[0];
-            let refused = |dst, from| {
+            let refused = |dst, from| -> Result {
                 let refused = made.writer.read(dst, from).expect_err("refused");
                 assert!(
                     matches!(refused.error, Error::InvalidArgument(_)),
                     "{refused}"
                 );
-                drop(refused.memory.expect("nothing was posted"));
+                drop(refused.memory.ok_or("nothing was posted")?);
+                Ok(())
             };
-            refused(made.lease(), far.slice(0..99).expect("inside"));
-            let foreign = pool(&other);
-            let lease = foreign.try_lease().expect("a block");
-            refused(lease, far.slice(0..100).expect("inside"));
+            refused(made.lease()?, far.slice(0..99)?)?;
+            let foreign = pool(&other)?;
+            let lease = foreign.try_lease().ok_or("a block")?;
+            refused(lease, far.slice(0..100)?)?;
             assert_eq!(foreign.available(), BLOCKS);
             assert_eq!(made.pool.available(), BLOCKS);
-            drop(made.read().await.expect("read"));
+            drop(made.read()?.await?);
             assert_eq!(contents(&made.target)?[..4], [0; 4]);
             Ok(())
         })
@@ -346,7 +345,7 @@ fn a_read_without_a_driver_is_an_error() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
             let Made {
                 writer,
@@ -354,14 +353,14 @@ fn a_read_without_a_driver_is_an_error() -> Result {
                 pool,
                 ..
             } = made;
-            let (without, driver) = Reactor::new(&peer).expect("a reactor");
+            let (without, driver) = Reactor::new(&peer)?;
             let mut driver = Some(driver);
             let writer = writer.into_inner().expect("nothing is in flight");
-            let writer = Writer::new(&without, writer).expect("watched");
+            let writer = Writer::new(&without, writer)?;
             for text in ["never run", "was dropped"] {
                 hold();
-                let lease = pool.try_lease().expect("a block");
-                let result = read(&writer, lease).expect("posted").await;
+                let lease = pool.try_lease().ok_or("a block")?;
+                let result = read(&writer, lease)?.await;
                 if cfg!(feature = "sim") {
                     let failed = result.expect_err("nobody wakes it");
                     assert!(failed.to_string().contains(text), "{failed}");
@@ -384,31 +383,31 @@ fn a_handle_gives_the_writer_back() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let made = Made::new(&reactor, 2).await?;
             let other = made.writer.clone();
             let writer = made.writer.into_inner().expect_err("there is another one");
             drop(other);
             hold();
-            let mut lease = made.pool.try_lease().expect("a block");
+            let mut lease = made.pool.try_lease().ok_or("a block")?;
             lease.fill(0xEE);
-            let reading = read(&writer, lease).expect("posted");
+            let reading = read(&writer, lease)?;
             let writer = writer.into_inner().expect_err("a read is in flight");
             release();
-            let lease = reading.await.expect("read");
+            let lease = reading.await?;
             hold();
-            let ticket = commit(&writer, block(&made.pool, 7).await, 7).expect("posted");
+            let ticket = commit(&writer, block(&made.pool, 7).await, 7)?;
             let writer = match cfg!(feature = "sim") {
                 true => writer.into_inner().expect_err("a commit is in flight"),
                 false => writer,
             };
             release();
-            writer.durable(ticket).await.expect("durable");
+            writer.durable(ticket).await?;
             drop(lease);
 
             // It looks itself: this task lets no driver run.
-            drop(read(&writer, made.pool.try_lease().expect("a block")).expect("posted"));
-            commit(&writer, word(&made.pool, 8), 8).expect("posted");
+            drop(read(&writer, made.pool.try_lease().ok_or("a block")?)?);
+            commit(&writer, word(&made.pool, 8)?, 8)?;
             let mut writer = writer;
             let until = Instant::now() + LIMIT;
             let inner = loop {
@@ -425,12 +424,12 @@ fn a_handle_gives_the_writer_back() -> Result {
                 (2, 2, false)
             );
             // The reactor watches it again, and wakes its tasks.
-            let writer = Writer::new(&reactor, inner).expect("watched");
-            let ticket = commit(&writer, block(&made.pool, 8).await, 8).expect("posted");
-            writer.durable(ticket).await.expect("durable");
+            let writer = Writer::new(&reactor, inner)?;
+            let ticket = commit(&writer, block(&made.pool, 8).await, 8)?;
+            writer.durable(ticket).await?;
             assert_eq!(ticket.number(), 3);
-            writer.close(CLOSE).await.expect("closes");
-            made.server.closed().await.expect("an event");
+            writer.close(CLOSE).await?;
+            made.server.closed().await?;
             Ok(())
         })
     })
@@ -443,7 +442,7 @@ fn a_driver_at_work_is_no_handle() -> Result {
     leaving_nothing(|| {
         let peer = peer()?;
         let made = run(async {
-            let reactor = Reactor::on_thread(&peer).expect("a reactor");
+            let reactor = Reactor::on_thread(&peer)?;
             Ok((Made::new(&reactor, 2).await?, reactor))
         })?;
         let (
@@ -468,9 +467,9 @@ fn a_driver_at_work_is_no_handle() -> Result {
                 },
                 LIMIT,
             );
-            appended.expect("in time").expect("durable");
+            appended.ok_or("in time")??;
             let inner = writer.into_inner().expect("everything is released");
-            writer = Writer::new(&reactor, inner).expect("watched");
+            writer = Writer::new(&reactor, inner)?;
         }
         drop((writer, server, reactor));
         assert_eq!(pool.available(), BLOCKS);
@@ -484,28 +483,28 @@ fn a_writer_that_recovered_joins_a_set() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let serving = Serving::new(&reactor, 1)?;
-            let pool = pool(&peer);
+            let pool = pool(&peer)?;
             let writer = served::writer(&reactor, serving.addr, 1).await;
-            let writer = Writer::new(&reactor, writer).expect("watched");
-            let ticket = commit(&writer, block(&pool, 3).await, 3).expect("posted");
-            writer.durable(ticket).await.expect("durable");
-            let lease = pool.try_lease().expect("a block");
-            let bytes = read(&writer, lease).expect("posted").await.expect("read");
+            let writer = Writer::new(&reactor, writer)?;
+            let ticket = commit(&writer, block(&pool, 3).await, 3)?;
+            writer.durable(ticket).await?;
+            let lease = pool.try_lease().ok_or("a block")?;
+            let bytes = read(&writer, lease)?.await?;
             assert_eq!(*bytes, [3; 100]);
             drop(bytes);
             let remote = writer.offer().regions()[0];
             let inner = writer.into_inner().expect("everything is released");
-            let set = rpma::commit::Replicas::new(&peer, 1024, 8).expect("a set");
-            let set = rpma_async::Replicas::new(&reactor, set).expect("watched");
-            let id = set.add(inner, remote).expect("added");
+            let set = rpma::commit::Replicas::new(&peer, 1024, 8)?;
+            let set = rpma_async::Replicas::new(&reactor, set)?;
+            let id = set.add(inner, remote)?;
             let pointer = Some((served::TAIL, 4_u64.to_ne_bytes()));
-            let commit = set.commit(64, &[&[4; 100]], pointer, 1).expect("posted");
-            let outcome = set.settle(commit, 1, LIMIT).await.expect("the driver runs");
+            let commit = set.commit(64, &[&[4; 100]], pointer, 1)?;
+            let outcome = set.settle(commit, 1, LIMIT).await?;
             assert_eq!(outcome.durable, id.mask());
             drop(set);
-            assert_eq!(served::record(&serving.regions[0]), (4, 4));
+            assert_eq!(served::record(&serving.regions[0])?, (4, 4));
             assert_eq!(pool.available(), BLOCKS);
             serving.stop().await;
             Ok(())

@@ -4,6 +4,7 @@ use rpma::reconnect::Why;
 use rpma::{ConnCfg, Error, Offer, PeerCfg};
 use rpma_async::{Reactor, Setup, ToConn};
 
+use crate::common::failed::Failed;
 use crate::common::{Result, device_test, peer};
 use crate::served::{self, polls};
 use crate::support::{CLOSE, Memories, listen, run};
@@ -15,38 +16,34 @@ fn connections_follow_each_other() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer);
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let reactor = Reactor::spawn(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             let server = tokio::spawn(async move {
-                let offer = Offer::new(&PeerCfg::new())
-                    .encode(Offer::ACCEPT)
-                    .expect("fits");
+                let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT)?;
                 for round in 0..3_u32 {
                     // The first try of each round is rejected, without a reason.
-                    drop(listener.accept().await.expect("a request"));
-                    let incoming = listener.accept().await.expect("a request");
-                    let conn = incoming
-                        .accept(&Setup::default(), &offer)
-                        .await
-                        .expect("established");
+                    drop(listener.accept().await?);
+                    let incoming = listener.accept().await?;
+                    let conn = incoming.accept(&Setup::default(), &offer).await?;
                     let sent = conn.send_with_imm(memories.block(b"word").freeze(), round);
                     // The client may end the connection before its acknowledgement is here.
-                    let _ = sent.expect("posted").await;
-                    conn.closed().await.expect("an event");
+                    let _ = sent?.await;
+                    conn.closed().await?;
                 }
+                Ok::<_, Failed>(())
             });
             let to_conn = ToConn::new(&reactor).with_receives(2, 64);
             let mut client = served::client(&reactor, addr, 1, to_conn);
             for round in 0..3 {
-                let conn = client.connect(&ConnCfg::new()).await.expect("connected");
-                let mut inbox = conn.inbox().expect("it has receives");
-                let message = inbox.next().await.expect("no error").expect("a message");
+                let conn = client.connect(&ConnCfg::new()).await?;
+                let mut inbox = conn.inbox()?;
+                let message = inbox.next().await?.ok_or("a message")?;
                 assert_eq!((&*message, message.imm()), (&b"word"[..], Some(round)));
                 drop((message, inbox));
-                conn.close(CLOSE).await.expect("closes");
+                conn.close(CLOSE).await?;
             }
             assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
-            server.await.expect("no panic");
+            server.await.expect("no panic")?;
             Ok(())
         })
     })
@@ -58,8 +55,8 @@ fn a_dropped_reconnect_leaves_nothing() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let reactor = Reactor::spawn(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             let accepting = tokio::spawn({
                 async move {
                     let offer = Offer::new(&PeerCfg::new())
@@ -80,8 +77,8 @@ fn a_dropped_reconnect_leaves_nothing() -> Result {
             for n in 0..12 {
                 drop(polls(client.connect(&ConnCfg::new()), n).await);
             }
-            let conn = client.connect(&ConnCfg::new()).await.expect("connected");
-            conn.close(CLOSE).await.expect("closes");
+            let conn = client.connect(&ConnCfg::new()).await?;
+            conn.close(CLOSE).await?;
             accepting.abort();
             let _ = accepting.await;
             Ok(())
@@ -96,8 +93,8 @@ fn a_reconnect_that_cannot_be_is_an_error() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
-            let (listener, addr) = listen(&reactor);
+            let (reactor, driver) = Reactor::new(&peer)?;
+            let (listener, addr) = listen(&reactor)?;
             let mut client = served::client(
                 &reactor,
                 addr,

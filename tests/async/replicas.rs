@@ -16,19 +16,24 @@ use crate::support::{run, with_reactor};
 pub(crate) const RING: usize = 1024;
 
 /// A set of the keys of one server, which are replicas in memory of their own.
-async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Replicas {
-    let set = Set::new(reactor.peer(), RING, 8).expect("a set");
-    let set = Replicas::new(reactor, set).expect("watched");
+async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Result<Replicas> {
+    let set = Set::new(reactor.peer(), RING, 8)?;
+    let set = Replicas::new(reactor, set)?;
     for key in keys {
-        add(&set, reactor, serving.addr, key).await;
+        add(&set, reactor, serving.addr, key).await?;
     }
-    set
+    Ok(set)
 }
 
-async fn add(set: &Replicas, reactor: &Reactor, addr: std::net::SocketAddr, key: u64) -> ReplicaId {
+async fn add(
+    set: &Replicas,
+    reactor: &Reactor,
+    addr: std::net::SocketAddr,
+    key: u64,
+) -> Result<ReplicaId> {
     let writer = writer(reactor, addr, key).await;
     let remote = writer.offer().regions()[0];
-    set.add(writer, remote).expect("added")
+    Ok(set.add(writer, remote)?)
 }
 
 /// A record of 100 bytes at 64, in two pieces, with a pointer.
@@ -40,28 +45,28 @@ pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, 
 
 /// A server of key 1, in the nth part of the memory.
 fn site(n: usize) -> Result<Site> {
-    let all = PmemMap::open(devdax(), 4 * LEN).expect("persistent memory");
-    let own = all.part(2 * LEN * n..2 * LEN * (n + 1)).expect("inside");
+    let all = PmemMap::open(devdax(), 4 * LEN)?;
+    let own = all.part(2 * LEN * n..2 * LEN * (n + 1))?;
     let directory = new_directory(directory_of(&own), 31);
-    Site::over(1, &cfg(), own, directory)
+    Site::over(1, &cfg()?, own, directory)
 }
 
 /// A set of a replica that answers, and one with a responder that stands still.
 async fn with_a_slow_one(
     reactor: &Reactor,
 ) -> Result<(Replicas, Serving, Stopped, [ReplicaId; 2])> {
-    let quick = Serving::of(reactor, site(0)?);
-    let slow = Serving::of(reactor, site(1)?);
-    let set = set(reactor, &quick, 1..1).await;
+    let quick = Serving::of(reactor, site(0)?)?;
+    let slow = Serving::of(reactor, site(1)?)?;
+    let set = set(reactor, &quick, 1..1).await?;
     let ids = [
-        add(&set, reactor, quick.addr, 1).await,
-        add(&set, reactor, slow.addr, 1).await,
+        add(&set, reactor, quick.addr, 1).await?,
+        add(&set, reactor, slow.addr, 1).await?,
     ];
     Ok((set, quick, slow.stop().await, ids))
 }
 
 /// Commits until the ring is full, and returns the last commit and its number.
-pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
+pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> Result<(CommitId, u64)> {
     let (mut last, mut number) = (None, 1);
     loop {
         match commit(set, number, 1) {
@@ -81,7 +86,7 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
             Err(refused) => panic!("{refused}"),
         }
     }
-    last.expect("some fit")
+    Ok(last.ok_or("some fit")?)
 }
 
 /// Promise: a replica that is slow delays no task that has its copies, is unknown after the limit,
@@ -90,31 +95,31 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
 fn a_slow_replica_delays_nobody_else() -> Result {
     with_reactor(async |reactor| {
         let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await?;
-        let id = commit(&set, 1, 2).expect("posted");
-        let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
+        let id = commit(&set, 1, 2)?;
+        let outcome = set.settle(id, 1, LIMIT).await?;
         assert_eq!((outcome.durable, outcome.failed), (first.mask(), 0));
-        let outcome = set.settle(id, 2, SHORT).await.expect("the driver runs");
+        let outcome = set.settle(id, 2, SHORT).await?;
         assert_eq!(
             (outcome.durable, outcome.unknown),
             (first.mask(), slow.mask())
         );
 
-        let (last, number) = fill(&set, slow).await;
+        let (last, number) = fill(&set, slow).await?;
         let full = set.room(100, SHORT).await.expect_err("the ring is full");
         assert!(matches!(full, Refused::RingFull { held_by } if held_by == slow.mask()));
-        let outcome = set.settle(last, 1, LIMIT).await.expect("the driver runs");
+        let outcome = set.settle(last, 1, LIMIT).await?;
         assert_eq!(outcome.durable, first.mask());
         let room = tokio::spawn({
             let set = set.clone();
             async move { set.room(100, LIMIT).await }
         });
         let slow = stopped.start();
-        let outcome = set.settle(last, 2, LIMIT).await.expect("the driver runs");
+        let outcome = set.settle(last, 2, LIMIT).await?;
         assert_eq!(outcome.copies(), 2);
-        room.await.expect("no panic").expect("room");
+        room.await.expect("no panic")?;
         drop(set);
         for serving in [quick, slow] {
-            assert_eq!(record(&serving.regions[0]), (number as u8, number));
+            assert_eq!(record(&serving.regions[0])?, (number as u8, number));
             serving.stop().await;
         }
         Ok(())
@@ -129,22 +134,22 @@ fn a_slow_replica_is_set_aside() -> Result {
         let peer = peer()?;
         run(async {
             for n in 0..4 {
-                let reactor = Reactor::spawn(&peer).expect("a reactor");
+                let reactor = Reactor::spawn(&peer)?;
                 let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await?;
-                let (last, _) = fill(&set, slow).await;
+                let (last, _) = fill(&set, slow).await?;
                 let early = polls(set.set_aside(slow, LIMIT), n).await;
                 if early.is_none() {
-                    set.set_aside(slow, LIMIT).await.expect("set aside");
+                    set.set_aside(slow, LIMIT).await?;
                 }
-                set.room(100, LIMIT).await.expect("room");
+                set.room(100, LIMIT).await?;
                 assert_eq!(set.able(), 1);
-                let outcome = set.settle(last, 1, LIMIT).await.expect("the driver runs");
+                let outcome = set.settle(last, 1, LIMIT).await?;
                 assert_eq!(outcome.durable, first.mask());
                 assert_eq!(outcome.failed | outcome.unknown, slow.mask());
                 let too_few = commit(&set, 1, 2).expect_err("one replica");
                 assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
-                let id = commit(&set, 1, 1).expect("posted");
-                let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
+                let id = commit(&set, 1, 1)?;
+                let outcome = set.settle(id, 1, LIMIT).await?;
                 assert_eq!(outcome.copies(), 1);
                 drop((set, stopped));
                 quick.stop().await;
@@ -159,13 +164,13 @@ fn a_slow_replica_is_set_aside() -> Result {
 fn room_is_made_without_a_slow_replica() -> Result {
     with_reactor(async |reactor| {
         let (set, quick, stopped, [_, slow]) = with_a_slow_one(reactor).await?;
-        set.make_room(100, SHORT).await.expect("there is room");
+        set.make_room(100, SHORT).await?;
         assert_eq!(set.able(), 2);
-        fill(&set, slow).await;
-        set.make_room(100, SHORT).await.expect("it is made");
+        fill(&set, slow).await?;
+        set.make_room(100, SHORT).await?;
         assert_eq!((set.able(), set.is_able(slow)), (1, false));
-        let id = commit(&set, 1, 1).expect("there is room");
-        let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
+        let id = commit(&set, 1, 1)?;
+        let outcome = set.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome.copies(), 1);
         let long = set.make_room(2 * RING, LIMIT).await;
         assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
@@ -181,18 +186,18 @@ fn room_is_made_without_a_slow_replica() -> Result {
 fn an_awaited_writer_becomes_a_replica() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..2).await;
-        let pool = Pool::new(reactor.peer(), 100, 2).expect("a pool");
-        let awaited = async || {
+        let set = set(reactor, &serving, 1..2).await?;
+        let pool = Pool::new(reactor.peer(), 100, 2)?;
+        let awaited = async || -> Result<_> {
             let identity = identity(2, 1, 2);
             let cfg = WriterCfg::new(Method::Server);
             let client = Reconnect::to_writer(reactor, serving.addr, identity, &cfg);
-            let writer = client.expect("a client").connect(&ConnCfg::new()).await;
-            let writer = Writer::new(reactor, writer.expect("connected")).expect("watched");
+            let writer = client?.connect(&ConnCfg::new()).await;
+            let writer = Writer::new(reactor, writer?)?;
             let memory = writer.offer().regions()[0];
-            (writer, memory)
+            Ok((writer, memory))
         };
-        let (writer, memory) = awaited().await;
+        let (writer, memory) = awaited().await?;
         let other = writer.clone();
         let in_use = set.add_writer(writer, memory).await;
         let in_use = in_use.expect_err("a handle is left");
@@ -200,20 +205,20 @@ fn an_awaited_writer_becomes_a_replica() -> Result {
         assert_eq!(set.able(), 1);
         drop(other);
 
-        let (writer, memory) = awaited().await;
+        let (writer, memory) = awaited().await?;
         let copied = writer.commit_bytes(&pool, (&memory, 64), &[7; 100], None);
-        copied.await.expect("durable");
+        copied.await?;
         // The device may still have the block of this one.
         let bytes = block(&pool, 8).await;
-        crate::served::commit(&writer, bytes, 8).expect("posted");
-        set.add_writer(writer, memory).await.expect("added");
+        crate::served::commit(&writer, bytes, 8)?;
+        set.add_writer(writer, memory).await?;
         assert_eq!(set.able(), 2);
-        let id = commit(&set, 9, 2).expect("posted");
-        let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
+        let id = commit(&set, 9, 2)?;
+        let outcome = set.settle(id, 2, LIMIT).await?;
         assert_eq!(outcome.copies(), 2);
         drop(set);
         for region in &serving.regions {
-            assert_eq!(record(region), (9, 9));
+            assert_eq!(record(region)?, (9, 9));
         }
         serving.stop().await;
         Ok(())
@@ -225,15 +230,15 @@ fn an_awaited_writer_becomes_a_replica() -> Result {
 fn a_replica_that_dies_ends_no_wait_late() -> Result {
     with_reactor(async |reactor| {
         let (set, quick, stopped, [first, dead]) = with_a_slow_one(reactor).await?;
-        let before = commit(&set, 1, 2).expect("posted");
+        let before = commit(&set, 1, 2)?;
         let waiting = tokio::spawn({
             let set = set.clone();
             async move { set.settle(before, 2, Duration::MAX).await }
         });
-        let outcome = set.settle(before, 1, LIMIT).await.expect("the driver runs");
+        let outcome = set.settle(before, 1, LIMIT).await?;
         assert_eq!(outcome.copies(), 1);
         drop(stopped);
-        let outcome = waiting.await.expect("no panic").expect("the driver runs");
+        let outcome = waiting.await.expect("no panic")?;
         assert_eq!(
             (outcome.durable, outcome.unknown),
             (first.mask(), dead.mask())
@@ -241,11 +246,8 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
         assert_eq!(set.able(), 1);
         let too_few = commit(&set, 2, 2).expect_err("one replica");
         assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
-        let id = commit(&set, 2, 1).expect("posted");
-        let outcome = set
-            .settle(id, 1, Duration::MAX)
-            .await
-            .expect("the driver runs");
+        let id = commit(&set, 2, 1)?;
+        let outcome = set.settle(id, 1, Duration::MAX).await?;
         assert_eq!(
             (outcome.durable, outcome.failed),
             (first.mask(), dead.mask())
@@ -262,9 +264,9 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
 fn dropped_waits_undo_nothing() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..3).await;
+        let set = set(reactor, &serving, 1..3).await?;
         for n in 0..6 {
-            let id = commit(&set, n as u64, 2).expect("posted");
+            let id = commit(&set, n as u64, 2)?;
             drop(polls(set.settle(id, 2, LIMIT), n).await);
             drop(polls(set.room(RING, LIMIT), n).await);
             // Without a wait the driver looks.
@@ -274,7 +276,7 @@ fn dropped_waits_undo_nothing() -> Result {
         }
         drop(set);
         for region in &serving.regions {
-            assert_eq!(record(region), (5, 5));
+            assert_eq!(record(region)?, (5, 5));
         }
         serving.stop().await;
         Ok(())
@@ -286,8 +288,8 @@ fn dropped_waits_undo_nothing() -> Result {
 fn bad_input_is_refused() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let one = set(reactor, &serving, 1..2).await;
-        let other = set(reactor, &serving, 2..3).await;
+        let one = set(reactor, &serving, 1..2).await?;
+        let other = set(reactor, &serving, 2..3).await?;
         let invalid = |refused: Refused, text: &str| {
             assert!(matches!(
                 &refused,
@@ -306,10 +308,10 @@ fn bad_input_is_refused() -> Result {
         let long = one.room(2 * RING, LIMIT).await;
         invalid(long.expect_err("longer than the ring"), "2048");
 
-        let id = commit(&one, 1, 1).expect("posted");
-        let outcome = other.settle(id, 1, LIMIT).await.expect("the driver runs");
+        let id = commit(&one, 1, 1)?;
+        let outcome = other.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome, Outcome::default(), "of another set");
-        let outcome = one.settle(id, 1, LIMIT).await.expect("the driver runs");
+        let outcome = one.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome.copies(), 1);
         drop((one, other));
         serving.stop().await;
@@ -323,7 +325,7 @@ fn bad_input_is_refused() -> Result {
 fn tasks_append_to_two_replicas() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..3).await;
+        let set = set(reactor, &serving, 1..3).await?;
         let tasks = (0..4).map(|_| {
             let set = set.clone();
             tokio::spawn(async move {
@@ -340,7 +342,7 @@ fn tasks_append_to_two_replicas() -> Result {
         }
         drop(set);
         for region in &serving.regions {
-            assert_eq!(record(region), (20, 20));
+            assert_eq!(record(region)?, (20, 20));
         }
         serving.stop().await;
         Ok(())

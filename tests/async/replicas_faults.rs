@@ -27,19 +27,19 @@ struct Three {
 }
 
 impl Three {
-    async fn new(world: &World, method: Method, conn: &ConnCfg) -> Self {
-        let set = Set::new(&world.peers[0], RING, 8).expect("a set");
-        let set = Replicas::new(&world.reactors[0], set).expect("watched");
+    async fn new(world: &World, method: Method, conn: &ConnCfg) -> Result<Self> {
+        let set = Set::new(&world.peers[0], RING, 8)?;
+        let set = Replicas::new(&world.reactors[0], set)?;
         let mut fars =
-            ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("listens"));
+            ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("a reactor"));
         let mut ids = Vec::new();
         for far in &mut fars {
-            let writer = far.connect(world, 2, conn).await;
+            let writer = far.connect(world, 2, conn).await?;
             let remote = writer.offer().regions()[0];
-            ids.push(set.add(writer, remote).expect("added"));
+            ids.push(set.add(writer, remote)?);
         }
         let ids = ids.try_into().expect("three");
-        Self { set, ids, fars }
+        Ok(Self { set, ids, fars })
     }
 
     /// Those that are not faulty.
@@ -83,24 +83,21 @@ async fn within<T>(limit: Duration, wait: impl Future<Output = T>) -> T {
 #[test]
 fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
     with_each(async |world, method, outage| {
-        let mut of = Three::new(world, method, &impatient()).await;
+        let mut of = Three::new(world, method, &impatient()).await?;
         let (set, ids) = (of.set.clone(), of.ids);
-        let first = commit(&set, 1, 3).expect("posted");
-        let outcome = set.settle(first, 3, LIMIT).await.expect("the driver runs");
+        let first = commit(&set, 1, 3)?;
+        let outcome = set.settle(first, 3, LIMIT).await?;
         assert_eq!(outcome.copies(), 3);
 
-        outage.begin(world, &mut of.fars[2]).await;
-        let second = commit(&set, 2, 2).expect("two are able");
+        outage.begin(world, &mut of.fars[2]).await?;
+        let second = commit(&set, 2, 2)?;
         let millisecond = Duration::from_millis(1);
-        let settled = within(millisecond, set.settle(second, 2, LIMIT)).await;
-        let outcome = settled.expect("the driver runs");
+        let outcome = within(millisecond, set.settle(second, 2, LIMIT)).await?;
         assert_eq!(outcome.durable, of.good());
-        let settled = within(SHORT, set.settle(second, 3, SHORT)).await;
-        let outcome = settled.expect("the driver runs");
+        let outcome = within(SHORT, set.settle(second, 3, SHORT)).await?;
         assert_eq!(outcome.durable, of.good());
         assert_eq!(outcome.failed | outcome.unknown, of.faulty());
-        let settled = within(NOTICED, set.settle(second, 3, Duration::MAX)).await;
-        let outcome = settled.expect("the driver runs");
+        let outcome = within(NOTICED, set.settle(second, 3, Duration::MAX)).await?;
         assert_eq!(outcome.durable, of.good());
         assert_eq!(outcome.failed | outcome.unknown, of.faulty());
         assert_eq!(set.outcome(second), outcome);
@@ -111,9 +108,8 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
         assert!(failure.is_some() || outage.is_told());
         let too_few = commit(&set, 3, 3).expect_err("two are able");
         assert!(matches!(too_few, Refused::TooFew { able: 2 }), "{too_few}");
-        let third = commit(&set, 3, 2).expect("posted");
-        let settled = within(millisecond, set.settle(third, 2, LIMIT)).await;
-        let outcome = settled.expect("the driver runs");
+        let third = commit(&set, 3, 2)?;
+        let outcome = within(millisecond, set.settle(third, 2, LIMIT)).await?;
         assert_eq!((outcome.durable, outcome.failed), (of.good(), of.faulty()));
         // Messages that are left arrive.
         outage.end(&of.fars[2]);
@@ -134,18 +130,14 @@ fn a_fault_that_passes_gives_the_ring_back() -> Result {
         if !outage.passes(method) {
             return Ok(());
         }
-        let mut of = Three::new(world, method, &ConnCfg::new()).await;
-        outage.begin(world, &mut of.fars[2]).await;
-        let (last, number) = fill(&of.set, of.ids[2]).await;
+        let mut of = Three::new(world, method, &ConnCfg::new()).await?;
+        outage.begin(world, &mut of.fars[2]).await?;
+        let (last, number) = fill(&of.set, of.ids[2]).await?;
         let began = Instant::now();
         let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
         assert_eq!(began.elapsed(), SHORT);
         assert!(matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()));
-        let outcome = of
-            .set
-            .settle(last, 2, SHORT)
-            .await
-            .expect("the driver runs");
+        let outcome = of.set.settle(last, 2, SHORT).await?;
         assert_eq!(outcome.durable, of.good());
 
         let room = tokio::spawn({
@@ -155,13 +147,9 @@ fn a_fault_that_passes_gives_the_ring_back() -> Result {
         sleep(SHORT).await;
         assert!(!room.is_finished());
         outage.end(&of.fars[2]);
-        let outcome = of
-            .set
-            .settle(last, 3, LIMIT)
-            .await
-            .expect("the driver runs");
+        let outcome = of.set.settle(last, 3, LIMIT).await?;
         assert_eq!(outcome.copies(), 3);
-        room.await.expect("no panic").expect("room");
+        room.await.expect("no panic")?;
         of.keep(number, number..=number).await;
         Ok(())
     })
@@ -175,23 +163,21 @@ fn a_faulty_replica_is_set_aside() -> Result {
         if !outage.passes(method) {
             return Ok(());
         }
-        let mut of = Three::new(world, method, &ConnCfg::new()).await;
-        outage.begin(world, &mut of.fars[2]).await;
-        let (last, number) = fill(&of.set, of.ids[2]).await;
+        let mut of = Three::new(world, method, &ConnCfg::new()).await?;
+        outage.begin(world, &mut of.fars[2]).await?;
+        let (last, number) = fill(&of.set, of.ids[2]).await?;
         let set_aside = of.set.set_aside(of.ids[2], SHORT);
-        within(SHORT, set_aside).await.expect("set aside");
-        within(Duration::ZERO, of.set.room(100, SHORT))
-            .await
-            .expect("room");
+        within(SHORT, set_aside).await?;
+        within(Duration::ZERO, of.set.room(100, SHORT)).await?;
         let outcome = of.set.outcome(last);
         assert_eq!(outcome.failed | outcome.unknown, of.faulty());
         // Twice around the ring.
         let mut later = number;
         for _ in 0..2 * RING / 100 {
             later += 1;
-            of.set.room(100, LIMIT).await.expect("room");
-            let id = commit(&of.set, later, 2).expect("posted");
-            let outcome = of.set.settle(id, 2, LIMIT).await.expect("the driver runs");
+            of.set.room(100, LIMIT).await?;
+            let id = commit(&of.set, later, 2)?;
+            let outcome = of.set.settle(id, 2, LIMIT).await?;
             assert_eq!(outcome.durable, of.good());
         }
         outage.end(&of.fars[2]);
@@ -209,7 +195,7 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
         if outage != Outage::Frozen {
             return Ok(());
         }
-        let of = Three::new(world, method, &ConnCfg::new()).await;
+        let of = Three::new(world, method, &ConnCfg::new()).await?;
         world.hosts[0].freeze();
         while commit(&of.set, 1, 1).is_ok() {}
         let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
@@ -220,11 +206,11 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
         );
         for (n, id) in of.ids.into_iter().enumerate() {
             let began = Instant::now();
-            of.set.set_aside(id, SHORT).await.expect("set aside");
+            of.set.set_aside(id, SHORT).await?;
             assert_eq!(began.elapsed(), SHORT);
             let room = of.set.room(100, SHORT).await;
             match (n, room) {
-                (2, room) => room.expect("room"),
+                (2, room) => room?,
                 (_, Err(Refused::RingFull { held_by })) => {
                     assert_eq!(held_by & id.mask(), 0, "{held_by:#b}");
                 }
@@ -250,16 +236,16 @@ fn a_replica_that_took_the_request_and_is_gone() -> Result {
         if method != Method::Server || outage == Outage::CutOff {
             return Ok(());
         }
-        let mut of = Three::new(world, method, &impatient()).await;
+        let mut of = Three::new(world, method, &impatient()).await?;
         of.fars[2].stop().await;
-        let id = commit(&of.set, 1, 3).expect("posted");
+        let id = commit(&of.set, 1, 3)?;
         let limit = Duration::from_secs(3);
-        let outcome = of.set.settle(id, 3, limit).await.expect("the driver runs");
+        let outcome = of.set.settle(id, 3, limit).await?;
         assert_eq!(outcome.durable, of.good());
         assert_eq!(of.set.able(), 3, "its host is there");
-        outage.begin(world, &mut of.fars[2]).await;
+        outage.begin(world, &mut of.fars[2]).await?;
         let settled = in_time(of.set.settle(id, 3, Duration::MAX));
-        let outcome = within(NOTICED, settled).await.expect("the driver runs");
+        let outcome = within(NOTICED, settled).await?;
         assert_eq!(outcome.durable, of.good());
         assert_eq!(outcome.unknown, of.faulty());
         assert_eq!(of.set.able(), 2);
@@ -278,14 +264,14 @@ fn a_failed_post_keeps_the_ring() -> Result {
         for (call, how) in failed_posts() {
             println!("{method}, {call}, {how:?}");
             failed += usize::from(virtually(async |world| {
-                let of = Three::new(world, method, &ConnCfg::new()).await;
+                let of = Three::new(world, method, &ConnCfg::new()).await?;
                 let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
                 let failing = failing.nth(3, Errno::IO);
-                let id = commit(&of.set, 1, 2).expect("posted");
+                let id = commit(&of.set, 1, 2)?;
                 let has_failed = !failing.disarm();
                 assert_eq!(of.set.is_able(of.ids[2]), !has_failed);
                 if !has_failed {
-                    of.set.settle(id, 3, LIMIT).await.expect("the driver runs");
+                    of.set.settle(id, 3, LIMIT).await?;
                     of.keep(1, 1..=1).await;
                     return Ok(false);
                 }
@@ -296,7 +282,7 @@ fn a_failed_post_keeps_the_ring() -> Result {
                     }
                     let number = last.1 + 1;
                     assert!(number <= RING as u64 / 100, "its bytes are free");
-                    last = (commit(&of.set, number, 2).expect("posted"), number);
+                    last = (commit(&of.set, number, 2)?, number);
                 };
                 assert!(
                     matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()),
@@ -304,10 +290,10 @@ fn a_failed_post_keeps_the_ring() -> Result {
                 );
                 let (last, number) = last;
                 let settled = of.set.settle(last, 2, LIMIT).await;
-                assert_eq!(settled.expect("the driver runs").durable, of.good());
+                assert_eq!(settled?.durable, of.good());
                 let set_aside = of.set.set_aside(of.ids[2], SHORT);
-                within(SHORT, set_aside).await.expect("set aside");
-                of.set.room(100, SHORT).await.expect("room");
+                within(SHORT, set_aside).await?;
+                of.set.room(100, SHORT).await?;
                 of.keep(number, 0..=1).await;
                 Ok(true)
             })?);

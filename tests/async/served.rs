@@ -38,10 +38,10 @@ pub(crate) struct Stopped {
     pub(crate) gone: usize,
 }
 
-pub(crate) fn cfg() -> ServerCfg {
+pub(crate) fn cfg() -> Result<ServerCfg> {
     let mut cfg = ServerCfg::new();
-    cfg.set_commits(Some(Limits::new(4, 4, 4096).expect("some")));
-    cfg
+    cfg.set_commits(Some(Limits::new(4, 4, 4096)?));
+    Ok(cfg)
 }
 
 /// An address of the test device.
@@ -52,18 +52,18 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 impl Serving {
     /// The task of a server with so many keys, from 1 on.
     pub(crate) fn new(reactor: &Reactor, keys: u64) -> Result<Self> {
-        Ok(Self::of(reactor, Site::with(keys, &cfg())?))
+        Self::of(reactor, Site::with(keys, &cfg()?)?)
     }
 
-    pub(crate) fn of(reactor: &Reactor, site: Site) -> Self {
+    pub(crate) fn of(reactor: &Reactor, site: Site) -> Result<Self> {
         let Site { server, parts, .. } = site;
-        Stopped {
-            server: Server::new(reactor, server).expect("watched"),
+        Ok(Stopped {
+            server: Server::new(reactor, server)?,
             parts: parts.into_values().collect(),
             arrived: 0,
             gone: 0,
         }
-        .start()
+        .start())
     }
 
     /// Stops its task: no commit is answered, and its connections live.
@@ -131,7 +131,7 @@ pub(crate) fn client<C: reconnect::Connects>(
     key: u64,
     connects: C,
 ) -> Reconnect<C> {
-    client_of(reactor, addr, identity(key, 1, key), connects)
+    client_of(reactor, addr, identity(key, 1, key), connects).expect("a client")
 }
 
 pub(crate) fn client_of<C: reconnect::Connects>(
@@ -139,15 +139,15 @@ pub(crate) fn client_of<C: reconnect::Connects>(
     addr: SocketAddr,
     identity: Identity,
     connects: C,
-) -> Reconnect<C> {
+) -> Result<Reconnect<C>> {
     let offer = offer(identity);
     let client = reconnect::Reconnect::to_addrs(reactor.peer(), &[addr], offer, connects);
     let mut cfg = ReconnectCfg::new();
     let ms = Duration::from_millis;
-    cfg.set_waits(ms(1), ms(4)).expect("possible");
-    let mut client = Reconnect::new(reactor, client.expect("a client")).expect("watched");
+    cfg.set_waits(ms(1), ms(4))?;
+    let mut client = Reconnect::new(reactor, client?)?;
     client.set_cfg(&cfg);
-    client
+    Ok(client)
 }
 
 /// A commit of 100 bytes at 64, with a pointer.
@@ -171,12 +171,12 @@ pub(crate) async fn block(pool: &Pool, number: u64) -> Frozen {
 }
 
 /// The contents of a key's region: the byte of its record, if all are the same, and its pointer.
-pub(crate) fn record(region: &Mr<PmemMap>) -> (u8, u64) {
+pub(crate) fn record(region: &Mr<PmemMap>) -> Result<(u8, u64)> {
     let mut bytes = [0; 100];
-    region.read_at(64, &mut bytes).expect("inside");
+    region.read_at(64, &mut bytes)?;
     assert_eq!(bytes, [bytes[0]; 100], "one record");
     assert!(region.get_size() == LEN);
-    (bytes[0], region.load_u64(TAIL as usize).expect("inside"))
+    Ok((bytes[0], region.load_u64(TAIL as usize)?))
 }
 
 /// Polls a future `n` times, with turns of all other tasks between, and returns its output if it is

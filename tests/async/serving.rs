@@ -7,6 +7,7 @@ use rpma::pmem::PmemMap;
 use rpma::serve::{Layout, Parts, Served};
 use rpma_async::{Pool, Reactor, Server, Writer};
 
+use crate::common::failed::Failed;
 use crate::common::{Result, devdax, device_test, peer};
 use crate::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
 use crate::site::{LEN, Site, new_directory, usage};
@@ -19,7 +20,7 @@ fn clients_commit_beside_the_server_s_task() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             let serving = Serving::new(&reactor, 3)?;
             let clients = (1..=3).map(|key| {
                 let (reactor, addr) = (reactor.clone(), serving.addr);
@@ -51,7 +52,7 @@ fn clients_commit_beside_the_server_s_task() -> Result {
             let stopped = serving.stop().await;
             assert_eq!((stopped.arrived, stopped.gone), (3, 3));
             for region in regions {
-                assert_eq!(record(&region), (40, 40));
+                assert_eq!(record(&region)?, (40, 40));
             }
             Ok(())
         })
@@ -66,10 +67,10 @@ fn a_dropped_next_takes_nothing() -> Result {
         let peer = peer()?;
         run(async {
             for n in 0..6 {
-                let reactor = Reactor::spawn(&peer).expect("a reactor");
-                let site = Site::with(1, &cfg())?;
+                let reactor = Reactor::spawn(&peer)?;
+                let site = Site::with(1, &cfg()?)?;
                 let addr = served::at(site.server.get_port());
-                let mut server = Server::new(&reactor, site.server).expect("watched");
+                let mut server = Server::new(&reactor, site.server)?;
                 let client = tokio::spawn({
                     let reactor = reactor.clone();
                     async move { writer(&reactor, addr, 1).await }
@@ -79,7 +80,7 @@ fn a_dropped_next_takes_nothing() -> Result {
                     None => server.next(&mut wcs).await,
                     Some(served) => served,
                 };
-                let Served::Asks(asked) = served.expect("waits") else {
+                let Served::Asks(asked) = served? else {
                     panic!("no client asks");
                 };
                 assert_eq!(asked.identity().key, 1);
@@ -88,7 +89,7 @@ fn a_dropped_next_takes_nothing() -> Result {
                 let parts = site.parts.into_values().collect();
                 let waker = server.waker();
                 let serving = tokio::spawn(serve(server, parts));
-                drop(client.await.expect("admitted"));
+                drop(client.await?);
                 waker.wake();
                 serving.await.expect("no panic");
             }
@@ -104,20 +105,20 @@ fn a_server_that_dies_wakes_its_clients() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let pool = Pool::new(&peer, 100, 8).expect("a pool");
+            let reactor = Reactor::spawn(&peer)?;
+            let pool = Pool::new(&peer, 100, 8)?;
             let serving = Serving::new(&reactor, 1)?;
             let writer = writer(&reactor, serving.addr, 1).await;
-            let writer = Writer::new(&reactor, writer).expect("watched");
+            let writer = Writer::new(&reactor, writer)?;
             let closed = tokio::spawn({
                 let writer = writer.clone();
                 async move { writer.closed().await }
             });
             let bytes = block(&pool, 1).await;
-            let first = commit(&writer, bytes, 1).expect("posted");
-            writer.durable(first).await.expect("durable");
+            let first = commit(&writer, bytes, 1)?;
+            writer.durable(first).await?;
             serving.kill().await;
-            closed.await.expect("no panic").expect("an event");
+            closed.await.expect("no panic")?;
             let ended = writer.room().await.expect_err("no room any more");
             // Not that its receives were flushed, which the end has done.
             assert!(matches!(ended, Error::Ended(_)), "{ended}");
@@ -137,35 +138,34 @@ fn a_task_answers_with_parts() -> Result {
     device_test(|| {
         let peer = peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let layout = Layout::new(2, LEN).expect("fits");
-            let all = PmemMap::open(devdax(), layout.len()).expect("persistent memory");
-            let directory = new_directory(all.part(layout.directory()).expect("inside"), 2);
-            let site = Site::over(0, &cfg(), all, directory)?;
-            let parts = Parts::reg(&site.device, &site.all, &layout, usage());
-            let mut parts = parts.expect("registers");
-            let region = Arc::clone(parts.get(2).expect("a part").region);
+            let reactor = Reactor::spawn(&peer)?;
+            let layout = Layout::new(2, LEN)?;
+            let all = PmemMap::open(devdax(), layout.len())?;
+            let directory = new_directory(all.part(layout.directory())?, 2);
+            let site = Site::over(0, &cfg()?, all, directory)?;
+            let mut parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
+            let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
             let addr = served::at(site.server.get_port());
-            let mut server = Server::new(&reactor, site.server).expect("watched");
+            let mut server = Server::new(&reactor, site.server)?;
             let serving = tokio::spawn(async move {
                 let mut wcs = [rpma::Wc::default(); 4];
                 loop {
-                    let served = server.next(&mut wcs).await.expect("waits");
-                    match server.answer(served, &mut parts).expect("answers") {
-                        Some(Served::Gone(gone)) => return gone.identity.key,
+                    let served = server.next(&mut wcs).await?;
+                    match server.answer(served, &mut parts)? {
+                        Some(Served::Gone(gone)) => return Ok::<_, Failed>(gone.identity.key),
                         None | Some(Served::Arrived(_)) => {}
                         other => panic!("{other:?}"),
                     }
                 }
             });
             let writer = writer(&reactor, addr, 2).await;
-            let writer = Writer::new(&reactor, writer).expect("watched");
-            let pool = Pool::new(&peer, 100, 1).expect("a pool");
-            let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
-            writer.durable(first).await.expect("durable");
-            assert_eq!(record(&region), (1, 1));
-            writer.close(CLOSE).await.expect("closes");
-            assert_eq!(serving.await.expect("no panic"), 2);
+            let writer = Writer::new(&reactor, writer)?;
+            let pool = Pool::new(&peer, 100, 1)?;
+            let first = commit(&writer, block(&pool, 1).await, 1)?;
+            writer.durable(first).await?;
+            assert_eq!(record(&region)?, (1, 1));
+            writer.close(CLOSE).await?;
+            assert_eq!(serving.await.expect("no panic")?, 2);
             Ok(())
         })
     })

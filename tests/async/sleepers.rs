@@ -31,18 +31,25 @@ pub(crate) struct Woken {
 
 impl Sleepers {
     /// Includes a `close`, which ends the connection when it wakes.
-    pub(crate) async fn new(conn: &Conn, memories: &Memories) -> Self {
+    pub(crate) async fn new(conn: &Conn, memories: &Memories) -> crate::common::Result<Self> {
         let close = tokio::spawn(conn.clone().close(CLOSE));
         Self::with(conn, memories, Some(close)).await
     }
 
-    pub(crate) async fn without_close(conn: &Conn, memories: &Memories) -> Self {
+    pub(crate) async fn without_close(
+        conn: &Conn,
+        memories: &Memories,
+    ) -> crate::common::Result<Self> {
         Self::with(conn, memories, None).await
     }
 
-    async fn with(conn: &Conn, memories: &Memories, close: Option<JoinHandle<Result<()>>>) -> Self {
-        let ops = fill(conn, memories, 2).into_iter().map(tokio::spawn);
-        let mut inbox = conn.inbox().expect("it has receives");
+    async fn with(
+        conn: &Conn,
+        memories: &Memories,
+        close: Option<JoinHandle<Result<()>>>,
+    ) -> crate::common::Result<Self> {
+        let ops = fill(conn, memories, 2)?.into_iter().map(tokio::spawn);
+        let mut inbox = conn.inbox()?;
         let sleepers = Self {
             ops: ops.collect(),
             ready: tokio::spawn(conn.ready(rpma::ConnCfg::new().get_sq_size())),
@@ -61,7 +68,7 @@ impl Sleepers {
             || sleepers.inbox.is_finished()
             || sleepers.close.as_ref().is_some_and(JoinHandle::is_finished);
         assert!(!is_awake, "nothing has happened yet");
-        sleepers
+        Ok(sleepers)
     }
 
     pub(crate) async fn woken(self) -> Woken {

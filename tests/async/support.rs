@@ -24,7 +24,7 @@ pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor) -> Result) -> Result
     device_test(|| {
         let peer = common::peer()?;
         run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let reactor = Reactor::spawn(&peer)?;
             test(&reactor).await?;
             Ok(())
         })
@@ -77,11 +77,11 @@ pub(crate) async fn begun<F: Future + Unpin>(future: &mut F) -> Option<F::Output
 pub(crate) type Boxed<'f, T = ()> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// A listener on the test device.
-pub(crate) fn listen(reactor: &Reactor) -> (Listener, SocketAddr) {
-    let addr = SocketAddr::new(common::addr().parse().expect("an address"), 0);
-    let listener = reactor.listen(addr).expect("listens");
+pub(crate) fn listen(reactor: &Reactor) -> Result<(Listener, SocketAddr)> {
+    let addr = SocketAddr::new(common::addr().parse()?, 0);
+    let listener = reactor.listen(addr)?;
     let addr = SocketAddr::new(addr.ip(), listener.port());
-    (listener, addr)
+    Ok((listener, addr))
 }
 
 /// Two ends of one connection.
@@ -92,21 +92,23 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    pub(crate) async fn new(peer: &Peer, client: &Setup, server: &Setup) -> Self {
-        let reactor = Reactor::spawn(peer).expect("a reactor");
+    pub(crate) async fn new(peer: &Peer, client: &Setup, server: &Setup) -> Result<Self> {
+        let reactor = Reactor::spawn(peer)?;
         let (client, server) = connect(&reactor, client, server).await;
-        Self {
+        Ok(Self {
             client,
             server,
             reactor,
-        }
+        })
     }
 }
 
 /// A connection of the reactor with itself.
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
     let ip = common::addr().parse().expect("an address");
-    connect_to(reactor, (reactor, ip), client, server).await
+    connect_to(reactor, (reactor, ip), client, server)
+        .await
+        .expect("established")
 }
 
 /// A connection of a reactor with another one, which listens at this address of its host.
@@ -115,8 +117,8 @@ pub(crate) async fn connect_to(
     (to, ip): (&Reactor, IpAddr),
     client: &Setup,
     server: &Setup,
-) -> (Conn, Conn) {
-    let listener = to.listen((ip, 0).into()).expect("listens");
+) -> Result<(Conn, Conn)> {
+    let listener = to.listen((ip, 0).into())?;
     let at = (ip, listener.port()).into();
     let server = server.clone();
     let accepting = async move {
@@ -125,7 +127,7 @@ pub(crate) async fn connect_to(
         incoming.accept(&server, b"fro").await.expect("established")
     };
     let (client, server) = both(from.connect(at, client, b"to"), accepting).await;
-    (client.expect("established"), server)
+    Ok((client?, server))
 }
 
 /// Awaits two futures.
@@ -205,28 +207,29 @@ impl Memories {
 
 /// Fills the send queue with messages for which the peer has no receive: they are in flight until
 /// it has one, or until the end. On a device this is the one operation that waits.
-pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Vec<Op<Frozen>> {
+pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Result<Vec<Op<Frozen>>> {
     let word = memories.word();
-    let ops = (0..count).map(|_| conn.send(word.clone()).expect("room"));
-    ops.collect()
+    let ops = (0..count).map(|_| conn.send(word.clone()));
+    Ok(ops.collect::<Result<_, _>>()?)
 }
 
 /// Each slot of the connection is free: so many operations are complete and kept, and one more is
 /// too many.
-pub(crate) async fn all_slots_are_free(conn: &Conn, memories: &Memories) {
+pub(crate) async fn all_slots_are_free(conn: &Conn, memories: &Memories) -> Result {
     let depth = ConnCfg::new().get_sq_size();
     let mut kept = Vec::new();
     for number in 0..2 * depth {
         let flush = conn.flush(memories.to(), FlushType::Visibility);
         kept.push(flush.unwrap_or_else(|error| panic!("{number} of {}: {error}", 2 * depth)));
-        conn.idle().await.expect("no error");
+        conn.idle().await?;
     }
     let refused = conn.flush(memories.to(), FlushType::Visibility);
     let text = refused.expect_err("no slot is free").error.to_string();
     assert!(text.contains("Ops are kept"), "{text}");
     for op in kept {
-        op.await.expect("it has succeeded");
+        op.await?;
     }
+    Ok(())
 }
 
 /// A limit for a `close`.

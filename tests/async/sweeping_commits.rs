@@ -15,7 +15,7 @@ use rpma::sim::{Errno, How};
 use rpma_async::{Pool, Replicas, Writer};
 use tokio::time::timeout;
 
-use crate::common::{is_in_share, profile};
+use crate::common::{Result, is_in_share, profile};
 use crate::failing_calls::{Calls, Fails, Run, every_call, keep_lines, lines};
 use crate::hosts::{Far, methods, spoil};
 use crate::replicas;
@@ -91,10 +91,15 @@ async fn by_writer(world: &World, fars: &[Far], writer: commit::Writer, found: &
 }
 
 /// Commits on three servers, twice around the ring, and sets one aside.
-async fn by_set(world: &World, fars: &[Far], writers: Vec<commit::Writer>, found: &mut Found) {
+async fn by_set(
+    world: &World,
+    fars: &[Far],
+    writers: Vec<commit::Writer>,
+    found: &mut Found,
+) -> Result {
     let made = found.note(Set::new(&world.peers[0], RING, 8));
     let Some(set) = made.and_then(|set| found.note(Replicas::new(&world.reactors[0], set))) else {
-        return;
+        return Ok(());
     };
     let mut ids = Vec::new();
     for writer in writers {
@@ -109,16 +114,14 @@ async fn by_set(world: &World, fars: &[Far], writers: Vec<commit::Writer>, found
         if number % 4 == 0 {
             fars.iter().for_each(|far| far.there.release());
         }
-        let id = id.expect("at least two are able, and there is room");
+        let id = id?;
         found.last = number;
         if number % 4 != 0 {
             continue;
         }
-        let settled = in_time(set.settle(id, 2, SHORT)).await;
-        let outcome = settled.expect("the driver runs");
+        let outcome = in_time(set.settle(id, 2, SHORT)).await?;
         assert!(outcome.copies() >= 2, "{outcome:?}");
-        let outcome = in_time(set.settle(id, 3, SHORT)).await;
-        let outcome = outcome.expect("the driver runs");
+        let outcome = in_time(set.settle(id, 3, SHORT)).await?;
         for (n, id) in ids.iter().enumerate() {
             if id.is_some_and(|id| outcome.durable & id.mask() != 0) {
                 found.acknowledged[n] = number;
@@ -129,11 +132,9 @@ async fn by_set(world: &World, fars: &[Far], writers: Vec<commit::Writer>, found
             // A post has failed, and the device may read its bytes.
             assert_eq!(held_by.count_ones(), 1, "{held_by:#b}");
             let holds = |id: &&ReplicaId| id.mask() == *held_by;
-            let holder = *ids.iter().flatten().find(holds).expect("its own");
-            let aside = in_time(set.set_aside(holder, SHORT)).await;
-            aside.expect("one call fails alone");
-            let room = in_time(set.room(RING, SHORT)).await;
-            room.expect("the ring is free");
+            let holder = *ids.iter().flatten().find(holds).ok_or("its own")?;
+            in_time(set.set_aside(holder, SHORT)).await?;
+            in_time(set.room(RING, SHORT)).await?;
         }
         found.note(room);
     }
@@ -143,6 +144,7 @@ async fn by_set(world: &World, fars: &[Far], writers: Vec<commit::Writer>, found
     if found.error.is_none() {
         assert!(set.able() >= 1);
     }
+    Ok(())
 }
 
 /// A run with so many servers, and the calls of the program. `None` if no call has failed.
@@ -151,11 +153,15 @@ fn run(method: Method, servers: usize, fails: Option<Fails>) -> Option<(Run, Cal
     let (ran, left) = leaving(async |world| {
         let mut fars: Vec<_> = ["one", "two", "three"][..servers]
             .iter()
-            .map(|name| Far::new(world, name, method).expect("listens"))
+            .map(|name| Far::new(world, name, method).expect("a reactor"))
             .collect();
         let mut writers = Vec::new();
         for far in &mut fars {
-            writers.push(far.connect(world, 2, &impatient()).await);
+            writers.push(
+                far.connect(world, 2, &impatient())
+                    .await
+                    .expect("connected"),
+            );
         }
         let failing = fails.map(|(call, nth, how)| {
             let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
@@ -165,7 +171,9 @@ fn run(method: Method, servers: usize, fails: Option<Fails>) -> Option<(Run, Cal
         let mut found = Found::default();
         match writers.len() {
             1 => by_writer(world, &fars, writers.remove(0), &mut found).await,
-            _ => by_set(world, &fars, writers, &mut found).await,
+            _ => by_set(world, &fars, writers, &mut found)
+                .await
+                .expect("the ring is free"),
         }
         for _ in 0..8 {
             tokio::task::yield_now().await;
@@ -187,9 +195,9 @@ fn run(method: Method, servers: usize, fails: Option<Fails>) -> Option<(Run, Cal
 }
 
 /// Lets every call fail in each of these ways, by each method.
-fn every_call_of(servers: usize) {
+fn every_call_of(servers: usize) -> Result {
     for method in methods() {
-        let (clean, calls) = run(method, servers, None).expect("it runs");
+        let (clean, calls) = run(method, servers, None).ok_or("it runs")?;
         assert_eq!(clean.error, None, "nothing fails by itself");
         assert!(clean.left.is_empty(), "{:?}", clean.left);
         for how in [How::Refused, How::Done, How::LastRefused] {
@@ -201,14 +209,17 @@ fn every_call_of(servers: usize) {
             println!("{}, {method}, {how:?}: {swept}", profile().name());
         }
     }
+    Ok(())
 }
 
 #[test]
-fn every_call_of_a_writer_fails() {
-    every_call_of(1);
+fn every_call_of_a_writer_fails() -> Result {
+    every_call_of(1)?;
+    Ok(())
 }
 
 #[test]
-fn every_call_of_a_set_fails() {
-    every_call_of(3);
+fn every_call_of_a_set_fails() -> Result {
+    every_call_of(3)?;
+    Ok(())
 }

@@ -16,11 +16,11 @@ fn a_flush_without_end() -> Result {
         let mut descriptor = [0; 21];
         descriptor[8..16].fill(0xFF);
         descriptor[20] = 0xFF;
-        let endless = MrRemote::from_descriptor(&descriptor).expect("a descriptor");
+        let endless = MrRemote::from_descriptor(&descriptor)?;
         run(async {
             let setup = Setup::default();
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await;
-            let all = endless.slice(..).expect("inside");
+            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+            let all = endless.slice(..)?;
             let parts = [(); 2].map(|()| (all, memories.block(b"data").freeze()));
             let refused = client.commit(parts, None, FlushType::Visibility);
             let refused = refused.expect_err("the lengths differ");
@@ -30,16 +30,16 @@ fn a_flush_without_end() -> Result {
                 let refused = client.flush(all, FlushType::Visibility);
                 refused.expect_err("it takes 2^33 requests");
                 let mut batch = client.batch::<2>();
-                batch.flush(all, FlushType::Visibility).expect("has room");
-                batch.flush(all, FlushType::Visibility).expect("has room");
+                batch.flush(all, FlushType::Visibility)?;
+                batch.flush(all, FlushType::Visibility)?;
                 batch.commit().expect_err("the same");
             }
-            in_time(client.ready(1)).await.expect("all are free");
-            let to = memories.remote.slice(..4).expect("inside");
+            in_time(client.ready(1)).await?;
+            let to = memories.remote.slice(..4)?;
             let written = client.write(to, memories.block(b"data").freeze());
-            written.expect("posted").await.expect("succeeds");
-            in_time(client.idle()).await.expect("nothing is in flight");
-            client.close(CLOSE).await.expect("closes");
+            written?.await?;
+            in_time(client.idle()).await?;
+            client.close(CLOSE).await?;
             drop(server);
             Ok(())
         })?;

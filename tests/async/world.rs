@@ -8,7 +8,7 @@ use rpma::sim::Fabric;
 use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
-use crate::common::{self, profile};
+use crate::common::{self, Result, profile};
 use crate::support::{Memories, connect_to};
 
 /// Two hosts, each with a reactor.
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// A connection of the first host with the second.
-    pub(crate) async fn connect(&self, client: &Setup, server: &Setup) -> (Conn, Conn) {
+    pub(crate) async fn connect(&self, client: &Setup, server: &Setup) -> Result<(Conn, Conn)> {
         self.connect_from(&self.reactors[0], client, server).await
     }
 
@@ -91,7 +91,7 @@ impl World {
         reactor: &Reactor,
         client: &Setup,
         server: &Setup,
-    ) -> (Conn, Conn) {
+    ) -> Result<(Conn, Conn)> {
         let to = (&self.reactors[1], self.hosts[1].addr().into());
         connect_to(reactor, to, client, server).await
     }
