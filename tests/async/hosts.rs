@@ -61,7 +61,7 @@ impl Far {
         let _entered = host.enter();
         let pmem = host.pmem("log", 2 * LEN);
         let all = PmemMap::open(pmem.path(), 2 * LEN)?;
-        let directory = new_directory(directory_of(&all), 31);
+        let directory = new_directory(directory_of(&all)?, 31)?;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(keeps);
         let mut cfg = cfg()?;

@@ -47,7 +47,7 @@ pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, 
 fn site(n: usize) -> Result<Site> {
     let all = PmemMap::open(devdax(), 4 * LEN)?;
     let own = all.part(2 * LEN * n..2 * LEN * (n + 1))?;
-    let directory = new_directory(directory_of(&own), 31);
+    let directory = new_directory(directory_of(&own)?, 31)?;
     Site::over(1, &cfg()?, own, directory)
 }
 

@@ -141,7 +141,7 @@ fn a_task_answers_with_parts() -> Result {
             let reactor = Reactor::spawn(&peer)?;
             let layout = Layout::new(2, LEN)?;
             let all = PmemMap::open(devdax(), layout.len())?;
-            let directory = new_directory(all.part(layout.directory())?, 2);
+            let directory = new_directory(all.part(layout.directory())?, 2)?;
             let site = Site::over(0, &cfg()?, all, directory)?;
             let mut parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
             let region = Arc::clone(parts.get(2).ok_or("a part")?.region);

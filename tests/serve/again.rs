@@ -16,12 +16,12 @@ use crate::support::{LEN, identity, is_refusal, offer};
 const LEFT: [(&str, u64); 3] = [("qp", 1), ("cq", 1), ("pd", 1)];
 
 /// The end of a client that could not be cut off, to be answered.
-fn not_cut_off(parted: &mut Parted) -> Served {
+fn not_cut_off(parted: &mut Parted) -> Result<Served> {
     let failing = fail("ibv_destroy_qp");
-    let client = parted.site.server.client(1).expect("connected");
-    let gone = parted.site.server.cut_off(client).expect("connected");
+    let client = parted.site.server.client(1).ok_or("connected")?;
+    let gone = parted.site.server.cut_off(client).ok_or("connected")?;
     assert!(gone.not_cut_off.is_some() && !failing.is_pending());
-    Served::Gone(Box::new(gone))
+    Ok(Served::Gone(Box::new(gone)))
 }
 
 /// Lets the next cut-off leave a queue pair that works.
@@ -37,8 +37,8 @@ fn keep_alive() -> [Failing; 3] {
 }
 
 /// The region of the key 1.
-fn region(parted: &Parted) -> *const Mr<PmemMap> {
-    Arc::as_ptr(parted.parts.get(1).expect("a part").region)
+fn region(parted: &Parted) -> Result<*const Mr<PmemMap>> {
+    Ok(Arc::as_ptr(parted.parts.get(1).ok_or("a part")?.region))
 }
 
 /// Promise: after a connection that could not be cut off and still writes, its end is returned, no
@@ -51,10 +51,10 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
             let mut parted = Parted::new(2)?;
             let old = parted.client(identity(1, 1, 10))?;
             let _alive = keep_alive();
-            let served = not_cut_off(&mut parted);
+            let served = not_cut_off(&mut parted)?;
             parted.writes(&old, 1, &pattern(LEN, 1))?;
             let answered = parted.site.server.answer(served, &mut parted.parts);
-            match answered.expect("registered again") {
+            match answered? {
                 Some(Served::Gone(gone)) => {
                     let text = gone.to_string();
                     assert!(
@@ -91,13 +91,13 @@ fn an_admission_that_cannot_cut_off() -> Result {
         let words = "could not be cut off";
         is_refusal(&refused.refusal, RefusalCode::NotCutOff, 1, words);
         assert!(refused.error.is_some(), "{refused:?}");
-        let before = region(&parted);
-        match parted.answer().expect("answers") {
+        let before = region(&parted)?;
+        match parted.answer()? {
             Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
             other => panic!("{other:?}"),
         }
         let new = parted.client(identity(1, 2, 11))?;
-        assert_eq!(region(&parted), before);
+        assert_eq!(region(&parted)?, before);
         parted.writes(&new, 1, &pattern(LEN, 4))?;
         Ok(())
     })
@@ -109,13 +109,13 @@ fn an_admission_that_cannot_cut_off() -> Result {
 fn an_admission_that_leaves_its_queue_pair() -> Result {
     leaving(&LEFT, || {
         let mut parted = Parted::new(1)?;
-        let _first = parted.site.ask(identity(1, 1, 10));
+        let _first = parted.site.ask(identity(1, 1, 10))?;
         let _failing = with_fabric(|fabric, host| {
             let failing = fabric.fail("rdma_accept").on(host).how(How::Done);
             failing.next(Errno::IO)
         });
         let _left = fail("ibv_destroy_qp");
-        match parted.answer().expect("answers") {
+        match parted.answer()? {
             Some(Served::Refused(refused)) => {
                 assert!(refused.to_string().starts_with("rdma_accept"), "{refused}");
             }
@@ -128,17 +128,17 @@ fn an_admission_that_leaves_its_queue_pair() -> Result {
 }
 
 /// Answers the end of a client with memory that cannot be registered again. Returns the text.
-fn lost(parted: &mut Parted, served: Served) -> String {
+fn lost(parted: &mut Parted, served: Served) -> Result<String> {
     let answered = parted.site.server.answer(served, &mut parted.parts);
     let error = answered.expect_err("not registered again");
     assert!(matches!(error, Error::PartLost { key: 1, .. }), "{error:?}");
     assert!(parted.parts.get(1).is_none());
     // The end is not lost, and is not tried again.
-    match parted.answer().expect("answers") {
+    match parted.answer()? {
         Some(Served::Gone(gone)) => assert_eq!(gone.identity.key, 1),
         other => panic!("{other:?}"),
     }
-    error.to_string()
+    Ok(error.to_string())
 }
 
 /// Promise: memory that cannot be registered again is an error with the key; its clients are
@@ -150,9 +150,9 @@ fn memory_that_cannot_be_registered_again() -> Result {
             let mut parted = Parted::new(2)?;
             let _old = parted.client(identity(1, 1, 10))?;
             let other = parted.client(identity(2, 1, 20))?;
-            let served = not_cut_off(&mut parted);
+            let served = not_cut_off(&mut parted)?;
             let failing = fail(call);
-            let text = lost(&mut parted, served);
+            let text = lost(&mut parted, served)?;
             assert!(!failing.is_pending());
             assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
             assert!(text.contains(call), "{text}");
@@ -176,17 +176,17 @@ fn memory_that_cannot_be_deregistered() -> Result {
         leaving(left, || {
             let mut parted = Parted::new(2)?;
             let _old = parted.client(identity(1, 1, 10))?;
-            let served = not_cut_off(&mut parted);
-            let part = parted.parts.get(1).expect("a part");
+            let served = not_cut_off(&mut parted)?;
+            let part = parted.parts.get(1).ok_or("a part")?;
             let (_region, _failing, words) = match is_held {
                 true => (Some(Arc::clone(part.region)), None, "drop its other Arcs"),
                 false => (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed"),
             };
-            let text = lost(&mut parted, served);
+            let text = lost(&mut parted, served)?;
             assert!(text.contains(words), "{text}");
             let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT);
             let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");
-            parted.site.refused(&data.expect("fits"), code, 1, words)?;
+            parted.site.refused(&data?, code, 1, words)?;
             parted.client(identity(2, 1, 20))?;
             Ok(())
         })?;
@@ -199,11 +199,11 @@ fn memory_that_cannot_be_deregistered() -> Result {
 fn a_client_that_gives_up_before_its_refusal() -> Result {
     device_test(|| {
         let mut parted = Parted::new(1)?;
-        let conn = parted.site.ask(identity(2, 1, 10));
+        let conn = parted.site.ask(identity(2, 1, 10))?;
         let failing = fail("rdma_reject");
-        match parted.answer().expect("no error of the server") {
+        match parted.answer()? {
             Some(Served::Refused(refused)) => {
-                let text = refused.error.expect("an error").to_string();
+                let text = refused.error.ok_or("an error")?.to_string();
                 assert!(text.starts_with("rdma_reject failed"), "{text}");
             }
             other => panic!("{other:?}"),

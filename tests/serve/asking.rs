@@ -16,8 +16,8 @@ use crate::support::{
 fn goes_on(conn: &Conn) -> Result {
     let flags = rpma::Flags::COMPLETION_ALWAYS;
     let (to, from) = (rpma::RemoteSlice::EMPTY, rpma::MrSlice::EMPTY);
-    conn.write(to, from, flags, 1).expect("posted");
-    completion(conn)?.result().expect("written");
+    conn.write(to, from, flags, 1)?;
+    completion(conn)?.result()?;
     Ok(())
 }
 
@@ -27,13 +27,13 @@ fn the_program_refuses() -> Result {
     device_test(|| {
         let mut site = Site::new(1)?;
         let (writer, _) = site.client(identity(1, 3, 10))?;
-        let conn = site.ask(identity(1, 4, 11));
-        let asked = site.asked();
+        let conn = site.ask(identity(1, 4, 11))?;
+        let asked = site.asked()?;
         assert_eq!(asked.kept(), Some(identity(1, 3, 10)));
-        site.server.refuse(asked, "not today").expect("refused");
+        site.server.refuse(asked, "not today")?;
         is_refusal(&refusal(&conn)?, RefusalCode::Refused, 3, "not today");
         goes_on(&writer)?;
-        site.nothing();
+        site.nothing()?;
         Ok(())
     })
 }
@@ -47,8 +47,8 @@ fn a_question_that_is_dropped_changes_nothing() -> Result {
         let writer = identity(1, 3, 10);
         let (old, client) = site.client(writer)?;
         for panics in [false, true] {
-            let conn = site.ask(identity(1, 4, 11));
-            let asked = site.asked();
+            let conn = site.ask(identity(1, 4, 11))?;
+            let asked = site.asked()?;
             let dropped = catch_unwind(AssertUnwindSafe(|| {
                 let _asked = asked;
                 assert!(!panics, "the program's mistake");
@@ -58,7 +58,7 @@ fn a_question_that_is_dropped_changes_nothing() -> Result {
             assert_eq!(site.server.client(1), Some(client));
             assert_eq!(site.server.directory().get(1), Some(writer));
             goes_on(&old)?;
-            site.nothing();
+            site.nothing()?;
         }
         Ok(())
     })
@@ -70,19 +70,17 @@ fn a_question_that_is_dropped_changes_nothing() -> Result {
 fn an_answer_comes_later() -> Result {
     device_test(|| {
         let mut site = Site::new(2)?;
-        let conn = site.ask(identity(1, 1, 10));
-        let asked = site.asked();
+        let conn = site.ask(identity(1, 1, 10))?;
+        let asked = site.asked()?;
         let asked = thread::spawn(move || {
             assert_eq!(asked.identity().key, 1);
             asked
         });
         let (other, _) = site.client(identity(2, 1, 20))?;
         goes_on(&other)?;
-        let client = site
-            .admit(asked.join().expect("no panic"))
-            .expect("admitted");
+        let client = site.admit(asked.join().expect("no panic"))?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
-        site.arrives(client);
+        site.arrives(client)?;
         Ok(())
     })
 }
@@ -96,10 +94,10 @@ fn an_answer_comes_too_late() -> Result {
         cfg.set_answer_limit(SHORT);
         let mut site = Site::with(1, &cfg)?;
         for answers in [true, false] {
-            let conn = site.ask(identity(1, 1, 10));
-            let asked = site.asked();
+            let conn = site.ask(identity(1, 1, 10))?;
+            let asked = site.asked()?;
             assert!(site.server.deadline().is_some());
-            match site.next() {
+            match site.next()? {
                 Served::Refused(refused) => {
                     assert_eq!(refused.identity, Some(identity(1, 1, 10)));
                     is_refusal(&refused.refusal, RefusalCode::Full, 0, "in time");
@@ -116,7 +114,7 @@ fn an_answer_comes_too_late() -> Result {
             }
             assert!(site.server.directory().get(1).is_none());
         }
-        site.nothing();
+        site.nothing()?;
         Ok(())
     })
 }
@@ -127,26 +125,22 @@ fn an_answer_comes_too_late() -> Result {
 fn too_many_questions() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_most_questions(2).expect("some");
+        cfg.set_most_questions(2)?;
         let mut site = Site::with(4, &cfg)?;
-        let data = |key| {
-            offer(identity(key, 1, 10))
-                .encode(Offer::CONNECT)
-                .expect("fits")
-        };
-        let first = site.ask(identity(1, 1, 10));
-        let one = site.asked();
-        let second = site.ask(identity(2, 1, 10));
-        let two = site.asked();
-        site.refused(&data(3), RefusalCode::Full, 0, "too many clients ask")?;
+        let data = |key| -> Result<_> { Ok(offer(identity(key, 1, 10)).encode(Offer::CONNECT)?) };
+        let first = site.ask(identity(1, 1, 10))?;
+        let one = site.asked()?;
+        let second = site.ask(identity(2, 1, 10))?;
+        let two = site.asked()?;
+        site.refused(&data(3)?, RefusalCode::Full, 0, "too many clients ask")?;
         drop(two);
         is_refusal(&refusal(&second)?, RefusalCode::Full, 0, "did not answer");
-        let third = site.ask(identity(3, 1, 10));
-        let three = site.asked();
+        let third = site.ask(identity(3, 1, 10))?;
+        let three = site.asked()?;
         for (conn, asked) in [(first, one), (third, three)] {
-            let client = site.admit(asked).expect("admitted");
+            let client = site.admit(asked)?;
             assert_eq!(event(&conn)?, ConnEvent::Established);
-            site.arrives(client);
+            site.arrives(client)?;
         }
         Ok(())
     })
@@ -158,14 +152,14 @@ fn too_many_questions() -> Result {
 fn a_writer_asks_again() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_most_questions(2).expect("some");
+        cfg.set_most_questions(2)?;
         let mut site = Site::with(2, &cfg)?;
         let mut given_up = Vec::new();
         for _ in 0..3 {
-            let conn = site.ask(identity(1, 1, 10));
-            given_up.push((conn, site.asked()));
+            let conn = site.ask(identity(1, 1, 10))?;
+            given_up.push((conn, site.asked()?));
             if let [.., (before, _), _] = &given_up[..] {
-                match site.next() {
+                match site.next()? {
                     Served::Refused(refused) => {
                         is_refusal(&refused.refusal, RefusalCode::Full, 0, "asked again");
                         assert_eq!(refused.identity, Some(identity(1, 1, 10)));
@@ -176,17 +170,17 @@ fn a_writer_asks_again() -> Result {
             }
         }
         let (other, _) = site.client(identity(2, 1, 20))?;
-        let (conn, last) = given_up.pop().expect("the last one");
-        let client = site.admit(last).expect("admitted");
+        let (conn, last) = given_up.pop().ok_or("the last one")?;
+        let client = site.admit(last)?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
-        site.arrives(client);
+        site.arrives(client)?;
         for (_, asked) in given_up {
             let late = site.admit(asked).expect_err("it asked again");
             assert!(matches!(late.error, Some(Error::TimedOut(_))), "{late:?}");
         }
         goes_on(&conn)?;
         goes_on(&other)?;
-        site.nothing();
+        site.nothing()?;
         Ok(())
     })
 }
@@ -197,10 +191,10 @@ fn a_writer_asks_again() -> Result {
 fn too_many_clients() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_most_clients(1).expect("some");
+        cfg.set_most_clients(1)?;
         let mut site = Site::with(2, &cfg)?;
-        let late = site.ask(identity(2, 1, 10));
-        let asked = site.asked();
+        let late = site.ask(identity(2, 1, 10))?;
+        let asked = site.asked()?;
         let (_old, _) = site.client(identity(1, 1, 10))?;
         let refused = site.admit(asked).expect_err("full");
         is_refusal(
@@ -210,13 +204,11 @@ fn too_many_clients() -> Result {
             "no room for another client",
         );
         assert_eq!(refusal(&late)?, refused.refusal);
-        let data = offer(identity(2, 1, 10))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        let data = offer(identity(2, 1, 10)).encode(Offer::CONNECT)?;
         site.refused(&data, RefusalCode::Full, 0, "no room for another client")?;
         let (again, _) = site.client(identity(1, 1, 10))?;
         drop(again);
-        site.gone();
+        site.gone()?;
         site.client(identity(2, 1, 10))?;
         Ok(())
     })
@@ -227,10 +219,10 @@ fn too_many_clients() -> Result {
 fn too_many_keys() -> Result {
     device_test(|| {
         let mut site = Site::new(2)?;
-        let directory = new_directory(directory_of(&site.all), 1);
+        let directory = new_directory(directory_of(&site.all)?, 1)?;
         site = Site::over(2, &ServerCfg::new(), site.all, directory)?;
-        let late = site.ask(identity(2, 1, 10));
-        let asked = site.asked();
+        let late = site.ask(identity(2, 1, 10))?;
+        let asked = site.asked()?;
         let (_one, _) = site.client(identity(1, 1, 10))?;
         let refused = site.admit(asked).expect_err("full");
         is_refusal(
@@ -240,9 +232,7 @@ fn too_many_keys() -> Result {
             "no room for another key",
         );
         assert_eq!(refusal(&late)?, refused.refusal);
-        let data = offer(identity(2, 1, 10))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        let data = offer(identity(2, 1, 10)).encode(Offer::CONNECT)?;
         site.refused(&data, RefusalCode::Full, 0, "no room for another key")?;
         site.client(identity(1, 2, 20))?;
         Ok(())
@@ -258,12 +248,12 @@ fn a_client_that_vanished() -> Result {
         cfg.set_establish_limit(Duration::from_secs(1));
         let mut site = Site::with(1, &cfg)?;
         for _ in 0..10 {
-            let conn = site.ask(identity(1, 1, 10));
-            let asked = site.asked();
+            let conn = site.ask(identity(1, 1, 10))?;
+            let asked = site.asked()?;
             drop(conn);
             match site.admit(asked) {
                 Ok(client) => loop {
-                    match site.next() {
+                    match site.next()? {
                         Served::Gone(gone) if gone.client == client => break,
                         Served::Arrived(of) if of == client => {}
                         other => panic!("{other:?}"),
@@ -285,53 +275,33 @@ fn an_event_loop_serves() -> Result {
     device_test(|| {
         let mut site = Site::new(1)?;
         let mut wcs = [Wc::default(); 4];
-        while site
-            .server
-            .next(&mut wcs, Duration::ZERO)
-            .expect("looks")
-            .is_some()
-        {}
-        is_readable(&site);
-        while site
-            .server
-            .next(&mut wcs, Duration::ZERO)
-            .expect("looks")
-            .is_some()
-        {}
+        while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+        is_readable(&site)?;
+        while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
         let (old, _) = site.client(identity(1, 1, 10))?;
-        while site
-            .server
-            .next(&mut wcs, Duration::ZERO)
-            .expect("looks")
-            .is_some()
-        {}
-        let conn = site.ask(identity(1, 1, 10));
+        while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+        let conn = site.ask(identity(1, 1, 10))?;
         let begin = std::time::Instant::now();
         let asked = loop {
             assert!(begin.elapsed() < LIMIT);
-            if is_readable(&site) {
-                match site.server.next(&mut wcs, Duration::ZERO).expect("looks") {
+            if is_readable(&site)? {
+                match site.server.next(&mut wcs, Duration::ZERO)? {
                     Some(Served::Asks(asked)) => break asked,
                     None => {}
                     other => panic!("{other:?}"),
                 }
             }
         };
-        while site
-            .server
-            .next(&mut wcs, Duration::ZERO)
-            .expect("looks")
-            .is_some()
-        {}
-        assert!(!is_readable(&site), "all was taken");
-        let client = site.admit(asked).expect("admitted");
-        assert!(is_readable(&site), "the old client is gone");
+        while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+        assert!(!is_readable(&site)?, "all was taken");
+        let client = site.admit(asked)?;
+        assert!(is_readable(&site)?, "the old client is gone");
         assert_eq!(event(&conn)?, ConnEvent::Established);
         let (mut gone, mut arrived) = (false, false);
         while !(gone && arrived) {
             assert!(begin.elapsed() < LIMIT);
-            if is_readable(&site) {
-                match site.server.next(&mut wcs, Duration::ZERO).expect("looks") {
+            if is_readable(&site)? {
+                match site.server.next(&mut wcs, Duration::ZERO)? {
                     Some(Served::Gone(_)) => gone = true,
                     Some(Served::Arrived(of)) => arrived = of == client,
                     None => {}
@@ -344,7 +314,7 @@ fn an_event_loop_serves() -> Result {
             "no room"
         );
         site.server.waker().wake();
-        assert!(matches!(site.next(), Served::Woken));
+        assert!(matches!(site.next()?, Served::Woken));
         drop(old);
         Ok(())
     })

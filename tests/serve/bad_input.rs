@@ -21,15 +21,13 @@ fn broken_private_data() -> Result {
     device_test(|| {
         let mut site = Site::new(1)?;
         let (_writer, client) = site.client(identity(1, 3, 10))?;
-        let good = offer(identity(1, 3, 10))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        let good = offer(identity(1, 3, 10)).encode(Offer::CONNECT)?;
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
             bytes
         };
-        let encoded = |offer: Offer| offer.encode(Offer::CONNECT).expect("fits");
+        let encoded = |offer: Offer| offer.encode(Offer::CONNECT);
         let broken = RefusalCode::Broken;
         for (data, epoch, words) in [
             (vec![], 0, "not an offer"),
@@ -38,22 +36,22 @@ fn broken_private_data() -> Result {
             (with(3, 1), 0, "has the version 1"),
             (with(4, 31), 0, "ends inside its identity"),
             (with(5, 0x30), 0, "bits in the byte of its platform"),
-            (encoded(Offer::default()), 0, "the offer has no key"),
-            (encoded(offer(identity(0, 1, 1))), 0, "the key is 0"),
+            (encoded(Offer::default())?, 0, "the offer has no key"),
+            (encoded(offer(identity(0, 1, 1)))?, 0, "the key is 0"),
             (
-                encoded(offer(identity(1, u64::MAX, 10))),
+                encoded(offer(identity(1, u64::MAX, 10)))?,
                 3,
                 "the epoch is 2^64-1",
             ),
             (
-                encoded(offer(identity(2, u64::MAX, 10))),
+                encoded(offer(identity(2, u64::MAX, 10)))?,
                 0,
                 "the epoch is 2^64-1",
             ),
         ] {
             site.refused(&data, broken, epoch, words)?;
         }
-        let method = encoded(offer_by(identity(1, 3, 10), Method::Server));
+        let method = encoded(offer_by(identity(1, 3, 10), Method::Server))?;
         site.refused(
             &method,
             RefusalCode::Refused,
@@ -61,7 +59,7 @@ fn broken_private_data() -> Result {
             "no durable commits by server's method",
         )?;
         assert_eq!(site.server.client(1), Some(client));
-        site.nothing();
+        site.nothing()?;
         Ok(())
     })
 }
@@ -72,35 +70,39 @@ fn broken_private_data() -> Result {
 fn wrong_parts() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
+        cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
         let mut site = Site::with(3, &cfg)?;
         let (_writer, client) = site.client(identity(1, 3, 10))?;
         let (_other, _) = site.client(identity(2, 1, 20))?;
         let free = 3 * LEN;
         let part = |site: &Site, range| site.region(range, usage());
         let elsewhere = {
-            let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
-            let peer = Peer::new(&device).expect("a peer");
-            let map = site.all.part(free..free + LEN).expect("inside");
-            let region = Mr::reg(&peer, map, usage()).expect("registers");
+            let device = Device::from_addr(&other_addr(), Side::Local)?;
+            let peer = Peer::new(&device)?;
+            let map = site.all.part(free..free + LEN)?;
+            let region = Mr::reg(&peer, map, usage())?;
             (peer, region.into())
         };
         let (other_peer, own) = (site.parts[&2].0.clone(), Arc::clone(&site.parts[&3].1));
         let of_the_other = {
-            let map = site.all.part(free..free + LEN).expect("inside");
-            let region = Mr::reg(&other_peer, map, usage()).expect("registers");
+            let map = site.all.part(free..free + LEN)?;
+            let region = Mr::reg(&other_peer, map, usage())?;
             (other_peer.clone(), region.into())
         };
         let wrong: Vec<(KeyPart, &[u8], &str)> = vec![
-            (part(&site, free + 8..free + LEN), b"", "at multiples of 64"),
-            (part(&site, free..free + 100), b"", "has 100 bytes at"),
             (
-                part(&site, 2 * LEN..3 * LEN),
+                part(&site, free + 8..free + LEN)?,
+                b"",
+                "at multiples of 64",
+            ),
+            (part(&site, free..free + 100)?, b"", "has 100 bytes at"),
+            (
+                part(&site, 2 * LEN..3 * LEN)?,
                 b"",
                 "overlaps that of the key 0x2",
             ),
             (
-                part(&site, 3 * LEN - 64..3 * LEN + 64),
+                part(&site, 3 * LEN - 64..3 * LEN + 64)?,
                 b"",
                 "overlaps that of the key 0x2",
             ),
@@ -116,25 +118,22 @@ fn wrong_parts() -> Result {
             ),
             ((other_peer, own), b"", "is registered with another Peer"),
             (
-                part(&site, LEN - 64..LEN),
+                part(&site, LEN - 64..LEN)?,
                 b"",
                 "overlaps the memory of the directory",
             ),
-            (part(&site, free..free + LEN), &[7; 200], "and 196 fit"),
+            (part(&site, free..free + LEN)?, &[7; 200], "and 196 fit"),
             (elsewhere, b"", "another RDMA device"),
             (
-                site.region(free..free + LEN, MrUsage::WRITE_DST),
+                site.region(free..free + LEN, MrUsage::WRITE_DST)?,
                 b"",
                 "MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
             ),
         ];
         for (part, data, words) in wrong {
-            let conn = site.ask_with(
-                &offer_by(identity(1, 4, 11), Method::Server)
-                    .encode(Offer::CONNECT)
-                    .expect("fits"),
-            );
-            let asked = site.asked();
+            let conn = site
+                .ask_with(&offer_by(identity(1, 4, 11), Method::Server).encode(Offer::CONNECT)?)?;
+            let asked = site.asked()?;
             let refused = site.admit_with(asked, &part, data).expect_err(words);
             let text = refused.to_string();
             assert!(text.contains(words), "{words}: {text}");
@@ -143,9 +142,9 @@ fn wrong_parts() -> Result {
             assert_eq!(site.server.client(1), Some(client), "{words}");
             assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
         }
-        site.nothing();
+        site.nothing()?;
         // Beyond the end there is no part at all.
-        let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+        let all = PmemMap::open(devdax(), LEN)?;
         let end = all.len();
         let text = invalid(all.part(end - 64..end + 64));
         assert!(text.contains("is not inside"), "{text}");
@@ -161,9 +160,9 @@ fn two_admissions_of_one_part() -> Result {
         let mut site = Site::new(1)?;
         let (conn, client) = site.client(identity(1, 1, 10))?;
         for _ in 0..2 {
-            let second = site.ask(identity(2, 1, 20));
-            let asked = site.asked();
-            let same = site.region(LEN..2 * LEN, usage());
+            let second = site.ask(identity(2, 1, 20))?;
+            let asked = site.asked()?;
+            let same = site.region(LEN..2 * LEN, usage())?;
             let is_connected = site.server.client(1) == Some(client);
             match site.admit_with(asked, &same, b"") {
                 Err(refused) => {
@@ -172,7 +171,7 @@ fn two_admissions_of_one_part() -> Result {
                     assert!(text.contains("overlaps that of the key 0x1"), "{text}");
                     assert_eq!(refusal(&second)?, refused.refusal);
                     assert!(site.server.directory().get(2).is_none());
-                    site.server.cut_off(client).expect("connected");
+                    site.server.cut_off(client).ok_or("connected")?;
                 }
                 Ok(_) => {
                     assert!(!is_connected, "the memory is nobody's");
@@ -200,8 +199,8 @@ fn wrong_settings() -> Result {
         conn_cfg.set_sq_size(u32::MAX);
         cfg.set_conn(&conn_cfg);
         let mut site = Site::with(1, &cfg)?;
-        let conn = site.ask(identity(1, 1, 10));
-        let asked = site.asked();
+        let conn = site.ask(identity(1, 1, 10))?;
+        let asked = site.asked()?;
         let refused = site.admit(asked).expect_err("no such queue");
         assert!(
             matches!(refused.error, Some(Error::InvalidArgument(_))),
@@ -221,17 +220,17 @@ fn a_keep_alive_below_the_kernels_time_outs() -> Result {
     device_test(|| {
         let mut conn_cfg = ConnCfg::new();
         let short = Duration::from_millis(200);
-        conn_cfg.set_keep_alive(Some(short)).expect("not zero");
+        conn_cfg.set_keep_alive(Some(short))?;
         let mut cfg = ServerCfg::new();
         cfg.set_conn(&conn_cfg);
-        let all = PmemMap::open(devdax(), 2 * LEN).expect("persistent memory");
-        let mut directory = new_directory(directory_of(&all), 2);
-        directory.keep(identity(1, 3, 10)).expect("kept");
+        let all = PmemMap::open(devdax(), 2 * LEN)?;
+        let mut directory = new_directory(directory_of(&all)?, 2)?;
+        directory.keep(identity(1, 3, 10))?;
         let mut site = Site::over(1, &cfg, all, directory)?;
-        let conn = site.ask(identity(1, 4, 11));
-        let asked = site.asked();
+        let conn = site.ask(identity(1, 4, 11))?;
+        let asked = site.asked()?;
         let refused = site.admit(asked).expect_err("too short");
-        let text = invalid(Err::<(), _>(refused.error.expect("one of this side")));
+        let text = invalid(Err::<(), _>(refused.error.ok_or("one of this side")?));
         for part in ["200ms", "four", "set_keep_alive", "set_ack_timeout"] {
             assert!(text.contains(part), "{text}");
         }
@@ -242,7 +241,7 @@ fn a_keep_alive_below_the_kernels_time_outs() -> Result {
         assert_eq!(refusal(&conn)?, refused.refusal);
         assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
         assert!(site.server.client(1).is_none());
-        site.nothing();
+        site.nothing()?;
         Ok(())
     })
 }
@@ -252,23 +251,24 @@ fn a_keep_alive_below_the_kernels_time_outs() -> Result {
 #[test]
 fn wrong_directories() -> Result {
     device_test(|| {
-        let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+        let all = PmemMap::open(devdax(), LEN)?;
         let memory = || directory_of(&all);
-        let write = |at: usize, bytes: &[u8]| {
-            let memory = memory();
-            memory.write_at(at, bytes).expect("inside");
-            memory.persist(..).expect("persists");
+        let write = |at: usize, bytes: &[u8]| -> Result {
+            let memory = memory()?;
+            memory.write_at(at, bytes)?;
+            memory.persist(..)?;
+            Ok(())
         };
-        write(0, &[0; LEN]);
-        let text = invalid(Directory::open(memory()));
+        write(0, &[0; LEN])?;
+        let text = invalid(Directory::open(memory()?));
         assert!(text.contains("has no directory"), "{text}");
-        let mut directory = Directory::create(memory(), 2).expect("made");
-        directory.keep(identity(1, 2, 3)).expect("kept");
-        write(64, &[0xFF; 128]);
-        let text = invalid(Directory::open(memory()));
+        let mut directory = Directory::create(memory()?, 2)?;
+        directory.keep(identity(1, 2, 3))?;
+        write(64, &[0xFF; 128])?;
+        let text = invalid(Directory::open(memory()?));
         assert!(text.contains("both its lines are invalid"), "{text}");
-        write(8, &[2]);
-        let text = invalid(Directory::open(memory()));
+        write(8, &[2])?;
+        let text = invalid(Directory::open(memory()?));
         assert!(text.contains("has the version 2"), "{text}");
         Ok(())
     })
@@ -279,21 +279,21 @@ fn wrong_directories() -> Result {
 #[test]
 fn commits_on_memory_that_keeps_nothing() -> Result {
     device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local).expect("a device");
-        let peer = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
         let server = |domain: Domain, commits: bool, vouches: bool| -> Result<_> {
-            let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+            let all = PmemMap::open(devdax(), LEN)?;
             let path = DevicePath::of(&peer, Ddio::On);
             let mut platform = PeerCfg::for_platform(domain, path);
             if vouches {
                 platform.set_processor_persists(true);
             }
-            let limits = Limits::new(1, 1, 64).expect("some");
+            let limits = Limits::new(1, 1, 64)?;
             let mut cfg = ServerCfg::new();
             cfg.set_platform(&platform);
             cfg.set_commits(commits.then_some(limits));
             let ep = listen(&peer)?;
-            let directory = new_directory(directory_of(&all), 1);
+            let directory = new_directory(directory_of(&all)?, 1)?;
             Ok(Server::new(ep, directory, &cfg).map(drop))
         };
         for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
@@ -303,10 +303,10 @@ fn commits_on_memory_that_keeps_nothing() -> Result {
                 error.to_string().contains("makes nothing durable"),
                 "{error}"
             );
-            server(domain, false, false)?.expect("without commits");
-            server(domain, true, true)?.expect("the program vouches");
+            server(domain, false, false)??;
+            server(domain, true, true)??;
         }
-        server(Domain::MemoryController, true, false)?.expect("durable");
+        server(Domain::MemoryController, true, false)??;
         Ok(())
     })
 }

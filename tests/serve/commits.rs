@@ -12,27 +12,27 @@ use crate::support::{LEN, Site, identity, offer, until};
 
 const TAIL: usize = 1024;
 
-fn cfg() -> ServerCfg {
+fn cfg() -> Result<ServerCfg> {
     let mut cfg = ServerCfg::new();
-    cfg.set_commits(Some(Limits::new(4, 4, 4096).expect("some")));
-    cfg
+    cfg.set_commits(Some(Limits::new(4, 4, 4096)?));
+    Ok(cfg)
 }
 
 impl Site {
     /// A writer by the server's method asks.
-    fn writer_asks(&self, identity: Identity) -> Connecting {
+    fn writer_asks(&self, identity: Identity) -> Result<Connecting> {
         let cfg = WriterCfg::new(Method::Server);
-        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let settings = cfg.conn_cfg(&ConnCfg::new())?;
         let port = self.server.get_port();
-        let req = ConnReq::new(&self.far, &addr(), port, &settings).expect("resolves");
-        Writer::connect(req, &cfg, &offer(identity)).expect("asks")
+        let req = ConnReq::new(&self.far, &addr(), port, &settings)?;
+        Ok(Writer::connect(req, &cfg, &offer(identity))?)
     }
 
-    fn writer(&mut self, identity: Identity) -> Writer {
-        let connecting = self.writer_asks(identity);
-        let asked = self.asked();
-        self.admit(asked).expect("admitted");
-        connecting.wait(LIMIT).expect("connected")
+    fn writer(&mut self, identity: Identity) -> Result<Writer> {
+        let connecting = self.writer_asks(identity)?;
+        let asked = self.asked()?;
+        self.admit(asked)?;
+        Ok(connecting.wait(LIMIT)?)
     }
 
     /// Turns of the server, which returns only the arrival and end of clients.
@@ -50,13 +50,13 @@ impl Site {
     }
 }
 
-fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> rpma::commit::Ticket {
+fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> Result<rpma::commit::Ticket> {
     let far = writer.offer().regions()[0];
-    let dst = far.slice(64..64 + 100).expect("inside");
-    let src = source.slice(..100).expect("inside");
-    let tail = far.slice(TAIL as u64..TAIL as u64 + 8).expect("inside");
+    let dst = far.slice(64..64 + 100)?;
+    let src = source.slice(..100)?;
+    let tail = far.slice(TAIL as u64..TAIL as u64 + 8)?;
     let tail = (tail, number.to_ne_bytes());
-    writer.commit(&[(dst, src)], Some(tail)).expect("posted")
+    Ok(writer.commit(&[(dst, src)], Some(tail))?)
 }
 
 /// Promise: the server makes commits durable and answers, without any work of its program; and a
@@ -64,25 +64,25 @@ fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> rpma::commit
 #[test]
 fn commits_are_served() -> Result {
     device_test(|| {
-        let mut site = Site::with(2, &cfg())?;
+        let mut site = Site::with(2, &cfg()?)?;
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        source.write_at(0, &pattern(100, 3)).expect("inside");
-        let mut writer = site.writer(identity(1, 1, 10));
-        let mut wrong = site.writer(identity(2, 1, 20));
+        source.write_at(0, &pattern(100, 3))?;
+        let mut writer = site.writer(identity(1, 1, 10))?;
+        let mut wrong = site.writer(identity(2, 1, 20))?;
         for number in 1..=20 {
-            let ticket = commit(&mut writer, &source, number);
+            let ticket = commit(&mut writer, &source, number)?;
             until(|| {
                 site.turns();
                 writer.look(|wc| panic!("{wc:?}")).expect("connected");
                 writer.fate(ticket).expect("its own") == Fate::Durable
             });
             let part = &site.parts[&1].1;
-            assert_eq!(part.load_u64(TAIL).expect("inside"), number);
+            assert_eq!(part.load_u64(TAIL)?, number);
         }
-        let message = source.slice(..5).expect("inside");
+        let message = source.slice(..5)?;
         let flags = Flags::COMPLETION_ON_ERROR;
-        wrong.conn().send(message, flags, 0).expect("posted");
-        let gone = site.gone();
+        wrong.conn().send(message, flags, 0)?;
+        let gone = site.gone()?;
         assert!(
             matches!(gone.reason, Reason::Misused(_)),
             "{:?}",
@@ -91,7 +91,7 @@ fn commits_are_served() -> Result {
         assert_eq!(gone.identity.key, 2);
         // The receives that were flushed are the server's own.
         assert!(gone.completions.is_empty(), "{:?}", gone.completions);
-        let ticket = commit(&mut writer, &source, 21);
+        let ticket = commit(&mut writer, &source, 21)?;
         until(|| {
             let _ = wrong.look(|_| {});
             site.turns();
@@ -107,36 +107,36 @@ fn commits_are_served() -> Result {
 #[test]
 fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
     device_test(|| {
-        let mut site = Site::with(1, &cfg())?;
+        let mut site = Site::with(1, &cfg()?)?;
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
-        let mut old = site.writer(identity(1, 1, 10));
+        let mut old = site.writer(identity(1, 1, 10))?;
         let part = Arc::clone(&site.parts[&1].1);
-        part.store_u64(TAIL, 0).expect("inside");
+        part.store_u64(TAIL, 0)?;
         site.turns();
-        let connecting = site.writer_asks(identity(1, 2, 20));
-        let asked = site.asked();
+        let connecting = site.writer_asks(identity(1, 2, 20))?;
+        let asked = site.asked()?;
         // The request arrives, and the server does not look.
-        let ticket = commit(&mut old, &source, 1);
+        let ticket = commit(&mut old, &source, 1)?;
         until(|| {
             old.look(|_| {}).expect("connected");
             old.released() > 0
         });
-        site.admit(asked).expect("admitted");
-        let mut new = connecting.wait(LIMIT).expect("connected");
+        site.admit(asked)?;
+        let mut new = connecting.wait(LIMIT)?;
         site.turns();
-        assert_eq!(part.load_u64(TAIL).expect("inside"), 0, "it is discarded");
+        assert_eq!(part.load_u64(TAIL)?, 0, "it is discarded");
         until(|| {
             let _ = old.look(|_| {});
             old.is_over()
         });
-        assert_ne!(old.fate(ticket).expect("its own"), Fate::Durable);
-        let ticket = commit(&mut new, &source, 7);
+        assert_ne!(old.fate(ticket)?, Fate::Durable);
+        let ticket = commit(&mut new, &source, 7)?;
         until(|| {
             site.turns();
             new.look(|_| {}).expect("connected");
             new.fate(ticket).expect("its own") == Fate::Durable
         });
-        assert_eq!(part.load_u64(TAIL).expect("inside"), 7);
+        assert_eq!(part.load_u64(TAIL)?, 7);
         Ok(())
     })
 }
@@ -146,29 +146,29 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
 fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str, u64>> {
     let mut calls = std::collections::BTreeMap::new();
     device_test(|| {
-        let mut cfg = cfg();
-        cfg.set_most_clients(clients as usize).expect("some");
+        let mut cfg = cfg()?;
+        cfg.set_most_clients(clients as usize)?;
         let mut site = Site::with_slots(clients, &cfg, clients as u32)?;
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         let mut writers: Vec<_> = (1..=clients)
-            .map(|key| {
-                let connecting = site.writer_asks(identity(key, 1, key));
+            .map(|key| -> Result<_> {
+                let connecting = site.writer_asks(identity(key, 1, key))?;
                 let asked = loop {
-                    match site.next() {
+                    match site.next()? {
                         Served::Asks(asked) => break asked,
                         Served::Arrived(_) => {}
                         other => panic!("{other:?}"),
                     }
                 };
-                site.admit(asked).expect("admitted");
-                connecting.wait(LIMIT).expect("connected")
+                site.admit(asked)?;
+                Ok(connecting.wait(LIMIT)?)
             })
-            .collect();
+            .collect::<Result<_, _>>()?;
         while site.turn().is_some() {}
         let made = || crate::common::with_fabric(|fabric, _| fabric.calls());
         let writer = &mut writers[clients as usize / 2];
         for number in 1..=50 {
-            let ticket = commit(writer, &source, number);
+            let ticket = commit(writer, &source, number)?;
             until(|| {
                 let before = made();
                 assert!(site.turn().is_none());
@@ -190,7 +190,7 @@ fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str,
 #[cfg(feature = "sim")]
 #[test]
 fn a_commit_costs_the_same_beside_many_clients() -> Result {
-    crate::support::more_descriptors();
+    crate::support::more_descriptors()?;
     let few = calls_beside(10)?;
     let many = calls_beside(100)?;
     println!("{few:?} {many:?}");

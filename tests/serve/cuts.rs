@@ -10,7 +10,7 @@ use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 use rpma::sim::{Cut, Fabric, Platform, Profile};
 use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Side, Wc};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 use crate::support::{LEN, identity, offer};
 
 const SLOTS: u32 = 2;
@@ -112,21 +112,22 @@ enum Before {
 }
 
 impl Before {
-    fn write(self, memory: &PmemMap) {
-        memory.write_at(0, &[0; LEN]).expect("inside");
-        memory.persist(..).expect("persists");
+    fn write(self, memory: &PmemMap) -> Result {
+        memory.write_at(0, &[0; LEN])?;
+        memory.persist(..)?;
         match self {
             Self::Zeros => {}
             Self::Bytes => {
-                memory.write_at(0, &[0xA5; LEN]).expect("inside");
-                memory.persist(..).expect("persists");
+                memory.write_at(0, &[0xA5; LEN])?;
+                memory.persist(..)?;
             }
             Self::Forgotten => {
-                let part = memory.part(..).expect("inside");
-                let mut directory = Directory::create(part, SLOTS).expect("made");
-                directory.keep(identity(7, 3, 70)).expect("kept");
+                let part = memory.part(..)?;
+                let mut directory = Directory::create(part, SLOTS)?;
+                directory.keep(identity(7, 3, 70))?;
             }
         }
+        Ok(())
     }
 
     fn make(self, memory: PmemMap) -> rpma::Result<Directory> {
@@ -186,7 +187,7 @@ fn bytes_of(memory: &PmemMap) -> Vec<u8> {
 /// Promise: wherever the power is cut while a directory is made, a restart opens it or makes it
 /// again. It refuses only memory in which the making has written no byte.
 #[test]
-fn a_directory_that_was_being_made_is_made_again() {
+fn a_directory_that_was_being_made_is_made_again() -> Result {
     let mut visited = 0;
     for platform in PLATFORMS {
         for kind in [Before::Zeros, Before::Bytes, Before::Forgotten] {
@@ -196,7 +197,7 @@ fn a_directory_that_was_being_made_is_made_again() {
             let pmem = host.pmem("directory", LEN);
             let _entered = host.enter();
             let map = || PmemMap::open(pmem.path(), LEN).expect("the memory");
-            kind.write(&map());
+            kind.write(&map())?;
             let before = bytes_of(&map());
             let is_made = AtomicBool::new(false);
             let found = fabric.find_loss_in_recovery(
@@ -214,6 +215,7 @@ fn a_directory_that_was_being_made_is_made_again() {
         }
     }
     assert!(visited > 500, "{visited} images");
+    Ok(())
 }
 
 /// A server that admits one client, and the client, in threads of their own. Whenever the client

@@ -21,9 +21,8 @@ use crate::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 fn goes_on(conn: &Conn) -> Result {
-    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-    posted.expect("posted");
-    completion(conn)?.result().expect("written");
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
+    completion(conn)?.result()?;
     Ok(())
 }
 
@@ -46,9 +45,9 @@ fn no_descriptor_for_a_request() -> Result {
         let mut site = Site::new(2)?;
         let (other, _) = site.client(identity(1, 1, 10))?;
         for call in ["rdma_create_event_channel", "rdma_migrate_id"] {
-            let late = site.ask(identity(2, 1, 20));
+            let late = site.ask(identity(2, 1, 20))?;
             let failing = fail(call);
-            match site.next() {
+            match site.next()? {
                 Served::Failed(error) => {
                     assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
                 }
@@ -76,13 +75,13 @@ fn a_time_out_that_cannot_be_read() -> Result {
     device_test(|| {
         let mut conn_cfg = ConnCfg::new();
         let long = Duration::from_secs(60);
-        conn_cfg.set_keep_alive(Some(long)).expect("not zero");
+        conn_cfg.set_keep_alive(Some(long))?;
         let mut cfg = ServerCfg::new();
         cfg.set_conn(&conn_cfg);
         let mut site = Site::with(1, &cfg)?;
         let (writer, client) = site.client(identity(1, 3, 10))?;
-        let next = site.ask(identity(1, 4, 11));
-        let asked = site.asked();
+        let next = site.ask(identity(1, 4, 11))?;
+        let asked = site.asked()?;
         let before = queues_made();
         let failing = fail("rdma_init_qp_attr");
         let refused = site.admit(asked).expect_err("the call fails");
@@ -95,7 +94,7 @@ fn a_time_out_that_cannot_be_read() -> Result {
         assert_eq!(site.server.client(1), Some(client));
         assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
         goes_on(&writer)?;
-        site.nothing();
+        site.nothing()?;
         // The next try succeeds.
         site.client(identity(1, 4, 11))?;
         Ok(())
@@ -109,19 +108,19 @@ fn a_refused_request_makes_no_queues() -> Result {
         let mut site = Site::new(1)?;
         let (_writer, _) = site.client(identity(1, 5, 10))?;
         for asks in [identity(1, 4, 10), identity(1, 5, 11), identity(0, 5, 10)] {
-            let conn = site.ask(asks);
+            let conn = site.ask(asks)?;
             let before = queues_made();
-            assert!(matches!(site.next(), Served::Refused(_)));
+            assert!(matches!(site.next()?, Served::Refused(_)));
             assert_eq!(queues_made(), before);
             drop(refusal(&conn)?);
         }
-        let conn = site.ask(identity(1, 6, 10));
+        let conn = site.ask(identity(1, 6, 10))?;
         let before = queues_made();
-        drop(site.asked());
-        let again = site.ask(identity(1, 6, 10));
+        drop(site.asked()?);
+        let again = site.ask(identity(1, 6, 10))?;
         let [qps, cqs, mrs] = before;
-        let asked = site.asked();
-        site.server.refuse(asked, "no").expect("refused");
+        let asked = site.asked()?;
+        site.server.refuse(asked, "no")?;
         // The second client's own.
         assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
         drop((conn, again));
@@ -135,7 +134,7 @@ fn a_refused_request_makes_no_queues() -> Result {
 fn coming_back_registers_nothing() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
+        cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
         let mut site = Site::with(1, &cfg)?;
         let _first = site.client(identity(1, 1, 10))?;
         let [_, _, before] = queues_made();
@@ -155,8 +154,8 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
         let mut site = Site::new(2)?;
         let (old, first) = site.client(identity(1, 1, 10))?;
         let (other, _) = site.client(identity(2, 1, 20))?;
-        let new = site.ask(identity(1, 2, 11));
-        let asked = site.asked();
+        let new = site.ask(identity(1, 2, 11))?;
+        let asked = site.asked()?;
         let failing = fail("ibv_destroy_qp");
         let refused = site.admit(asked).expect_err("not cut off");
         assert!(!failing.is_pending());
@@ -169,13 +168,11 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
         assert!(refused.refusal.code().is_temporary());
         assert_eq!(refusal(&new)?, refused.refusal, "it is not accepted");
         assert_eq!(site.server.directory().get(1), Some(identity(1, 1, 10)));
-        let gone = site.gone();
+        let gone = site.gone()?;
         assert_eq!(gone.client, first);
-        let error = gone.not_cut_off.expect("an error").to_string();
+        let error = gone.not_cut_off.ok_or("an error")?.to_string();
         assert!(error.starts_with("ibv_destroy_qp failed"), "{error}");
-        let data = offer(identity(1, 1, 10))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
         site.refused(
             &data,
             RefusalCode::NotCutOff,
@@ -183,9 +180,9 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
             "its writes may still land",
         )?;
         // No other key gets the memory, while the old client may write to it.
-        let thief = site.ask(identity(3, 1, 30));
-        let asked = site.asked();
-        let same = site.region(LEN..2 * LEN, usage());
+        let thief = site.ask(identity(3, 1, 30))?;
+        let asked = site.asked()?;
+        let same = site.region(LEN..2 * LEN, usage())?;
         let text = site
             .admit_with(asked, &same, b"")
             .expect_err("overlaps")
@@ -196,9 +193,9 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
 
         // The remedy.
         site.parts.remove(&1);
-        let memory = site.server.release(1).expect("deregistered");
+        let memory = site.server.release(1)?;
         assert_eq!(memory.len(), LEN);
-        site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
+        site.parts.insert(1, site.region(LEN..2 * LEN, usage())?);
         site.client(identity(1, 2, 11))?;
         goes_on(&other)?;
         drop((old, same));
@@ -213,15 +210,13 @@ fn a_region_that_cannot_be_deregistered() -> Result {
         let mut site = Site::new(1)?;
         let (_old, client) = site.client(identity(1, 1, 10))?;
         let _failing = fail("ibv_destroy_qp");
-        let gone = site.server.cut_off(client).expect("connected");
+        let gone = site.server.cut_off(client).ok_or("connected")?;
         assert!(gone.not_cut_off.is_some());
         site.parts.remove(&1);
         let _failing = fail("ibv_dereg_mr");
         let error = site.server.release(1).expect_err("it fails").to_string();
         assert!(error.starts_with("ibv_dereg_mr failed"), "{error}");
-        let data = offer(identity(1, 2, 11))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT)?;
         site.refused(&data, RefusalCode::NotCutOff, 1, "could not be cut off")?;
         let error = site.server.release(1).expect_err("it is gone").to_string();
         assert!(error.contains("end the program"), "{error}");
@@ -237,8 +232,8 @@ fn the_order_of_an_admission() -> Result {
         for how in [How::Refused, How::Done] {
             let mut site = Site::new(1)?;
             let (old, first) = site.client(identity(1, 1, 10))?;
-            let new = site.ask(identity(1, 2, 11));
-            let asked = site.asked();
+            let new = site.ask(identity(1, 2, 11))?;
+            let asked = site.asked()?;
             let failing = with_fabric(|fabric, host| {
                 let failing = fabric.fail("rdma_accept").on(host);
                 failing.how(how).next(Errno::IO)
@@ -253,10 +248,8 @@ fn the_order_of_an_admission() -> Result {
             assert_eq!(event(&old)?, ConnEvent::Closed);
             assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
             drop(new);
-            assert!(matches!(site.gone().reason, Reason::Replaced));
-            let data = offer(identity(1, 1, 10))
-                .encode(Offer::CONNECT)
-                .expect("fits");
+            assert!(matches!(site.gone()?.reason, Reason::Replaced));
+            let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
             site.refused(&data, RefusalCode::OldEpoch, 2, "is old")?;
             site.client(identity(1, 2, 11))?;
         }
@@ -271,8 +264,8 @@ fn an_admission_that_fails_and_leaves_its_queue_pair() -> Result {
     for call in ["rdma_accept", "ibv_query_qp"] {
         leaving(&[("qp", 1), ("cq", 1), ("pd", 1)], || {
             let mut site = Site::new(1)?;
-            let first = site.ask(identity(1, 1, 10));
-            let asked = site.asked();
+            let first = site.ask(identity(1, 1, 10))?;
+            let asked = site.asked()?;
             let failing = with_fabric(|fabric, host| {
                 let failing = fabric.fail(call).on(host).how(How::Done);
                 failing.next(Errno::IO)
@@ -281,15 +274,13 @@ fn an_admission_that_fails_and_leaves_its_queue_pair() -> Result {
             let refused = site.admit(asked).expect_err("not accepted");
             assert!(!failing.is_pending() && !left.is_pending());
             assert!(refused.to_string().starts_with(call), "{refused}");
-            let data = offer(identity(1, 2, 11))
-                .encode(Offer::CONNECT)
-                .expect("fits");
+            let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT)?;
             let words = "its writes may still land";
             site.refused(&data, RefusalCode::NotCutOff, 1, words)?;
             // The remedy.
             site.parts.remove(&1);
-            site.server.release(1).expect("deregistered");
-            site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
+            site.server.release(1)?;
+            site.parts.insert(1, site.region(LEN..2 * LEN, usage())?);
             site.client(identity(1, 2, 11))?;
             drop(first);
             Ok(())
@@ -306,15 +297,15 @@ fn queues_that_cannot_be_made() -> Result {
         let mut site = Site::new(2)?;
         let (other, _) = site.client(identity(2, 1, 20))?;
         for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
-            let conn = site.ask(identity(1, epoch, 10));
-            let asked = site.asked();
+            let conn = site.ask(identity(1, epoch, 10))?;
+            let asked = site.asked()?;
             let failing = fail(call);
             let refused = site.admit(asked).expect_err(call);
             assert!(!failing.is_pending());
             is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
             assert_eq!(refusal(&conn)?, refused.refusal);
             let (_back, client) = site.client(identity(1, epoch, 10))?;
-            site.server.cut_off(client).expect("connected");
+            site.server.cut_off(client).ok_or("connected")?;
             goes_on(&other)?;
         }
         Ok(())
@@ -328,20 +319,15 @@ fn an_old_connection_writes_nothing_any_more() -> Result {
     device_test(|| {
         let mut site = Site::new(1)?;
         let (old, _) = site.client(identity(1, 1, 10))?;
-        let far = Offer::decode(old.get_private_data())
-            .expect("an offer")
-            .regions()[0];
+        let far = Offer::decode(old.get_private_data())?.regions()[0];
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(LEN, 3)).expect("inside");
-        let new = site.ask(identity(1, 2, 11));
-        let asked = site.asked();
+        source.write_at(0, &pattern(LEN, 3))?;
+        let new = site.ask(identity(1, 2, 11))?;
+        let asked = site.asked()?;
         with_fabric(|fabric, host| fabric.between(host, host).hold());
-        let (to, from) = (
-            far.slice(..64).expect("inside"),
-            source.slice(..64).expect("inside"),
-        );
-        old.write(to, from, ALWAYS, 1).expect("posted");
-        site.admit(asked).expect("admitted");
+        let (to, from) = (far.slice(..64)?, source.slice(..64)?);
+        old.write(to, from, ALWAYS, 1)?;
+        site.admit(asked)?;
         let before = contents(&site.parts[&1].1)?;
         with_fabric(|fabric, host| fabric.between(host, host).release());
         assert_eq!(event(&new)?, ConnEvent::Established);
@@ -355,37 +341,35 @@ fn an_old_connection_writes_nothing_any_more() -> Result {
 /// Promise: a client with a connection that is not established in time is cut off, and its key is
 /// free for the next one.
 #[test]
-fn a_client_that_is_never_established() {
+fn a_client_that_is_never_established() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
     let (near, far) = (fabric.host("server"), fabric.host("client"));
     let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
     let _entered = near.enter();
-    let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
-    let directory = Directory::create(all.part(..LEN).expect("inside"), 2).expect("made");
-    let device = Device::from_addr(&addr, Side::Local).expect("opens");
-    let peer = Peer::new(&device).expect("a peer");
-    let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+    let all = PmemMap::open(pmem.path(), 2 * LEN)?;
+    let directory = Directory::create(all.part(..LEN)?, 2)?;
+    let device = Device::from_addr(&addr, Side::Local)?;
+    let peer = Peer::new(&device)?;
+    let ep = Ep::listen(&peer, &addr, 0)?;
     let limit = Duration::from_secs(3);
     let mut cfg = ServerCfg::new();
     cfg.set_establish_limit(limit);
-    let mut server = Server::new(ep, directory, &cfg).expect("a server");
-    let region = Mr::reg(&peer, all.part(LEN..).expect("inside"), usage());
-    let region = Arc::new(region.expect("registers"));
+    let mut server = Server::new(ep, directory, &cfg)?;
+    let region = Mr::reg(&peer, all.part(LEN..)?, usage());
+    let region = Arc::new(region?);
     let _client = {
         let _entered = far.enter();
-        let device = Device::from_addr(&addr, Side::Remote).expect("opens");
-        let peer = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr, Side::Remote)?;
+        let peer = Peer::new(&device)?;
         let req = ConnReq::new(&peer, &addr, server.get_port(), &ConnCfg::new());
-        let data = offer(identity(1, 1, 10))
-            .encode(Offer::CONNECT)
-            .expect("fits");
-        req.expect("resolves").connect(&data).expect("asks")
+        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
+        req?.connect(&data)?
     };
-    let next = |server: &mut Server| {
+    let next = |server: &mut Server| -> Result<_> {
         let served = server.next(&mut [Wc::default()], Duration::from_secs(60));
-        served.expect("waits").expect("in time")
+        Ok(served?.ok_or("in time")?)
     };
-    let Served::Asks(asked) = next(&mut server) else {
+    let Served::Asks(asked) = next(&mut server)? else {
         panic!("a client asks");
     };
     far.freeze();
@@ -395,8 +379,8 @@ fn a_client_that_is_never_established() {
         data: &[],
     };
     let begin = fabric.now();
-    let client = server.admit(asked, &part).expect("admitted");
-    match next(&mut server) {
+    let client = server.admit(asked, &part)?;
+    match next(&mut server)? {
         Served::Gone(gone) => {
             assert_eq!(gone.client, client);
             assert!(
@@ -410,6 +394,7 @@ fn a_client_that_is_never_established() {
     let took = fabric.now() - begin;
     assert!(took >= limit && took < 2 * limit, "{took:?}");
     assert!(server.client(1).is_none() && server.deadline().is_none());
+    Ok(())
 }
 
 /// A server, and three clients of one key, one after the other. Each error ends it.
@@ -452,7 +437,11 @@ fn admissions(fabric: &Fabric) -> rpma::Result<()> {
             }
         }
         if let Ok(ConnEvent::Established) = conn.next_event_timeout(limit) {
-            assert_eq!(recovered(&all), [asks], "accepted, and not kept");
+            assert_eq!(
+                recovered(&all).expect("a directory"),
+                [asks],
+                "accepted, and not kept"
+            );
         }
         let queue_pairs = near.objects().get("qp").copied();
         assert!(queue_pairs.unwrap_or(0) <= 1, "two queue pairs of one key");
@@ -468,10 +457,10 @@ fn admissions(fabric: &Fabric) -> rpma::Result<()> {
 }
 
 /// The identities in the directory, as a restart finds them.
-fn recovered(all: &PmemMap) -> Vec<Identity> {
-    let memory = all.part(..LEN).expect("inside");
-    let directory = Directory::open(memory).expect("a directory");
-    directory.identities().collect()
+fn recovered(all: &PmemMap) -> Result<Vec<Identity>> {
+    let memory = all.part(..LEN)?;
+    let directory = Directory::open(memory)?;
+    Ok(directory.identities().collect())
 }
 
 /// Promise: if any call fails, once, no thread panics or hangs, and no client is accepted without a

@@ -16,11 +16,11 @@ pub(crate) struct Parted {
 
 impl Parted {
     pub(crate) fn new(keys: u32) -> Result<Self> {
-        let layout = Layout::new(keys, LEN).expect("fits");
-        let all = PmemMap::open(devdax(), layout.len()).expect("persistent memory");
-        let directory = new_directory(all.part(layout.directory()).expect("inside"), keys);
+        let layout = Layout::new(keys, LEN)?;
+        let all = PmemMap::open(devdax(), layout.len())?;
+        let directory = new_directory(all.part(layout.directory())?, keys)?;
         let site = Site::over(0, &ServerCfg::new(), all, directory)?;
-        let parts = Parts::reg(&site.device, &site.all, &layout, usage()).expect("registers");
+        let parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
         Ok(Self {
             site,
             parts,
@@ -30,18 +30,18 @@ impl Parted {
 
     /// Answers the next event.
     pub(crate) fn answer(&mut self) -> rpma::Result<Option<Served>> {
-        let served = self.site.next();
+        let served = self.site.next().expect("waits");
         self.site.server.answer(served, &mut self.parts)
     }
 
     /// A client of this identity that is admitted and established.
     pub(crate) fn client(&mut self, identity: Identity) -> Result<Conn> {
-        let conn = self.site.ask(identity);
-        let answered = self.answer().expect("answers");
+        let conn = self.site.ask(identity)?;
+        let answered = self.answer()?;
         assert!(answered.is_none(), "{answered:?}");
         assert_eq!(event(&conn)?, ConnEvent::Established);
         loop {
-            match self.answer().expect("answers") {
+            match self.answer()? {
                 Some(Served::Arrived(client)) => {
                     assert_eq!(self.site.server.identity(client), Some(identity));
                     return Ok(conn);
@@ -54,8 +54,8 @@ impl Parted {
 
     /// A client of this identity that is refused, and gets the same refusal.
     pub(crate) fn refused(&mut self, asks: Identity) -> Result<Refused> {
-        let conn = self.site.ask(asks);
-        match self.answer().expect("answers") {
+        let conn = self.site.ask(asks)?;
+        match self.answer()? {
             Some(Served::Refused(refused)) => {
                 assert_eq!(refusal(&conn)?, refused.refusal);
                 assert_eq!(refused.identity, Some(asks));
@@ -77,9 +77,9 @@ impl Parted {
 
     /// A client writes these bytes to all of its memory, and they are in the key's part.
     pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
-        write(&self.site, conn, conn, bytes).expect("written");
+        write(&self.site, conn, conn, bytes)?;
         assert!(self.bytes(key) == bytes);
-        let part = self.parts.get(key).expect("a part");
+        let part = self.parts.get(key).ok_or("a part")?;
         assert!(contents(part.region)? == bytes);
         Ok(())
     }
@@ -113,12 +113,12 @@ fn a_client_writes_to_the_part_of_its_key() -> Result {
         parted.parts.set_data(b"log v1");
         let before = [1, 3].map(|key| parted.bytes(key));
         let conn = parted.client(identity(2, 1, 10))?;
-        let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+        let offer = Offer::decode(conn.get_private_data())?;
         assert_eq!(offer.data(), b"log v1");
         parted.writes(&conn, 2, &pattern(LEN, 7))?;
         assert!([1, 3].map(|key| parted.bytes(key)) == before);
         drop(conn);
-        match parted.answer().expect("answers") {
+        match parted.answer()? {
             Some(Served::Gone(gone)) => {
                 assert_eq!(gone.identity, identity(2, 1, 10));
                 assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
@@ -164,7 +164,7 @@ fn an_admission_that_fails_is_returned() -> Result {
         parted.parts.set_data(&[0; 300]);
         let refused = parted.refused(identity(1, 2, 11))?;
         assert_eq!(refused.refusal.code(), RefusalCode::Refused);
-        let error = refused.error.expect("an error of this side");
+        let error = refused.error.ok_or("an error of this side")?;
         assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
         assert_eq!(parted.site.server.counters().refused, 1);
         parted.writes(&old, 1, &pattern(LEN, 1))?;
@@ -182,9 +182,9 @@ fn an_admission_that_fails_is_returned() -> Result {
 fn wrong_memory() -> Result {
     device_test(|| {
         let site = Site::new(1)?;
-        let layout = Layout::new(2, LEN).expect("fits");
+        let layout = Layout::new(2, LEN)?;
         let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
-        let short = site.all.part(..2 * LEN).expect("inside");
+        let short = site.all.part(..2 * LEN)?;
         let reg = |all: &PmemMap| Parts::reg(&site.device, all, &layout, usage());
         for refused in [
             reg(&short).expect_err("too short"),
@@ -192,8 +192,8 @@ fn wrong_memory() -> Result {
         ] {
             assert!(refused.to_string().ends_with(&words), "{refused}");
         }
-        let long = PmemMap::open(devdax(), 4 * LEN).expect("persistent memory");
-        let inside = long.part(32..).expect("inside");
+        let long = PmemMap::open(devdax(), 4 * LEN)?;
+        let inside = long.part(32..)?;
         let text = reg(&inside).expect_err("not aligned").to_string();
         assert!(text.contains("must begin at a multiple of 64"), "{text}");
         Ok(())

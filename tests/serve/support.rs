@@ -54,24 +54,25 @@ fn len_of(keys: u64) -> usize {
 }
 
 /// Lets this process have as many descriptors as it may.
-pub(crate) fn more_descriptors() {
+pub(crate) fn more_descriptors() -> Result {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    setrlimit(Resource::Nofile, raised).expect("up to the hard limit");
+    setrlimit(Resource::Nofile, raised)?;
+    Ok(())
 }
 
 /// The memory of the directory, a page, which is before that of the keys.
-pub(crate) fn directory_of(all: &PmemMap) -> PmemMap {
-    all.part(..LEN).expect("inside")
+pub(crate) fn directory_of(all: &PmemMap) -> Result<PmemMap> {
+    Ok(all.part(..LEN)?)
 }
 
 /// An empty directory in memory that may have one of an earlier test.
-pub(crate) fn new_directory(memory: PmemMap, slots: u32) -> Directory {
-    memory.store_u64(0, 0).expect("inside");
-    Directory::create(memory, slots).expect("made")
+pub(crate) fn new_directory(memory: PmemMap, slots: u32) -> Result<Directory> {
+    memory.store_u64(0, 0)?;
+    Ok(Directory::create(memory, slots)?)
 }
 
 impl Site {
@@ -87,12 +88,12 @@ impl Site {
     pub(crate) fn with_slots(keys: u64, cfg: &ServerCfg, slots: u32) -> Result<Self> {
         let end = LEN + len_of(keys) * keys as usize;
         let len = Directory::len_for(slots);
-        let all = PmemMap::open(devdax(), end + len).expect("persistent memory");
+        let all = PmemMap::open(devdax(), end + len)?;
         let directory = match len <= LEN {
-            true => directory_of(&all),
-            false => all.part(end..end + len).expect("inside"),
+            true => directory_of(&all)?,
+            false => all.part(end..end + len)?,
         };
-        let directory = new_directory(directory, slots);
+        let directory = new_directory(directory, slots)?;
         Self::over(keys, cfg, all, directory)
     }
 
@@ -103,12 +104,12 @@ impl Site {
         all: PmemMap,
         directory: Directory,
     ) -> Result<Self> {
-        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-        let peer = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
         let ep = listen(&peer)?;
         let mut site = Self {
-            server: Server::new(ep, directory, cfg).expect("a server"),
-            far: Peer::new(&device).expect("a peer"),
+            server: Server::new(ep, directory, cfg)?,
+            far: Peer::new(&device)?,
             device,
             all,
             parts: BTreeMap::new(),
@@ -116,50 +117,50 @@ impl Site {
         for key in 1..=keys {
             let len = len_of(keys);
             let at = LEN + len * (key as usize - 1);
-            let part = site.region(at..at + len, usage());
+            let part = site.region(at..at + len, usage())?;
             site.parts.insert(key, part);
         }
         Ok(site)
     }
 
     /// A part of the memory, with a peer of its own.
-    pub(crate) fn region(&self, range: std::ops::Range<usize>, usage: MrUsage) -> KeyPart {
-        let peer = Peer::new(&self.device).expect("a peer");
-        let map = self.all.part(range).expect("inside");
-        let region = Mr::reg(&peer, map, usage).expect("registers");
-        (peer, Arc::new(region))
+    pub(crate) fn region(&self, range: std::ops::Range<usize>, usage: MrUsage) -> Result<KeyPart> {
+        let peer = Peer::new(&self.device)?;
+        let map = self.all.part(range)?;
+        let region = Mr::reg(&peer, map, usage)?;
+        Ok((peer, Arc::new(region)))
     }
 
     /// A client asks with this private data.
-    pub(crate) fn ask_with(&self, data: &[u8]) -> Conn {
+    pub(crate) fn ask_with(&self, data: &[u8]) -> Result<Conn> {
         let port = self.server.get_port();
-        let req = ConnReq::new(&self.far, &addr(), port, &ConnCfg::new()).expect("resolves");
-        req.connect(data).expect("asks")
+        let req = ConnReq::new(&self.far, &addr(), port, &ConnCfg::new())?;
+        Ok(req.connect(data)?)
     }
 
     /// A client of this identity asks.
-    pub(crate) fn ask(&self, identity: Identity) -> Conn {
-        self.ask_with(&offer(identity).encode(Offer::CONNECT).expect("fits"))
+    pub(crate) fn ask(&self, identity: Identity) -> Result<Conn> {
+        self.ask_with(&offer(identity).encode(Offer::CONNECT)?)
     }
 
     /// The next thing that happens, in time.
-    pub(crate) fn next(&mut self) -> Served {
+    pub(crate) fn next(&mut self) -> Result<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], LIMIT);
-        served.expect("waits").expect("something in time")
+        Ok(served?.ok_or("something in time")?)
     }
 
     /// Checks that no event comes for a while.
-    pub(crate) fn nothing(&mut self) {
-        let served = self.server.next(&mut [Wc::default()], SHORT);
-        let served = served.expect("waits");
+    pub(crate) fn nothing(&mut self) -> Result {
+        let served = self.server.next(&mut [Wc::default()], SHORT)?;
         assert!(served.is_none(), "{served:?}");
+        Ok(())
     }
 
     /// The next question. Clients that were admitted may arrive before it.
-    pub(crate) fn asked(&mut self) -> Asked {
+    pub(crate) fn asked(&mut self) -> Result<Asked> {
         loop {
-            match self.next() {
-                Served::Asks(asked) => return asked,
+            match self.next()? {
+                Served::Asks(asked) => return Ok(asked),
                 Served::Arrived(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -167,10 +168,10 @@ impl Site {
     }
 
     /// The next client that is gone, as [`asked`](Self::asked).
-    pub(crate) fn gone(&mut self) -> Gone {
+    pub(crate) fn gone(&mut self) -> Result<Gone> {
         loop {
-            match self.next() {
-                Served::Gone(gone) => return *gone,
+            match self.next()? {
+                Served::Gone(gone) => return Ok(*gone),
                 Served::Arrived(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -194,20 +195,20 @@ impl Site {
 
     /// A client of this identity that is admitted and established.
     pub(crate) fn client(&mut self, identity: Identity) -> Result<(Conn, Client)> {
-        let conn = self.ask(identity);
-        let asked = self.asked();
+        let conn = self.ask(identity)?;
+        let asked = self.asked()?;
         assert_eq!(asked.identity(), identity);
-        let client = self.admit(asked).expect("admitted");
+        let client = self.admit(asked)?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
-        self.arrives(client);
+        self.arrives(client)?;
         Ok((conn, client))
     }
 
     /// A client is established; an earlier one of its key may be gone.
-    pub(crate) fn arrives(&mut self, client: Client) {
+    pub(crate) fn arrives(&mut self, client: Client) -> Result {
         loop {
-            match self.next() {
-                Served::Arrived(of) if of == client => return,
+            match self.next()? {
+                Served::Arrived(of) if of == client => return Ok(()),
                 Served::Gone(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -222,8 +223,8 @@ impl Site {
         epoch: u64,
         words: &str,
     ) -> Result {
-        let conn = self.ask_with(data);
-        match self.next() {
+        let conn = self.ask_with(data)?;
+        match self.next()? {
             Served::Refused(refused) => {
                 assert_eq!(refusal(&conn)?, refused.refusal);
                 assert!(refused.peer_addr.is_some());
@@ -236,9 +237,9 @@ impl Site {
 }
 
 /// Whether an event loop would call the server now.
-pub(crate) fn is_readable(site: &Site) -> bool {
+pub(crate) fn is_readable(site: &Site) -> Result<bool> {
     let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).expect("polls") > 0
+    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
 }
 
 pub(crate) fn is_refusal(refusal: &Refusal, code: RefusalCode, epoch: u64, words: &str) {
@@ -263,9 +264,7 @@ pub(crate) fn offer_by(identity: Identity, method: Method) -> Offer {
 /// The reason for which the server rejected this client.
 pub(crate) fn refusal(conn: &Conn) -> Result<Refusal> {
     match event(conn)? {
-        ConnEvent::Rejected { private_data, .. } => {
-            Ok(Refusal::decode(&private_data).expect("a refusal with a reason"))
-        }
+        ConnEvent::Rejected { private_data, .. } => Ok(Refusal::decode(&private_data)?),
         other => panic!("{other}"),
     }
 }

@@ -19,7 +19,7 @@ use rpma::{
     Refusal, RefusalCode, Side, Wc,
 };
 
-use crate::common::is_in_share;
+use crate::common::{Result, is_in_share};
 use crate::support::{LEN, identity, offer, usage};
 
 const RUNS: u64 = 250;
@@ -199,13 +199,13 @@ fn serve(addr: &str, pmem: &Pmem, stops: &AtomicBool) -> rpma::Result<()> {
 }
 
 /// Memory of the server's host, with a directory in its first half.
-fn memory(near: &Host) -> Pmem {
+fn memory(near: &Host) -> Result<Pmem> {
     near.set_platform(Platform::Eadr);
     let pmem = near.pmem("memory", 2 * LEN);
     let _entered = near.enter();
-    let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
-    Directory::create(all.part(..LEN).expect("inside"), 4).expect("made");
-    pmem
+    let all = PmemMap::open(pmem.path(), 2 * LEN)?;
+    Directory::create(all.part(..LEN)?, 4)?;
+    Ok(pmem)
 }
 
 /// The server's host, and the program on it.
@@ -218,7 +218,7 @@ struct Serving {
 
 impl Serving {
     fn new(near: Host) -> Self {
-        let pmem = memory(&near);
+        let pmem = memory(&near).expect("inside");
         let stops = Arc::new(AtomicBool::new(false));
         let program = Self::start(&near, &pmem, &stops);
         Self {
