@@ -20,23 +20,23 @@ fn an_hour_passes_at_once() -> Result {
     let _entered = host.enter();
     let peer = peer()?;
     let ep = listen(&peer)?;
-    let (mut wait, mut wcs) = (Wait::new().expect("a wait"), [Wc::default(); 4]);
+    let (mut wait, mut wcs) = (Wait::new()?, [Wc::default(); 4]);
     let began = now();
-    assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
+    assert!(wait.next(&mut wcs, HOUR)?.is_none());
     assert!(now() >= began + HOUR);
 
     // A look each second, for an hour.
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
-    let conn = wait.conn(member).expect("a member");
-    conn.recv(MrSlice::EMPTY, 7).expect("posted");
-    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    let conn = wait.conn(member).ok_or("a member")?;
+    conn.recv(MrSlice::EMPTY, 7)?;
+    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
     let began = now();
-    let came = wait.next(&mut wcs, HOUR).expect("waits");
+    let came = wait.next(&mut wcs, HOUR)?;
     assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
     assert!(now() < began + Duration::from_secs(3));
-    assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
+    assert!(wait.next(&mut wcs, HOUR)?.is_none());
 
     let waker = wait.waker();
     let waking = host.spawn(move || {
@@ -44,7 +44,7 @@ fn an_hour_passes_at_once() -> Result {
         waker.wake();
     });
     let began = now();
-    let came = wait.next(&mut wcs, HOUR).expect("waits");
+    let came = wait.next(&mut wcs, HOUR)?;
     assert!(matches!(came, Some(Happened::Woken)));
     assert!(now() < began + HOUR);
     waking.join().expect("no panic");
@@ -62,8 +62,8 @@ fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
         let (peer, addr) = (peer()?, server.addr().to_string());
         let ep = listen(&peer)?;
         let port = ep.get_port();
-        let mut wait = Wait::new().expect("a wait");
-        wait.add_ep(ep).expect("added");
+        let mut wait = Wait::new()?;
+        wait.add_ep(ep)?;
         let waker = wait.waker();
         let running: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -84,17 +84,17 @@ fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
             .collect();
         let (mut wcs, mut received, mut ended, mut woken) = ([Wc::default(); 2], 0, 0, 0);
         while ended < CLIENTS || received < CLIENTS as u64 * MESSAGES {
-            match wait.next(&mut wcs, HOUR).expect("waits").expect("in time") {
+            match wait.next(&mut wcs, HOUR)?.ok_or("in time")? {
                 Happened::Request(_, request) => {
                     let place = wait.place();
-                    let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-                    let req = request.into_req(&peer, &cfg).expect("queues");
+                    let cfg = place.cfg(&peer, &ConnCfg::new())?;
+                    let req = request.into_req(&peer, &cfg)?;
                     for number in 0..MESSAGES {
-                        req.recv(MrSlice::EMPTY, number).expect("posted");
+                        req.recv(MrSlice::EMPTY, number)?;
                     }
-                    let conn = req.connect(&[]).expect("accepts");
+                    let conn = req.connect(&[])?;
                     assert!(write(&conn, u64::MAX));
-                    wait.add(place, conn).expect("added");
+                    wait.add(place, conn)?;
                 }
                 Happened::Completions(_, count) => {
                     let is_message = |wc: &&Wc| wc.wr_id() < MESSAGES && wc.result().is_ok();

@@ -18,31 +18,31 @@ struct NoDescriptors {
 
 impl NoDescriptors {
     #[cfg(not(feature = "sim"))]
-    fn for_requests(_count: u32) -> Self {
+    fn for_requests(_count: u32) -> Result<Self> {
         use std::os::fd::AsRawFd;
 
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
         let before = getrlimit(Resource::Nofile);
-        let free = std::fs::File::open("/dev/null").expect("opens");
+        let free = std::fs::File::open("/dev/null")?;
         let current = Some(free.as_raw_fd() as u64);
         drop(free);
         let maximum = before.maximum;
-        setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("set");
-        Self { before }
+        setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+        Ok(Self { before })
     }
 
     #[cfg(feature = "sim")]
-    fn for_requests(count: u32) -> Self {
+    fn for_requests(count: u32) -> Result<Self> {
         let arm = |nth| {
             crate::common::with_fabric(|fabric, host| {
                 let failing = fabric.fail("rdma_create_event_channel").on(host);
                 failing.nth(nth, rpma::sim::Errno::MFILE)
             })
         };
-        Self {
+        Ok(Self {
             failing: (1..=count).map(arm).collect(),
-        }
+        })
     }
 }
 
@@ -64,16 +64,16 @@ fn an_endpoint_without_descriptors() -> Result {
     const CLIENTS: u32 = 5;
     device_test(|| {
         let peer = peer()?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let ep = listen(&peer)?;
         let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        let endpoint = wait.add_ep(ep).expect("added");
-        let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new());
+        let endpoint = wait.add_ep(ep)?;
+        let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new());
         let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
-        let none = NoDescriptors::for_requests(CLIENTS);
+        let none = NoDescriptors::for_requests(CLIENTS)?;
         let (began, mut wcs) = (Instant::now(), [Wc::default()]);
         for failed in 0..CLIENTS {
-            match next(&mut wait, &mut wcs) {
+            match next(&mut wait, &mut wcs)? {
                 Happened::Failed(of, error) => {
                     assert_eq!(of, endpoint);
                     let text = error.to_string();
@@ -86,8 +86,8 @@ fn an_endpoint_without_descriptors() -> Result {
             let rests = Duration::from_millis(100) * failed;
             assert!(began.elapsed() >= rests, "{failed} failures too soon");
             // The others do not rest.
-            assert!(write(wait.conn(member).expect("a member"), 1));
-            let came = next(&mut wait, &mut wcs);
+            assert!(write(wait.conn(member).ok_or("a member")?, 1));
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == member),
                 "{came:?}"
@@ -98,16 +98,16 @@ fn an_endpoint_without_descriptors() -> Result {
             assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         }
         let client = ep(&wait)?;
-        match next(&mut wait, &mut wcs) {
+        match next(&mut wait, &mut wcs)? {
             Happened::Request(of, request) => {
                 assert_eq!(of, endpoint);
-                request.reject(b"full").expect("rejects");
+                request.reject(b"full")?;
             }
             happened => panic!("{happened:?}"),
         }
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         assert_eq!(wait.deadline(), None);
-        nothing(&mut wait);
+        nothing(&mut wait)?;
         Ok(())
     })
 }
@@ -122,16 +122,17 @@ mod simulated {
     use crate::support::pair;
 
     /// Breaks the server's queue pair: the write goes to memory that is not there.
-    fn break_queue_pair(client: &Conn, peer: &Peer) {
-        let source = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC).expect("mr");
+    fn break_queue_pair(client: &Conn, peer: &Peer) -> Result {
+        let source = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC)?;
         let gone = {
-            let mr = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_DST).expect("mr");
-            MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor")
+            let mr = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_DST)?;
+            MrRemote::from_descriptor(&mr.get_descriptor())?
         };
-        let (to, from) = (gone.slice(..).expect("all"), source.slice(..).expect("all"));
+        let (to, from) = (gone.slice(..)?, source.slice(..)?);
         let written = client.write(to, from, crate::support::ALWAYS, 1);
-        let written = client.wait_for(written.expect("posted"), LIMIT, |_| {});
+        let written = client.wait_for(written?, LIMIT, |_| {});
         written.expect_err("its memory is gone");
+        Ok(())
     }
 
     /// Promise: a client that breaks its queue pair is reported once, with its member's name,
@@ -145,36 +146,33 @@ mod simulated {
             let _entered = host.enter();
             let peer = peer()?;
             let ep = listen(&peer)?;
-            let mut wait = Wait::new().expect("a wait");
+            let mut wait = Wait::new()?;
             let mut wcs = [Wc::default()];
             let connect = |wait: &mut Wait| -> Result<_> {
                 let place = wait.place();
-                let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+                let cfg = place.cfg(&peer, &ConnCfg::new())?;
                 let (client, server) = pair(&ep, &peer, &cfg)?;
                 Ok((place, server, client))
             };
             let (place, server, other) = connect(&mut wait)?;
-            let other_member = wait.add(place, server).expect("added");
-            assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(..)));
+            let other_member = wait.add(place, server)?;
+            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
 
             let (place, server, client) = connect(&mut wait)?;
             for number in 0..3 {
-                server.recv(rpma::MrSlice::EMPTY, number).expect("posted");
+                server.recv(rpma::MrSlice::EMPTY, number)?;
             }
             let member = if before_it_is_added {
-                break_queue_pair(&client, &peer);
-                wait.add(place, server).expect("added")
+                break_queue_pair(&client, &peer)?;
+                wait.add(place, server)?
             } else {
-                let member = wait.add(place, server).expect("added");
-                assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(..)));
-                break_queue_pair(&client, &peer);
+                let member = wait.add(place, server)?;
+                assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
+                break_queue_pair(&client, &peer)?;
                 member
             };
             let (mut flushed, mut failed) = (0, 0);
-            while let Some(happened) = wait
-                .next(&mut wcs, Duration::from_millis(300))
-                .expect("waits")
-            {
+            while let Some(happened) = wait.next(&mut wcs, Duration::from_millis(300))? {
                 match happened {
                     Happened::Completions(of, 1) => {
                         assert_eq!(of, member);
@@ -194,14 +192,14 @@ mod simulated {
             }
             assert_eq!((flushed, failed), (3, 1));
             // The others go on, and a new member comes.
-            assert!(write(wait.conn(other_member).expect("a member"), 9));
+            assert!(write(wait.conn(other_member).ok_or("a member")?, 9));
             assert!(
-                matches!(next(&mut wait, &mut wcs), Happened::Completions(of, 1) if of == other_member)
+                matches!(next(&mut wait, &mut wcs)?, Happened::Completions(of, 1) if of == other_member)
             );
-            drop(wait.remove(member).expect("a connection"));
+            drop(wait.remove(member).ok_or("a connection")?);
             let (place, server, _third) = connect(&mut wait)?;
-            let third = wait.add(place, server).expect("added");
-            assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(of, _) if of == third));
+            let third = wait.add(place, server)?;
+            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(of, _) if of == third));
             drop((client, other));
         }
         Ok(())
@@ -214,21 +212,19 @@ mod simulated {
             device_test(|| {
                 let peer = peer()?;
                 let ep = listen(&peer)?;
-                let mut wait = Wait::new().expect("a wait");
+                let mut wait = Wait::new()?;
                 let mut wcs = [Wc::default(); 4];
                 let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
                 let (other, _other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-                nothing(&mut wait);
+                nothing(&mut wait)?;
                 match call {
                     "rdma_get_cm_event" => drop(client),
-                    _ => assert!(write(wait.conn(member).expect("a member"), 1)),
+                    _ => assert!(write(wait.conn(member).ok_or("a member")?, 1)),
                 }
                 let failing =
                     with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
                 let (mut failed, mut completed) = (0, 0);
-                while let Some(happened) =
-                    wait.next(&mut wcs, crate::support::SHORT).expect("goes on")
-                {
+                while let Some(happened) = wait.next(&mut wcs, crate::support::SHORT)? {
                     match happened {
                         Happened::Failed(of, error) => {
                             assert_eq!(of, member);
@@ -250,8 +246,8 @@ mod simulated {
                     usize::from(call == "ibv_req_notify_cq"),
                     "{call}"
                 );
-                assert!(write(wait.conn(other).expect("a member"), 1));
-                let came = next(&mut wait, &mut wcs);
+                assert!(write(wait.conn(other).ok_or("a member")?, 1));
+                let came = next(&mut wait, &mut wcs)?;
                 assert!(
                     matches!(came, Happened::Completions(of, 1) if of == other),
                     "{call}: {came:?}"
@@ -269,17 +265,16 @@ mod simulated {
         device_test(|| {
             let peer = peer()?;
             let ep = listen(&peer)?;
-            let mut wait = Wait::new().expect("a wait");
+            let mut wait = Wait::new()?;
             let mut wcs = [Wc::default(); 4];
             let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            nothing(&mut wait);
+            nothing(&mut wait)?;
             let call = "ibv_get_cq_event";
             let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
-            assert!(write(wait.conn(first).expect("a member"), 1));
+            assert!(write(wait.conn(first).ok_or("a member")?, 1));
             let (mut failed, mut completed) = (vec![], 0);
-            while let Some(happened) = wait.next(&mut wcs, crate::support::SHORT).expect("goes on")
-            {
+            while let Some(happened) = wait.next(&mut wcs, crate::support::SHORT)? {
                 match happened {
                     Happened::Failed(of, error) => {
                         assert!(error.to_string().contains(call), "{error}");
@@ -296,8 +291,8 @@ mod simulated {
             assert!(!failing.is_pending());
             assert_eq!((failed, completed), (vec![first, second], 1));
             let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            assert!(write(wait.conn(third).expect("a member"), 1));
-            let came = next(&mut wait, &mut wcs);
+            assert!(write(wait.conn(third).ok_or("a member")?, 1));
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == third),
                 "{came:?}"

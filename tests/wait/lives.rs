@@ -19,22 +19,22 @@ use crate::support::{SHORT, joined, next, nothing, pair, send, write};
 #[test]
 fn another_thread_wakes_the_wait() -> Result {
     device_test(|| {
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
         for _ in 0..20 {
             let other = waker.clone();
-            let woken = thread::scope(|scope| {
+            let woken = thread::scope(|scope| -> Result<_> {
                 scope.spawn(here(move || other.wake()));
                 next(&mut wait, &mut wcs)
-            });
+            })?;
             assert!(matches!(woken, Happened::Woken));
-            nothing(&mut wait);
+            nothing(&mut wait)?;
         }
         for _ in 0..3 {
             waker.wake();
         }
-        assert!(matches!(next(&mut wait, &mut wcs), Happened::Woken));
-        nothing(&mut wait);
+        assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Woken));
+        nothing(&mut wait)?;
         drop(wait);
         waker.wake();
         Ok(())
@@ -48,11 +48,11 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         for _ in 0..10 {
             drop(wait.place());
             let place = wait.place();
-            place.cfg(&peer, &ConnCfg::new()).expect("settings");
+            place.cfg(&peer, &ConnCfg::new())?;
         }
         assert!(format!("{wait:?}").matches("Slot").count() <= 2, "{wait:?}");
 
@@ -66,8 +66,8 @@ fn places_that_are_not_used_and_connections_without() -> Result {
 
         // For another place, and for one of another wait.
         let (first, second) = (wait.place(), wait.place());
-        let mut other = Wait::new().expect("a wait");
-        let cfg = first.cfg(&peer, &ConnCfg::new()).expect("settings");
+        let mut other = Wait::new()?;
+        let cfg = first.cfg(&peer, &ConnCfg::new())?;
         let (_client, server) = pair(&ep, &peer, &cfg)?;
         let refused = wait.add(second, server).expect_err("another place");
         let refused = other
@@ -76,22 +76,22 @@ fn places_that_are_not_used_and_connections_without() -> Result {
         assert!(refused.error.to_string().contains("another Wait"));
         // Two connections of one place: there is none for the second.
         let place = wait.place();
-        let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+        let cfg = place.cfg(&peer, &ConnCfg::new())?;
         let (_client, server) = pair(&ep, &peer, &cfg)?;
         let (_second_client, second) = pair(&ep, &peer, &cfg)?;
-        let member = wait.add(place, server).expect("added");
+        let member = wait.add(place, server)?;
         let strange = wait.place();
         let refused = wait.add(strange, second).expect_err("no place");
         assert!(refused.error.to_string().contains("Place::cfg"));
         let mut wcs = [Wc::default()];
-        assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(of, _) if of == member));
+        assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(of, _) if of == member));
         // A completion there is no completion of the member.
         assert!(write(&refused.refused, 1));
         completions(&refused.refused, 1)?;
-        nothing(&mut wait);
+        nothing(&mut wait)?;
 
         // Settings that name a channel, and a shared receive queue without completions.
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let place = wait.place();
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Shared);
@@ -103,7 +103,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
         let mut srq_cfg = SrqCfg::new();
         srq_cfg.set_compl_channel(Some((channel, 1)));
         invalid(place.srq_cfg(&peer, &srq_cfg));
-        let srq = Srq::new(&peer, &SrqCfg::new()).expect("a queue");
+        let srq = Srq::new(&peer, &SrqCfg::new())?;
         let refused = wait.add_srq(place, srq).expect_err("without a place");
         assert!(refused.error.to_string().contains("Place::srq_cfg"));
         Ok(())
@@ -117,21 +117,21 @@ fn a_removed_member_is_gone() -> Result {
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let mut wcs = [Wc::default(); 4];
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         // Completions with an event in the channel, one that is listed, and an event.
-        let conn = wait.conn(member).expect("a member");
+        let conn = wait.conn(member).ok_or("a member")?;
         for number in 0..3 {
-            conn.recv(MrSlice::EMPTY, number).expect("posted");
+            conn.recv(MrSlice::EMPTY, number)?;
             send(&client)?;
         }
-        let came = wait.next(&mut wcs[..1], LIMIT).expect("waits");
+        let came = wait.next(&mut wcs[..1], LIMIT)?;
         assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
-        let conn = wait.remove(member).expect("a connection");
+        let conn = wait.remove(member).ok_or("a connection")?;
         assert!(wait.conn(member).is_none() && wait.remove(member).is_none());
-        nothing(&mut wait);
-        assert_eq!(conn.get_cq().get_wc(&mut wcs).expect("polls"), 2);
+        nothing(&mut wait)?;
+        assert_eq!(conn.get_cq().get_wc(&mut wcs)?, 2);
 
         // It is no member, and still on the wait's channel.
         let (later, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
@@ -140,7 +140,7 @@ fn a_removed_member_is_gone() -> Result {
         for _ in 0..5 {
             assert!(write(&conn, 1));
             completions(&conn, 1)?;
-            nothing(&mut wait);
+            nothing(&mut wait)?;
         }
         let written = conn.write(
             rpma::RemoteSlice::EMPTY,
@@ -148,19 +148,19 @@ fn a_removed_member_is_gone() -> Result {
             crate::support::ALWAYS,
             1,
         );
-        let waited = conn.wait_for(written.expect("posted"), SHORT, |_| {});
+        let waited = conn.wait_for(written?, SHORT, |_| {});
         assert!(matches!(waited, Err(Error::SharedChannel)), "{waited:?}");
         assert!(matches!(conn.get_cq().wait(), Err(Error::SharedChannel)));
         assert!(invalid(conn.next(&mut wcs, SHORT)).contains("Wait::next"));
         assert!(invalid(conn.get_next_fd()).contains("Wait::next"));
-        conn.close(LIMIT).expect("closes");
+        conn.close(LIMIT)?;
 
         // Members of other kinds.
-        let endpoint = wait.add_ep(ep).expect("added");
+        let endpoint = wait.add_ep(ep)?;
         assert!(wait.conn(endpoint).is_none() && wait.remove(endpoint).is_none());
         assert!(wait.ep(later).is_none() && wait.remove_ep(later).is_none());
         assert!(wait.srq(later).is_none() && wait.remove_srq(later).is_none());
-        drop(wait.remove_ep(endpoint).expect("an endpoint"));
+        drop(wait.remove_ep(endpoint).ok_or("an endpoint")?);
         assert!(wait.ep(endpoint).is_none());
         Ok(())
     })
@@ -174,37 +174,37 @@ fn drops_in_each_order() -> Result {
         device_test(|| {
             let peer = peer()?;
             let ep = listen(&peer)?;
-            let mut wait = Wait::new().expect("a wait");
+            let mut wait = Wait::new()?;
             let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             let (_other, other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
             let (place, mut wcs) = (wait.place(), [Wc::default(); 4]);
-            let conn = wait.conn(member).expect("a member");
-            conn.recv(MrSlice::EMPTY, 1).expect("posted");
+            let conn = wait.conn(member).ok_or("a member")?;
+            conn.recv(MrSlice::EMPTY, 1)?;
             send(&client)?;
             match order {
                 0 => drop((wait, client, place)),
                 1 => drop((client, wait, place)),
                 2 => {
-                    let conn = wait.remove(member).expect("a connection");
+                    let conn = wait.remove(member).ok_or("a connection")?;
                     drop(wait);
-                    assert_eq!(conn.get_cq().get_wc(&mut wcs).expect("polls"), 1);
+                    assert_eq!(conn.get_cq().get_wc(&mut wcs)?, 1);
                     assert!(write(&conn, 2));
                     completions(&conn, 1)?;
-                    conn.close(LIMIT).expect("closes");
+                    conn.close(LIMIT)?;
                 }
                 3 => {
                     drop(wait.remove(member));
-                    nothing(&mut wait);
+                    nothing(&mut wait)?;
                     drop((place, wait));
                 }
                 4 => {
-                    let cq = wait.conn(member).expect("a member").get_cq().clone();
+                    let cq = wait.conn(member).ok_or("a member")?.get_cq().clone();
                     drop(wait);
                     drop((cq, place));
                 }
                 _ => {
                     // Made for a place of a wait that is gone.
-                    let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+                    let cfg = place.cfg(&peer, &ConnCfg::new())?;
                     drop(wait);
                     let (_client, server) = pair(&ep, &peer, &cfg)?;
                     drop(place);
@@ -227,11 +227,11 @@ fn a_shared_receive_queue_is_a_member() -> Result {
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let place = wait.place();
-        let cfg = place.srq_cfg(&peer, &SrqCfg::new()).expect("settings");
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
-        let shared = wait.add_srq(place, srq.clone()).expect("added");
+        let cfg = place.srq_cfg(&peer, &SrqCfg::new())?;
+        let srq = Srq::new(&peer, &cfg)?;
+        let shared = wait.add_srq(place, srq.clone())?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         let mut clients: Vec<_> = (0..3)
@@ -239,27 +239,27 @@ fn a_shared_receive_queue_is_a_member() -> Result {
             .collect::<Result<_, _>>()?;
         let mut wcs = [Wc::default(); 4];
         for (number, (member, client)) in clients.iter().enumerate() {
-            srq.recv(MrSlice::EMPTY, number as u64).expect("posted");
+            srq.recv(MrSlice::EMPTY, number as u64)?;
             send(client)?;
-            let came = next(&mut wait, &mut wcs);
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == shared),
                 "{came:?}"
             );
-            let conn = wait.conn(*member).expect("a member");
+            let conn = wait.conn(*member).ok_or("a member")?;
             assert_eq!(wcs[0].qp_num(), conn.get_qp_num());
             assert!(write(conn, 7));
-            let came = next(&mut wait, &mut wcs);
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == *member),
                 "{came:?}"
             );
         }
-        srq.recv(MrSlice::EMPTY, 10).expect("posted");
-        let (member, client) = clients.pop().expect("one");
+        srq.recv(MrSlice::EMPTY, 10)?;
+        let (member, client) = clients.pop().ok_or("one")?;
         send(&client)?;
         drop(wait.remove(member));
-        let came = next(&mut wait, &mut wcs);
+        let came = next(&mut wait, &mut wcs)?;
         assert!(
             matches!(came, Happened::Completions(of, 1) if of == shared),
             "{came:?}"
@@ -267,7 +267,7 @@ fn a_shared_receive_queue_is_a_member() -> Result {
         assert_eq!(wcs[0].wr_id(), 10);
         assert!(wait.srq(shared).is_some());
         drop(wait.remove_srq(shared));
-        nothing(&mut wait);
+        nothing(&mut wait)?;
         Ok(())
     })
 }
@@ -278,17 +278,17 @@ fn unsolicited_completions_are_found() -> Result {
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
         let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
         assert!(wait.deadline().is_some());
         let mut wcs = [Wc::default(); 4];
         for number in 0..2 {
-            let conn = wait.conn(member).expect("a member");
-            conn.recv(MrSlice::EMPTY, number).expect("posted");
+            let conn = wait.conn(member).ok_or("a member")?;
+            conn.recv(MrSlice::EMPTY, number)?;
             send(&client)?;
-            let came = next(&mut wait, &mut wcs);
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == member),
                 "{came:?}"
@@ -296,7 +296,7 @@ fn unsolicited_completions_are_found() -> Result {
             assert_eq!(wcs[0].wr_id(), number);
         }
         drop(client);
-        let came = next(&mut wait, &mut wcs);
+        let came = next(&mut wait, &mut wcs)?;
         assert!(
             matches!(came, Happened::Event(of, ConnEvent::Closed) if of == member),
             "{came:?}"
@@ -311,21 +311,21 @@ fn unsolicited_completions_are_found() -> Result {
 #[test]
 fn members_of_two_devices() -> Result {
     device_test(|| {
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let (mut members, mut wcs) = (vec![], [Wc::default()]);
         for addr in [addr(), other_addr(), addr()] {
-            let device = Device::from_addr(&addr, Side::Local).expect("opens");
-            let peer = Peer::new(&device).expect("a peer");
-            let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+            let device = Device::from_addr(&addr, Side::Local)?;
+            let peer = Peer::new(&device)?;
+            let ep = Ep::listen(&peer, &addr, 0)?;
             let place = wait.place();
-            let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+            let cfg = place.cfg(&peer, &ConnCfg::new())?;
             let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
-            let client = req.expect("resolves").connect(&[]).expect("asks");
+            let client = req?.connect(&[])?;
             let conn = accept(&ep, &cfg)?;
-            let member = wait.add(place, conn).expect("added");
+            let member = wait.add(place, conn)?;
             // The client's side of the handshake.
             event(&client)?;
-            let came = next(&mut wait, &mut wcs);
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Event(of, _) if of == member),
                 "{came:?}"
@@ -333,14 +333,14 @@ fn members_of_two_devices() -> Result {
             members.push((member, client));
         }
         for (member, _) in &members {
-            assert!(write(wait.conn(*member).expect("a member"), 1));
-            let came = next(&mut wait, &mut wcs);
+            assert!(write(wait.conn(*member).ok_or("a member")?, 1));
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == *member),
                 "{came:?}"
             );
         }
-        nothing(&mut wait);
+        nothing(&mut wait)?;
         Ok(())
     })
 }

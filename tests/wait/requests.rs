@@ -16,34 +16,34 @@ use crate::support::{SHORT, next, nothing, write};
 fn a_server_with_one_wait() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let mut wait = Wait::new().expect("a wait");
-        let endpoint = wait.add_ep(listen(&peer)?).expect("added");
-        let port = wait.ep(endpoint).expect("a member").get_port();
+        let mut wait = Wait::new()?;
+        let endpoint = wait.add_ep(listen(&peer)?)?;
+        let port = wait.ep(endpoint).ok_or("a member")?.get_port();
         let (mut clients, mut members) = (vec![], vec![]);
         for number in 0..5_u8 {
-            let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-            let client = req.connect(&[b'c', number]).expect("asks");
+            let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+            let client = req.connect(&[b'c', number])?;
             // The client's side of the handshake.
             clients.push(thread::spawn(here(move || client.wait_established(LIMIT))));
         }
         let (mut established, mut wcs) = (0, [Wc::default()]);
         while established < 5 {
-            match next(&mut wait, &mut wcs) {
+            match next(&mut wait, &mut wcs)? {
                 Happened::Request(of, request) => {
                     assert_eq!(of, endpoint);
                     let data = request.private_data().to_vec();
                     assert_eq!(data[0], b'c');
-                    let from = request.peer_addr().expect("an address");
+                    let from = request.peer_addr()?;
                     assert_eq!(from.ip().to_string(), addr());
                     let place = wait.place();
                     // A peer of its own for each client.
-                    let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-                    let own = Peer::new(&device).expect("a peer");
-                    let cfg = place.cfg(&own, &ConnCfg::new()).expect("settings");
-                    let req = request.into_req(&own, &cfg).expect("a request");
+                    let device = Device::from_addr(&addr(), Side::Local)?;
+                    let own = Peer::new(&device)?;
+                    let cfg = place.cfg(&own, &ConnCfg::new())?;
+                    let req = request.into_req(&own, &cfg)?;
                     assert_eq!(req.get_private_data(), data);
-                    let conn = req.connect(&[data[1]]).expect("accepts");
-                    members.push((wait.add(place, conn).expect("added"), data[1]));
+                    let conn = req.connect(&[data[1]])?;
+                    members.push((wait.add(place, conn)?, data[1]));
                 }
                 Happened::Event(of, ConnEvent::Established) => {
                     assert!(members.iter().any(|(member, _)| *member == of));
@@ -59,10 +59,10 @@ fn a_server_with_one_wait() -> Result {
             .collect();
         for (member, number) in &members {
             assert!(write(
-                wait.conn(*member).expect("a member"),
+                wait.conn(*member).ok_or("a member")?,
                 u64::from(*number)
             ));
-            let came = next(&mut wait, &mut wcs);
+            let came = next(&mut wait, &mut wcs)?;
             assert!(
                 matches!(came, Happened::Completions(of, 1) if of == *member),
                 "{came:?}"
@@ -70,7 +70,7 @@ fn a_server_with_one_wait() -> Result {
             let client = &clients[usize::from(*number)];
             assert_eq!(client.get_private_data()[0], *number);
         }
-        nothing(&mut wait);
+        nothing(&mut wait)?;
         Ok(())
     })
 }
@@ -83,7 +83,7 @@ fn requests_that_are_not_accepted() -> Result {
         let (peer, ep) = (peer()?, listen(&peer()?)?);
         let rejected = |reject: &dyn Fn(rpma::Request)| -> Result<_> {
             let client = ask(&peer, &ep, &ConnCfg::new())?;
-            reject(ep.next_request_timeout(LIMIT).expect("a request"));
+            reject(ep.next_request_timeout(LIMIT)?);
             match event(&client)? {
                 ConnEvent::Rejected {
                     reason,
@@ -106,8 +106,8 @@ fn requests_that_are_not_accepted() -> Result {
             cfg.set_sq_size(u32::MAX);
             invalid(request.into_req(&peer, &cfg));
         })?;
-        let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
-        let other = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&other_addr(), Side::Local)?;
+        let other = Peer::new(&device)?;
         rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
         let none = ep.next_request_timeout(SHORT);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
@@ -123,7 +123,7 @@ fn a_client_that_vanished() -> Result {
         let (peer, ep) = (peer()?, listen(&peer()?)?);
         for _ in 0..20 {
             let client = ask(&peer, &ep, &ConnCfg::new())?;
-            let request = ep.next_request_timeout(LIMIT).expect("a request");
+            let request = ep.next_request_timeout(LIMIT)?;
             drop(client);
             // It may be accepted before the kernel hears of its end.
             match request.into_req(&peer, &ConnCfg::new()) {

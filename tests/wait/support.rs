@@ -19,16 +19,16 @@ pub(crate) fn joined(
     cfg: &ConnCfg,
 ) -> Result<(Member, Conn)> {
     let place = wait.place();
-    let cfg = place.cfg(peer, cfg).expect("settings");
+    let cfg = place.cfg(peer, cfg)?;
     let (client, server) = pair(ep, peer, &cfg)?;
-    let member = wait.add(place, server).expect("added");
-    assert!(is_established(wait, member));
+    let member = wait.add(place, server)?;
+    assert!(is_established(wait, member)?);
     Ok((member, client))
 }
 
-fn is_established(wait: &mut Wait, member: Member) -> bool {
-    let happened = wait.next(&mut [Wc::default()], LIMIT).expect("waits");
-    matches!(happened, Some(Happened::Event(of, ConnEvent::Established)) if of == member)
+fn is_established(wait: &mut Wait, member: Member) -> Result<bool> {
+    let happened = wait.next(&mut [Wc::default()], LIMIT)?;
+    Ok(matches!(happened, Some(Happened::Event(of, ConnEvent::Established)) if of == member))
 }
 
 /// A client that is established, and the server's side, which has not taken its event.
@@ -50,18 +50,19 @@ pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
 
 /// Sends a message of 0 bytes, and waits until it has arrived.
 pub(crate) fn send(client: &Conn) -> Result {
-    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
     completion(client)?;
     Ok(())
 }
 
 /// The next thing that happens, in time.
-pub(crate) fn next(wait: &mut Wait, wcs: &mut [Wc]) -> Happened {
-    wait.next(wcs, LIMIT).expect("waits").expect("something")
+pub(crate) fn next(wait: &mut Wait, wcs: &mut [Wc]) -> Result<Happened> {
+    Ok(wait.next(wcs, LIMIT)?.ok_or("something")?)
 }
 
 /// Sees that the wait returns `None` after a while.
-pub(crate) fn nothing(wait: &mut Wait) {
-    let happened = wait.next(&mut [Wc::default()], SHORT).expect("waits");
+pub(crate) fn nothing(wait: &mut Wait) -> Result {
+    let happened = wait.next(&mut [Wc::default()], SHORT)?;
     assert!(happened.is_none(), "{happened:?}");
+    Ok(())
 }
