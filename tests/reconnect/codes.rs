@@ -22,7 +22,7 @@ fn a_refusal_that_stays_ends_it() -> Result {
     device_test(|| {
         let server = Server::new()?;
         let mut client = server.client()?;
-        let own = client.offer().identity().expect("set");
+        let own = client.offer().identity().ok_or("set")?;
         for (tries, code) in (1..).zip([Broken, OldEpoch, Taken, Refused]) {
             let mut refusal = Refusal::new(code, "not you");
             refusal.set_epoch(41);
@@ -52,7 +52,7 @@ fn a_program_takes_over_with_a_higher_epoch() -> Result {
     device_test(|| {
         let server = Server::new()?;
         let mut client = server.client()?;
-        let (own, kept) = (client.offer().identity().expect("set"), 41);
+        let (own, kept) = (client.offer().identity().ok_or("set")?, 41);
         let mut refusal = Refusal::new(RefusalCode::Taken, "another instance writes");
         refusal.set_epoch(kept);
         let mut current = None;
@@ -75,8 +75,8 @@ fn a_program_takes_over_with_a_higher_epoch() -> Result {
             epoch: why.epoch() + 1,
             ..own
         });
-        client.set_offer(offer).expect("fits");
-        let conn = connect(&mut client, &mut serve).expect("it takes over");
+        client.set_offer(offer)?;
+        let conn = connect(&mut client, &mut serve)?;
         drop((conn, current));
         Ok(())
     })
@@ -112,7 +112,7 @@ fn a_reject_that_may_pass_is_tried_again() -> Result {
                 None => current = Some(req.connect(&server.offer()).expect("accepts")),
             }
         });
-        drop(conn.expect("in the end"));
+        drop(conn?);
         let counts = client.counts();
         assert_eq!((counts.tries, counts.connected), (7, 1));
         drop(current);
@@ -125,10 +125,9 @@ fn a_reject_that_may_pass_is_tried_again() -> Result {
 fn a_full_server_ends_the_round() -> Result {
     device_test(|| {
         let (server, other) = (Server::new()?, Server::new()?);
-        let addrs = [server.at_addr(), other.at_addr()];
-        let client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn);
-        let mut client = client.expect("a client");
-        client.set_cfg(&quick());
+        let addrs = [server.at_addr()?, other.at_addr()?];
+        let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
+        client.set_cfg(&quick()?);
         let full = Refusal::new(RefusalCode::Full, "later").encode();
         let (mut asked, mut current) = (0, None);
         let conn = connect(&mut client, || {
@@ -142,7 +141,7 @@ fn a_full_server_ends_the_round() -> Result {
                 _ => req.reject(&full).expect("rejects"),
             }
         });
-        drop((conn.expect("in the end"), current));
+        drop((conn?, current));
         assert_eq!(client.counts().tries, 3);
         Ok(())
     })
@@ -156,10 +155,7 @@ fn a_server_that_cannot_serve_ends_it() -> Result {
         let server = Server::new()?;
         let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT);
         // No offer, and one that promises no durable memory.
-        for (answer, text) in [
-            (Vec::new(), "not an offer"),
-            (offer.expect("fits"), "does not serve"),
-        ] {
+        for (answer, text) in [(Vec::new(), "not an offer"), (offer?, "does not serve")] {
             let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
             let mut client = server.client_with(identified(1), to_writer)?;
             let mut current = None;

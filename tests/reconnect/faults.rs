@@ -30,7 +30,7 @@ const LEAVES: [(&str, &[&str]); 6] = [
 fn run(
     seed: u64,
     fails: Option<(&'static str, u32, How)>,
-) -> (BTreeMap<&'static str, u64>, BTreeSet<&'static str>) {
+) -> crate::common::Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
     let hosts = Hosts::seeded(seed);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
@@ -58,7 +58,7 @@ fn run(
     drop(client);
     let mut calls = hosts.fabric.calls();
     for (call, count) in before {
-        *calls.get_mut(call).expect("it was made") -= count;
+        *calls.get_mut(call).ok_or("it was made")? -= count;
     }
     let left = hosts.client.objects().into_keys().collect();
     if let Some(failing) = failing {
@@ -67,19 +67,19 @@ fn run(
     }
     drop(entered);
     serving.end();
-    (calls, left)
+    Ok((calls, left))
 }
 
 /// Promise: a call that fails costs one try at most, and leaves only objects that could not be
 /// destroyed.
 #[test]
-fn each_call_fails_once() {
-    let (calls, left) = run(1, None);
+fn each_call_fails_once() -> crate::common::Result {
+    let (calls, left) = run(1, None)?;
     assert!(left.is_empty(), "{left:?}");
     let mut runs = 0;
     for (call, count) in calls {
         for nth in 1..=count as u32 {
-            let (_, left) = run(1, Some((call, nth, How::Refused)));
+            let (_, left) = run(1, Some((call, nth, How::Refused)))?;
             let leaves = LEAVES.iter().find(|(destroys, _)| *destroys == call);
             let leaves = leaves.map_or(&[][..], |(_, kinds)| kinds);
             let allowed = BTreeSet::from_iter(leaves.iter().copied());
@@ -88,6 +88,7 @@ fn each_call_fails_once() {
         }
     }
     assert!(runs > 100, "{runs} runs");
+    Ok(())
 }
 
 /// Connects twice, and writes with each connection.
@@ -181,25 +182,26 @@ fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
 /// Promise: if this host's own device is gone, which a new device does not change for this peer,
 /// the client does not try until its limit.
 #[test]
-fn an_own_device_that_is_gone_ends_it() {
+fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
     let fabric = Fabric::seeded(profile(), 1);
     let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let _entered = client.enter();
     let device = Device::from_addr(&client.addr().to_string(), Side::Local);
-    let peer = Peer::new(&device.expect("opens")).expect("a domain");
+    let peer = Peer::new(&device?)?;
     let (addr, offer) = (server.addr().to_string(), crate::support::identified(1));
-    let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn).expect("a client");
+    let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
     client.power_cut();
     let gave_up = again.connect(&ConnCfg::new()).expect_err("no device");
     assert_eq!(gave_up.why, Why::Error, "{gave_up}");
     assert!(gave_up.to_string().contains("No such device"), "{gave_up}");
     assert_eq!(again.counts().tries, 1);
+    Ok(())
 }
 
 /// Promise: a server that lost its power comes back with its memory, under other keys, and the
 /// client finds it with the same peer and the same registered source.
 #[test]
-fn a_server_comes_back_after_a_power_cut() {
+fn a_server_comes_back_after_a_power_cut() -> crate::common::Result {
     for seed in 0..5 {
         let fabric = Fabric::seeded(profile(), seed);
         let [client, server] = ["client", "server"].map(|name| fabric.host(name));
@@ -215,20 +217,20 @@ fn a_server_comes_back_after_a_power_cut() {
         let (mut serving, mut restarting) = (vec![serve(&server)], None::<JoinHandle<_>>);
         let entered = client.enter();
         let device = Device::from_addr(&client.addr().to_string(), Side::Local);
-        let peer = Peer::new(&device.expect("opens")).expect("a domain");
+        let peer = Peer::new(&device?)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-        let source = Mr::reg(&peer, vec![0; 16], usage).expect("registers");
+        let source = Mr::reg(&peer, vec![0; 16], usage)?;
         let offer = crate::support::identified(1);
-        let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn).expect("a client");
+        let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
         again.set_cfg(ReconnectCfg::new().set_limit(5 * LIMIT));
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(2).expect("possible");
+        cfg.set_retry_count(2)?;
         for number in 0..5 {
-            let conn = again.connect(&cfg).expect("connects");
+            let conn = again.connect(&cfg)?;
             if let Some(restarting) = restarting.take() {
                 serving.push(restarting.join().expect("no panic"));
             }
-            let tail = append(&conn, &source, 100 + number).expect("appends");
+            let tail = append(&conn, &source, 100 + number)?;
             assert_eq!(tail, number, "nothing that was durable is lost");
             server.power_cut();
             append(&conn, &source, 0).expect_err("nobody is there");
@@ -256,4 +258,5 @@ fn a_server_comes_back_after_a_power_cut() {
         assert_eq!([0, 1, 2, 3, 4, 5].map(at), [5, 100, 101, 102, 103, 104]);
         assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     }
+    Ok(())
 }

@@ -6,15 +6,15 @@ use rpma::reconnect::{ReconnectCfg, Why};
 use rpma::sim::{now, sleep};
 use rpma::{ConnCfg, ConnEvent, Error};
 
+use crate::common::Result;
 use crate::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
 
-fn cfg(limit: Duration) -> ReconnectCfg {
+fn cfg(limit: Duration) -> Result<ReconnectCfg> {
     let mut cfg = ReconnectCfg::new();
     cfg.set_limit(limit)
         .set_answer_limit(2 * SECOND)
-        .set_waits(SECOND, SECOND)
-        .expect("possible");
-    cfg
+        .set_waits(SECOND, SECOND)?;
+    Ok(cfg)
 }
 
 /// It gave up, exactly at its limit.
@@ -27,12 +27,12 @@ fn at_the_limit(ended: &Ended, limit: Duration) {
 
 /// Promise: each step has its limit, and the whole has one. The reason is the last try's.
 #[test]
-fn each_step_has_a_limit() {
+fn each_step_has_a_limit() -> Result {
     let hosts = Hosts::seeded(1);
     let _entered = hosts.client.enter();
     let mut client = hosts.client();
     let limit = 10 * SECOND;
-    client.set_cfg(&cfg(limit));
+    client.set_cfg(&cfg(limit)?);
 
     // The address: 1 s for each try (`ConnCfg::set_timeout`), and 0.5 to 1 s of rest.
     hosts.link.partition();
@@ -53,9 +53,9 @@ fn each_step_has_a_limit() {
     let ep = {
         let _entered = hosts.server.enter();
         let device = rpma::Device::from_addr(&hosts.server.addr().to_string(), rpma::Side::Local);
-        let peer = rpma::Peer::new(&device.expect("opens")).expect("a domain");
+        let peer = rpma::Peer::new(&device?)?;
         let addr = hosts.server.addr().to_string();
-        rpma::Ep::listen(&peer, &addr, PORT).expect("listens")
+        rpma::Ep::listen(&peer, &addr, PORT)?
     };
     let (_, ended) = drive(&mut client);
     at_the_limit(&ended, limit);
@@ -79,17 +79,18 @@ fn each_step_has_a_limit() {
     assert!(matches!(**event, ConnEvent::Rejected { .. }));
     drop(client);
     hosts.are_empty();
+    Ok(())
 }
 
 /// Promise: the limit of the whole ends a try in its middle, and `Duration::MAX` is no limit.
 #[test]
-fn the_limit_of_the_whole_comes_first() {
+fn the_limit_of_the_whole_comes_first() -> Result {
     let hosts = Hosts::seeded(2);
     let _entered = hosts.client.enter();
     let mut client = hosts.client();
     hosts.link.partition();
     let limit = SECOND / 4;
-    client.set_cfg(&cfg(limit));
+    client.set_cfg(&cfg(limit)?);
     let (_, ended) = block(&mut client);
     at_the_limit(&ended, limit);
     let error = &ended.result.as_ref().expect_err("unreachable").error;
@@ -98,75 +99,78 @@ fn the_limit_of_the_whole_comes_first() {
         "there was no error yet: {error:?}"
     );
 
-    client.set_cfg(&cfg(Duration::MAX));
-    client.begin(&ConnCfg::new()).expect("begins");
+    client.set_cfg(&cfg(Duration::MAX)?);
+    client.begin(&ConnCfg::new())?;
     for _ in 0..100 {
-        assert!(client.advance().expect("it goes on").is_none());
-        let deadline = client.deadline().expect("a step has one");
+        assert!(client.advance()?.is_none());
+        let deadline = client.deadline().ok_or("a step has one")?;
         sleep(deadline.saturating_duration_since(now()) + SLACK);
     }
     assert!(client.counts().tries > 30);
     drop(client);
     hosts.are_empty();
+    Ok(())
 }
 
 /// Promise: an answer that is there counts, also if the program looks after all limits have passed.
 #[test]
-fn an_answer_that_is_there_counts() {
+fn an_answer_that_is_there_counts() -> Result {
     let hosts = Hosts::seeded(3);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
     sleep(SECOND);
     let mut client = hosts.client();
-    client.set_cfg(&cfg(3 * SECOND));
-    client.begin(&ConnCfg::new()).expect("begins");
+    client.set_cfg(&cfg(3 * SECOND)?);
+    client.begin(&ConnCfg::new())?;
     // It asks the server, and is away then.
     while !hosts.fabric.calls().contains_key("rdma_connect") {
-        assert!(client.advance().expect("it goes on").is_none());
+        assert!(client.advance()?.is_none());
         sleep(SECOND / 1000);
     }
     sleep(10 * SECOND);
-    let conn = client.advance().expect("the answer is there");
-    drop((conn.expect("established"), client, entered));
+    let conn = client.advance()?;
+    drop((conn.ok_or("established")?, client, entered));
     serving.end();
     hosts.are_empty();
+    Ok(())
 }
 
 /// Promise: no try begins after the limit, also if the program looks late.
 #[test]
-fn no_try_begins_after_the_limit() {
+fn no_try_begins_after_the_limit() -> Result {
     let hosts = Hosts::seeded(4);
     let _entered = hosts.client.enter();
     let mut client = hosts.client();
-    client.set_cfg(&cfg(3 * SECOND));
-    client.begin(&ConnCfg::new()).expect("begins");
+    client.set_cfg(&cfg(3 * SECOND)?);
+    client.begin(&ConnCfg::new())?;
     while client.deadline() < Some(now() + SECOND / 4) || client.counts().tries == 0 {
-        assert!(client.advance().expect("it goes on").is_none());
+        assert!(client.advance()?.is_none());
         sleep(SECOND / 1000);
     }
     sleep(10 * SECOND);
     let gave_up = client.advance().expect_err("the limit has passed");
     assert_eq!((gave_up.why, client.counts().tries), (Why::Limit, 1));
+    Ok(())
 }
 
 /// Promise: a reconnect that is dropped at any step leaves no object on the client, also while the
 /// kernel resolves the address or the route.
 #[test]
-fn a_drop_at_each_step_leaves_nothing() {
+fn a_drop_at_each_step_leaves_nothing() -> Result {
     for step in 1.. {
         let hosts = Hosts::seeded(step);
         let serving = hosts.accept_each();
         let entered = hosts.client.enter();
         sleep(SECOND);
         let mut client = hosts.client();
-        client.begin(&ConnCfg::new()).expect("begins");
+        client.begin(&ConnCfg::new())?;
         let link = hosts.link.clone();
         let at = hosts.fabric.steps() + step;
         let at = hosts.fabric.at_step(at, move || link.partition());
         // It goes on up to the step that waits for the network.
         let mut connected = false;
         for _ in 0..20 {
-            connected |= client.advance().expect("it goes on").is_some();
+            connected |= client.advance()?.is_some();
             if connected {
                 break;
             }
@@ -184,6 +188,7 @@ fn a_drop_at_each_step_leaves_nothing() {
             break;
         }
     }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +211,7 @@ impl Outage {
 
 /// Runs a connection with this fault at this step of the client's. Returns whether the fault came
 /// too late for it.
-fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> bool {
+fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool> {
     let hosts = Hosts::seeded(step);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
@@ -214,7 +219,7 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> bool {
     sleep(SECOND);
     let mut client = hosts.client();
     let limit = 20 * SECOND;
-    client.set_cfg(&cfg(limit));
+    client.set_cfg(&cfg(limit)?);
     let at = hosts
         .fabric
         .at_step(hosts.fabric.steps() + step, outage.action(&hosts));
@@ -253,31 +258,33 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> bool {
     hosts.server.thaw();
     hosts.link.heal();
     serving.end();
-    is_late
+    Ok(is_late)
 }
 
 /// Promise: a server that stands still, has no power or is not reached, from any step on, is given
 /// up at the limit, and leaves no object on the client. One that comes back is connected to.
 #[test]
-fn a_fault_at_each_step_keeps_the_limit() {
+fn a_fault_at_each_step_keeps_the_limit() -> Result {
     for outage in [Outage::Frozen, Outage::Cut, Outage::Parted] {
         for is_blocking in [false, true] {
             let mut steps = 1;
-            while !run(outage, steps, is_blocking, false) {
+            while !run(outage, steps, is_blocking, false)? {
                 steps += 1;
             }
             assert!(steps > 20, "{outage:?}: {steps} steps");
         }
     }
+    Ok(())
 }
 
 /// See above.
 #[test]
-fn a_server_that_is_reached_again_is_connected_to() {
+fn a_server_that_is_reached_again_is_connected_to() -> Result {
     for outage in [Outage::Frozen, Outage::Parted] {
         let mut steps = 1;
-        while !run(outage, steps, true, true) {
+        while !run(outage, steps, true, true)? {
             steps += 1;
         }
     }
+    Ok(())
 }

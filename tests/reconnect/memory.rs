@@ -30,10 +30,9 @@ fn reconnects<C: Connects>(
     answer: &[u8],
     mut used: impl FnMut(&C::Connected, u64) -> Result,
 ) -> Result {
-    let addr = server.at_addr();
-    let client = Reconnect::to_addrs(peer, &[addr], identified(1), connects);
-    let mut client = client.expect("a client");
-    client.set_cfg(&quick());
+    let addr = server.at_addr()?;
+    let mut client = Reconnect::to_addrs(peer, &[addr], identified(1), connects)?;
+    client.set_cfg(&quick()?);
     let (mut current, mut registered) = (None::<Conn>, None);
     for number in 0..=RECONNECTS {
         let connected = connect(&mut client, || {
@@ -42,7 +41,7 @@ fn reconnects<C: Connects>(
                 current = Some(req.connect(answer).expect("accepts"));
             }
         });
-        used(&connected.expect("connects"), number)?;
+        used(&connected?, number)?;
         assert_eq!(
             *registered.get_or_insert_with(registrations),
             registrations()
@@ -61,15 +60,13 @@ fn a_connection_is_made_again_with_the_same_memory() -> Result {
         let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
         let write = |conn: &Conn, number: u64| {
             let bytes = number.to_le_bytes();
-            source.write_at(0, &bytes).expect("inside");
-            let offer = Offer::decode(conn.get_private_data()).expect("an offer");
-            let to = offer.regions()[0].slice(..8).expect("inside");
-            let from = source.slice(..8).expect("inside");
-            conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)
-                .expect("posted");
+            source.write_at(0, &bytes)?;
+            let offer = Offer::decode(conn.get_private_data())?;
+            let to = offer.regions()[0].slice(..8)?;
+            let from = source.slice(..8)?;
+            conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
             let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2);
-            conn.wait_for(flushed.expect("posted"), LIMIT, |_| {})
-                .expect("it is there");
+            conn.wait_for(flushed?, LIMIT, |_| {})?;
             assert_eq!(contents(&server.memory)?[..8], bytes);
             Ok(())
         };
@@ -89,12 +86,12 @@ fn a_writer_is_made_again_with_the_same_memory() -> Result {
         }
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&server.memory);
-        offer.set_limits(Limits::new(16, 2, 4096).expect("limits"));
-        let answer = offer.encode(Offer::ACCEPT).expect("fits");
+        offer.set_limits(Limits::new(16, 2, 4096)?);
+        let answer = offer.encode(Offer::ACCEPT)?;
         for method in methods {
             let mut cfg = WriterCfg::new(method);
             if method != Method::Server {
-                cfg.set_flush_type(FlushType::Visibility).expect("possible");
+                cfg.set_flush_type(FlushType::Visibility)?;
             }
             reconnects(&server, &peer, ToWriter::new(&cfg), &answer, |writer, _| {
                 assert_eq!(writer.cfg().method(), method);
@@ -114,29 +111,29 @@ fn messages_are_not_shared() -> Result {
         let server = Server::new()?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&server.memory);
-        offer.set_limits(Limits::new(16, 2, 4096).expect("limits"));
-        let answer = offer.encode(Offer::ACCEPT).expect("fits");
+        offer.set_limits(Limits::new(16, 2, 4096)?);
+        let answer = offer.encode(Offer::ACCEPT)?;
         let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
         let mut client = server.client_with(identified(1), to_writer)?;
         let mut accepted = Vec::new();
-        let mut next = || {
+        let mut next = || -> Result<_> {
             let before = registrations();
             let writer = connect(&mut client, || {
                 if let Some(req) = server.request() {
                     accepted.push(req.connect(&answer).expect("accepts"));
                 }
             });
-            (writer.expect("connects"), registrations() - before)
+            Ok((writer?, registrations() - before))
         };
         let one_more = u64::from(cfg!(feature = "sim"));
-        let (first, _) = next();
-        let (second, registered) = next();
+        let (first, _) = next()?;
+        let (second, registered) = next()?;
         assert_eq!(registered, one_more, "the first one is there");
         let conn = second.into_conn();
-        let (third, registered) = next();
+        let (third, registered) = next()?;
         assert_eq!(registered, one_more, "its connection is there");
         drop(third);
-        let (fourth, registered) = next();
+        let (fourth, registered) = next()?;
         assert_eq!(registered, 0, "it is free");
         drop((first, conn, fourth));
         Ok(())

@@ -58,16 +58,15 @@ impl Log {
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
         let peer = crate::common::peer()?;
         for server in &servers {
-            let at = [server.at_addr()];
+            let at = [server.at_addr()?];
             let offer = crate::support::identified(1);
             let to_conn = rpma::reconnect::ToConn;
             let client = rpma::reconnect::Reconnect::to_addrs(&peer, &at, offer, to_conn);
             let mut current = None;
-            let conn = connect(&mut client.expect("a client"), || {
+            let conn = connect(&mut client?, || {
                 server.accept(&mut current);
-            });
-            let conn = conn.expect("connects");
-            let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+            })?;
+            let offer = Offer::decode(conn.get_private_data())?;
             links.push((conn, offer.regions()[0]));
             far.extend(current);
         }
@@ -79,59 +78,62 @@ impl Log {
         })
     }
 
-    fn clear(&self) {
+    fn clear(&self) -> Result {
         for server in &self.servers {
             let zeros = vec![0; server.memory.get_size()];
-            server.memory.write_at(0, &zeros).expect("inside");
+            server.memory.write_at(0, &zeros)?;
         }
+        Ok(())
     }
 
-    fn read(&self, replica: usize, place: u64) -> u64 {
+    fn read(&self, replica: usize, place: u64) -> Result<u64> {
         let (conn, region) = &self.links[replica];
-        let from = region.slice(8 * place..8 * place + 8).expect("inside");
-        let to = self.source.slice(..).expect("inside");
+        let from = region.slice(8 * place..8 * place + 8)?;
+        let to = self.source.slice(..)?;
         let read = conn.read(to, from, Flags::COMPLETION_ALWAYS, 1);
-        conn.wait_for(read.expect("posted"), LIMIT, |_| {})
-            .expect("read");
-        self.source.load_u64(0).expect("inside")
+        conn.wait_for(read?, LIMIT, |_| {})?;
+        Ok(self.source.load_u64(0)?)
     }
 
-    fn write(&self, replica: usize, place: u64, value: u64) {
-        self.source.store_u64(0, value).expect("inside");
+    fn write(&self, replica: usize, place: u64, value: u64) -> Result {
+        self.source.store_u64(0, value)?;
         let (conn, region) = &self.links[replica];
-        let to = region.slice(8 * place..8 * place + 8).expect("inside");
-        let from = self.source.slice(..).expect("inside");
+        let to = region.slice(8 * place..8 * place + 8)?;
+        let from = self.source.slice(..)?;
         let write = conn.write(to, from, Flags::COMPLETION_ALWAYS, 2);
-        conn.wait_for(write.expect("posted"), LIMIT, |_| {})
-            .expect("written");
+        conn.wait_for(write?, LIMIT, |_| {})?;
+        Ok(())
     }
 
     /// The newest log of these replicas.
-    fn newest(&self, read: Set, broken: Broken) -> Vec<u64> {
+    fn newest(&self, read: Set, broken: Broken) -> Result<Vec<u64>> {
         let count = match broken {
             Broken::ReadsOne => 1,
             _ => REPLICAS,
         };
         let tails = members(read).take(count).map(|replica| {
-            let tail = self.read(replica, 0);
+            let tail = self.read(replica, 0).expect("inside");
             let (epoch, len) = (tail >> 32, tail & 0xFFFF_FFFF);
             match broken {
                 Broken::IgnoresEpochs => ((0, len), replica),
                 _ => ((epoch, len), replica),
             }
         });
-        let ((_, len), replica) = tails.max().expect("one is read");
-        (1..=len).map(|place| self.read(replica, place)).collect()
+        let ((_, len), replica) = tails.max().ok_or("one is read")?;
+        Ok((1..=len)
+            .map(|place| self.read(replica, place))
+            .collect::<Result<_, _>>()?)
     }
 
     /// Writes a log to these replicas: first its records, then the tail.
-    fn put(&self, to: Set, epoch: u64, log: &[u64]) {
+    fn put(&self, to: Set, epoch: u64, log: &[u64]) -> Result {
         for replica in members(to) {
             for (place, record) in (1..).zip(log) {
-                self.write(replica, place, *record);
+                self.write(replica, place, *record)?;
             }
-            self.write(replica, 0, epoch << 32 | log.len() as u64);
+            self.write(replica, 0, epoch << 32 | log.len() as u64)?;
         }
+        Ok(())
     }
 }
 
@@ -166,8 +168,8 @@ fn is_quorum(set: Set) -> bool {
 }
 
 /// A writer of this epoch recovers, and appends one record. The reported records go to `told`.
-fn live(log: &Log, epoch: u64, life: Life, broken: Broken, told: &mut Vec<u64>) {
-    let mut records = log.newest(life.reads, broken);
+fn live(log: &Log, epoch: u64, life: Life, broken: Broken, told: &mut Vec<u64>) -> Result {
+    let mut records = log.newest(life.reads, broken)?;
     let tell = |records: &[u64], told: &mut Vec<u64>| {
         if records.len() > told.len() {
             *told = records.to_vec();
@@ -176,40 +178,45 @@ fn live(log: &Log, epoch: u64, life: Life, broken: Broken, told: &mut Vec<u64>) 
     if broken == Broken::TellsEarly {
         tell(&records, told);
     }
-    log.put(life.adopts, epoch, &records);
+    log.put(life.adopts, epoch, &records)?;
     if !is_quorum(life.adopts) {
-        return;
+        return Ok(());
     }
     tell(&records, told);
     records.push(epoch);
-    log.put(life.appends, epoch, &records);
+    log.put(life.appends, epoch, &records)?;
     if is_quorum(life.appends) {
         tell(&records, told);
     }
+    Ok(())
 }
 
 /// In how many runs a reported record is lost.
-fn losses(log: &Log, broken: Broken) -> (u32, u32) {
+fn losses(log: &Log, broken: Broken) -> Result<(u32, u32)> {
     let (mut runs, mut lost) = (0, 0);
     for first in all_sets() {
         for second in lives() {
             for third in lives() {
-                log.clear();
+                log.clear()?;
                 let mut told = Vec::new();
-                log.put(first, 1, &[1]);
+                log.put(first, 1, &[1])?;
                 if is_quorum(first) {
                     told = vec![1];
                 }
-                live(log, 2, second, broken, &mut told);
-                live(log, 3, third, broken, &mut told);
+                live(log, 2, second, broken, &mut told)?;
+                live(log, 3, third, broken, &mut told)?;
                 let mut read = all_sets().filter(|set| set.count_ones() as usize == READ);
-                let keeps = |set| log.newest(set, broken).starts_with(&told);
+                let keeps = |set| {
+                    log.newest(set, broken)
+                        .expect("one is read")
+                        .starts_with(&told)
+                };
                 runs += 1;
                 lost += u32::from(!read.all(keeps));
             }
         }
     }
-    (runs, lost)
+    Ok((runs, lost))
 }
 
 /// Promise: a recovery that keeps all rules of docs/reconnecting.md loses no reported record,
@@ -224,7 +231,7 @@ fn a_recovery_that_keeps_the_rules_loses_nothing() -> Result {
             Broken::IgnoresEpochs,
             Broken::TellsEarly,
         ] {
-            let (runs, lost) = losses(&log, broken);
+            let (runs, lost) = losses(&log, broken)?;
             println!("{broken:?}: {lost} of {runs}");
             assert_eq!(
                 lost == 0,

@@ -37,15 +37,15 @@ fn serve(host: &Host, addr: &str, limits: Limits) -> Result<()> {
 }
 
 /// Adds the replica of this writer.
-fn add(log: &mut Replicas, writer: Writer) -> ReplicaId {
+fn add(log: &mut Replicas, writer: Writer) -> crate::common::Result<ReplicaId> {
     let region = writer.offer().regions()[0];
-    log.add(writer, region).expect("added")
+    Ok(log.add(writer, region)?)
 }
 
 /// Promise: a set goes on with a replica after its connection was made again, by each method, and
 /// no memory is registered for it.
 #[test]
-fn a_replica_is_added_again() {
+fn a_replica_is_added_again() -> crate::common::Result {
     for method in [Method::Reading, Method::Native, Method::Server] {
         let fabric = Fabric::seeded(profile(), 9);
         let (client, server) = (fabric.host("client"), fabric.host("server"));
@@ -53,37 +53,37 @@ fn a_replica_is_added_again() {
         let addr = server.addr().to_string();
         let serving = {
             let (server, addr) = (server.clone(), addr.clone());
-            let limits = Limits::new(16, 2, 4096).expect("limits");
+            let limits = Limits::new(16, 2, 4096)?;
             server.clone().spawn(move || serve(&server, &addr, limits))
         };
         let entered = client.enter();
         sleep(SECOND);
         let device = Device::from_addr(&client.addr().to_string(), Side::Local);
-        let peer = Peer::new(&device.expect("opens")).expect("a domain");
+        let peer = Peer::new(&device?)?;
         if method == Method::Native && !peer.is_native_flush_capable() {
             drop((peer, entered));
             server.power_cut();
             serving.join().expect("no panic").expect_err("its end");
             continue;
         }
-        let mut log = Replicas::new(&peer, SIZE, 16).expect("a set");
+        let mut log = Replicas::new(&peer, SIZE, 16)?;
         let to_writer = ToWriter::new(&WriterCfg::new(method));
         let offer = identified(1);
-        let mut again = Reconnect::new(&peer, &addr, PORT, offer, to_writer).expect("a client");
-        let mut id = add(&mut log, again.connect(&ConnCfg::new()).expect("connects"));
+        let mut again = Reconnect::new(&peer, &addr, PORT, offer, to_writer)?;
+        let mut id = add(&mut log, again.connect(&ConnCfg::new())?)?;
         let registrations = || fabric.calls()["ibv_reg_mr"];
         let before = registrations();
         for number in 1..=20_u64 {
             if method != Method::Server {
-                let mut record = log.record(8).expect("room");
-                record.put(0, &number.to_le_bytes()).expect("inside");
+                let mut record = log.record(8)?;
+                record.put(0, &number.to_le_bytes())?;
                 let commit = record.commit(8, Some((0, number.to_le_bytes())), 1);
-                let outcome = log.settle(commit.expect("posted"), 1, 5 * SECOND);
+                let outcome = log.settle(commit?, 1, 5 * SECOND);
                 assert_eq!(outcome.copies(), 1, "{method}: {outcome:?}");
             }
-            log.set_aside(id, SECOND).expect("destroyed");
+            log.set_aside(id, SECOND)?;
             let writer = again.connect(&ConnCfg::new());
-            id = add(&mut log, writer.expect("connects"));
+            id = add(&mut log, writer?)?;
         }
         assert_eq!(registrations(), before, "{method}");
         assert_eq!(log.able(), 1);
@@ -93,4 +93,5 @@ fn a_replica_is_added_again() {
         serving.join().expect("no panic").expect_err("its end");
         assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     }
+    Ok(())
 }

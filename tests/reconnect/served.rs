@@ -29,12 +29,12 @@ struct Site {
 
 impl Site {
     fn new(cfg: &ServerCfg) -> Result<Self> {
-        let all = PmemMap::open(devdax(), LEN * (KEYS as usize + 1)).expect("memory");
+        let all = PmemMap::open(devdax(), LEN * (KEYS as usize + 1))?;
         // An earlier test may have left a directory.
-        all.store_u64(0, 0).expect("inside");
-        let directory = Directory::create(all.part(..LEN).expect("inside"), KEYS as u32);
-        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-        let ep = Ep::listen(&Peer::new(&device).expect("a domain"), &addr(), 0);
+        all.store_u64(0, 0)?;
+        let directory = Directory::create(all.part(..LEN)?, KEYS as u32);
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let ep = Ep::listen(&Peer::new(&device)?, &addr(), 0);
         let part = |key: u64| {
             let peer = Peer::new(&device).expect("a domain");
             let at = LEN * key as usize;
@@ -42,24 +42,23 @@ impl Site {
             let region = Mr::reg(&peer, all.part(at..at + LEN).expect("inside"), usage);
             (key, (peer, Arc::new(region.expect("registers"))))
         };
-        let directory = directory.expect("made");
+        let directory = directory?;
         Ok(Self {
             parts: (1..=KEYS).map(part).collect(),
-            server: Server::new(ep.expect("listens"), directory, cfg).expect("a server"),
+            server: Server::new(ep?, directory, cfg)?,
             far: peer()?,
         })
     }
 
-    fn client(&self, identity: Identity) -> Reconnect<ToWriter> {
+    fn client(&self, identity: Identity) -> Result<Reconnect<ToWriter>> {
         let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility).expect("possible");
+        cfg.set_flush_type(FlushType::Visibility)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.set_identity(identity);
         let port = self.server.get_port();
-        let client = Reconnect::new(&self.far, &addr(), port, offer, ToWriter::new(&cfg));
-        let mut client = client.expect("a client");
-        client.set_cfg(&quick());
-        client
+        let mut client = Reconnect::new(&self.far, &addr(), port, offer, ToWriter::new(&cfg))?;
+        client.set_cfg(&quick()?);
+        Ok(client)
     }
 
     /// Takes the events, and admits each client.
@@ -90,14 +89,14 @@ fn refused(gave_up: GaveUp) -> (RefusalCode, u64) {
 fn a_writer_comes_back_until_another_takes_over() -> Result {
     device_test(|| {
         let mut site = Site::new(&ServerCfg::new())?;
-        let mut first = site.client(Identity::new(1, 1).expect("an identity"));
+        let mut first = site.client(Identity::new(1, 1)?)?;
         let mut old = Vec::new();
         for _ in 0..10 {
             let writer = connect(&mut first, || site.serve());
-            old.push(writer.expect("it comes back"));
+            old.push(writer?);
         }
         assert_eq!(first.counts().connected, 10);
-        let writer = old.pop().expect("the last one");
+        let writer = old.pop().ok_or("the last one")?;
         for old in &old {
             assert_eq!(event(old.conn())?, ConnEvent::Closed, "it was cut off");
         }
@@ -107,8 +106,8 @@ fn a_writer_comes_back_until_another_takes_over() -> Result {
             .expect_err("it lives");
         old.push(writer);
 
-        let other = Identity::new(1, 1).expect("an identity");
-        let mut second = site.client(other);
+        let other = Identity::new(1, 1)?;
+        let mut second = site.client(other)?;
         let gave_up = connect(&mut second, || site.serve()).map(drop);
         let (code, epoch) = refused(gave_up.expect_err("it is taken"));
         assert_eq!((code, epoch), (RefusalCode::Taken, 1));
@@ -117,8 +116,8 @@ fn a_writer_comes_back_until_another_takes_over() -> Result {
             epoch: epoch + 1,
             ..other
         });
-        second.set_offer(offer).expect("fits");
-        let writer = connect(&mut second, || site.serve()).expect("it takes over");
+        second.set_offer(offer)?;
+        let writer = connect(&mut second, || site.serve())?;
 
         let gave_up = connect(&mut first, || site.serve()).map(drop);
         let refused = refused(gave_up.expect_err("its epoch is old"));
@@ -134,10 +133,12 @@ fn a_writer_comes_back_until_another_takes_over() -> Result {
 fn a_full_server_is_tried_again() -> Result {
     device_test(|| {
         let mut cfg = ServerCfg::new();
-        cfg.set_most_clients(1).expect("one");
+        cfg.set_most_clients(1)?;
         let mut site = Site::new(&cfg)?;
         let mut clients = [1, 2].map(|key| {
-            let mut client = site.client(Identity::new(key, 1).expect("an identity"));
+            let mut client = site
+                .client(Identity::new(key, 1).expect("an identity"))
+                .expect("a client");
             let ms = Duration::from_millis;
             client.set_cfg(
                 ReconnectCfg::new()
@@ -146,7 +147,7 @@ fn a_full_server_is_tried_again() -> Result {
             );
             client
         });
-        let mut first = Some(connect(&mut clients[0], || site.serve()).expect("connects"));
+        let mut first = Some(connect(&mut clients[0], || site.serve())?);
         let mut looks = 0;
         let second = connect(&mut clients[1], || {
             site.serve();
@@ -155,7 +156,7 @@ fn a_full_server_is_tried_again() -> Result {
                 first = None;
             }
         });
-        drop(second.expect("it gets in"));
+        drop(second?);
         let counts = clients[1].counts();
         assert!(counts.tries > 1, "{counts:?}");
         assert_eq!(counts.connected, 1);

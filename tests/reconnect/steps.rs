@@ -23,7 +23,7 @@ fn a_loop_needs_one_descriptor() -> crate::common::Result {
         assert!(client.deadline().is_none());
         for _ in 0..3 {
             let mut current = None;
-            let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
+            let conn = connect(&mut client, || server.accept(&mut current))?;
             // The connection's events are its own.
             drop(current);
             while !readable(conn.as_fd()) {}
@@ -41,11 +41,11 @@ fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
     device_test(|| {
         let server = Server::new()?;
         let mut client = server.client()?;
-        let (mut wait, mut current) = (Wait::new().expect("a wait"), None);
+        let (mut wait, mut current) = (Wait::new()?, None);
         for number in 0..3 {
             let place = wait.place();
-            let cfg = place.cfg(client.peer(), &ConnCfg::new()).expect("settings");
-            client.begin(&cfg).expect("begins");
+            let cfg = place.cfg(client.peer(), &ConnCfg::new())?;
+            client.begin(&cfg)?;
             let mut refused = 0;
             let conn = go_on(&mut client, &mut || {
                 // The first request of each round is rejected: the place serves several tries.
@@ -61,17 +61,16 @@ fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
                     None => {}
                 }
             });
-            let member = wait.add(place, conn.expect("connects")).expect("its place");
-            let conn = wait.conn(member).expect("a member");
+            let member = wait.add(place, conn?)?;
+            let conn = wait.conn(member).ok_or("a member")?;
             conn.write(
                 RemoteSlice::EMPTY,
                 MrSlice::EMPTY,
                 Flags::COMPLETION_ALWAYS,
                 number,
-            )
-            .expect("posted");
+            )?;
             let mut wcs = [Wc::default(); 2];
-            match wait.next(&mut wcs, LIMIT).expect("waits") {
+            match wait.next(&mut wcs, LIMIT)? {
                 Some(Happened::Completions(of, 1)) if of == member => {}
                 other => panic!("{other:?}"),
             }
@@ -116,16 +115,12 @@ fn own_last_steps() -> crate::common::Result {
                     assert!(req.get_private_data().starts_with(b"own data"));
                     current = Some(req.connect(&[]).expect("accepts"));
                 }
-            });
-            let conn = conn.expect("connects");
-            let server = current.expect("accepted").wait_established(LIMIT);
-            let server = server.expect("established");
-            server
-                .send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 1)
-                .expect("posted");
+            })?;
+            let server = current.ok_or("accepted")?.wait_established(LIMIT)?;
+            server.send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 1)?;
             let wc = crate::common::completion(&conn)?;
             assert_eq!(wc.wr_id(), 9);
-            wc.result().expect("a message");
+            wc.result()?;
         }
         Ok(())
     })
@@ -139,23 +134,19 @@ fn each_address_is_tried() -> crate::common::Result {
         let mut current = None;
         let server = Server::at(&addr6())?;
         let port = server.ep.get_port();
-        let client = Reconnect::new(&server.peer, &addr6(), port, identified(1), ToConn);
-        let mut client = client.expect("a client");
-        let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
+        let mut client = Reconnect::new(&server.peer, &addr6(), port, identified(1), ToConn)?;
+        let conn = connect(&mut client, || server.accept(&mut current))?;
         drop((conn, current.take()));
 
         let (first, server) = (Server::new()?, Server::new()?);
-        let addrs = [first.at_addr(), server.at_addr()];
+        let addrs = [first.at_addr()?, server.at_addr()?];
         drop(first);
-        let client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn);
-        let mut client = client.expect("a client");
+        let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
         let mut cfg = ReconnectCfg::new();
-        cfg.set_limit(LIMIT / 2)
-            .set_waits(LIMIT, LIMIT)
-            .expect("possible");
+        cfg.set_limit(LIMIT / 2).set_waits(LIMIT, LIMIT)?;
         client.set_cfg(&cfg);
         // If a wait came in between it would not end in time.
-        let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
+        let conn = connect(&mut client, || server.accept(&mut current))?;
         assert_eq!(client.counts().tries, 2);
         drop((conn, current));
         Ok(())
@@ -168,28 +159,27 @@ fn each_address_is_tried() -> crate::common::Result {
 fn an_address_of_another_device() -> crate::common::Result {
     device_test(|| {
         let (here, other) = (Server::new()?, Server::at(&crate::common::other_addr())?);
-        let other_at = (other_ip(), other.ep.get_port()).into();
+        let other_at = (other_ip()?, other.ep.get_port()).into();
         // A client on the other device does not reach this one's address through it.
-        let client = |addrs: &[_]| {
-            let client = Reconnect::to_addrs(&other.peer, addrs, identified(1), ToConn);
-            let mut client = client.expect("a client");
-            client.set_cfg(&quick());
-            client
+        let client = |addrs: &[_]| -> crate::common::Result<_> {
+            let mut client = Reconnect::to_addrs(&other.peer, addrs, identified(1), ToConn)?;
+            client.set_cfg(&quick()?);
+            Ok(client)
         };
-        let mut one = client(&[here.at_addr()]);
+        let mut one = client(&[here.at_addr()?])?;
         let gave_up = connect(&mut one, || {}).expect_err("another device");
         assert_eq!(gave_up.why, Why::Error);
         assert_eq!(one.counts().tries, 1);
-        let (mut two, mut current) = (client(&[here.at_addr(), other_at]), None);
-        let conn = connect(&mut two, || other.accept(&mut current)).expect("connects");
+        let (mut two, mut current) = (client(&[here.at_addr()?, other_at])?, None);
+        let conn = connect(&mut two, || other.accept(&mut current))?;
         assert_eq!(two.counts().tries, 2);
         drop((conn, current));
         Ok(())
     })
 }
 
-fn other_ip() -> std::net::IpAddr {
-    crate::common::other_addr().parse().expect("an address")
+fn other_ip() -> crate::common::Result<std::net::IpAddr> {
+    Ok(crate::common::other_addr().parse()?)
 }
 
 /// Promise: each round looks a name up, and tries its addresses. A name that is not found may be
@@ -201,25 +191,25 @@ fn a_name_is_looked_up_in_each_round() -> crate::common::Result {
         let ms = Duration::from_millis;
         let mut settings = ConnCfg::new();
         settings.set_timeout(ms(10));
-        let ends = |name: &str| {
+        let ends = |name: &str| -> crate::common::Result<_> {
             let offer = Offer::new(&PeerCfg::new());
-            let mut client = Reconnect::new(&peer, name, 7, offer, ToConn).expect("a client");
-            let mut cfg = quick();
+            let mut client = Reconnect::new(&peer, name, 7, offer, ToConn)?;
+            let mut cfg = quick()?;
             client.set_cfg(cfg.set_limit(ms(200)));
             let gave_up = client.connect(&settings).expect_err("no server");
             assert_eq!(gave_up.why, Why::Limit);
             let Error::Provider { call, .. } = gave_up.error else {
                 panic!("{gave_up:?}");
             };
-            (call, client.counts().tries)
+            Ok((call, client.counts().tries))
         };
         if cfg!(feature = "sim") {
             // No simulated host has its address.
-            let (call, tries) = ends("localhost");
+            let (call, tries) = ends("localhost")?;
             assert!(call.starts_with("rdma_resolve"), "{call}");
             assert!(tries > 1, "{tries}");
         }
-        assert_eq!(ends("no such name.invalid"), ("getaddrinfo", 0));
+        assert_eq!(ends("no such name.invalid")?, ("getaddrinfo", 0));
         Ok(())
     })
 }
@@ -237,7 +227,7 @@ fn mistakes_are_refused_first() -> crate::common::Result {
         long.set_data(&[7; 49]);
         let at = addr();
         assert!(text(Reconnect::new(&peer, &at, 7, long.clone(), ToConn)).contains("56 fit"));
-        let mut client = Reconnect::new(&peer, &at, 7, small(), ToConn).expect("a client");
+        let mut client = Reconnect::new(&peer, &at, 7, small(), ToConn)?;
         assert!(invalid(client.set_offer(long).map(drop)).contains("56 fit"));
 
         let gave_up = client.advance().expect_err("nothing has begun");
@@ -259,16 +249,15 @@ fn mistakes_are_refused_first() -> crate::common::Result {
 fn it_ends_in_the_middle() -> crate::common::Result {
     device_test(|| {
         let server = Server::new()?;
-        let to_writer = || {
+        let to_writer = || -> crate::common::Result<_> {
             let mut cfg = WriterCfg::new(Method::Reading);
-            cfg.set_flush_type(rpma::FlushType::Visibility)
-                .expect("possible");
-            ToWriter::new(&cfg)
+            cfg.set_flush_type(rpma::FlushType::Visibility)?;
+            Ok(ToWriter::new(&cfg))
         };
         for steps in 0..6 {
-            ends_after(steps, &server, server.client()?);
-            let writer = server.client_with(identified(1), to_writer())?;
-            ends_after(steps, &server, writer);
+            ends_after(steps, &server, server.client()?)?;
+            let writer = server.client_with(identified(1), to_writer()?)?;
+            ends_after(steps, &server, writer)?;
         }
         assert_eq!(server.memory.get_size(), LEN);
         Ok(())
@@ -276,13 +265,17 @@ fn it_ends_in_the_middle() -> crate::common::Result {
 }
 
 /// Goes on for so many steps, gives up, begins again, goes on once more, and drops it.
-fn ends_after<C: Connects>(steps: u32, server: &Server, mut client: Reconnect<C>) {
+fn ends_after<C: Connects>(
+    steps: u32,
+    server: &Server,
+    mut client: Reconnect<C>,
+) -> crate::common::Result {
     use std::os::fd::AsFd;
     let mut accepted = Vec::new();
     for gives_up in [true, false] {
-        client.begin(&ConnCfg::new()).expect("begins");
+        client.begin(&ConnCfg::new())?;
         for _ in 0..steps {
-            if client.advance().expect("nothing fails").is_some() {
+            if client.advance()?.is_some() {
                 break;
             }
             readable(client.as_fd());
@@ -302,6 +295,7 @@ fn ends_after<C: Connects>(steps: u32, server: &Server, mut client: Reconnect<C>
         drop(req);
     }
     drop(accepted);
+    Ok(())
 }
 
 /// The next request, from a client that may be gone.

@@ -27,19 +27,19 @@ impl Server {
     }
 
     pub(crate) fn at(addr: &str) -> Result<Self> {
-        let device = Device::from_addr(addr, Side::Local).expect("opens");
-        let peer = Peer::new(&device).expect("a domain");
+        let device = Device::from_addr(addr, Side::Local)?;
+        let peer = Peer::new(&device)?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
         Ok(Self {
-            ep: Ep::listen(&peer, addr, 0).expect("listens"),
+            ep: Ep::listen(&peer, addr, 0)?,
             memory: region(&peer, LEN, usage)?,
             peer,
         })
     }
 
-    pub(crate) fn at_addr(&self) -> SocketAddr {
-        let ip = addr().parse().expect("an address");
-        SocketAddr::new(ip, self.ep.get_port())
+    pub(crate) fn at_addr(&self) -> Result<SocketAddr> {
+        let ip = addr().parse()?;
+        Ok(SocketAddr::new(ip, self.ep.get_port()))
     }
 
     /// A client of this server that has the key 7.
@@ -53,9 +53,8 @@ impl Server {
         connects: C,
     ) -> Result<Reconnect<C>> {
         let port = self.ep.get_port();
-        let client = Reconnect::new(&peer()?, &addr(), port, offer, connects);
-        let mut client = client.expect("a client");
-        client.set_cfg(&quick());
+        let mut client = Reconnect::new(&peer()?, &addr(), port, offer, connects)?;
+        client.set_cfg(&quick()?);
         Ok(client)
     }
 
@@ -94,11 +93,11 @@ pub(crate) fn identified(epoch: u64) -> Offer {
 }
 
 /// Waits that tests have time for.
-pub(crate) fn quick() -> ReconnectCfg {
+pub(crate) fn quick() -> Result<ReconnectCfg> {
     let mut cfg = ReconnectCfg::new();
     let ms = Duration::from_millis;
-    cfg.set_waits(ms(1), ms(4)).expect("possible");
-    cfg
+    cfg.set_waits(ms(1), ms(4))?;
+    Ok(cfg)
 }
 
 /// Connects in steps, while the server's side is in the same thread: `advance` is called only when

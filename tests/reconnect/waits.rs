@@ -6,6 +6,7 @@ use rpma::reconnect::{Counts, ReconnectCfg, Why};
 use rpma::sim::{Trace, now, sleep};
 use rpma::{ConnCfg, Identity, Offer, Refusal, RefusalCode};
 
+use crate::common::Result;
 use crate::hosts::{Ended, Hosts, SLACK, block, drive};
 use crate::support::identified;
 
@@ -71,25 +72,26 @@ fn a_busy_server_is_asked_slowly() {
 /// Promise: a server that accepts and fails is asked as rarely as one that is down. After a
 /// connection that lasted, the first try is due at once again, and the waits are the first ones.
 #[test]
-fn short_connections_count_as_failures() {
+fn short_connections_count_as_failures() -> Result {
     let hosts = Hosts::seeded(4);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
     sleep(LONGEST);
     let mut client = hosts.client();
     let mut waited = Vec::new();
-    let mut next = |lives: Duration| {
+    let mut next = |lives: Duration| -> Result {
         let (conn, ended) = block(&mut client);
-        ended.result.expect("it accepts");
+        ended.result?;
         waited.push(ended.took);
         sleep(lives);
         drop(conn);
+        Ok(())
     };
     for _ in 0..10 {
-        next(Duration::ZERO);
+        next(Duration::ZERO)?;
     }
-    next(LONGEST);
-    next(LONGEST);
+    next(LONGEST)?;
+    next(LONGEST)?;
     let whole = [Duration::ZERO].into_iter().chain(documented());
     for (took, whole) in waited[..11].iter().zip(whole) {
         assert!(*took >= whole / 2 && *took <= whole + SLACK, "{waited:?}");
@@ -103,12 +105,13 @@ fn short_connections_count_as_failures() {
     assert_waits(&ended, documented());
     drop((client, entered));
     hosts.are_empty();
+    Ok(())
 }
 
 /// Promise: a loop does not ask a server that refuses more often than one that is down, and each
 /// reconnect has a try within its limit. With another offer the first try is due at once.
 #[test]
-fn a_server_that_refuses_is_not_asked_in_a_loop() {
+fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
     let hosts = Hosts::seeded(6);
     let refusal = Refusal::new(RefusalCode::Refused, "not you").encode();
     let serving = hosts.serve(move |req, _| {
@@ -132,23 +135,24 @@ fn a_server_that_refuses_is_not_asked_in_a_loop() {
     let limit = Duration::from_secs(1);
     client.set_cfg(ReconnectCfg::new().set_limit(limit));
     assert!(next(&mut client) <= limit / 2 + SLACK);
-    client.set_offer(identified(2)).expect("fits");
+    client.set_offer(identified(2))?;
     assert!(next(&mut client) < SLACK);
     drop((client, entered));
     serving.end();
     hosts.are_empty();
+    Ok(())
 }
 
 /// Promise: a thousand clients that lose their server at one moment do not come back in step.
 #[test]
-fn clients_do_not_come_back_in_step() {
+fn clients_do_not_come_back_in_step() -> Result {
     let hosts = Hosts::seeded(5);
     let _entered = hosts.client.enter();
     let (began, mut due) = (now(), Vec::new());
     let mut cfg = ReconnectCfg::new();
     // The wait that each client has then: 5 to 10 s.
     let whole = Duration::from_secs(10);
-    cfg.set_waits(whole, whole).expect("possible");
+    cfg.set_waits(whole, whole)?;
     let first = hosts.client();
     for number in 0..1000 {
         let addr = hosts.server.addr().to_string();
@@ -158,17 +162,16 @@ fn clients_do_not_come_back_in_step() {
             crate::hosts::PORT,
             Offer::default(),
             rpma::reconnect::ToConn,
-        )
-        .expect("a client");
+        )?;
         client.set_cfg(&cfg);
-        client.begin(&ConnCfg::new()).expect("begins");
+        client.begin(&ConnCfg::new())?;
         let started = now();
         while client.counts().tries == 0 || client.deadline() < Some(started + whole / 2) {
-            assert!(client.advance().expect("it goes on").is_none());
+            assert!(client.advance()?.is_none());
             assert!(now() - started < whole / 4, "{number}");
             sleep(Duration::from_micros(10));
         }
-        due.push(client.deadline().expect("a wait") - started);
+        due.push(client.deadline().ok_or("a wait")? - started);
     }
     assert!(now() > began);
     // In each of 20 parts of the time there are about 50.
@@ -181,6 +184,7 @@ fn clients_do_not_come_back_in_step() {
         parts.iter().all(|count| (20..100).contains(count)),
         "{parts:?}"
     );
+    Ok(())
 }
 
 /// A run with this seed: its calls, its tries, and its instance.
