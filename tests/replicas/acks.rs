@@ -6,6 +6,7 @@ use rpma::commit::Method;
 use rpma::sim::{Fabric, Link, Platform, Profile, sleep};
 
 use crate::cluster::Cluster;
+use crate::failed::Result;
 use crate::set::{LIMIT, Way, methods, whole};
 
 const RECORDS: u64 = 4;
@@ -14,9 +15,9 @@ const RECORDS: u64 = 4;
 type Lose = fn(&Link, u32);
 
 /// Appends records; `false`: there are fewer requests.
-fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> bool {
+fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> Result<bool> {
     let fabric = Fabric::seeded(profile.clone(), 9);
-    let mut of = Cluster::new(&fabric, way, 2);
+    let mut of = Cluster::new(&fabric, way, 2)?;
     let (client, host) = (of.client.clone(), of.hosts[1].clone());
     let link = match from_server {
         true => fabric.between(&host, &client),
@@ -26,7 +27,7 @@ fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> 
     let _entered = client.enter();
     let mut acknowledged = [0; 3];
     for number in 0..RECORDS {
-        let id = of.append(number, 2).expect("two can");
+        let id = of.append(number, 2)?;
         let outcome = of.log.settle(id, 2, LIMIT);
         assert!(outcome.copies() >= 2, "{number}: {outcome:?}");
         // The third copy, or the end of its connection.
@@ -38,7 +39,7 @@ fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> 
         }
         if outcome.unknown != 0 {
             // Its connection is over, and it holds no bytes after this.
-            of.log.set_aside(of.ids[1], LIMIT).expect("released");
+            of.log.set_aside(of.ids[1], LIMIT)?;
         }
     }
     let has_happened = link.disarm() == 0;
@@ -48,7 +49,7 @@ fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> 
         let shown = whole(&of.pmems[replica].bytes());
         assert!(shown >= told, "replica {replica}: {shown} of {told}");
     }
-    has_happened
+    Ok(has_happened)
 }
 
 /// The other two replicas go on, and each replica keeps the records that it has acknowledged.
@@ -78,7 +79,8 @@ fn an_acknowledgement_is_lost_at_each_request() {
                     if from_server && method != Method::Server {
                         continue;
                     }
-                    let runs = |nth: &u32| run(&profile, way, lose, from_server, *nth);
+                    let runs =
+                        |nth: &u32| run(&profile, way, lose, from_server, *nth).expect("released");
                     let requests = (1..).take_while(runs).count() as u64;
                     let least = match from_server {
                         true => RECORDS,

@@ -5,6 +5,7 @@ use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas};
 use rpma::sim::{Fabric, Host, JoinHandle, Pmem};
 use rpma::{Device, Peer, Side};
 
+use crate::failed::Result;
 use crate::served::Served;
 use crate::set::{LEN, START, Server, Set, Way, record};
 
@@ -22,12 +23,12 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// A set with a ring for so many records.
-    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Self {
+    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Result<Self> {
         if way.method == Method::Server {
             return Self::served(fabric, way, records);
         }
-        let set = Set::new(fabric, way, records);
-        Self {
+        let set = Set::new(fabric, way, records)?;
+        Ok(Self {
             log: set.log,
             ids: set.ids,
             hosts: set.servers.iter().map(|of| of.host.clone()).collect(),
@@ -37,26 +38,26 @@ impl Cluster {
             serving: Vec::new(),
             _servers: set.servers,
             _peer: set.peer,
-        }
+        })
     }
 
-    fn served(fabric: &Fabric, way: Way, records: usize) -> Self {
+    fn served(fabric: &Fabric, way: Way, records: usize) -> Result<Self> {
         let client = fabric.host("client");
         let hosts = ["a", "b", "c"].map(|name| fabric.host(name)).to_vec();
         let _entered = client.enter();
         let addr = hosts[0].addr().to_string();
-        let device = Device::from_addr(&addr, Side::Remote).expect("a device");
-        let peer = Peer::new(&device).expect("a peer");
-        let mut log = Replicas::new(&peer, records * LEN, 3 * records).expect("a ring");
+        let device = Device::from_addr(&addr, Side::Remote)?;
+        let peer = Peer::new(&device)?;
+        let mut log = Replicas::new(&peer, records * LEN, 3 * records)?;
         let (mut ids, mut pmems, mut serving) = (Vec::new(), Vec::new(), Vec::new());
         for host in &hosts {
-            let (served, writer) = Served::new(host, &client, &peer, way.retries);
+            let (served, writer) = Served::new(host, &client, &peer, way.retries)?;
             let region = writer.offer().regions()[0];
-            ids.push(log.add(writer, region).expect("added"));
+            ids.push(log.add(writer, region)?);
             pmems.push(served.pmem.clone());
             serving.push(host.spawn(move || served.serve()));
         }
-        Self {
+        Ok(Self {
             log,
             ids,
             hosts,
@@ -66,7 +67,7 @@ impl Cluster {
             serving,
             _servers: Vec::new(),
             _peer: peer,
-        }
+        })
     }
 
     pub(crate) fn is_durable(&self) -> bool {

@@ -16,7 +16,7 @@ const RECORDS: u64 = 6;
 fn run(profile: &Profile, way: Way, pipelined: u64, seed: u64) -> Result<Visited, Loss> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     // As few records as can be in flight: bytes are used again at once.
-    let mut set = Set::new(&fabric, way, pipelined as usize + 1);
+    let mut set = Set::new(&fabric, way, pipelined as usize + 1).expect("added");
     let acknowledged = AtomicU64::new(0);
     let pmems: Vec<_> = set.servers.iter().map(|of| of.pmem.clone()).collect();
     let check = |cut: &Cut<'_>| {

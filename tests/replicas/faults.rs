@@ -14,6 +14,7 @@ use rpma::commit::{CommitId, Method, Refused};
 use rpma::sim::{AtStep, Cut, Errno, Fabric, Failing, How, Link, Platform, Profile, now, sleep};
 
 use crate::cluster::{self, Cluster};
+use crate::failed::Result;
 use crate::set::{LEN, LIMIT, Way, methods, whole};
 
 /// Seeds of each profile and way.
@@ -175,15 +176,16 @@ impl Program<'_> {
     }
 
     /// Takes the replica that holds the ring out of the set.
-    fn set_aside(&mut self, held_by: u64) {
+    fn set_aside(&mut self, held_by: u64) -> Result {
         let held: Vec<_> = (0..3).filter(|n| held_by & 1 << n != 0).collect();
         assert!(self.is_dark() || held.len() == 1, "held by {held:?}");
         for replica in held {
             let id = self.of.ids[replica];
             let log = &mut self.of.log;
-            in_time("set_aside", LIMIT, || log.set_aside(id, LIMIT)).expect("released");
+            in_time("set_aside", LIMIT, || log.set_aside(id, LIMIT))?;
             self.ran.set_aside |= id.mask();
         }
+        Ok(())
     }
 
     /// Keeps which replicas have acknowledged which records.
@@ -199,7 +201,7 @@ impl Program<'_> {
     }
 
     /// Appends all records; `None`: too few replicas are left.
-    fn append_all(&mut self) -> Option<()> {
+    fn append_all(&mut self) -> Result<Option<()>> {
         let mut ids = Vec::new();
         while self.ran.acknowledged < RECORDS {
             let (number, told) = (ids.len() as u64, self.ran.acknowledged);
@@ -211,14 +213,14 @@ impl Program<'_> {
                     // A replica that is only slow has time before it is set aside.
                     Err(Refused::RingFull { .. }) if limit < Duration::from_millis(300) => continue,
                     Err(Refused::RingFull { held_by }) => {
-                        self.set_aside(held_by);
+                        self.set_aside(held_by)?;
                         continue;
                     }
                     Err(error) => panic!("record {number}: {error}"),
                 }
                 match self.of.append(number, 2) {
                     Ok(id) => ids.push(id),
-                    Err(Refused::TooFew { .. }) if self.is_dark() => return None,
+                    Err(Refused::TooFew { .. }) if self.is_dark() => return Ok(None),
                     Err(error) => panic!("record {number}: {error}"),
                 }
                 continue;
@@ -233,7 +235,7 @@ impl Program<'_> {
             let outcome = in_time("settle", LIMIT, || log.settle(ids[told as usize], 2, LIMIT));
             if outcome.copies() < 2 {
                 assert!(self.is_dark(), "record {told}: {outcome:?}");
-                return None;
+                return Ok(None);
             }
             self.ran.acknowledged += 1;
             self.tell(&ids);
@@ -246,18 +248,18 @@ impl Program<'_> {
                 });
             }
         }
-        Some(())
+        Ok(Some(()))
     }
 }
 
 /// One run. At each of its events the power may fail for all replicas together.
-fn run(profile: &Profile, way: Way, seed: u64) -> Ran {
+fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let mut draw = Draw(seed);
     let pipelined = 1 + draw.below(3);
     let retries = 2 + draw.below(6) as u8;
     let way = Way { retries, ..way };
-    let of = Cluster::new(&fabric, way, pipelined as usize + 1);
+    let of = Cluster::new(&fabric, way, pipelined as usize + 1)?;
     let faulty = draw.below(3) as usize;
     if draw.one_in(2) {
         for host in &of.hosts {
@@ -295,8 +297,8 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Ran {
         }
     };
     let ended = match way.flush_type {
-        FlushType::Persistent => fabric.on_every_event(check, || program.append_all()),
-        FlushType::Visibility => program.append_all(),
+        FlushType::Persistent => fabric.on_every_event(check, || program.append_all())?,
+        FlushType::Visibility => program.append_all()?,
     };
     assert!(ended.is_some() || program.ran.dark);
     // A replica that goes on now reads the bytes of its requests at last.
@@ -305,7 +307,7 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Ran {
     program.dark = None;
     drop(armed);
     fabric.settle();
-    judge(program)
+    Ok(judge(program))
 }
 
 /// Each acknowledged record is on the replicas that had it, and no replica shows another record.
@@ -334,7 +336,9 @@ fn runs(way: Way, profiles: impl Fn(u64) -> Vec<Profile>) {
     let (ended, aside) = (AtomicU64::new(0), AtomicU64::new(0));
     with_seeds(|seed| {
         for profile in profiles(seed) {
-            let ran = catch_unwind(AssertUnwindSafe(|| run(&profile, way, seed)));
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                run(&profile, way, seed).expect("added")
+            }));
             let ran = ran.unwrap_or_else(|panic| {
                 eprintln!("{}, {way:?}, seed {seed}:", profile.name());
                 resume_unwind(panic);

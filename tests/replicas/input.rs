@@ -4,6 +4,7 @@ use rpma::commit::{Outcome, Refused, Replicas};
 use rpma::sim::{Fabric, Profile};
 use rpma::{ConnEvent, Device, Error, FlushType, Mr, MrUsage, Peer, Side, Wc};
 
+use crate::failed::Result;
 use crate::set::{LEN, LIMIT, SIZE, START, Set, Way};
 
 fn text(refused: Refused) -> String {
@@ -16,14 +17,14 @@ fn text(refused: Refused) -> String {
 /// A program that makes a new set keeps no name of the old one: an old name acknowledges no commit,
 /// and sets no replica aside.
 #[test]
-fn names_of_another_set_are_refused() {
+fn names_of_another_set_are_refused() -> Result {
     let fabric = Fabric::seeded(Profile::STRICT, 1);
-    let mut old = Set::new(&fabric, Way::visible(), 4);
-    let mut new = Set::new(&fabric, Way::visible(), 4);
+    let mut old = Set::new(&fabric, Way::visible(), 4)?;
+    let mut new = Set::new(&fabric, Way::visible(), 4)?;
     let client = new.client.clone();
     let _entered = client.enter();
-    let theirs = old.append(0, 3).expect("posted");
-    let own = new.append(0, 3).expect("posted");
+    let theirs = old.append(0, 3)?;
+    let own = new.append(0, 3)?;
     assert_eq!(new.log.settle(own, 3, LIMIT).copies(), 3);
     assert_eq!(new.log.settle(theirs, 3, LIMIT), Outcome::default());
     assert_eq!(new.log.outcome(theirs), Outcome::default());
@@ -35,12 +36,13 @@ fn names_of_another_set_are_refused() {
     assert_eq!(new.log.able(), 3);
     let ids: Vec<_> = new.log.ids(0b101).collect();
     assert_eq!(ids, [new.ids[0], new.ids[2]]);
+    Ok(())
 }
 
 #[test]
-fn a_wrong_commit_is_refused_before_anything_is_posted() {
+fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
     let fabric = Fabric::seeded(Profile::STRICT, 1);
-    let mut set = Set::new(&fabric, Way::visible(), 4);
+    let mut set = Set::new(&fabric, Way::visible(), 4)?;
     let client = set.client.clone();
     let _entered = client.enter();
     let end = SIZE as u64;
@@ -56,7 +58,7 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
         (START, pointer(end), 2, "replica 0"),
         (START, pointer(u64::MAX), 2, "replica 0"),
     ] {
-        let refused = set.record(1).expect("room").commit(at, pointer, k);
+        let refused = set.record(1)?.commit(at, pointer, k);
         let text = text(refused.expect_err(words));
         assert!(
             text.contains(words) && text.contains("commit 1:"),
@@ -70,16 +72,16 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
         let text = text(set.log.record(len).map(drop).expect_err(words));
         assert!(text.contains(words), "{text}");
     }
-    let mut record = set.log.record(8).expect("room");
+    let mut record = set.log.record(8)?;
     for (at, len) in [(0, 9), (8, 1), (usize::MAX, 1)] {
         let error = record.put(at, &vec![1; len]).expect_err("outside");
         assert!(error.to_string().ends_with("which has 8 bytes"), "{error}");
     }
     drop(record);
     for id in &set.ids {
-        assert_eq!(set.log.writer(*id).expect("it is there").posted(), 0);
+        assert_eq!(set.log.writer(*id).ok_or("it is there")?.posted(), 0);
     }
-    let id = set.append(0, 3).expect("the ring is empty");
+    let id = set.append(0, 3)?;
     assert_eq!(
         (id.number(), set.log.settle(id, 3, LIMIT).durable),
         (1, 0b111)
@@ -90,13 +92,14 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
         let text = refused.expect_err("0").to_string();
         assert!(text.contains("at least 1"), "{text}");
     }
+    Ok(())
 }
 
 #[test]
-fn a_wrong_replica_is_refused_and_its_writer_goes_back() {
+fn a_wrong_replica_is_refused_and_its_writer_goes_back() -> Result {
     let fabric = Fabric::seeded(Profile::STRICT, 1);
     let way = Way::visible();
-    let mut set = Set::new(&fabric, way, 4);
+    let mut set = Set::new(&fabric, way, 4)?;
     let client = set.client.clone();
     let _entered = client.enter();
     let refuse = |set: &mut Set, (writer, region), words: &str| {
@@ -110,42 +113,43 @@ fn a_wrong_replica_is_refused_and_its_writer_goes_back() {
     };
 
     let peer = set.peer.clone();
-    let again = set.servers[0].writer(&client, &peer, way);
+    let again = set.servers[0].writer(&client, &peer, way)?;
     refuse(&mut set, again, "same region");
 
     let addr = set.servers[0].host.addr().to_string();
-    let device = Device::from_addr(&addr, Side::Remote).expect("a device");
-    let other = Peer::new(&device).expect("a peer");
-    let mut fourth = crate::set::Server::new(&fabric, "d", way);
-    let foreign = fourth.writer(&client, &other, way);
+    let device = Device::from_addr(&addr, Side::Remote)?;
+    let other = Peer::new(&device)?;
+    let mut fourth = crate::set::Server::new(&fabric, "d", way)?;
+    let foreign = fourth.writer(&client, &other, way)?;
     refuse(&mut set, foreign, "eer");
 
     let durable = Way {
         flush_type: FlushType::Persistent,
         ..way
     };
-    let mixed = fourth.writer(&client, &peer, durable);
+    let mixed = fourth.writer(&client, &peer, durable)?;
     refuse(&mut set, mixed, "flush type");
 
-    let (writer, _) = fourth.writer(&client, &peer, way);
+    let (writer, _) = fourth.writer(&client, &peer, way)?;
     let usage = MrUsage::READ_SRC;
-    let closed = Mr::reg(&fourth.peer, vec![0; SIZE], usage).expect("registered");
-    let closed = rpma::MrRemote::from_descriptor(&closed.get_descriptor()).expect("a region");
+    let closed = Mr::reg(&fourth.peer, vec![0; SIZE], usage)?;
+    let closed = rpma::MrRemote::from_descriptor(&closed.get_descriptor())?;
     let writer = refuse(&mut set, (writer, closed), "WRITE_DST");
 
     // The writer that went back works. Set aside, its memory may be added again.
     let region = writer.offer().regions()[0];
-    let id = set.log.add(writer, region).expect("all is right");
-    let commit = set.append(0, 4).expect("room");
+    let id = set.log.add(writer, region)?;
+    let commit = set.append(0, 4)?;
     assert_eq!(set.log.settle(commit, 4, LIMIT).durable, 0b1111);
-    set.log.set_aside(id, LIMIT).expect("destroyed");
-    let (writer, region) = fourth.writer(&client, &peer, way);
-    let gone = set.log.add(writer, region).expect("another connection");
+    set.log.set_aside(id, LIMIT)?;
+    let (writer, region) = fourth.writer(&client, &peer, way)?;
+    let gone = set.log.add(writer, region)?;
     assert_eq!(gone.index(), 4);
     assert_eq!(set.log.outcome(commit).durable, 0b1111, "not the new one");
-    let (writer, region) = crate::set::Server::new(&fabric, "e", way).writer(&client, &peer, way);
-    writer.conn().disconnect().expect("ends");
-    let ended = writer.conn().next_event_timeout(LIMIT).expect("an event");
+    let (writer, region) =
+        crate::set::Server::new(&fabric, "e", way)?.writer(&client, &peer, way)?;
+    writer.conn().disconnect()?;
+    let ended = writer.conn().next_event_timeout(LIMIT)?;
     assert_eq!(ended, ConnEvent::Closed);
     let refused = set.log.add(writer, region).expect_err("it is over");
     let text = refused.error.to_string();
@@ -153,4 +157,5 @@ fn a_wrong_replica_is_refused_and_its_writer_goes_back() {
         text.contains("replica 5: the writer's connection"),
         "{text}"
     );
+    Ok(())
 }

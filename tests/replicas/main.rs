@@ -10,6 +10,8 @@ mod allocations;
 mod cluster;
 mod cuts;
 mod example;
+#[path = "../common/failed.rs"]
+mod failed;
 mod faults;
 mod holding;
 mod input;

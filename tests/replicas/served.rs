@@ -10,6 +10,7 @@ use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited, now, sleep};
 use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc};
 
+use crate::failed::Result;
 use crate::set::{LEN, LIMIT, SIZE, START, record, whole};
 
 const RECORDS: u64 = 6;
@@ -23,46 +24,50 @@ pub(crate) struct Served {
 
 impl Served {
     /// A server with the writer of the client. `peer` is the client's.
-    pub(crate) fn new(host: &Host, client: &Host, peer: &Peer, retries: u8) -> (Self, Writer) {
+    pub(crate) fn new(
+        host: &Host,
+        client: &Host,
+        peer: &Peer,
+        retries: u8,
+    ) -> Result<(Self, Writer)> {
         host.set_platform(Platform::AdrDdioOn);
         let pmem = host.pmem("log", SIZE);
         let addr = host.addr().to_string();
-        let mut responder = Responder::new(Limits::new(2, 2, 4096).expect("limits"));
+        let mut responder = Responder::new(Limits::new(2, 2, 4096)?);
         let on_server = host.enter();
-        let device = Device::from_addr(&addr, Side::Local).expect("a device");
-        let own = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr, Side::Local)?;
+        let own = Peer::new(&device)?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let map = PmemMap::open(pmem.path(), SIZE).expect("memory");
-        let log = Arc::new(Mr::reg(&own, map, usage).expect("registered"));
-        let ep = Ep::listen(&own, &addr, 0).expect("listens");
+        let map = PmemMap::open(pmem.path(), SIZE)?;
+        let log = Arc::new(Mr::reg(&own, map, usage)?);
+        let ep = Ep::listen(&own, &addr, 0)?;
         drop(on_server);
 
         let _on_client = client.enter();
         let cfg = WriterCfg::new(Method::Server);
         let mut settings = ConnCfg::new();
-        settings.set_retry_count(retries).expect("retries");
-        let settings = cfg.conn_cfg(&settings).expect("settings");
-        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings).expect("resolves");
-        let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
+        settings.set_retry_count(retries)?;
+        let settings = cfg.conn_cfg(&settings)?;
+        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings)?;
+        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
         let far = {
             let _on_server = host.enter();
-            let settings = responder.conn_cfg(&ConnCfg::new()).expect("settings");
-            let req = ep.next_conn_req_timeout(&settings, LIMIT);
-            let req = req.expect("a request");
-            responder.add(0, responder.prepare(&req, &log, ..).expect("slots"));
+            let settings = responder.conn_cfg(&ConnCfg::new())?;
+            let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
+            responder.add(0, responder.prepare(&req, &log, ..)?);
             let mut offer = Offer::new(&PeerCfg::new());
             offer.add_region(&log).set_limits(responder.limits());
-            let offer = offer.encode(Offer::ACCEPT).expect("fits");
-            req.connect(&offer).expect("accepts")
+            let offer = offer.encode(Offer::ACCEPT)?;
+            req.connect(&offer)?
         };
-        let writer = connecting.wait(LIMIT).expect("connected");
-        let far = far.wait_established(LIMIT).expect("connected");
+        let writer = connecting.wait(LIMIT)?;
+        let far = far.wait_established(LIMIT)?;
         let served = Self {
             pmem,
             far,
             responder,
         };
-        (served, writer)
+        Ok((served, writer))
     }
 
     /// The replica's program, until its connection is over.
@@ -98,7 +103,7 @@ fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
     let records = pipelined as usize + 1;
     let mut log = Replicas::new(&peer, records * LEN, records).expect("a ring");
     let mut servers = hosts.map(|host| {
-        let (served, writer) = Served::new(&host, &client, &peer, 7);
+        let (served, writer) = Served::new(&host, &client, &peer, 7).expect("connected");
         let region = writer.offer().regions()[0];
         log.add(writer, region).expect("added");
         served
@@ -155,23 +160,23 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
 /// A host that is gone after it took the request leaves no operation in flight that would fail. The
 /// wait ends by a write of its own, long before its limit.
 #[test]
-fn a_settle_ends_when_the_host_that_took_the_request_is_gone() {
+fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
     for profile in Profile::ALL {
         let fabric = Fabric::seeded(profile.clone(), 5);
         let (client, host) = (fabric.host("client"), fabric.host("a"));
         let _entered = client.enter();
         let device = Device::from_addr(&host.addr().to_string(), Side::Remote);
-        let peer = Peer::new(&device.expect("a device")).expect("a peer");
-        let mut log = Replicas::new(&peer, LEN, 1).expect("a ring");
-        let (served, writer) = Served::new(&host, &client, &peer, 2);
+        let peer = Peer::new(&device?)?;
+        let mut log = Replicas::new(&peer, LEN, 1)?;
+        let (served, writer) = Served::new(&host, &client, &peer, 2)?;
         let region = writer.offer().regions()[0];
-        let replica = log.add(writer, region).expect("added");
-        let mut made = log.record(LEN).expect("room");
-        made.put(0, &record(0)).expect("inside");
+        let replica = log.add(writer, region)?;
+        let mut made = log.record(LEN)?;
+        made.put(0, &record(0))?;
         let tail = Some((0, 1_u64.to_le_bytes()));
-        let id = made.commit(START, tail, 1).expect("posted");
+        let id = made.commit(START, tail, 1)?;
         let began = now();
-        while log.writer(replica).expect("a writer").released() == 0 {
+        while log.writer(replica).ok_or("a writer")?.released() == 0 {
             log.look();
             sleep(Duration::from_millis(1));
             assert!(now() - began < LIMIT, "the request is not taken");
@@ -184,4 +189,5 @@ fn a_settle_ends_when_the_host_that_took_the_request_is_gone() {
         assert!(took < LIMIT, "{}: {took:?}", profile.name());
         drop(served);
     }
+    Ok(())
 }

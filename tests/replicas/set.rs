@@ -38,11 +38,11 @@ impl Way {
         }
     }
 
-    pub(crate) fn writer_cfg(&self) -> WriterCfg {
+    pub(crate) fn writer_cfg(&self) -> crate::failed::Result<WriterCfg> {
         let mut cfg = WriterCfg::new(self.method);
-        cfg.set_flush_type(self.flush_type).expect("one-sided");
-        cfg.set_in_flight(self.in_flight).expect("some");
-        cfg
+        cfg.set_flush_type(self.flush_type)?;
+        cfg.set_in_flight(self.in_flight)?;
+        Ok(cfg)
     }
 }
 
@@ -64,50 +64,61 @@ pub(crate) struct Made {
 }
 
 impl Server {
-    pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> Self {
+    pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> crate::failed::Result<Self> {
         let host = fabric.host(name);
         host.set_platform(way.platform);
         let pmem = host.pmem("log", SIZE);
         let _entered = host.enter();
         let addr = host.addr().to_string();
-        let device = Device::from_addr(&addr, Side::Local).expect("a device");
-        let peer = Peer::new(&device).expect("a peer");
-        let map = PmemMap::open(pmem.path(), SIZE).expect("memory");
+        let device = Device::from_addr(&addr, Side::Local)?;
+        let peer = Peer::new(&device)?;
+        let map = PmemMap::open(pmem.path(), SIZE)?;
         let usage = MrUsage::WRITE_DST
             | MrUsage::READ_SRC
             | MrUsage::FLUSH_TYPE_VISIBILITY
             | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let target = Mr::reg(&peer, map, usage).expect("registered");
-        Self {
+        let target = Mr::reg(&peer, map, usage)?;
+        Ok(Self {
             host: host.clone(),
             pmem,
             target,
             peer,
             ends: Vec::new(),
-        }
+        })
     }
 
     /// A writer of the client, and the region. `peer` is the client's.
-    pub(crate) fn writer(&mut self, client: &Host, peer: &Peer, way: Way) -> (Writer, MrRemote) {
-        let made = self.connect(client, peer, way, &self.target);
+    pub(crate) fn writer(
+        &mut self,
+        client: &Host,
+        peer: &Peer,
+        way: Way,
+    ) -> crate::failed::Result<(Writer, MrRemote)> {
+        let made = self.connect(client, peer, way, &self.target)?;
         self.ends.push(made.far);
-        (made.writer, made.region)
+        Ok((made.writer, made.region))
     }
 
     /// A writer to this memory.
-    pub(crate) fn connect<M>(&self, client: &Host, peer: &Peer, way: Way, target: &Mr<M>) -> Made {
+    pub(crate) fn connect<M>(
+        &self,
+        client: &Host,
+        peer: &Peer,
+        way: Way,
+        target: &Mr<M>,
+    ) -> crate::failed::Result<Made> {
         let addr = self.host.addr().to_string();
         let ep = {
             let _entered = self.host.enter();
-            Ep::listen(&self.peer, &addr, 0).expect("listens")
+            Ep::listen(&self.peer, &addr, 0)?
         };
         let _entered = client.enter();
-        let cfg = way.writer_cfg();
+        let cfg = way.writer_cfg()?;
         let mut settings = ConnCfg::new();
-        settings.set_retry_count(way.retries).expect("retries");
-        let settings = cfg.conn_cfg(&settings).expect("settings");
-        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings).expect("resolves");
-        let connecting = Writer::connect(req, &cfg, &Offer::new(&PeerCfg::new())).expect("asks");
+        settings.set_retry_count(way.retries)?;
+        let settings = cfg.conn_cfg(&settings)?;
+        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings)?;
+        let connecting = Writer::connect(req, &cfg, &Offer::new(&PeerCfg::new()))?;
         let far = {
             let _entered = self.host.enter();
             let asked = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
@@ -116,24 +127,24 @@ impl Server {
             platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
             let mut offer = Offer::new(&platform);
             offer.add_region(target);
-            let offer = offer.encode(Offer::ACCEPT).expect("fits");
-            asked.expect("a request").connect(&offer).expect("accepts")
+            let offer = offer.encode(Offer::ACCEPT)?;
+            asked?.connect(&offer)?
         };
-        let writer = connecting.wait(LIMIT).expect("connected");
-        let far = far.wait_established(LIMIT).expect("connected");
+        let writer = connecting.wait(LIMIT)?;
+        let far = far.wait_established(LIMIT)?;
         let region = writer.offer().regions()[0];
-        Made {
+        Ok(Made {
             writer,
             region,
             far,
-        }
+        })
     }
 
     /// The region as the replica's program finds it.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> crate::failed::Result<Vec<u8>> {
         let mut bytes = vec![0; SIZE];
-        self.target.read_at(0, &mut bytes).expect("inside");
-        bytes
+        self.target.read_at(0, &mut bytes)?;
+        Ok(bytes)
     }
 }
 
@@ -148,31 +159,31 @@ pub(crate) struct Set {
 
 impl Set {
     /// A set with a ring of the bytes of so many records.
-    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Self {
+    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> crate::failed::Result<Self> {
         let client = fabric.host("client");
         let names = ["a", "b", "c"];
         let mut servers: Vec<_> = names
             .iter()
             .map(|name| Server::new(fabric, name, way))
-            .collect();
+            .collect::<Result<_, _>>()?;
         let peer = {
             let _entered = client.enter();
             let addr = servers[0].host.addr().to_string();
-            Peer::new(&Device::from_addr(&addr, Side::Remote).expect("a device")).expect("a peer")
+            Peer::new(&Device::from_addr(&addr, Side::Remote)?)?
         };
-        let mut log = Replicas::new(&peer, records * LEN, 3 * records).expect("a ring");
+        let mut log = Replicas::new(&peer, records * LEN, 3 * records)?;
         let mut ids = Vec::new();
         for server in &mut servers {
-            let (writer, region) = server.writer(&client, &peer, way);
-            ids.push(log.add(writer, region).expect("added"));
+            let (writer, region) = server.writer(&client, &peer, way)?;
+            ids.push(log.add(writer, region)?);
         }
-        Self {
+        Ok(Self {
             log,
             ids,
             servers,
             client,
             peer,
-        }
+        })
     }
 
     /// A record with its bytes.
