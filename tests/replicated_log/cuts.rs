@@ -8,6 +8,7 @@ use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::thread;
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::faults::find;
 use crate::replicated_log::format::Found;
@@ -91,7 +92,7 @@ fn cut(
 fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError> {
     let log = world.open(1)?;
     for round in 0..4_u8 {
-        let appended = thread::scope(|scope| {
+        thread::scope(|scope| {
             let threads = (0..THREADS).map(|n| {
                 let log = &log;
                 scope.spawn(move || {
@@ -106,8 +107,7 @@ fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError
                 .into_iter()
                 .map(|thread| thread.join().expect("no panic"));
             ends.collect::<Result<(), LogError>>()
-        });
-        appended?;
+        })?;
         // The last record is kept. The program may not rely on the others from here on.
         let last = *locked(told).records.keys().next_back().expect("some");
         locked(told).head = last;
@@ -163,7 +163,7 @@ fn nothing_acknowledged_is_lost() {
 /// Promise: the room of truncated records is used again when no replica can lose the truncation:
 /// also if an append waits for that room.
 #[test]
-fn room_is_used_again_after_the_truncation() {
+fn room_is_used_again_after_the_truncation() -> Result {
     let way = Way {
         method: Method::Server,
         platform: Platform::AdrDdioOn,
@@ -171,12 +171,13 @@ fn room_is_used_again_after_the_truncation() {
     let run = |seed: u64, fault: Fault| cut((&profile(), seed), way, fault, truncate_for_an_append);
     for seed in 1..=3 {
         let (_, ended) = run(seed, Fault::Nothing).unwrap_or_else(|loss| panic!("{loss}"));
-        ended.expect("appended");
+        ended?;
     }
     // Not each order of the threads lets the append come first.
     find(Fault::RoomEarly, 1..=30, |seed| {
         loss(run(seed, Fault::RoomEarly))
-    });
+    })?;
+    Ok(())
 }
 
 /// The report of a loss.
@@ -186,7 +187,7 @@ fn loss<T>(run: Result<T, Loss>) -> Result<(), String> {
 
 /// The promise of `nothing_acknowledged_is_lost` is broken by each of these faults.
 #[test]
-fn faults_of_commits_are_found() {
+fn faults_of_commits_are_found() -> Result {
     let on = |method: Method, platform: Platform| Way { method, platform };
     for (fault, way) in [
         (Fault::Visible, on(Method::Reading, Platform::AdrDdioOn)),
@@ -197,6 +198,7 @@ fn faults_of_commits_are_found() {
         (Fault::TailAhead, on(Method::Server, Platform::AdrDdioOn)),
     ] {
         let run = |seed| cut((&profile(), seed), way, fault, append_and_truncate);
-        find(fault, 1..=30, |seed| loss(run(seed)));
+        find(fault, 1..=30, |seed| loss(run(seed)))?;
     }
+    Ok(())
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 
+use crate::common::Result;
 use crate::found_by::{BREAK, FOUND_BY};
 use crate::replicated_log::Fault;
 
@@ -17,19 +18,20 @@ pub(crate) fn find(
     fault: Fault,
     seeds: impl IntoIterator<Item = u64>,
     run: impl Fn(u64) -> Result<(), String>,
-) {
-    let value = fault.to_possible_value().expect("a name");
+) -> Result {
+    let value = fault.to_possible_value().ok_or("a name")?;
     if std::env::var(BREAK).is_ok_and(|name| name != value.get_name()) {
-        return;
+        return Ok(());
     }
     let failure = |seed| Some((seed, run(seed).err()?));
     let found = seeds.into_iter().find_map(failure);
     let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-    let help = value.get_help().expect("its documentation");
+    let help = value.get_help().ok_or("its documentation")?;
     println!(
         "\n{}: {help}. It is found with the number {seed}:\n\n{why}",
         value.get_name()
     );
+    Ok(())
 }
 
 /// The text of a panic of `run`.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use rpma::sim::Fabric;
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::replicated_log::blocking::Log;
 use crate::replicated_log::format::{HEAD, Header, RING, TAIL, Tail};
@@ -14,15 +15,15 @@ use crate::world::{READING, RING_LEN, World, place};
 const RECORD: [u8; 100] = [7; 100];
 
 /// Three replicas with a log of one record, which no program serves.
-fn made(fabric: &Fabric) -> World {
+fn made(fabric: &Fabric) -> Result<World> {
     let mut world = World::new(fabric, READING);
-    let log = world.open(1).expect("made");
-    let at = log.append(&RECORD).expect("appended");
+    let log = world.open(1)?;
+    let at = log.append(&RECORD)?;
     assert_eq!(at, 0);
     world.until_they_have(&[0, 1, 2], log.bounds().1);
-    log.close().expect("closed");
+    log.close()?;
     world.stop_all();
-    world
+    Ok(world)
 }
 
 /// The memory of the log on each replica.
@@ -119,17 +120,17 @@ const CASES: [Case; 10] = [
 /// Promise: memory that is not that of the log is an error of that replica, which says why, and not
 /// a byte of it changes. The log opens with the other two. With one other it does not open.
 #[test]
-fn memory_of_something_else_is_left_alone() {
+fn memory_of_something_else_is_left_alone() -> Result {
     for (name, spoils, why) in CASES {
         let fabric = Fabric::seeded(profile(), 1);
-        let mut world = made(&fabric);
+        let mut world = made(&fabric)?;
         spoil(&mut world, 2, spoils);
         let before = memories(&world);
         world.only(&[0, 1, 2]);
         let log = world
             .open(2)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        log.append(b"two").expect("appended");
+        log.append(b"two")?;
         drop(log);
         world.only(&[1, 2]);
         let two = memories(&world)[1].clone();
@@ -143,6 +144,7 @@ fn memory_of_something_else_is_left_alone() {
         assert!(after[2] == before[2], "{name}: it was overwritten");
         assert!(after[1] == two, "{name}: the log was overwritten");
     }
+    Ok(())
 }
 
 /// Opens in vain, and returns the error. No byte of any log changes.
@@ -157,9 +159,9 @@ fn refused(world: &mut World, cfg: &LogCfg) -> LogError {
 /// Promise: replicas of different logs do not become one log, and two addresses of one replica are
 /// not two replicas.
 #[test]
-fn replicas_that_do_not_belong_together_are_no_log() {
+fn replicas_that_do_not_belong_together_are_no_log() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     spoil(&mut world, 1, |memory| {
         header(memory, |header| header.log ^= 1)
     });
@@ -176,7 +178,7 @@ fn replicas_that_do_not_belong_together_are_no_log() {
     );
 
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     let one = world.pmems[0].bytes();
     for n in [1, 2] {
         world.pmems[n] = world.hosts[n].pmem_filled("copy", &one);
@@ -189,6 +191,7 @@ fn replicas_that_do_not_belong_together_are_no_log() {
         matches!(&error, LogError::Arguments(why) if why == same),
         "{error}"
     );
+    Ok(())
 }
 
 /// Promise: two addresses of one replica are found when the log is made: its only copy would count
@@ -213,9 +216,9 @@ fn one_memory_at_two_addresses_is_one_replica() {
 
 /// Promise: a log is made only where none is, and opened only where one is.
 #[test]
-fn a_log_is_made_once() {
+fn a_log_is_made_once() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let mut cfg = world.cfg(2);
     cfg.create = true;
@@ -229,13 +232,14 @@ fn a_log_is_made_once() {
     cfg = world.cfg(3);
     let error = refused(&mut world, &cfg);
     assert!(matches!(error, LogError::Nothing), "{error}");
+    Ok(())
 }
 
 /// Promise: replicas that offer too little are an error with both sizes.
 #[test]
-fn an_offer_that_is_too_small_is_an_error() {
+fn an_offer_that_is_too_small_is_an_error() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let mut cfg = world.cfg(2);
     cfg.ring = 8192;
@@ -245,13 +249,14 @@ fn an_offer_that_is_too_small_is_an_error() {
         matches!(&error, LogError::TooFew(all) if all.matches(why).count() == 3),
         "{error}"
     );
+    Ok(())
 }
 
 /// Promise: settings that make no log are an error before anything is connected.
 #[test]
-fn wrong_settings_are_an_error_at_once() {
+fn wrong_settings_are_an_error_at_once() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     type Change = fn(&mut LogCfg);
     let wrong: [(Change, &str); 6] = [
@@ -278,8 +283,9 @@ fn wrong_settings_are_an_error_at_once() {
     assert_eq!(connects(), connected);
     assert!(memories(&world) == before);
     // The highest one is one.
-    let log = world.open(Tail::MOST_EPOCH).expect("opens");
-    log.append(b"last").expect("appended");
+    let log = world.open(Tail::MOST_EPOCH)?;
+    log.append(b"last")?;
+    Ok(())
 }
 
 /// An append or a truncation that is refused. Nothing changes.
@@ -293,14 +299,14 @@ fn unchanged(world: &World, log: &Log, call: impl FnOnce(&Log)) {
 /// Promise: a record that is too long, a log that is full, and a truncation to a position without a
 /// record are errors, and nothing changes. After a truncation there is room again.
 #[test]
-fn calls_that_cannot_be_done_change_nothing() {
+fn calls_that_cannot_be_done_change_nothing() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
-    let log = world.open(2).expect("opens");
+    let log = world.open(2)?;
     let entered = world.client.enter();
     let most = RING_LEN as usize / 2 - 24;
-    log.append(&vec![1; most]).expect("it fits");
+    log.append(&vec![1; most])?;
     let mut records = vec![0, log.bounds().1];
     world.until_they_have(&[0, 1, 2], log.bounds().1);
     unchanged(&world, &log, |log| {
@@ -341,20 +347,21 @@ fn calls_that_cannot_be_done_change_nothing() {
             );
         });
     }
-    log.truncate(end).expect("all of it");
+    log.truncate(end)?;
     let error = log.truncate(head).expect_err("it was truncated");
     assert!(
         matches!(error, LogError::NoPosition(at) if at == head),
         "{error}"
     );
-    log.append(&vec![3; most]).expect("there is room");
+    log.append(&vec![3; most])?;
     drop(entered);
+    Ok(())
 }
 
 /// Promise: a replica whose directory is garbage, or half of one, does not start, and says so. Not
 /// a byte changes. One whose directory and log are gone is a replica without a log.
 #[test]
-fn a_broken_directory_is_an_error() {
+fn a_broken_directory_is_an_error() -> Result {
     let broken = [
         ("no first half", 0..32, 0),
         ("garbage", 0..32, 0xA5),
@@ -362,7 +369,7 @@ fn a_broken_directory_is_an_error() {
     ];
     for (name, range, byte) in broken {
         let fabric = Fabric::seeded(profile(), 1);
-        let mut world = made(&fabric);
+        let mut world = made(&fabric)?;
         let mut bytes = world.pmems[0].bytes();
         bytes[range].fill(byte);
         world.pmems[0] = world.hosts[0].pmem_filled(name, &bytes);
@@ -377,17 +384,18 @@ fn a_broken_directory_is_an_error() {
             "{name}: it was overwritten"
         );
     }
+    Ok(())
 }
 
 /// Promise: if the directories are gone, the tail of the log still refuses a writer with a lower
 /// epoch than its own.
 #[test]
-fn a_lower_epoch_than_that_of_the_log_is_refused() {
+fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
-    let log = world.open(5).expect("opens");
-    log.append(b"five").expect("appended");
+    let log = world.open(5)?;
+    log.append(b"five")?;
     world.until_they_have(&[0, 1, 2], log.bounds().1);
     drop(log);
     world.stop_all();
@@ -400,13 +408,14 @@ fn a_lower_epoch_than_that_of_the_log_is_refused() {
     let cfg = world.cfg(4);
     let error = refused(&mut world, &cfg);
     assert!(matches!(error, LogError::Fenced { epoch: 5 }), "{error}");
+    Ok(())
 }
 
 /// Promise: an address where no replica is is an error with the call that failed.
 #[test]
-fn an_address_without_a_replica_is_an_error() {
+fn an_address_without_a_replica_is_an_error() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
-    let mut world = made(&fabric);
+    let mut world = made(&fabric)?;
     world.only(&[0]);
     let mut cfg = world.cfg(2);
     let nobody = SocketAddr::from(([10, 99, 99, 99], 1));
@@ -417,4 +426,5 @@ fn an_address_without_a_replica_is_an_error() {
         matches!(&error, LogError::TooFew(all) if all.contains(why)),
         "{error}"
     );
+    Ok(())
 }

@@ -9,6 +9,7 @@ use rpma::sim::{Cut, Fabric, Link, Loss, Platform, now, sleep};
 use rpma::sync::Mutex;
 use rpma::thread;
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::cuts::{Told, locked};
 use crate::replicated_log::{LogError, Lsn};
@@ -34,14 +35,14 @@ fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
 /// `Ok` within its limit. While it is blocked for two replicas, an append returns `Unknown` within
 /// its limit. After that all replicas get all records, and nothing is there twice.
 #[test]
-fn a_direction_is_blocked() {
+fn a_direction_is_blocked() -> Result {
     for to_replica in [true, false] {
         for blocked in [&[0][..], &[2], &[0, 1], &[1, 2]] {
             let fabric = Fabric::seeded(profile(), 1);
             let world = World::new(&fabric, READING);
-            let log = world.open(1).expect("made");
+            let log = world.open(1)?;
             let entered = world.client.enter();
-            log.append(b"one").expect("appended");
+            log.append(b"one")?;
             world.until_they_have(&[0, 1, 2], log.bounds().1);
             let links = links(&world, blocked, to_replica);
             links.iter().for_each(Link::block);
@@ -50,53 +51,54 @@ fn a_direction_is_blocked() {
             let took = now() - began;
             assert!(took <= LIMIT + SLACK, "{took:?}");
             match blocked.len() {
-                1 => drop(appended.expect("two replicas have it")),
+                1 => drop(appended?),
                 _ => assert!(
                     matches!(appended, Err(LogError::Unknown(..))),
                     "{appended:?}"
                 ),
             }
             links.iter().for_each(Link::heal);
-            log.append(b"three").expect("all can be reached");
+            log.append(b"three")?;
             world.until_they_have(&[0, 1, 2], log.bounds().1);
             assert_eq!(records(&log), [&b"one"[..], b"two", b"three"]);
-            log.close().expect("closed");
+            log.close()?;
             drop(entered);
         }
     }
+    Ok(())
 }
 
 /// Promise: writes of an old writer that come late, because it or a replica was frozen, change
 /// nothing that the new writer has.
 #[test]
-fn late_writes_change_nothing() {
+fn late_writes_change_nothing() -> Result {
     for seed in 1..=10 {
         for frozen in 0..4 {
             let fabric = Fabric::seeded(profile(), seed);
             let world = World::new(&fabric, READING);
-            let first = world.open(1).expect("made");
-            first.append(b"one").expect("appended");
+            let first = world.open(1)?;
+            first.append(b"one")?;
             world.until_they_have(&[0, 1, 2], first.bounds().1);
             let host = world.hosts.get(frozen).unwrap_or(&world.client);
             let mut late = None;
-            thread::scope(|scope| {
+            thread::scope(|scope| -> Result {
                 let entered = world.client.enter();
                 // Its writes are on their way to the frozen host, or have not left it.
                 let appends = scope.spawn(|| [&[9; 300][..], &[8; 200]].map(|it| first.append(it)));
                 drop(entered);
                 host.freeze();
                 let next = fabric.host("next");
-                let second = World::open_on(&next, &world.cfg(2)).expect("takes over");
+                let second = World::open_on(&next, &world.cfg(2))?;
                 let entered = next.enter();
-                second.append(b"two").expect("appended");
-                second.append(&[3; 150]).expect("appended");
+                second.append(b"two")?;
+                second.append(&[3; 150])?;
                 let bounds = second.bounds();
                 host.thaw();
                 sleep(SILENCE);
                 late = Some(appends.join().expect("no panic"));
                 world.until_they_have(&[0, 1, 2], bounds.1);
                 for n in 0..3 {
-                    let found = world.found(n).expect("whole");
+                    let found = world.found(n)?;
                     assert_eq!(
                         (found.head, found.tail.end, found.tail.epoch),
                         (bounds.0, bounds.1, 2)
@@ -113,11 +115,13 @@ fn late_writes_change_nothing() {
                 }
                 drop(entered);
                 drop(second);
-            });
+                Ok(())
+            })?;
             let after = first.append(b"after").expect_err("it was cut off");
             assert!(!matches!(after, LogError::Full), "{after}");
         }
     }
+    Ok(())
 }
 
 /// What several writers were told.
@@ -170,12 +174,12 @@ fn writes(world: &World, host: &rpma::sim::Host, all: &Mutex<All>, name: u8) {
 /// Promise: of writers that take over from each other while replicas lose their power, never two
 /// are told that a record is at one position, and nothing that one of them was told is lost.
 #[test]
-fn writers_take_over_from_each_other() {
+fn writers_take_over_from_each_other() -> Result {
     let mut ends = 0;
     for seed in 1..=100 {
         let fabric = Fabric::seeded(profile(), seed);
         let mut world = World::new(&fabric, READING);
-        world.open(1).expect("made").close().expect("closed");
+        world.open(1)?.close()?;
         let all = Mutex::new(All {
             epoch: 1,
             ..All::default()
@@ -195,11 +199,11 @@ fn writers_take_over_from_each_other() {
             if !world.hosts[n].has_power() {
                 world.stop(n);
                 world.hosts[n].restart();
-                world.start(n).expect("a replica");
+                world.start(n)?;
             }
         }
         let all = locked(&all);
-        let log = world.open(all.epoch + 1).expect("opens");
+        let log = world.open(all.epoch + 1)?;
         let read: BTreeMap<Lsn, Vec<u8>> = all
             .told
             .records
@@ -218,7 +222,7 @@ fn writers_take_over_from_each_other() {
             .map(|(at, it)| (*at, it.clone()))
             .collect();
         assert_eq!(read, wanted, "seed {seed}");
-        log.append(b"last").expect("appended");
+        log.append(b"last")?;
         world.until_they_have(&[0, 1, 2], log.bounds().1);
         drop(log);
         world.hosts.iter().for_each(rpma::sim::Host::power_cut);
@@ -232,6 +236,7 @@ fn writers_take_over_from_each_other() {
         ends += all.ends;
     }
     assert!(ends > 200, "{ends} records");
+    Ok(())
 }
 
 /// Appends into a log that is full most of the time, while another thread truncates it. One replica
@@ -308,41 +313,42 @@ fn a_slow_replica_has_no_record_overwritten() {
 /// Promise: a replica that is far behind makes no append and no truncation fail: they wait for it,
 /// within their limits.
 #[test]
-fn a_slow_replica_fails_no_call() {
+fn a_slow_replica_fails_no_call() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
     let world = World::new(&fabric, READING);
-    let log = world.open(1).expect("made");
+    let log = world.open(1)?;
     let _entered = world.client.enter();
-    log.append(b"one").expect("appended");
+    log.append(b"one")?;
     world.until_they_have(&[0, 1, 2], log.bounds().1);
     let link = fabric.between(&world.client, &world.hosts[2]);
     link.delay(Duration::from_millis(500));
     for round in 0..10_u8 {
-        let at = log.append(&[round; 20]).expect("appended");
+        let at = log.append(&[round; 20])?;
         // Nothing forbids to do it twice.
         for _ in 0..3 {
             let began = now();
-            log.truncate(at).expect("truncated");
+            log.truncate(at)?;
             let took = now() - began;
             assert!(took <= LIMIT + SLACK, "{took:?}");
         }
     }
     link.delay(Duration::ZERO);
     world.until_they_have(&[0, 1, 2], log.bounds().1);
+    Ok(())
 }
 
 /// Promise: a replica that goes and comes back 100 times has all records in the end, and neither
 /// the writer nor a replica keeps anything of the connections before.
 #[test]
-fn a_replica_reconnects_a_hundred_times() {
+fn a_replica_reconnects_a_hundred_times() -> Result {
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = World::new(&fabric, READING);
-    let log = world.open(1).expect("made");
+    let log = world.open(1)?;
     let mut before = None;
     for round in 0..100_u8 {
         let entered = world.client.enter();
-        let at = log.append(&[round; 50]).expect("appended");
-        log.truncate(at).expect("truncated");
+        let at = log.append(&[round; 50])?;
+        log.truncate(at)?;
         world.until_they_have(&[0, 1, 2], log.bounds().1);
         let objects = fabric.objects();
         assert_eq!(
@@ -352,10 +358,11 @@ fn a_replica_reconnects_a_hundred_times() {
         );
         drop(entered);
         world.stop(2);
-        log.append(b"without it").expect("appended");
-        world.start(2).expect("a replica");
+        log.append(b"without it")?;
+        world.start(2)?;
         sleep(SECOND);
     }
     world.until_they_have(&[0, 1, 2], log.bounds().1);
-    log.close().expect("closed");
+    log.close()?;
+    Ok(())
 }

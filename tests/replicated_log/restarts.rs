@@ -10,6 +10,7 @@ use rpma::sim::{AtStep, Fabric, Host, Platform};
 use rpma::sync::Mutex;
 use rpma::thread;
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::cuts::{Told, locked};
 use crate::network::ways;
@@ -93,7 +94,7 @@ impl Run<'_> {
             locked(&self.told).head = end;
             log.truncate(end)?;
         }
-        let ends = thread::scope(|scope| {
+        thread::scope(|scope| {
             let thread = |n| {
                 let log = &log;
                 scope.spawn(move || (0..RECORDS).try_for_each(|i| self.append(log, n, i)))
@@ -103,8 +104,7 @@ impl Run<'_> {
                 .into_iter()
                 .map(|thread| thread.join().expect("no panic"));
             ends.try_for_each(|end| end)
-        });
-        ends?;
+        })?;
         log.close()
     }
 
@@ -142,7 +142,7 @@ impl Run<'_> {
     }
 
     /// Starts the hosts without power, and the replicas that do not serve: all of them but one.
-    fn start(&mut self, but: Option<u64>) {
+    fn start(&mut self, but: Option<u64>) -> Result {
         if !self.world.client.has_power() {
             self.world.client.restart();
         }
@@ -150,13 +150,14 @@ impl Run<'_> {
             if !self.world.hosts[n].has_power() {
                 self.world.stop(n);
                 self.world.hosts[n].restart();
-                self.world.start(n).expect("a replica");
+                self.world.start(n)?;
             }
         }
+        Ok(())
     }
 
     /// One writer, and power cuts in the middle of it. Returns how many steps it had.
-    fn round(&mut self, steps: u64) -> u64 {
+    fn round(&mut self, steps: u64) -> Result<u64> {
         self.epoch += 1;
         let cuts = self.draw(steps);
         let begin = self.world.fabric.steps();
@@ -174,13 +175,13 @@ impl Run<'_> {
             add(&self.figures.cuts, 1);
         }
         let but = self.random.below(6);
-        self.start(Some(but));
-        steps
+        self.start(Some(but))?;
+        Ok(steps)
     }
 }
 
 /// Runs one log through its writers. `false`: it does not open in this way on these devices.
-fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> bool {
+fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
     let fabric = Fabric::seeded(profile(), seed);
     let mut world = World::idle(&fabric, way);
     world.fault = fault;
@@ -195,18 +196,18 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> bool {
     let begin = fabric.steps();
     let entered = run.world.client.enter();
     match run.write() {
-        Err(LogError::TooFew(_)) => return false,
-        written => written.expect("no host has lost its power"),
+        Err(LogError::TooFew(_)) => return Ok(false),
+        written => written?,
     }
     drop(entered);
     let mut steps = fabric.steps() - begin;
     for _ in 0..WRITERS {
-        steps = run.round(steps).max(200);
+        steps = run.round(steps)?.max(200);
     }
-    run.start(None);
+    run.start(None)?;
     run.epoch += 1;
     let entered = run.world.client.enter();
-    run.write().expect("all hosts have power");
+    run.write()?;
     drop(entered);
     run.world.hosts.iter().for_each(Host::power_cut);
     let pmems = run.world.pmems.iter();
@@ -214,15 +215,15 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> bool {
     locked(&run.told).check(&logs);
     run.world.stop_all();
     add(&figures.logs, 1);
-    true
+    Ok(true)
 }
 
 /// Runs logs until so many hosts have lost their power.
-fn cut(count: u64) {
+fn cut(count: u64) -> Result {
     let figures = Figures::default();
     for seed in 1.. {
         for way in ways() {
-            lives(seed, way, Fault::Nothing, &figures);
+            lives(seed, way, Fault::Nothing, &figures)?;
         }
         if figures.cuts.load(Ordering::Relaxed) >= count {
             break;
@@ -231,21 +232,24 @@ fn cut(count: u64) {
     println!("{figures:?}");
     let acknowledged = figures.acknowledged.load(Ordering::Relaxed);
     assert!(acknowledged > count, "{acknowledged} records");
+    Ok(())
 }
 
 /// Promise: each writer finds each acknowledged record of the writers before it, and no record
 /// twice. Any hosts may lose their power meanwhile, at any step: replicas and the writer's host. It
 /// is so with each method, on a platform where it is durable.
 #[test]
-fn each_power_cut_is_survived() {
-    cut(100);
+fn each_power_cut_is_survived() -> Result {
+    cut(100)?;
+    Ok(())
 }
 
 /// The same with more power cuts.
 #[test]
 #[ignore = "long: 4 minutes"]
-fn each_power_cut_is_survived_of_many() {
-    cut(1_000);
+fn each_power_cut_is_survived_of_many() -> Result {
+    cut(1_000)?;
+    Ok(())
 }
 
 /// The promise is broken by each of these faults.
@@ -262,7 +266,8 @@ fn faults_are_found() {
         (Fault::OneCopy, ways()[2]),
         (Fault::ReadsOne, ways()[0]),
     ] {
-        let lives = |seed| lives(seed, way, fault, &Figures::default());
+        let lives =
+            |seed| lives(seed, way, fault, &Figures::default()).expect("all hosts have power");
         let fails = |seed| catch_unwind(AssertUnwindSafe(|| lives(seed))).is_err();
         assert!((1..=30).any(fails), "{fault:?} is not found");
     }

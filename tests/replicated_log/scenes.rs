@@ -6,6 +6,7 @@ use std::time::Duration;
 use rpma::sim::Fabric;
 use rpma::thread;
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::faults::{find, panics};
 use crate::replicated_log::blocking::Log;
@@ -36,7 +37,7 @@ fn has(log: &Log, record: &[u8]) -> bool {
 
 /// Runs a scene with seeds: without a fault it passes with each, and each fault makes it fail with
 /// one of them.
-fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) {
+fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) -> Result {
     let play = |seed: u64, fault: Fault| {
         let fabric = Fabric::seeded(profile(), seed);
         let mut world = World::idle(&fabric, READING);
@@ -49,8 +50,9 @@ fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) {
     };
     (1..=seeds).for_each(|seed| play(seed, Fault::Nothing));
     for fault in faults {
-        find(*fault, 1..=10 * seeds, |seed| panics(|| play(seed, *fault)));
+        find(*fault, 1..=10 * seeds, |seed| panics(|| play(seed, *fault)))?;
     }
+    Ok(())
 }
 
 /// A log with the record "one", which all replicas have.
@@ -74,19 +76,19 @@ fn append_in_vain(log: &Log, record: &[u8]) {
 
 /// Promise: a record that one replica has is not acknowledged.
 #[test]
-fn one_copy_is_not_enough() {
+fn one_copy_is_not_enough() -> Result {
     scene(3, &[Fault::OneCopy, Fault::UnknownIsDone], |world| {
         let log = log_with_one(world);
         [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
         append_in_vain(&log, b"two");
         [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
-    });
+    })
 }
 
 /// Promise: a record that was acknowledged while a replica was away is there after that replica
 /// came back, whichever replica is read first.
 #[test]
-fn a_replica_that_was_away_is_not_the_newest() {
+fn a_replica_that_was_away_is_not_the_newest() -> Result {
     scene(5, &[Fault::ReadsOne], |world| {
         let log = log_with_one(world);
         world.only(&[0, 1]);
@@ -95,13 +97,13 @@ fn a_replica_that_was_away_is_not_the_newest() {
         world.only(&[0, 1, 2]);
         let log = world.open(2).expect("opens");
         assert!(has(&log, b"two"), "{}", shown(&log));
-    });
+    })
 }
 
 /// Promise: a replica without a log is no witness: with one that was away and one that was
 /// replaced the log does not open. With the third it has all.
 #[test]
-fn a_replaced_replica_is_no_witness() {
+fn a_replaced_replica_is_no_witness() -> Result {
     scene(3, &[Fault::BlankCounts], |world| {
         let log = log_with_one(world);
         world.only(&[0, 2]);
@@ -114,13 +116,13 @@ fn a_replaced_replica_is_no_witness() {
         world.only(&[0, 1, 2]);
         let log = world.open(3).expect("opens");
         assert!(has(&log, b"two"), "{}", shown(&log));
-    });
+    })
 }
 
 /// Promise: a long log of an old writer, which nobody acknowledged, does not win over a shorter
 /// one of a newer writer.
 #[test]
-fn the_newer_epoch_wins() {
+fn the_newer_epoch_wins() -> Result {
     scene(3, &[Fault::IgnoresEpochs, Fault::KeepsEpoch], |world| {
         let log = log_with_one(world);
         [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
@@ -134,25 +136,25 @@ fn the_newer_epoch_wins() {
         world.only(&[0, 2]);
         let log = world.open(3).expect("opens");
         assert!(has(&log, b"two"), "{}", shown(&log));
-    });
+    })
 }
 
 /// Promise: when a log has opened, two replicas have its records under the new epoch.
 #[test]
-fn an_open_log_is_on_two_replicas() {
+fn an_open_log_is_on_two_replicas() -> Result {
     scene(3, &[Fault::TellsEarly, Fault::NoRecount], |world| {
         drop(log_with_one(world));
         let _log = world.open(2).expect("opens");
         let logs = (0..3).filter_map(|n| world.found(n).ok());
         let ours = logs.filter(|found| found.tail.epoch == 2).count();
         assert!(ours >= 2, "{ours}");
-    });
+    })
 }
 
 /// Promise: another process cannot write with the epoch of a living one. With a higher epoch it
 /// takes over, has all records, and the first one can write no more.
 #[test]
-fn a_higher_epoch_takes_over() {
+fn a_higher_epoch_takes_over() -> Result {
     scene(3, &[Fault::SameInstance], |world| {
         let first = log_with_one(world);
         let mut cfg = world.cfg(1);
@@ -168,13 +170,13 @@ fn a_higher_epoch_takes_over() {
         let late = first.append(b"late");
         assert!(late.is_err(), "{late:?}");
         assert!(!has(&second, b"late"));
-    });
+    })
 }
 
 /// Promise: a replica that comes back while others append has all records in the end. Its network
 /// is slow, so that records are committed while it gets the ones before.
 #[test]
-fn a_replica_joins_while_others_append() {
+fn a_replica_joins_while_others_append() -> Result {
     scene(3, &[Fault::JoinsEarly, Fault::JoinsUngated], |world| {
         let log = log_with_one(world);
         world.only(&[0, 1]);
@@ -206,7 +208,7 @@ fn a_replica_joins_while_others_append() {
         for n in 0..3 {
             world.found(n).expect("whole");
         }
-    });
+    })
 }
 
 /// Lets time pass until something is true, for a minute at most.
@@ -223,19 +225,20 @@ fn until(is_true: impl Fn() -> bool) {
 /// Promise: a writer that dies at any step while it brings replicas up to date leaves a log that
 /// any two replicas open: with all that was acknowledged, or one that needs the third replica.
 #[test]
-fn a_writer_dies_while_replicas_join() {
+fn a_writer_dies_while_replicas_join() -> Result {
     for (replaced, fault) in [(true, Fault::HeaderFirst), (false, Fault::NoSetBack)] {
-        let steps = dies_at(u64::MAX, Fault::Nothing, replaced);
+        let steps = dies_at(u64::MAX, Fault::Nothing, replaced)?;
         let at = || (1..steps).step_by(steps as usize / DEATHS);
         for step in at() {
-            dies_at(step, Fault::Nothing, replaced);
+            dies_at(step, Fault::Nothing, replaced)?;
         }
         find(fault, at(), |step| {
             panics(|| {
-                dies_at(step, fault, replaced);
+                dies_at(step, fault, replaced).expect("appended");
             })
-        });
+        })?;
     }
+    Ok(())
 }
 
 const TWO: [u8; 150] = [2; 150];
@@ -243,7 +246,7 @@ const TWO: [u8; 150] = [2; 150];
 const DEATHS: usize = 20;
 
 /// The last writer but one dies at a step after its begin. Returns how many steps it had.
-fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
+fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = World::idle(&fabric, READING);
     let client = world.client.clone();
@@ -252,7 +255,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     if replaced {
         // Acknowledged by the first and the third, which is replaced then.
         world.only(&[0, 2]);
-        log.append(&TWO).expect("appended");
+        log.append(&TWO)?;
         drop(log);
         world.replace(2);
         // The second one, which has not got the record, is slower than the third one.
@@ -265,8 +268,8 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
         drop(log);
         [0, 1].iter().for_each(|n: &usize| world.hosts[*n].thaw());
         world.only(&[0, 1]);
-        let log = world.open(2).expect("opens");
-        log.append(&TWO).expect("appended");
+        let log = world.open(2)?;
+        log.append(&TWO)?;
     }
     world.only(&[0, 1, 2]);
     world.fault = fault;
@@ -292,7 +295,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
         Err(LogError::TooFew(why)) if replaced => assert!(why.contains("has no log"), "{why}"),
         Err(error) => panic!("{error}"),
     }
-    steps
+    Ok(steps)
 }
 
 /// Promise: a log opens from two replicas, at whichever step of its opening the third one dies.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rpma::sim::{Fabric, now, sleep, sweep};
 
+use crate::common::Result;
 use crate::common::place::profile;
 use crate::cuts::Told;
 use crate::replicated_log::blocking::Log;
@@ -88,7 +89,7 @@ impl Ran {
 
     /// Another writer finds each record that was acknowledged, and no other one but those whose
     /// outcome is unknown.
-    fn judge(&self, log: &Log) {
+    fn judge(&self, log: &Log) -> Result {
         let (head, end) = log.bounds();
         assert!(head >= self.truncated, "head {head} of {}", self.truncated);
         let told = self.told.records.range(head.max(self.told.head)..);
@@ -98,7 +99,7 @@ impl Ran {
         }
         let mut appended: BTreeMap<_, _> = self.told.records.iter().chain(&self.unknown).collect();
         let mut at = head;
-        while let Some((record, next)) = log.read(at).expect("a position") {
+        while let Some((record, next)) = log.read(at)? {
             let known = appended.iter().find(|(_, known)| ***known == record);
             let known = known.map(|(at, _)| *at);
             let known = known.unwrap_or_else(|| panic!("nobody appended {record:?}"));
@@ -107,6 +108,7 @@ impl Ran {
             at = next;
         }
         assert_eq!(at, end);
+        Ok(())
     }
 }
 
@@ -129,22 +131,22 @@ fn mend(world: &mut World) {
 }
 
 /// Opens the log as the next writers do, after the fault. So many of them may fail under a fault.
-fn recover(world: &mut World, ran: &Ran, faults: u64) {
+fn recover(world: &mut World, ran: &Ran, faults: u64) -> Result {
     for attempt in 0..=faults {
         mend(world);
         let entered = world.client.enter();
         let log = in_time("open", LIMIT, || world.open(2 + attempt));
         match log {
             Ok(log) => {
-                ran.judge(&log);
+                ran.judge(&log)?;
                 let end = log.bounds().1;
                 let appended = in_time("append", LIMIT, || log.append(b"after"));
                 if attempt == faults {
-                    let at = appended.as_ref().expect("the fault is over");
+                    let at = appended.as_ref()?;
                     assert!(*at >= end, "{at} is before {end}");
                 }
                 drop(log);
-                return;
+                return Ok(());
             }
             // It was not made, or by halves: no record is lost.
             Err(LogError::Nothing | LogError::TooFew(_)) if !ran.has_opened => {}
@@ -157,8 +159,9 @@ fn recover(world: &mut World, ran: &Ran, faults: u64) {
     (0..world.hosts.len()).for_each(|n| world.replace(n));
     mend(world);
     let _entered = world.client.enter();
-    let log = world.open(1).expect("the fault is over");
-    log.append(b"new").expect("appended");
+    let log = world.open(1)?;
+    log.append(b"new")?;
+    Ok(())
 }
 
 /// Runs the writer's program under so many faults at most, and judges it. Returns what is left.
@@ -181,7 +184,7 @@ pub(crate) fn program(fabric: &Fabric, faults: u64) -> BTreeMap<&'static str, us
         true => faults,
         false => faults - 1,
     };
-    recover(&mut world, &ran, faults);
+    recover(&mut world, &ran, faults).expect("appended");
     if ran.has_opened {
         mend(&mut world);
         world

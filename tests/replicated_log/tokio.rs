@@ -6,6 +6,8 @@ use ::tokio::runtime::{Builder, Runtime};
 use rpma::sim::Fabric;
 use rpma::{Device, Peer, Side};
 
+use crate::common::Result;
+use crate::common::failed::Failed;
 use crate::common::place::profile;
 use crate::replicated_log::LogError;
 use crate::replicated_log::task::Log;
@@ -14,9 +16,8 @@ use crate::world::{READING, World};
 /// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
 const MOST: Duration = Duration::from_secs(60);
 
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
 async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
@@ -38,7 +39,7 @@ fn records(log: &Log) -> Vec<Vec<u8>> {
 }
 
 /// Waits until a replica has all records.
-async fn until_it_has(world: &World, replica: usize, end: u64) {
+async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
     let has = || {
         world
             .found(replica)
@@ -49,69 +50,72 @@ async fn until_it_has(world: &World, replica: usize, end: u64) {
             ::tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let waited = ::tokio::time::timeout(MOST, waits).await;
-    waited.expect("the replica gets all records");
+    ::tokio::time::timeout(MOST, waits).await?;
+    Ok(())
 }
 
 /// Promise: on one thread of tokio several tasks append at once, each gets a position of its own,
 /// and the next writer takes over with all records. The first one can write no more.
 #[test]
-fn tasks_append_and_a_writer_takes_over() {
+fn tasks_append_and_a_writer_takes_over() -> Result {
     let fabric = Fabric::new(profile());
     let world = World::new(&fabric, READING);
     let _entered = world.client.enter();
-    runtime().block_on(async {
-        let first = open(&world, 1).await.expect("made");
+    runtime()?.block_on(async {
+        let first = open(&world, 1).await?;
         let appends = (1..=6_u8).map(|n| {
             let log = (*first).clone();
             ::tokio::spawn(async move { log.append(&[n; 60]).await })
         });
         let mut positions = Vec::new();
         for append in appends.collect::<Vec<_>>() {
-            positions.push(append.await.expect("no panic").expect("appended"));
+            positions.push(append.await.expect("no panic")?);
         }
         positions.sort_unstable();
         positions.dedup();
         assert_eq!(positions.len(), 6);
-        first.truncate(positions[2]).await.expect("truncated");
-        let second = open(&world, 2).await.expect("takes over");
+        first.truncate(positions[2]).await?;
+        let second = open(&world, 2).await?;
         assert_eq!(second.bounds().0, positions[2]);
         assert_eq!(records(&second).len(), 4);
-        second.append(b"second").await.expect("appended");
+        second.append(b"second").await?;
         let late = first.append(b"late").await;
         assert!(late.is_err(), "{late:?}");
         drop(first);
-        second.close().await.expect("closed");
-    });
+        second.close().await?;
+        Ok(())
+    })
 }
 
 /// Promise: a replica that is killed costs no append, and gets all records when it is back.
 #[test]
-fn a_killed_replica_comes_back() {
+fn a_killed_replica_comes_back() -> Result {
     let fabric = Fabric::new(profile());
     let mut world = World::new(&fabric, READING);
     let entered = world.client.enter();
-    let runtime = runtime();
+    let runtime = runtime()?;
     let log = runtime.block_on(async {
-        let log = open(&world, 1).await.expect("made");
-        log.append(b"one").await.expect("appended");
-        until_it_has(&world, 2, log.bounds().1).await;
+        let log = open(&world, 1).await?;
+        log.append(b"one").await?;
+        until_it_has(&world, 2, log.bounds().1).await?;
         world.hosts[2].kill();
-        log.append(b"two").await.expect("two replicas have it");
-        log
-    });
+        log.append(b"two").await?;
+        Ok::<_, Failed>(log)
+    })?;
     world.stop(2);
-    world.start(2).expect("a replica");
+    world.start(2)?;
     runtime.block_on(async {
-        log.append(b"three").await.expect("appended");
-        until_it_has(&world, 2, log.bounds().1).await;
-        let found = world.found(2).expect("whole");
+        log.append(b"three").await?;
+        until_it_has(&world, 2, log.bounds().1).await?;
+        let found = world.found(2)?;
         let records: Vec<_> = found.records().map(|(_, record)| record.to_vec()).collect();
         assert_eq!(records, [&b"one"[..], b"two", b"three"]);
-        log.close().await.expect("closed");
+        log.close().await?;
         drop(log);
-    });
+        Ok::<_, Failed>(())
+    })?;
     drop(runtime);
     drop(entered);
     world.stop_all();
+    Ok(())
 }
