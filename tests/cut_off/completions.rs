@@ -20,7 +20,7 @@ use crate::support::{ALWAYS, flushed, numbers, receive, waits_until_it_fails, wr
 fn it_returns_unpolled_completions() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let of = ComplChannel::Of {
             channel: channel.clone(),
             key: 1,
@@ -30,15 +30,15 @@ fn it_returns_unpolled_completions() -> Result {
                 let mut cfg = ConnCfg::new();
                 cfg.set_rcq_size(rcq_size).set_compl_channel(channel);
                 let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-                receive(&server, 0..10);
+                receive(&server, 0..10)?;
                 for _ in 0..4 {
-                    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
                     opcode_of(&completion(&client)?, 1)?;
                 }
                 for number in 10..20 {
-                    write_nothing(&server, number);
+                    write_nothing(&server, number)?;
                 }
-                let rest = server.cut_off().expect("cut off");
+                let rest = server.cut_off()?;
                 let [sent, received] = numbers(&rest);
                 assert_eq!(sent, (10..20).collect::<Vec<_>>());
                 assert_eq!(received, (0..10).collect::<Vec<_>>());
@@ -58,13 +58,13 @@ fn it_returns_unpolled_completions() -> Result {
 fn it_returns_no_completion_twice() -> Result {
     device_test(|| {
         let Pair { client, server } = Pair::new(&peer()?)?;
-        receive(&server, 0..3);
-        write_nothing(&server, 10);
+        receive(&server, 0..3)?;
+        write_nothing(&server, 10)?;
         opcode_of(&completion(&server)?, 10)?;
-        client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         opcode_of(&completion(&client)?, 1)?;
         opcode_of(&completion(&server)?, 0)?;
-        let rest = server.cut_off().expect("cut off");
+        let rest = server.cut_off()?;
         assert_eq!(numbers(&rest), [vec![], vec![1, 2]]);
         Ok(())
     })
@@ -81,7 +81,7 @@ fn messages_of_a_shared_receive_queue() -> Result {
         for (own, conns) in [(0, 0), (0, 10), (8, 0)] {
             let mut cfg = SrqCfg::new();
             cfg.set_rq_size(DEPTH as u32).set_rcq_size(own);
-            let srq = Srq::new(&peer, &cfg).expect("a queue");
+            let srq = Srq::new(&peer, &cfg)?;
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq)).set_rcq_size(conns);
             let other = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -89,17 +89,17 @@ fn messages_of_a_shared_receive_queue() -> Result {
             for round in 0..4 {
                 let room = if round == 0 { DEPTH } else { 3 };
                 for _ in 0..room {
-                    srq.recv(MrSlice::EMPTY, next).expect("has room");
+                    srq.recv(MrSlice::EMPTY, next)?;
                     next += 1;
                 }
                 let full = srq.recv(MrSlice::EMPTY, next);
                 assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
                 let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
                 for _ in 0..2 {
-                    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
                     opcode_of(&completion(&client)?, 1)?;
                 }
-                let mut arrived = server.cut_off().expect("cut off");
+                let mut arrived = server.cut_off()?;
                 if let Some(rcq) = srq.get_rcq() {
                     assert!(arrived.is_empty(), "{arrived:?}");
                     arrived = [(); 2]
@@ -108,14 +108,11 @@ fn messages_of_a_shared_receive_queue() -> Result {
                 }
                 assert_eq!((arrived.len(), flushed(&arrived)), (2, 0), "{arrived:?}");
                 assert!(srq.kept() <= DEPTH as u32);
-                other
-                    .client
-                    .send(MrSlice::EMPTY, ALWAYS, 2)
-                    .expect("posted");
+                other.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
                 opcode_of(&completion(&other.client)?, 2)?;
                 let cq = srq.get_rcq().or(other.server.get_rcq());
                 let wc = next_completion(cq.unwrap_or(other.server.get_cq()))?;
-                wc.result().expect("a message");
+                wc.result()?;
             }
         }
         Ok(())
@@ -130,16 +127,17 @@ fn a_wait_on_a_handle_ends() -> Result {
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
         let Pair { server, client } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let cqs = [server.get_cq(), server.get_rcq().expect("it has one")].map(Clone::clone);
-        thread::scope(|scope| {
+        let cqs = [server.get_cq(), server.get_rcq().ok_or("it has one")?].map(Clone::clone);
+        thread::scope(|scope| -> Result {
             let waits = cqs.map(|cq| scope.spawn(here(move || waits_until_it_fails(&cq))));
-            assert!(server.cut_off().expect("cut off").is_empty());
+            assert!(server.cut_off()?.is_empty());
             for wait in waits {
                 let error = wait.join().expect("ends");
                 let closed = matches!(error, Error::NotConnected(NotConnected::Closed));
                 assert!(closed, "{error:?}");
             }
-        });
+            Ok(())
+        })?;
         assert_eq!(event(&client)?, ConnEvent::Closed);
         Ok(())
     })
@@ -152,31 +150,31 @@ fn another_thread_may_poll() -> Result {
         let peer = peer()?;
         for _ in 0..20 {
             let Pair { server, .. } = Pair::new(&peer)?;
-            receive(&server, 0..10);
+            receive(&server, 0..10)?;
             for number in 10..20 {
-                write_nothing(&server, number);
+                write_nothing(&server, number)?;
             }
             let (cq, ended) = (server.get_cq().clone(), AtomicBool::new(false));
-            let mut all = thread::scope(|scope| {
-                let polls = scope.spawn(here(|| {
+            let mut all = thread::scope(|scope| -> Result<_> {
+                let polls = scope.spawn(here(|| -> Result<_> {
                     let mut all = Vec::new();
                     let mut wcs = [Wc::default(); 3];
                     while !ended.load(Ordering::Relaxed) {
-                        let count = cq.get_wc(&mut wcs).expect("polls");
+                        let count = cq.get_wc(&mut wcs)?;
                         all.extend(wcs[..count].iter().map(Wc::wr_id));
                         thread::yield_now();
                     }
-                    all
+                    Ok(all)
                 }));
-                let rest = server.cut_off().expect("cut off");
+                let rest = server.cut_off()?;
                 ended.store(true, Ordering::Relaxed);
-                let mut all = polls.join().expect("ends");
+                let mut all = polls.join().expect("ends")?;
                 all.extend(rest.iter().map(Wc::wr_id));
-                all
-            });
+                Ok(all)
+            })?;
             all.sort_unstable();
             assert_eq!(all, (0..20).collect::<Vec<_>>());
-            assert_eq!(cq.get_wc(&mut [Wc::default()]).expect("empty"), 0);
+            assert_eq!(cq.get_wc(&mut [Wc::default()])?, 0);
             let over = waits_until_it_fails(&cq);
             assert!(matches!(over, Error::NotConnected(_)), "{over:?}");
         }

@@ -44,21 +44,21 @@ enum Server {
 }
 
 /// Reads bytes as a program on the server does.
-fn bytes(target: &Mr<Memory>) -> Vec<u8> {
+fn bytes(target: &Mr<Memory>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; WRITES * LEN];
-    target.read_at(0, &mut bytes).expect("inside");
-    bytes
+    target.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }
 
-fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) {
+fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) -> Result {
     let far = remote(target);
     for n in 0..WRITES {
         let at = n * LEN;
-        let to = far.slice(at as u64..(at + LEN) as u64).expect("inside");
-        let from = source.slice(at..at + LEN).expect("inside");
-        let posted = client.write(to, from, Flags::COMPLETION_ALWAYS, n as u64);
-        posted.expect("posted");
+        let to = far.slice(at as u64..(at + LEN) as u64)?;
+        let from = source.slice(at..at + LEN)?;
+        client.write(to, from, Flags::COMPLETION_ALWAYS, n as u64)?;
     }
+    Ok(())
 }
 
 /// Returns how many bytes of the server's memory change after the server has lost its client.
@@ -68,14 +68,14 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
     let Memories { source, target } = world.memories(WRITES * LEN)?;
     let _entered = world.hosts[0].enter();
     let mut patient = ConnCfg::new();
-    patient.set_retry_count(7).expect("possible");
+    patient.set_retry_count(7)?;
     let Pair { client, server } = world.connect(&patient, &patient)?;
 
     match stands {
         Stands::BeforeItSends => world.hosts[0].freeze(),
         Stands::WhileTheyTravel | Stands::Never => world.link.delay_up_to(WAY),
     }
-    write_all(&client, &source, &target);
+    write_all(&client, &source, &target)?;
     if let Stands::WhileTheyTravel = stands {
         sleep(WAY * (seed % 4) as u32 / 4);
         world.hosts[0].freeze();
@@ -83,7 +83,7 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
 
     let kept = match does {
         Server::CutsOff => {
-            let completions = server.cut_off().expect("cut off");
+            let completions = server.cut_off()?;
             assert!(completions.is_empty(), "{completions:?}");
             None
         }
@@ -92,17 +92,17 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
             Some(server)
         }
     };
-    let before = bytes(&target);
+    let before = bytes(&target)?;
     world.hosts[0].thaw();
     if let Server::CutsOff = does {
         // The client may have noticed already.
         let (from, to) = (source.slice(8..16), remote(&target).slice(..8));
         let flags = Flags::COMPLETION_ALWAYS;
-        let _ = client.write(to.expect("inside"), from.expect("inside"), flags, 9);
+        let _ = client.write(to?, from?, flags, 9);
     }
     sleep(2 * WAY);
     fabric.settle();
-    let after = bytes(&target);
+    let after = bytes(&target)?;
     drop((client, kept));
     Ok(before.iter().zip(&after).filter(|(a, b)| a != b).count())
 }

@@ -18,8 +18,8 @@ fn a_connection_that_is_not_established() -> Result {
         let ep = listen(&peer)?;
         // No answer has come.
         let client = ask(&peer, &ep, &cfg)?;
-        receive(&client, 0..3);
-        let rest = client.cut_off().expect("cut off");
+        receive(&client, 0..3)?;
+        let rest = client.cut_off()?;
         assert_eq!(
             (numbers(&rest), flushed(&rest)),
             ([vec![], vec![0, 1, 2]], 3)
@@ -30,9 +30,9 @@ fn a_connection_that_is_not_established() -> Result {
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, &cfg)?;
         let req = request(&ep, &cfg)?;
-        req.recv(MrSlice::EMPTY, 7).expect("posted");
-        let server = req.connect(&[]).expect("accepts");
-        let rest = server.cut_off().expect("cut off");
+        req.recv(MrSlice::EMPTY, 7)?;
+        let server = req.connect(&[])?;
+        let rest = server.cut_off()?;
         assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![7]], 1));
         // It may have been established before.
         let ended = loop {
@@ -54,33 +54,33 @@ fn a_connection_that_has_ended() -> Result {
         let peer = peer()?;
         for takes_the_event in [false, true] {
             let Pair { client, server } = Pair::new(&peer)?;
-            receive(&server, 0..2);
+            receive(&server, 0..2)?;
             drop(client);
             if takes_the_event {
                 assert_eq!(event(&server)?, ConnEvent::Closed);
             }
-            let rest = server.cut_off().expect("cut off");
+            let rest = server.cut_off()?;
             assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![0, 1]], 2));
         }
 
         let Pair { client, server } = Pair::new(&peer)?;
-        receive(&server, 0..2);
-        server.disconnect().expect("disconnects");
-        let rest = server.cut_off().expect("cut off");
+        receive(&server, 0..2)?;
+        server.disconnect()?;
+        let rest = server.cut_off()?;
         assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![0, 1]], 2));
         drop(client);
 
         // Its operation was refused.
         let Pair { client, server } = Pair::new(&peer)?;
         let memories = Memories::new(&peer, &peer, LEN)?;
-        receive(&server, 0..2);
+        receive(&server, 0..2)?;
         let gone = memories.to()?;
         drop(memories.target);
-        let from = memories.source.slice(..).expect("all");
-        server.write(gone, from, ALWAYS, 5).expect("posted");
+        let from = memories.source.slice(..)?;
+        server.write(gone, from, ALWAYS, 5)?;
         let wc = completion_of_send(&server)?;
         assert_eq!(wc.status(), WcStatus::REM_ACCESS_ERR, "{wc:?}");
-        let rest = server.cut_off().expect("cut off");
+        let rest = server.cut_off()?;
         let [sent, received] = numbers(&rest);
         assert!(sent.is_empty() && received.len() <= 2, "{rest:?}");
         drop(client);
@@ -105,14 +105,14 @@ fn writes_of_the_peer_fail() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer, &peer, LEN)?;
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(1).expect("possible");
-        cfg.set_ack_timeout(Some(8)).expect("possible");
+        cfg.set_retry_count(1)?;
+        cfg.set_ack_timeout(Some(8))?;
         let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-        memories.write(&client, 1).expect("posted");
+        memories.write(&client, 1)?;
         opcode_of(&completion(&client)?, 1)?;
         assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
-        memories.target.write_at(0, &[0; LEN]).expect("inside");
-        assert!(server.cut_off().expect("cut off").is_empty());
+        memories.target.write_at(0, &[0; LEN])?;
+        assert!(server.cut_off()?.is_empty());
         // The client may not have heard of it.
         match memories.write(&client, 2) {
             Ok(_) => drop(completion(&client)?.result().expect_err("nobody takes it")),
@@ -131,11 +131,11 @@ fn another_connection_still_writes() -> Result {
         let peer = peer()?;
         let memories = Memories::new(&peer, &peer, LEN)?;
         let [one, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
-        assert!(one.server.cut_off().expect("cut off").is_empty());
-        memories.write(&other.client, 1).expect("posted");
+        assert!(one.server.cut_off()?.is_empty());
+        memories.write(&other.client, 1)?;
         opcode_of(&completion(&other.client)?, 1)?;
         assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
-        write_nothing(&other.server, 2);
+        write_nothing(&other.server, 2)?;
         opcode_of(&completion(&other.server)?, 2)?;
         Ok(())
     })
@@ -147,7 +147,7 @@ fn another_connection_still_writes() -> Result {
 fn a_member_of_a_wait() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let mut wait = Wait::new().expect("a wait");
+        let mut wait = Wait::new()?;
         let mut wcs = [Wc::default(); 4];
         let ep = listen(&peer)?;
         let [(gone, one), (stays, other)] = [(); 2].map(|()| {
@@ -165,16 +165,16 @@ fn a_member_of_a_wait() -> Result {
             assert!(of, "{happened:?}");
             (member, client)
         });
-        let server = wait.conn(gone).expect("a member");
-        receive(server, 0..2);
-        write_nothing(server, 5);
-        one.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        let server = wait.conn(gone).ok_or("a member")?;
+        receive(server, 0..2)?;
+        write_nothing(server, 5)?;
+        one.send(MrSlice::EMPTY, ALWAYS, 1)?;
         opcode_of(&completion(&one)?, 1)?;
-        let server = wait.remove(gone).expect("a member");
-        let rest = server.cut_off().expect("cut off");
+        let server = wait.remove(gone).ok_or("a member")?;
+        let rest = server.cut_off()?;
         assert_eq!(numbers(&rest), [vec![5], vec![0, 1]]);
-        write_nothing(wait.conn(stays).expect("a member"), 6);
-        let happened = wait.next(&mut wcs, LIMIT).expect("waits");
+        write_nothing(wait.conn(stays).ok_or("a member")?, 6)?;
+        let happened = wait.next(&mut wcs, LIMIT)?;
         let of = matches!(happened, Some(Happened::Completions(of, 1)) if of == stays);
         assert!(of && wcs[0].wr_id() == 6, "{happened:?}");
         assert_eq!(event(&one)?, ConnEvent::Closed);
@@ -191,13 +191,13 @@ fn things_around_it_go_in_any_order() -> Result {
         let memories = Memories::new(&peer, &peer, LEN)?;
         let Pair { client, server } = Pair::new(&peer)?;
         let cq = server.get_cq().clone();
-        memories.write(&server, 1).expect("posted");
+        memories.write(&server, 1)?;
         // The source of an operation that may be in flight.
         drop(memories);
-        let rest = server.cut_off().expect("cut off");
+        let rest = server.cut_off()?;
         assert_eq!(numbers(&rest), [vec![1], vec![]]);
         drop((peer, client));
-        assert_eq!(cq.get_wc(&mut [Wc::default()]).expect("empty"), 0);
+        assert_eq!(cq.get_wc(&mut [Wc::default()])?, 0);
         let over = waits_until_it_fails(&cq);
         assert!(matches!(over, Error::NotConnected(_)), "{over:?}");
         Ok(())

@@ -4,21 +4,22 @@ use std::ops::Range;
 
 use rpma::{Conn, Cq, Error, Flags, MrSlice, RemoteSlice, Wc, WcStatus};
 
-use crate::common::LIMIT;
+use crate::common::{LIMIT, Result};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const LEN: usize = 64;
 
-pub(crate) fn write_nothing(conn: &Conn, op_context: u64) {
-    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context);
-    posted.expect("posted");
+pub(crate) fn write_nothing(conn: &Conn, op_context: u64) -> Result {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)?;
+    Ok(())
 }
 
 /// Posts receives with these numbers.
-pub(crate) fn receive(conn: &Conn, numbers: Range<u64>) {
+pub(crate) fn receive(conn: &Conn, numbers: Range<u64>) -> Result {
     for number in numbers {
-        conn.recv(MrSlice::EMPTY, number).expect("posted");
+        conn.recv(MrSlice::EMPTY, number)?;
     }
+    Ok(())
 }
 
 /// The numbers of completions, those of sends and those of receives.

@@ -25,7 +25,7 @@ fn closing_loses_nothing_that_was_posted() -> Result {
         let peer = peer()?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(MESSAGES).set_rq_size(MESSAGES);
-        cfg.set_min_rnr_timer(Some(12)).expect("possible");
+        cfg.set_min_rnr_timer(Some(12))?;
         let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC)?;
         let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST)?;
         for round in 0..12 {
@@ -34,49 +34,46 @@ fn closing_loses_nothing_that_was_posted() -> Result {
                 0 => (client, server),
                 _ => (server, client),
             };
-            let post = || {
+            let post = || -> Result {
                 for wr_id in 0..MESSAGES.into() {
-                    receiver
-                        .recv(dst.slice(..).expect("all"), wr_id)
-                        .expect("posted");
+                    receiver.recv(dst.slice(..)?, wr_id)?;
                 }
+                Ok(())
             };
             // In some rounds the receiver is late.
             if round % 3 > 0 {
-                post();
+                post()?;
             }
-            src.write_at(0, &pattern(4096, round)).expect("inside");
+            src.write_at(0, &pattern(4096, round))?;
             for n in 0..MESSAGES {
                 let flags = match n % 3 {
                     0 => ALWAYS,
                     _ => Flags::COMPLETION_ON_ERROR,
                 };
-                let part = src.slice(..n as usize * 60).expect("inside");
-                sender
-                    .send_with_imm(part, flags, n, n.into())
-                    .expect("posted");
+                let part = src.slice(..n as usize * 60)?;
+                sender.send_with_imm(part, flags, n, n.into())?;
             }
             let closed = thread::scope(|scope| -> Result<_> {
                 let closing = scope.spawn(|| sender.close(LIMIT));
                 if round % 3 == 0 {
                     thread::sleep(Duration::from_millis(50));
-                    post();
+                    post()?;
                 }
                 for n in 0..MESSAGES {
                     let wc = next_completion(receiver.get_cq())?;
-                    let success = wc.result().expect("arrives");
+                    let success = wc.result()?;
                     assert_eq!(success.imm_data(), Some(n), "round {round}");
                     assert_eq!(success.byte_len(), Some(n * 60));
                 }
-                Ok(closing.join().expect("ends").expect("closes"))
+                Ok(closing.join().expect("ends")?)
             })?;
             let ids: Vec<_> = closed
                 .iter()
-                .map(|wc| {
-                    wc.result().expect("was sent");
-                    wc.wr_id()
+                .map(|wc| -> Result<_> {
+                    wc.result()?;
+                    Ok(wc.wr_id())
                 })
-                .collect();
+                .collect::<Result<_, _>>()?;
             let signaled: Vec<u64> = (0..MESSAGES.into()).step_by(3).collect();
             assert_eq!(ids, signaled, "what was not polled comes back, in order");
             assert_eq!(event(&receiver)?, ConnEvent::Closed);
@@ -104,7 +101,7 @@ fn closing_with_a_full_send_queue() -> Result {
             )?;
             let base = (dst.get_ptr() as usize).next_multiple_of(8) - dst.get_ptr() as usize;
             let base = base as u64;
-            let far = remote(&dst).slice(base..base + 8).expect("inside");
+            let far = remote(&dst).slice(base..base + 8)?;
             let mut posted = 0;
             loop {
                 let result = match posted % 3 {
@@ -121,7 +118,7 @@ fn closing_with_a_full_send_queue() -> Result {
                 }
             }
             assert_eq!(posted, depth.into());
-            let rest = pair.client.close(LIMIT).expect("closes");
+            let rest = pair.client.close(LIMIT)?;
             for (n, wc) in rest.iter().enumerate() {
                 opcode_of(wc, n as u64)?;
             }
@@ -142,16 +139,16 @@ fn closing_returns_what_nobody_has_read() -> Result {
             cfg.set_rcq_size(rcq_size);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             for wr_id in 0..10 {
-                pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
+                pair.client.recv(MrSlice::EMPTY, wr_id)?;
             }
             for wr_id in 10..20 {
-                write_nothing(&pair.client, wr_id).expect("posted");
+                write_nothing(&pair.client, wr_id)?;
             }
             for _ in 0..4 {
-                pair.server.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                pair.server.send(MrSlice::EMPTY, ALWAYS, 1)?;
                 opcode_of(&completion(&pair.server)?, 1)?;
             }
-            let rest = pair.client.close(LIMIT).expect("closes");
+            let rest = pair.client.close(LIMIT)?;
             let ids = |keep: &dyn Fn(&Wc) -> bool| -> Vec<u64> {
                 rest.iter().filter(|wc| keep(wc)).map(Wc::wr_id).collect()
             };
@@ -177,7 +174,7 @@ fn closing_on_both_sides_at_once() -> Result {
             let Pair { client, server } = Pair::new(&peer)?;
             for conn in [&client, &server] {
                 for wr_id in 0..5 {
-                    write_nothing(conn, wr_id).expect("posted");
+                    write_nothing(conn, wr_id)?;
                 }
             }
             thread::scope(|scope| {
@@ -207,19 +204,15 @@ fn closing_a_failed_connection() -> Result {
     device_test(|| {
         let peer = peer()?;
         let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?)
-            .slice(..)
-            .expect("all");
+        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?).slice(..)?;
         // Whether or not a call has noticed before.
         for noticed in [true, false] {
             let pair = Pair::new(&peer)?;
             for wr_id in 0..3 {
-                pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
+                pair.client.recv(MrSlice::EMPTY, wr_id)?;
             }
             for wr_id in 3..6 {
-                pair.client
-                    .write(gone, src.slice(..).expect("all"), ALWAYS, wr_id)
-                    .expect("posted");
+                pair.client.write(gone, src.slice(..)?, ALWAYS, wr_id)?;
             }
             let mut rest = Vec::new();
             if noticed {
@@ -254,14 +247,14 @@ fn closing_after_the_peer() -> Result {
         let peer = peer()?;
         for taken in [true, false] {
             let Pair { client, server } = Pair::new(&peer)?;
-            client.recv(MrSlice::EMPTY, 1).expect("posted");
-            server.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
+            client.recv(MrSlice::EMPTY, 1)?;
+            server.send(MrSlice::EMPTY, ALWAYS, 2)?;
             opcode_of(&completion(&server)?, 2)?;
-            client.recv(MrSlice::EMPTY, 3).expect("posted");
-            assert!(server.close(LIMIT).expect("closes").is_empty());
+            client.recv(MrSlice::EMPTY, 3)?;
+            assert!(server.close(LIMIT)?.is_empty());
             let rest = if taken {
                 assert_eq!(event(&client)?, ConnEvent::Closed);
-                client.close(LIMIT).expect("closes")
+                client.close(LIMIT)?
             } else {
                 let mut fds = [PollFd::new(&client, PollFlags::IN)];
                 assert_eq!(poll(&mut fds, None), Ok(1), "the event is there");
@@ -297,10 +290,10 @@ fn closing_keeps_its_limit() -> Result {
         let peer = peer()?;
         for limit in [Duration::ZERO, SOON] {
             let Pair { client, server } = Pair::new(&peer)?;
-            write_nothing(&client, 1).expect("posted");
-            completion(&client)?.result().expect("the peer is there");
-            client.recv(MrSlice::EMPTY, 2).expect("posted");
-            client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
+            write_nothing(&client, 1)?;
+            completion(&client)?.result()?;
+            client.recv(MrSlice::EMPTY, 2)?;
+            client.send(MrSlice::EMPTY, ALWAYS, 3)?;
             let closed = client.close(limit).expect_err("nobody acknowledges");
             assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
             let text = closed.to_string();
@@ -315,9 +308,9 @@ fn closing_keeps_its_limit() -> Result {
         }
         // A longer limit ends with the failure of the operation instead.
         let mut cfg = ConnCfg::new();
-        cfg.set_rnr_retry_count(1).expect("possible");
+        cfg.set_rnr_retry_count(1)?;
         let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-        client.send(MrSlice::EMPTY, ALWAYS, 4).expect("posted");
+        client.send(MrSlice::EMPTY, ALWAYS, 4)?;
         let closed = client.close(LIMIT).expect_err("nobody acknowledges");
         let Error::Operation(failure) = closed.error else {
             panic!("{closed:?}")
@@ -334,8 +327,8 @@ fn closing_what_was_never_established() -> Result {
     device_test(|| {
         let peer = peer()?;
         let (client, ep) = unanswered(&peer)?;
-        client.recv(MrSlice::EMPTY, 1).expect("posted");
-        let rest = client.close(LIMIT).expect("it is freed");
+        client.recv(MrSlice::EMPTY, 1)?;
+        let rest = client.close(LIMIT)?;
         assert!(rest.is_empty(), "{rest:?}");
         drop(ep);
 
@@ -350,12 +343,9 @@ fn closing_what_was_never_established() -> Result {
 
         // Rejected.
         let (client, ep) = unanswered(&peer)?;
-        drop(
-            ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-                .expect("a request"),
-        );
+        drop(ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?);
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
-        client.close(LIMIT).expect("it is freed");
+        client.close(LIMIT)?;
         Ok(())
     })
 }
@@ -368,20 +358,20 @@ fn closing_with_a_shared_receive_queue() -> Result {
         let peer = peer()?;
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4).set_rcq_size(0);
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        let srq = Srq::new(&peer, &cfg)?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         for wr_id in 0..4 {
-            srq.recv(MrSlice::EMPTY, wr_id).expect("posted");
+            srq.recv(MrSlice::EMPTY, wr_id)?;
         }
         for round in 0..2 {
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             for _ in 0..2 {
-                client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                client.send(MrSlice::EMPTY, ALWAYS, 1)?;
                 opcode_of(&completion(&client)?, 1)?;
             }
-            write_nothing(&server, 9).expect("posted");
-            let mut rest: Vec<_> = server.close(LIMIT).expect("closes");
+            write_nothing(&server, 9)?;
+            let mut rest: Vec<_> = server.close(LIMIT)?;
             rest.sort_by_key(Wc::wr_id);
             let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
             assert_eq!(ids, [2 * round, 2 * round + 1, 9]);
@@ -399,13 +389,11 @@ fn a_disconnect_cuts_the_peer_off() -> Result {
         let peer = peer()?;
         let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &[7; 8]).expect("inside");
+        source.write_at(0, &[7; 8])?;
         let pair = Pair::new(&peer)?;
-        pair.server
-            .disconnect()
-            .expect("moves its queue pair to the error state");
-        let to = remote(&target).slice(..).expect("all");
-        let from = source.slice(..).expect("all");
+        pair.server.disconnect()?;
+        let to = remote(&target).slice(..)?;
+        let from = source.slice(..)?;
         let flags = Flags::COMPLETION_ALWAYS;
         // Its device may have heard of the end.
         if pair.client.write(to, from, flags, 1).is_ok() {
@@ -414,7 +402,7 @@ fn a_disconnect_cuts_the_peer_off() -> Result {
                 .expect_err("nobody serves it");
         }
         let mut bytes = [0; 8];
-        target.read_at(0, &mut bytes).expect("inside");
+        target.read_at(0, &mut bytes)?;
         assert_ne!(bytes, [7; 8], "it was written");
         Ok(())
     })
@@ -427,9 +415,7 @@ fn closing_after_a_wait_has_taken_the_end() -> Result {
     device_test(|| {
         let Pair { client, server } = Pair::new(&peer()?)?;
         drop(server);
-        let posted = client
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-            .expect("posted");
+        let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
         let waited = client.wait_for(posted, LIMIT, |_| {});
         assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
         let closed = client.close(LIMIT).expect_err("the write was cut off");
@@ -438,11 +424,11 @@ fn closing_after_a_wait_has_taken_the_end() -> Result {
 
         // All was acknowledged.
         let Pair { client, server } = Pair::new(&peer()?)?;
-        write_nothing(&client, 1).expect("posted");
+        write_nothing(&client, 1)?;
         opcode_of(&completion(&client)?, 1)?;
         drop(server);
         assert_eq!(event(&client)?, ConnEvent::Closed);
-        assert_eq!(client.close(LIMIT).expect("nothing was cut off").len(), 0);
+        assert_eq!(client.close(LIMIT)?.len(), 0);
         Ok(())
     })
 }
@@ -457,23 +443,23 @@ fn closing_while_another_thread_polls() -> Result {
         for _ in 0..10 {
             let pair = Pair::new(&peer)?;
             for wr_id in 0..10 {
-                write_nothing(&pair.client, wr_id).expect("posted");
+                write_nothing(&pair.client, wr_id)?;
             }
             let (cq, is_over) = (pair.client.get_cq().clone(), AtomicBool::new(false));
-            let (rest, polled) = thread::scope(|scope| {
-                let polling = scope.spawn(|| {
+            let (rest, polled) = thread::scope(|scope| -> Result<_> {
+                let polling = scope.spawn(|| -> Result<_> {
                     let (mut polled, mut wcs) = (Vec::new(), [Wc::default(); 1]);
                     while !is_over.load(Ordering::Relaxed) {
-                        let count = cq.get_wc(&mut wcs).expect("polls");
+                        let count = cq.get_wc(&mut wcs)?;
                         polled.extend(&wcs[..count]);
                     }
-                    polled
+                    Ok(polled)
                 });
                 let rest = pair.client.close(LIMIT);
                 is_over.store(true, Ordering::Relaxed);
-                (rest, polling.join().expect("no panic"))
-            });
-            let rest = rest.expect("the peer acknowledges");
+                Ok((rest, polling.join().expect("no panic")?))
+            })?;
+            let rest = rest?;
             let mut ids: Vec<_> = rest.iter().chain(&polled).map(Wc::wr_id).collect();
             ids.sort_unstable();
             assert_eq!(ids, (0..10).collect::<Vec<_>>());

@@ -52,20 +52,20 @@ struct Dying<'a> {
 }
 
 impl Dying<'_> {
-    fn request(&self) -> ConnReq {
+    fn request(&self) -> Result<ConnReq> {
         let cfg = ConnCfg::new();
-        let req = ConnReq::new(self.peer, &addr(), self.port, &cfg).expect("resolves");
-        req.recv(MrSlice::EMPTY, 1).expect("posted");
-        req
+        let req = ConnReq::new(self.peer, &addr(), self.port, &cfg)?;
+        req.recv(MrSlice::EMPTY, 1)?;
+        Ok(req)
     }
 
     /// A client asks for a connection, and dies.
     fn die(&self, death: Death) -> Result {
         if death == Death::Asking {
             // One more, which never reaches the endpoint.
-            drop(self.request());
+            drop(self.request()?);
         }
-        let client = self.request().connect(&[death as u8]).expect("asks");
+        let client = self.request()?.connect(&[death as u8])?;
         if death == Death::Asking {
             // The request may be anywhere.
             return Ok(());
@@ -81,14 +81,14 @@ impl Dying<'_> {
     fn die_connected(&self, client: Conn, death: Death) -> Result {
         assert_ne!(death, Death::Rejected, "it was to be rejected");
         for wr_id in 0..5 {
-            let near = self.src.slice(..).expect("all");
-            client.send(near, ALWAYS, wr_id).expect("posted");
-            client.write(self.far, near, ALWAYS, wr_id).expect("posted");
+            let near = self.src.slice(..)?;
+            client.send(near, ALWAYS, wr_id)?;
+            client.write(self.far, near, ALWAYS, wr_id)?;
         }
         match death {
             Death::Working => {}
             Death::Completing => drop(next_completion(client.get_cq())?),
-            _ => client.disconnect().expect("disconnects"),
+            _ => client.disconnect()?,
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Dying<'_> {
 
 /// Takes clients as they come, until all threads that make them have `left`. Returns how many of
 /// each kind have come.
-fn take_the_dying(ep: &Ep, dst: &Mr<Memory>, left: &AtomicUsize) -> [usize; KINDS] {
+fn take_the_dying(ep: &Ep, dst: &Mr<Memory>, left: &AtomicUsize) -> Result<[usize; KINDS]> {
     let mut accepted = Vec::new();
     let mut seen = [0; KINDS];
     while left.load(Ordering::Acquire) > 0 {
@@ -108,11 +108,11 @@ fn take_the_dying(ep: &Ep, dst: &Mr<Memory>, left: &AtomicUsize) -> [usize; KIND
         };
         let death = Death::ALL[usize::from(req.get_private_data()[0])];
         seen[death as usize] += 1;
-        if let Some(conn) = answer(req, death, dst) {
+        if let Some(conn) = answer(req, death, dst)? {
             accepted.push((death, conn));
         }
     }
-    seen
+    Ok(seen)
 }
 
 /// Whether the server keeps a connection: some are dropped as soon as they are there, the others
@@ -127,20 +127,20 @@ fn stays(death: Death, conn: &Conn) -> bool {
 }
 
 /// Rejects a client, or accepts it. `None` if there is no connection.
-fn answer(req: ConnReq, death: Death, dst: &Mr<Memory>) -> Option<Conn> {
+fn answer(req: ConnReq, death: Death, dst: &Mr<Memory>) -> Result<Option<Conn>> {
     if death == Death::Rejected {
-        req.reject(b"no").expect("this client waits");
-        return None;
+        req.reject(b"no")?;
+        return Ok(None);
     }
     for wr_id in 0..5 {
-        let part = dst.slice(..).expect("all");
-        req.recv(part, wr_id).expect("posted");
+        let part = dst.slice(..)?;
+        req.recv(part, wr_id)?;
     }
     let accepted = req.connect(&[]);
     if let Err(error) = &accepted {
         assert_eq!(death, Death::Asking, "a client that is gone: {error}");
     }
-    accepted.ok()
+    Ok(accepted.ok())
 }
 
 /// A thousand clients connect and die in every way, before and after they are accepted, with
@@ -158,20 +158,20 @@ fn a_thousand_clients_die() -> Result {
             peer: &peer,
             port: ep.get_port(),
             src: &src,
-            far: remote(&dst).slice(..).expect("all"),
+            far: remote(&dst).slice(..)?,
         };
         let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
-        let seen = thread::scope(|scope| {
+        let seen = thread::scope(|scope| -> Result<_> {
             for _ in 0..2 {
                 scope.spawn(here(|| {
                     let _counts = Leaving(&left);
                     while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
-                        dying.die(Death::ALL[nth % KINDS]).expect("polling works");
+                        dying.die(Death::ALL[nth % KINDS]).expect("asks");
                     }
                 }));
             }
             take_the_dying(&ep, &dst, &left)
-        });
+        })?;
         // Those that die while they ask may have come or not.
         for death in &Death::ALL[1..] {
             let came = seen[*death as usize];
@@ -191,12 +191,10 @@ fn still_works(ep: &Ep, peer: &Peer) -> Result {
     const STAYS: &[u8] = b"the one that stays";
     let src = region(peer, 64, MrUsage::SEND)?;
     let dst = region(peer, 64, MrUsage::RECV)?;
-    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-    let client = req.connect(STAYS).expect("asks");
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new())?;
+    let client = req.connect(STAYS)?;
     let server = loop {
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("the endpoint works");
+        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
         let stays = req.get_private_data().starts_with(STAYS);
         match req.connect(&[]) {
             Ok(server) if stays => break server,
@@ -204,13 +202,11 @@ fn still_works(ep: &Ep, peer: &Peer) -> Result {
             Err(error) => assert!(!stays, "{error}"),
         }
     };
-    let client = client.wait_established(LIMIT).expect("established");
-    let server = server.wait_established(LIMIT).expect("established");
-    src.write_at(0, &pattern(64, 5)).expect("inside");
-    server.recv(dst.slice(..).expect("all"), 1).expect("posted");
-    client
-        .send(src.slice(..).expect("all"), ALWAYS, 2)
-        .expect("posted");
+    let client = client.wait_established(LIMIT)?;
+    let server = server.wait_established(LIMIT)?;
+    src.write_at(0, &pattern(64, 5))?;
+    server.recv(dst.slice(..)?, 1)?;
+    client.send(src.slice(..)?, ALWAYS, 2)?;
     opcode_of(&completion(&client)?, 2)?;
     opcode_of(&completion(&server)?, 1)?;
     assert_eq!(contents(&dst)?, pattern(64, 5));
@@ -244,7 +240,7 @@ fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) -> Res
             }
         }
         Moment::Accepted => {
-            let conn = req.connect(&target.get_descriptor()).expect("accepts");
+            let conn = req.connect(&target.get_descriptor())?;
             drop(child);
             // Whether or not it came so far.
             if event(&conn)? == ConnEvent::Established {
@@ -252,13 +248,13 @@ fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) -> Res
             }
         }
         Moment::Working => {
-            let conn = req.connect(&target.get_descriptor()).expect("accepts");
+            let conn = req.connect(&target.get_descriptor())?;
             assert_eq!(event(&conn)?, ConnEvent::Established);
             let wc = completion(&conn)?;
             assert_eq!(opcode_of(&wc, 0)?, WcOpcode::RECV);
             drop(child);
             assert_eq!(event(&conn)?, ConnEvent::Closed);
-            let rest = conn.close(LIMIT).expect("it is freed");
+            let rest = conn.close(LIMIT)?;
             assert_eq!(rest.len(), 4, "{rest:?}");
         }
     }
@@ -275,34 +271,34 @@ fn clients_that_are_killed() -> Result {
     const CLIENTS: usize = 12;
     if let Ok(port) = env::var(CHILD) {
         let peer = peer()?;
-        connect_and_work(&peer, port.parse().expect("a port"))?;
+        connect_and_work(&peer, port.parse()?)?;
     }
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
         let dst = region(&peer, 64, MrUsage::RECV)?;
         let target = region(&peer, 1 << 20, MrUsage::WRITE_DST)?;
-        let start = || {
-            let child = Command::new(env::current_exe().expect("this program"))
+        let start = || -> Result<_> {
+            let child = Command::new(env::current_exe()?)
                 .args(["dying::clients_that_are_killed", "--exact", "--nocapture"])
                 .env(CHILD, ep.get_port().to_string())
                 .stdout(Stdio::null())
                 .spawn();
-            Killed(child.expect("this program starts"))
+            Ok(Killed(child?))
         };
         // One starts while another one is served.
-        let mut children = vec![start()];
+        let mut children = vec![start()?];
         for nth in 0..CLIENTS {
             if nth + 1 < CLIENTS {
-                children.push(start());
+                children.push(start()?);
             }
             let req = request(&ep, &ConnCfg::new())?;
             let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
             let of_it = children.iter().position(|child| child.0.id() == id);
-            let child = children.swap_remove(of_it.expect("one of them"));
+            let child = children.swap_remove(of_it.ok_or("one of them")?);
             for wr_id in 0..5 {
-                let part = dst.slice(..).expect("all");
-                req.recv(part, wr_id).expect("posted");
+                let part = dst.slice(..)?;
+                req.recv(part, wr_id)?;
             }
             kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()])?;
         }
@@ -315,22 +311,20 @@ fn clients_that_are_killed() -> Result {
 fn connect_and_work(peer: &Peer, port: u16) -> Result {
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(100);
-    let req = ConnReq::new(peer, &addr(), port, &cfg).expect("resolves");
-    let client = req.connect(&process::id().to_ne_bytes()).expect("asks");
-    let client = client.wait_established(LIMIT).expect("accepted");
+    let req = ConnReq::new(peer, &addr(), port, &cfg)?;
+    let client = req.connect(&process::id().to_ne_bytes())?;
+    let client = client.wait_established(LIMIT)?;
     let src = region(peer, 1 << 20, MrUsage::SEND | MrUsage::WRITE_SRC)?;
-    let far = MrRemote::from_descriptor(client.get_private_data()).expect("a descriptor");
-    client
-        .send(src.slice(..8).expect("inside"), ALWAYS, 0)
-        .expect("posted");
+    let far = MrRemote::from_descriptor(client.get_private_data())?;
+    client.send(src.slice(..8)?, ALWAYS, 0)?;
     let start = Instant::now();
     while start.elapsed() < LIMIT {
-        let (to, from) = (far.slice(..).expect("all"), src.slice(..).expect("all"));
+        let (to, from) = (far.slice(..)?, src.slice(..)?);
         match client.write(to, from, ALWAYS, 1) {
             Ok(_) => {}
             Err(Error::QueueFull { .. }) => {
                 let wc = next_completion(client.get_cq())?;
-                wc.result().expect("this side is not told to end");
+                wc.result()?;
             }
             Err(error) => panic!("{error}"),
         }
@@ -363,10 +357,10 @@ impl Drop for Leaving<'_> {
 fn unheard(peer: &Peer) -> Result<(Pair, Posted)> {
     let mut cfg = ConnCfg::new();
     // 8.6 s, seven times.
-    cfg.set_ack_timeout(Some(21)).expect("possible");
+    cfg.set_ack_timeout(Some(21))?;
     let pair = Pair::with(peer, &cfg, &ConnCfg::new())?;
     let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
-    Ok((pair, sent.expect("posted")))
+    Ok((pair, sent?))
 }
 
 /// Promise: a wait for an operation ends soon after the connection has, and not with the device's
@@ -388,7 +382,7 @@ fn a_wait_for_an_operation_sees_the_end() -> Result {
         }
         assert_eq!(client.ended(), Some(&ConnEvent::Closed));
         let next = client.next(&mut [Wc::default()], Duration::ZERO);
-        assert_eq!(next.expect("it was kept"), Next::Event(ConnEvent::Closed));
+        assert_eq!(next?, Next::Event(ConnEvent::Closed));
         let none = client.next_event_timeout(Duration::ZERO);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
         Ok(())
@@ -396,10 +390,10 @@ fn a_wait_for_an_operation_sees_the_end() -> Result {
 }
 
 /// A client's settings: retries without end on soft-RoCE, as librpma asks for them.
-fn endless() -> ConnCfg {
+fn endless() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(7).expect("possible");
-    cfg
+    cfg.set_retry_count(7)?;
+    Ok(cfg)
 }
 
 /// Promise: a server retries as often as its own settings allow, with any settings of its client.
@@ -409,17 +403,17 @@ fn endless() -> ConnCfg {
 fn a_client_cannot_make_a_server_retry_without_end() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = Srq::new(&peer, &SrqCfg::new()).expect("a shared receive queue");
+        let srq = Srq::new(&peer, &SrqCfg::new())?;
         for srq in [None, Some(&srq)] {
             let mut cfg = ConnCfg::new();
             cfg.set_srq(srq);
-            cfg.set_retry_count(1).expect("possible");
-            cfg.set_ack_timeout(Some(14)).expect("possible");
-            let Pair { client, server } = Pair::with(&peer, &endless(), &cfg)?;
-            write_nothing(&server, 1).expect("posted");
+            cfg.set_retry_count(1)?;
+            cfg.set_ack_timeout(Some(14))?;
+            let Pair { client, server } = Pair::with(&peer, &endless()?, &cfg)?;
+            write_nothing(&server, 1)?;
             opcode_of(&completion(&server)?, 1)?;
             drop(client);
-            write_nothing(&server, 2).expect("posted");
+            write_nothing(&server, 2)?;
             let failure = completion(&server)?.result().expect_err("it is gone");
             assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
             assert_eq!(event(&server)?, ConnEvent::Closed);
@@ -436,18 +430,18 @@ fn an_accepted_queue_pair_ends_with_its_connection() -> Result {
         let peer = peer()?;
         for rejected in [false, true] {
             let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &endless())?;
+            let client = ask(&peer, &ep, &endless()?)?;
             let server = accept(&ep, &ConnCfg::new())?;
-            server.recv(MrSlice::EMPTY, 1).expect("posted");
+            server.recv(MrSlice::EMPTY, 1)?;
             if rejected {
                 // It has not taken the answer: that is a reject.
                 drop(client);
                 let end = event(&server)?;
                 assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
             } else {
-                let _client = client.wait_established(LIMIT).expect("accepted");
+                let _client = client.wait_established(LIMIT)?;
                 assert_eq!(event(&server)?, ConnEvent::Established);
-                server.disconnect().expect("disconnects");
+                server.disconnect()?;
             }
             let flushed = completion(&server)?.result().expect_err("it has ended");
             assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
@@ -484,8 +478,8 @@ fn a_wait_after_the_end_finds_what_is_in_the_queue() -> Result {
         let peer = peer()?;
         let Pair { client, server } = Pair::new(&peer)?;
         let posted: Vec<_> = (0..9)
-            .map(|n| write_nothing(&client, n).expect("posted"))
-            .collect();
+            .map(|n| write_nothing(&client, n))
+            .collect::<Result<_, _>>()?;
         // All are complete before the end.
         thread::sleep(SOON);
         drop(server);
@@ -498,7 +492,7 @@ fn a_wait_after_the_end_finds_what_is_in_the_queue() -> Result {
                 found => break found,
             }
         };
-        found.expect("it has succeeded").result().expect("success");
+        found?.result()?;
         assert_eq!(others, 8);
         Ok(())
     })
@@ -517,10 +511,10 @@ fn a_wait_for_an_operation_leaves_events_to_their_waiters() -> Result {
             thread::sleep(SOON);
             drop(server);
             let event = event.join().expect("no panic");
-            assert_eq!(event.expect("an event"), ConnEvent::Closed);
+            assert_eq!(event?, ConnEvent::Closed);
             let waited = waited.join().expect("no panic");
             assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
-        });
-        Ok(())
+            Ok(())
+        })
     })
 }

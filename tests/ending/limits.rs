@@ -19,15 +19,15 @@ fn waiting_to_be_accepted() -> Result {
         let peer = peer()?;
         let (client, ep) = unanswered(&peer)?;
         let req = request(&ep, &ConnCfg::new())?;
-        let server = req.connect(b"welcome").expect("accepts");
-        let client = client.wait_established(LIMIT).expect("established");
-        let server = server.wait_established(LIMIT).expect("established");
+        let server = req.connect(b"welcome")?;
+        let client = client.wait_established(LIMIT)?;
+        let server = server.wait_established(LIMIT)?;
         assert!(client.get_private_data().starts_with(b"welcome"));
         assert_ne!(client.get_event_fd(), server.get_event_fd());
         assert_ne!(client.get_event_fd(), client.get_cq().get_fd());
-        write_nothing(&client, 1).expect("posted");
+        write_nothing(&client, 1)?;
         opcode_of(&completion(&client)?, 1)?;
-        write_nothing(&server, 2).expect("posted");
+        write_nothing(&server, 2)?;
         opcode_of(&completion(&server)?, 2)?;
         Ok(())
     })
@@ -40,7 +40,7 @@ fn waiting_to_be_accepted_and_rejected() -> Result {
         let peer = peer()?;
         let (client, ep) = unanswered(&peer)?;
         let req = request(&ep, &ConnCfg::new())?;
-        req.reject(b"not you").expect("rejects");
+        req.reject(b"not you")?;
         let error = client.wait_established(LIMIT).expect_err("rejected");
         let text = error.to_string();
         assert!(
@@ -58,9 +58,9 @@ fn waiting_to_be_accepted_and_rejected() -> Result {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 
         let port = ep.get_port();
-        ep.shutdown().expect("everything is freed");
-        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
+        ep.shutdown()?;
+        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+        let client = req.connect(&[])?;
         let error = client.wait_established(LIMIT).expect_err("nobody listens");
         assert!(error.to_string().contains("nobody listens"), "{error}");
         Ok(())
@@ -114,7 +114,7 @@ fn nobody_takes_the_answer_in_time() -> Result {
         match client.wait_established(LIMIT) {
             Err(error) => assert!(matches!(error, Error::NotEstablished(_)), "{error:?}"),
             Ok(client) => {
-                let end = client.next_event_timeout(LIMIT).expect("the end");
+                let end = client.next_event_timeout(LIMIT)?;
                 let ended = matches!(end, ConnEvent::Rejected { .. } | ConnEvent::Closed);
                 assert!(ended, "{end}");
             }
@@ -136,7 +136,7 @@ fn every_wait_can_be_limited() -> Result {
         cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         // The peer has no receive for it.
-        let unheard = pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        let unheard = pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         let waits: [(&str, Wait<'_>); 5] = [
             ("Ep::next_conn_req_timeout", &|limit| {
                 ep.next_conn_req_timeout(&ConnCfg::new(), limit).err()

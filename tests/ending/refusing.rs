@@ -14,7 +14,7 @@ fn a_reject_tells_why() -> Result {
         for data in [&[][..], b"no room", &[5; 148]] {
             let (client, ep) = unanswered(&peer)?;
             let req = request(&ep, &ConnCfg::new())?;
-            req.reject(data).expect("rejects");
+            req.reject(data)?;
             match event(&client)? {
                 ConnEvent::Rejected {
                     reason,
@@ -47,19 +47,15 @@ fn every_refusal_of_a_reject() -> Result {
         let text = refused.to_string();
         assert!(text.contains("149") && text.contains("148"), "{text}");
         assert!(matches!(refused.error, Error::InvalidArgument(_)));
-        let req = refused.req.expect("the request");
-        let server = req.connect(&[]).expect("accepts after all");
+        let req = refused.req.ok_or("the request")?;
+        let server = req.connect(&[])?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         assert_eq!(event(&server)?, ConnEvent::Established);
 
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new())?;
         let refused = req.reject(b"what?").expect_err("it is this side's own");
         assert!(refused.to_string().contains("outgoing"), "{refused}");
-        let client = refused
-            .req
-            .expect("the request")
-            .connect(&[])
-            .expect("asks");
+        let client = refused.req.ok_or("the request")?.connect(&[])?;
         let req = request(&ep, &ConnCfg::new())?;
         drop(client);
         // The client is gone: an error or not, everything is freed.

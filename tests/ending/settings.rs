@@ -19,14 +19,14 @@ fn the_kernel_chooses_a_port() -> Result {
     device_test(|| {
         let peer = peer()?;
         for addr in [addr(), addr6()] {
-            let one = Ep::listen(&peer, &addr, 0).expect("listens");
-            let other = Ep::listen(&peer, &addr, 0).expect("listens");
+            let one = Ep::listen(&peer, &addr, 0)?;
+            let other = Ep::listen(&peer, &addr, 0)?;
             assert_ne!(one.get_port(), 0);
             assert_ne!(one.get_port(), other.get_port());
             assert!(one.get_fd() >= 0 && one.get_fd() != other.get_fd());
             let port = one.get_port();
-            one.shutdown().expect("everything is freed");
-            let again = Ep::listen(&peer, &addr, port).expect("the port is free again");
+            one.shutdown()?;
+            let again = Ep::listen(&peer, &addr, port)?;
             assert_eq!(again.get_port(), port);
         }
         Ok(())
@@ -40,10 +40,7 @@ fn addresses_and_names() -> Result {
     device_test(|| {
         let peer = peer()?;
         // A name for the resolver: the last two numbers as one.
-        let octets = addr()
-            .parse::<Ipv4Addr>()
-            .expect("an IPv4 address")
-            .octets();
+        let octets = addr().parse::<Ipv4Addr>()?.octets();
         let host = u16::from_be_bytes([octets[2], octets[3]]);
         let name = format!("{}.{}.{host}", octets[0], octets[1]);
         let spelt_out = addr6().replace("::", ":0:0:0:0:0:0:");
@@ -54,13 +51,13 @@ fn addresses_and_names() -> Result {
             (addr(), name.clone()),
             (name, addr()),
         ] {
-            let ep = Ep::listen(&peer, &listen, 0).expect("listens");
-            let req = ConnReq::new(&peer, &ask, ep.get_port(), &ConnCfg::new()).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
+            let ep = Ep::listen(&peer, &listen, 0)?;
+            let req = ConnReq::new(&peer, &ask, ep.get_port(), &ConnCfg::new())?;
+            let client = req.connect(&[])?;
             let server = accept(&ep, &ConnCfg::new())?;
-            let client = client.wait_established(LIMIT).expect("established");
-            let _server = server.wait_established(LIMIT).expect("established");
-            write_nothing(&client, 1).expect("posted");
+            let client = client.wait_established(LIMIT)?;
+            let _server = server.wait_established(LIMIT)?;
+            write_nothing(&client, 1)?;
             opcode_of(&completion(&client)?, 1)?;
         }
         // The resolver accepts 127.1 on every host.
@@ -70,7 +67,7 @@ fn addresses_and_names() -> Result {
                 Ep::listen(&peer, name, 0).err(),
                 ConnReq::new(&peer, name, 7204, &ConnCfg::new()).err(),
             ] {
-                let text = error.expect("no device has it").to_string();
+                let text = error.ok_or("no device has it")?.to_string();
                 assert!(text.contains("RDMA device"), "{name}: {text}");
             }
         }
@@ -88,7 +85,7 @@ fn addresses_and_names() -> Result {
 fn settings_of_a_connection() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = Srq::new(&peer, &SrqCfg::new()).expect("a shared receive queue");
+        let srq = Srq::new(&peer, &SrqCfg::new())?;
         let mut cfg = ConnCfg::new();
         cfg.set_timeout(Duration::from_secs(3))
             .set_cq_size(11)
@@ -100,11 +97,11 @@ fn settings_of_a_connection() -> Result {
             .set_compl_channel(ComplChannel::Shared)
             .set_srq(Some(&srq))
             .set_force_fallback(true);
-        cfg.set_max_send_sge(2).expect("possible");
-        cfg.set_retry_count(3).expect("possible");
-        cfg.set_rnr_retry_count(4).expect("possible");
-        cfg.set_ack_timeout(Some(5)).expect("possible");
-        cfg.set_min_rnr_timer(Some(6)).expect("possible");
+        cfg.set_max_send_sge(2)?;
+        cfg.set_retry_count(3)?;
+        cfg.set_rnr_retry_count(4)?;
+        cfg.set_ack_timeout(Some(5))?;
+        cfg.set_min_rnr_timer(Some(6))?;
         assert!(invalid(cfg.set_min_rnr_timer(Some(32))).contains("0 to 31"));
         assert!(invalid(cfg.set_retry_count(8)).contains("0 to 7"));
         assert!(invalid(cfg.set_rnr_retry_count(8)).contains("0 to 7"));
