@@ -42,8 +42,8 @@ fn a_wait_that_blocks_is_jumped_over() -> Result {
         assert!(Instant::now() >= began + DAY + HOUR);
 
         // A wait for a device.
-        let posted = memories.write(&client, 1).expect("posted");
-        client.wait_for(posted, DAY, |_| {}).expect("in time");
+        let posted = memories.write(&client, 1)?;
+        client.wait_for(posted, DAY, |_| {})?;
         let ahead = now() - Instant::now().into_std();
         assert!((HOUR / 2..DAY).contains(&ahead), "{ahead:?}");
         sleep(DAY).await;
@@ -59,17 +59,16 @@ fn a_drop_may_wait_for_its_device() -> Result {
         let world = World::on(fabric);
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4);
-        let srq = Srq::new(&world.peers[1], &cfg).expect("a shared queue");
+        let srq = Srq::new(&world.peers[1], &cfg)?;
         let memory = region(&world.peers[1], LEN, rpma::MrUsage::RECV)?;
-        srq.recv(memory.slice(..).expect("all of it"), 1)
-            .expect("posted");
+        srq.recv(memory.slice(..)?, 1)?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         cfg.set_compl_channel(ComplChannel::PerCq);
         let Pair { client, server } = connect(&world, &ConnCfg::new(), &cfg).await?;
         let message = region(&world.peers[0], LEN, rpma::MrUsage::SEND)?;
-        let message = message.slice(..).expect("all of it");
-        client.send(message, ALWAYS, 2).expect("posted");
+        let message = message.slice(..)?;
+        client.send(message, ALWAYS, 2)?;
         assert!(completion(&client).await.result().is_ok());
         let began = Instant::now();
         drop(server);
@@ -91,7 +90,7 @@ fn a_wait_in_vain_panics() -> Result {
         let (client, _server) = connect(&world, &cfg, &cfg).await?.ends();
         let waits = || client.next_event();
         let panic = catch_unwind(AssertUnwindSafe(waits)).expect_err("nothing is to come");
-        let text = panic.downcast_ref::<String>().expect("a text");
+        let text = panic.downcast_ref::<String>().ok_or("a text")?;
         for part in ["nothing is to come", "await its descriptor"] {
             assert!(text.contains(part), "{text}");
         }

@@ -7,7 +7,7 @@ use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
 use rpma::{Conn, ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
 use tokio::time::sleep_until;
 
-use crate::common::{Memory, World, region};
+use crate::common::{Memory, Result, World, region};
 use crate::world::{ALWAYS, completion, connect, follow, paused, write};
 
 /// A record, and the number of records at the begin of the log.
@@ -43,14 +43,14 @@ fn check(image: &[u8], promised: u64) {
 }
 
 /// The server's memory, registered.
-fn serve(host: &Host, pmem: &Pmem, peer: &Peer) -> Mr<PmemMap> {
+fn serve(host: &Host, pmem: &Pmem, peer: &Peer) -> Result<Mr<PmemMap>> {
     let _entered = host.enter();
-    let map = PmemMap::open(pmem.path(), SIZE).expect("the memory");
+    let map = PmemMap::open(pmem.path(), SIZE)?;
     let usage = MrUsage::WRITE_DST
         | MrUsage::READ_SRC
         | MrUsage::FLUSH_TYPE_VISIBILITY
         | MrUsage::FLUSH_TYPE_PERSISTENT;
-    Mr::reg(peer, map, usage).expect("registers")
+    Ok(Mr::reg(peer, map, usage)?)
 }
 
 struct Log {
@@ -61,28 +61,27 @@ struct Log {
 }
 
 impl Log {
-    async fn flush(&self) {
-        let all = self.remote.slice(..).expect("all of it");
-        let flush = self.conn.flush(all, FlushType::Persistent, ALWAYS, 0);
-        flush.expect("posted");
+    async fn flush(&self) -> Result {
+        let all = self.remote.slice(..)?;
+        self.conn.flush(all, FlushType::Persistent, ALWAYS, 0)?;
         assert!(completion(&self.conn).await.result().is_ok());
+        Ok(())
     }
 
-    async fn append(&self, number: u64) {
-        self.source.write_at(0, &record(number)).expect("fits");
+    async fn append(&self, number: u64) -> Result {
+        self.source.write_at(0, &record(number))?;
         let begin = RECORD as u64 * (1 + number);
-        let to = self.remote.slice(begin..begin + RECORD as u64);
-        let to = to.expect("fits");
+        let to = self.remote.slice(begin..begin + RECORD as u64)?;
         assert!(write(&self.conn, &self.source, to).await.result().is_ok());
         if self.fault != Fault::Flush {
-            self.flush().await;
+            self.flush().await?;
         }
-        let count = self.remote.slice(..8).expect("fits");
+        let count = self.remote.slice(..8)?;
         let value = (number + 1).to_le_bytes();
-        let posted = self.conn.atomic_write(count, &value, ALWAYS, 0);
-        posted.expect("posted");
+        self.conn.atomic_write(count, &value, ALWAYS, 0)?;
         assert!(completion(&self.conn).await.result().is_ok());
-        self.flush().await;
+        self.flush().await?;
+        Ok(())
     }
 }
 
@@ -105,9 +104,9 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
     let run = || {
         runtime.block_on(async {
             tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
-            let target = serve(host, &pmem, &world.peers[1]);
+            let target = serve(host, &pmem, &world.peers[1]).expect("registers");
             let cfg = ConnCfg::new();
-            let (conn, _end) = connect(&world, &cfg, &cfg).await.expect("listens").ends();
+            let (conn, _end) = connect(&world, &cfg, &cfg).await.expect("asks").ends();
             let mut cfg = PeerCfg::new();
             cfg.set_direct_write_to_pmem(host.may_promise_direct_write(conn.has_native_flush()));
             conn.apply_remote_peer_cfg(&cfg);
@@ -118,7 +117,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
                 fault,
             };
             for number in 0..RECORDS {
-                log.append(number).await;
+                log.append(number).await.expect("posted");
                 promised.store(number + 1, Ordering::Relaxed);
             }
         });
@@ -131,7 +130,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
 /// Promise: an async log loses no record under any cut, if its platform keeps flushed data. Each
 /// run has the same events.
 #[test]
-fn an_async_log_survives_every_cut() {
+fn an_async_log_survives_every_cut() -> Result {
     for (profile, platform) in [
         (Profile::STRICT, Platform::Eadr),
         (Profile::STRICT, Platform::AdrDdioOff),
@@ -144,9 +143,10 @@ fn an_async_log_survives_every_cut() {
         let run = || cut_everywhere(&profile, platform, Fault::Nothing);
         let visited = run().unwrap_or_else(|loss| panic!("{profile:?}, {platform}: {loss}"));
         assert!(visited.events > 20 && visited.images > 50, "{visited:?}");
-        assert_eq!(run().expect("as before"), visited);
+        assert_eq!(run()?, visited);
         println!("{platform}: {visited:?}");
     }
+    Ok(())
 }
 
 /// Promise: without the flush of its record it loses one, and the report names the program's line.

@@ -10,6 +10,7 @@ use rpma::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::common::failed::Failed;
 use crate::common::{Memory, Pair, Result, World, region};
 use crate::world::{
     ALWAYS, DAY, accept, completion, connect, event, next, readable, resolved, virtually, write,
@@ -21,12 +22,12 @@ const MS: Duration = Duration::from_millis(1);
 /// The instants of a run, with the milliseconds since its begin.
 type Instants = Vec<(&'static str, u128)>;
 
-fn cfg() -> ConnCfg {
+fn cfg() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
     // 2.15 s, as often as it is sent: 15.03 s.
-    cfg.set_ack_timeout(Some(19)).expect("5 bits");
-    cfg.set_retry_count(6).expect("3 bits");
-    cfg
+    cfg.set_ack_timeout(Some(19))?;
+    cfg.set_retry_count(6)?;
+    Ok(cfg)
 }
 
 /// How long something takes in virtual time.
@@ -44,7 +45,7 @@ async fn program(fabric: &Fabric) -> Result<Instants> {
     let memories = world.memories(LEN)?;
     let (source, to) = (&memories.source, memories.to()?);
 
-    let Pair { client, server } = connect(&world, &cfg(), &cfg()).await?;
+    let Pair { client, server } = connect(&world, &cfg()?, &cfg()?).await?;
     note("connected");
     assert!(write(&client, source, to).await.result().is_ok());
     note("written");
@@ -52,7 +53,7 @@ async fn program(fabric: &Fabric) -> Result<Instants> {
     // A limit of the program is longer than the delay, and another one is shorter.
     world.link.delay(5 * MS);
     let (wc, took) = taking(timeout(DAY, write(&client, source, to))).await;
-    assert!(wc.expect("in time").result().is_ok());
+    assert!(wc?.result().is_ok());
     assert!((5 * MS..8 * MS).contains(&took), "{took:?}");
     note("delayed");
     world.link.delay(300 * MS);
@@ -102,14 +103,14 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
 
     // Receives that never come.
-    let mut impatient = cfg();
-    impatient.set_rnr_retry_count(3).expect("3 bits");
+    let mut impatient = cfg()?;
+    impatient.set_rnr_retry_count(3)?;
     // 491.52 ms.
-    impatient.set_min_rnr_timer(Some(31)).expect("5 bits");
-    let Pair { client, server } = connect(world, &cfg(), &impatient).await?;
+    impatient.set_min_rnr_timer(Some(31))?;
+    let Pair { client, server } = connect(world, &cfg()?, &impatient).await?;
     let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
-    let slice = message.slice(..).expect("all of it");
-    client.send(slice, ALWAYS, 0).expect("posted");
+    let slice = message.slice(..)?;
+    client.send(slice, ALWAYS, 0)?;
     let (wc, took) = taking(completion(&client)).await;
     let failure = wc.result().expect_err("it is given up");
     assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR);
@@ -120,9 +121,9 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
 
     // The keep-alive of an idle connection, which is earlier than its retries.
     let limit = Duration::from_secs(12);
-    let mut watched = cfg();
-    watched.set_keep_alive(Some(limit)).expect("long enough");
-    let Pair { client, server } = connect(world, &watched, &cfg()).await?;
+    let mut watched = cfg()?;
+    watched.set_keep_alive(Some(limit))?;
+    let Pair { client, server } = connect(world, &watched, &cfg()?).await?;
     world.hosts[1].freeze();
     let ((), took) = taking(async {
         loop {
@@ -140,11 +141,11 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     drop((client, server));
 
     // A limit of the connection manager.
-    let mut quick = cfg();
+    let mut quick = cfg()?;
     quick.set_timeout(700 * MS);
     let [a, b, c, _] = world.hosts[1].addr().octets();
     let nobody = ([a, b, c, 99], 7).into();
-    let resolving = ConnReq::resolve(&world.peers[0], nobody, &quick).expect("begins");
+    let resolving = ConnReq::resolve(&world.peers[0], nobody, &quick)?;
     let (error, took) = taking(resolved(resolving)).await;
     assert!(error.is_err() && took == 700 * MS, "{took:?}");
     note("unresolved");
@@ -154,26 +155,25 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     let server = world.peers[1].clone();
     let serving = tokio::spawn(async move {
         sleep(Duration::from_secs(20)).await;
-        let ep = Ep::listen_on(&server, at).expect("listens");
-        accept(&ep, &cfg()).await
+        let ep = Ep::listen_on(&server, at)?;
+        accept(&ep, &cfg()?).await
     });
-    let conn = comes_back(&world.peers[0], at).await;
+    let conn = comes_back(&world.peers[0], at).await?;
     note("came back");
-    drop((conn, serving.await.expect("no panic")));
+    drop((conn, serving.await.expect("no panic")?));
     Ok(instants)
 }
 
-async fn comes_back(peer: &Peer, at: SocketAddr) -> Conn {
+async fn comes_back(peer: &Peer, at: SocketAddr) -> Result<Conn> {
     let offer = Offer::new(&PeerCfg::new());
-    let client = Reconnect::to_addrs(peer, &[at], offer, ToConn);
-    let mut client = client.expect("a client");
-    client.begin(&cfg()).expect("begins");
+    let mut client = Reconnect::to_addrs(peer, &[at], offer, ToConn)?;
+    client.begin(&cfg()?)?;
     loop {
-        if let Some(conn) = client.advance().expect("it goes on") {
+        if let Some(conn) = client.advance()? {
             assert!(client.counts().tries > 3, "{:?}", client.counts());
-            return conn;
+            return Ok(conn);
         }
-        let due = client.deadline().expect("it goes on");
+        let due = client.deadline().ok_or("it goes on")?;
         let _ = timeout_at(due.into(), readable(&client)).await;
     }
 }
@@ -189,7 +189,7 @@ fn the_instants_are_the_same_in_each_run() -> Result {
     }
     let real = began.elapsed();
     println!("20 runs took {real:?}: {first:?}");
-    let (_, virtual_ms) = first.last().expect("instants");
+    let (_, virtual_ms) = first.last().ok_or("instants")?;
     // Each of the runs takes more than that.
     assert!(real.as_millis() < *virtual_ms, "{real:?} of real time");
     Ok(())
@@ -203,10 +203,10 @@ fn an_earlier_timer_is_not_late() -> Result {
         let world = World::on(fabric);
         let far = World::named(fabric, ["third", "other"]);
         let (memories, far_memories) = (world.memories(LEN)?, far.memories(LEN)?);
-        let (client, _server) = connect(&world, &cfg(), &cfg()).await?.ends();
-        let (far_client, _far_server) = connect(&far, &cfg(), &cfg()).await?.ends();
+        let (client, _server) = connect(&world, &cfg()?, &cfg()?).await?.ends();
+        let (far_client, _far_server) = connect(&far, &cfg()?, &cfg()?).await?.ends();
         far.link.partition();
-        far_memories.write(&far_client, 0).expect("posted");
+        far_memories.write(&far_client, 0)?;
         // The future sleeps until the first retry, 2.15 s later.
         sleep(100 * MS).await;
         world.link.delay(30 * MS);
@@ -224,16 +224,17 @@ fn an_earlier_timer_is_not_late() -> Result {
 fn an_end_is_told() -> Result {
     virtually(async |fabric| {
         let world = World::on(fabric);
-        let Pair { client, server } = connect(&world, &cfg(), &cfg()).await?;
+        let Pair { client, server } = connect(&world, &cfg()?, &cfg()?).await?;
         let ending = tokio::spawn(async move {
             sleep(5 * MS).await;
-            server.disconnect().expect("disconnects");
+            server.disconnect()?;
             assert_eq!(event(&server).await, ConnEvent::Closed);
+            Ok::<_, Failed>(())
         });
         let (told, took) = taking(event(&client)).await;
         assert_eq!((told, took), (ConnEvent::Closed, 5 * MS));
-        client.disconnect().expect("answers");
-        ending.await.expect("no panic");
+        client.disconnect()?;
+        ending.await.expect("no panic")?;
         Ok(())
     })
 }

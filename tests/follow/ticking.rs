@@ -8,7 +8,8 @@ use rpma::ConnReq;
 use rpma::sim::{Fabric, Host};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::common::{World, profile};
+use crate::common::failed::Failed;
+use crate::common::{Result, World, profile};
 use crate::world::{DAY, follow, paused, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ fn no_thread_does_what_is_due() {
 /// Promise: the future ends with the fabric, while it sleeps, even if it has no work to wait for.
 /// It does not keep the fabric.
 #[test]
-fn it_ends_with_its_fabric() {
+fn it_ends_with_its_fabric() -> Result {
     for is_idle in [true, false] {
         paused().block_on(async {
             let fabric = Fabric::new(profile());
@@ -96,11 +97,13 @@ fn it_ends_with_its_fabric() {
             let began = Instant::now();
             drop((world, fabric));
             assert!(Host::current().is_none());
-            let ended = timeout(DAY, ticking).await.expect("in time");
+            let ended = timeout(DAY, ticking).await?;
             ended.expect("no panic");
             assert_eq!(began.elapsed(), Duration::ZERO);
-        });
+            Ok::<_, Failed>(())
+        })?;
     }
+    Ok(())
 }
 
 /// Promise: after the fabric is gone the thread is on no fabric, and its time is the system's.

@@ -61,13 +61,13 @@ pub(crate) async fn connect(
     let at = (world.hosts[1].addr(), ep.get_port()).into();
     let server = server.clone();
     let serving = tokio::spawn(async move { accept(&ep, &server).await });
-    let req = ConnReq::resolve(&world.peers[0], at, client).expect("begins");
-    let req = resolved(req).await.expect("resolves");
-    let client = req.connect(&[]).expect("asks");
+    let req = ConnReq::resolve(&world.peers[0], at, client)?;
+    let req = resolved(req).await?;
+    let client = req.connect(&[])?;
     assert_eq!(event(&client).await, ConnEvent::Established);
     Ok(Pair {
         client,
-        server: serving.await.expect("no panic"),
+        server: serving.await.expect("no panic")?,
     })
 }
 
@@ -82,15 +82,15 @@ pub(crate) async fn readable(fd: impl AsFd) {
 }
 
 /// Takes a request, and waits until its connection is established.
-pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> Conn {
-    ep.set_nonblocking(true).expect("set");
+pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> crate::common::Result<Conn> {
+    ep.set_nonblocking(true)?;
     loop {
         match ep.next_conn_req(cfg) {
             Err(Error::NoEvent) => readable(ep).await,
             req => {
-                let conn = req.expect("a request").connect(&[]).expect("accepts");
+                let conn = req?.connect(&[])?;
                 assert_eq!(event(&conn).await, ConnEvent::Established);
-                return conn;
+                return Ok(conn);
             }
         }
     }

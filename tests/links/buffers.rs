@@ -28,17 +28,14 @@ fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> Resul
     let part = LEN / 2;
     let (mut other, mut mixed) = (0, 0);
     for number in 1..=COUNT as u8 {
-        both.source
-            .write_at(0, &vec![number; part])
-            .expect("inside");
-        let from = both.source.slice(..part).expect("inside");
-        let to = remote(&both.target).slice(..part as u64).expect("inside");
-        let posted = both.client.write(to, from, ALWAYS, 1).expect("posted");
+        both.source.write_at(0, &vec![number; part])?;
+        let from = both.source.slice(..part)?;
+        let to = remote(&both.target).slice(..part as u64)?;
+        let posted = both.client.write(to, from, ALWAYS, 1)?;
         if how == Reuse::AfterThePost {
-            both.source.write_at(0, &vec![0xEE; part]).expect("inside");
+            both.source.write_at(0, &vec![0xEE; part])?;
         }
-        let waited = both.client.wait_for(posted, LIMIT, |_| {});
-        waited.expect("it completes");
+        both.client.wait_for(posted, LIMIT, |_| {})?;
         let written = &both.written()?[..part];
         match written.iter().filter(|byte| **byte != number).count() {
             0 => {}
@@ -59,7 +56,7 @@ fn a_buffer_that_is_used_again_too_early() {
             let runs = |how| (1..=10).map(move |seed| (how, seed));
             let count = |how| {
                 let all = runs(how).map(|(how, seed)| {
-                    reuse(&profile, how, loses_packets, seed).expect("established")
+                    reuse(&profile, how, loses_packets, seed).expect("it completes")
                 });
                 all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
             };
@@ -83,11 +80,10 @@ fn late_writes_land_before_their_memory_is_freed() -> Result {
             let fabric = Emptied::seeded(&profile, seed);
             let world = World::on(&fabric);
             let both = Both::new(&world, &ConnCfg::new())?;
-            let written = both.write(1);
-            let waited = both.client.wait_for(written, LIMIT, |_| {});
-            waited.expect("it completes");
+            let written = both.write(1)?;
+            both.client.wait_for(written, LIMIT, |_| {})?;
             let Both { target, .. } = both;
-            let memory = target.dereg().expect("deregisters");
+            let memory = target.dereg()?;
             assert_eq!(
                 memory[..],
                 pattern(LEN, 1)[..],

@@ -13,30 +13,28 @@ use crate::world::{ALWAYS, Emptied, completion, each, impatient, nothing, patien
 fn connecting_across_a_partition() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = |limit| ep.next_conn_req_timeout(&patient(), limit);
-        let req = world.resolve(&ep, &patient()).expect("resolves");
+        let request = |limit| -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, limit)) };
+        let req = world.resolve(&ep, &patient()?)?;
         world.link.partition();
-        let client = req.connect(b"it is me").expect("asks");
-        let none = request(Duration::ZERO);
+        let client = req.connect(b"it is me")?;
+        let none = request(Duration::ZERO)?;
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
         world.link.heal();
-        let req = request(LIMIT).expect("a request");
+        let req = request(LIMIT)??;
         assert!(req.get_private_data().starts_with(b"it is me"));
 
         world.link.partition();
-        let server = req.connect(b"welcome").expect("accepts");
+        let server = req.connect(b"welcome")?;
         nothing(&client);
         world.link.heal();
 
         world.link.partition();
-        let client = client.wait_established(LIMIT).expect("accepted");
+        let client = client.wait_established(LIMIT)?;
         assert!(client.get_private_data().starts_with(b"welcome"));
-        client
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-            .expect("posted");
+        client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
         nothing(&server);
         world.link.heal();
-        let _server = server.wait_established(LIMIT).expect("established");
+        let _server = server.wait_established(LIMIT)?;
         opcode_of(&completion(&client), 1)?;
         Ok(())
     })
@@ -47,16 +45,16 @@ fn connecting_across_a_partition() -> Result {
 fn a_reject_that_is_lost() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-        let client = world.ask(&ep, &patient())?;
-        let req = request().expect("a request");
+        let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
+        let client = world.ask(&ep, &patient()?)?;
+        let req = request()??;
         world.link.partition();
-        req.reject(b"not you").expect("rejects");
+        req.reject(b"not you")?;
         nothing(&client);
         world.link.heal();
-        let req = request().expect("it asks again");
+        let req = request()??;
         nothing(&client);
-        req.reject(b"not you").expect("rejects");
+        req.reject(b"not you")?;
         match event(&client)? {
             ConnEvent::Rejected { private_data, .. } => {
                 assert!(private_data.starts_with(b"not you"));
@@ -73,32 +71,32 @@ fn a_reject_that_is_lost() -> Result {
 fn ends_that_go_away_unheard() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
+        let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
         // A client that gives up: its server accepts in vain.
-        let client = world.ask(&ep, &patient())?;
-        let req = request().expect("a request");
+        let client = world.ask(&ep, &patient()?)?;
+        let req = request()??;
         world.link.partition();
         drop(client);
-        let server = req.connect(&[]).expect("accepts");
+        let server = req.connect(&[])?;
         world.link.heal();
         nothing(&server);
         drop(server);
 
         // A server that does.
-        let client = world.ask(&ep, &patient())?;
-        let req = request().expect("a request");
+        let client = world.ask(&ep, &patient()?)?;
+        let req = request()??;
         world.link.partition();
-        let server = req.connect(&[]).expect("accepts");
+        let server = req.connect(&[])?;
         drop(server);
         world.link.heal();
-        drop(request().expect("the client asks again"));
+        drop(request()??);
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
 
         // A listener that is gone.
-        let req = world.resolve(&ep, &patient()).expect("resolves");
+        let req = world.resolve(&ep, &patient()?)?;
         world.link.partition();
-        let client = req.connect(&[]).expect("asks");
-        ep.shutdown().expect("is gone");
+        let client = req.connect(&[])?;
+        ep.shutdown()?;
         nothing(&client);
         world.link.heal();
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
@@ -120,12 +118,12 @@ fn resolving_across_a_partition() -> Result {
         cfg.set_timeout(LIMIT);
         let _entered = world.hosts[0].enter();
         let to = (world.hosts[1].addr(), ep.get_port()).into();
-        let resolving = ConnReq::resolve(&world.peers[0], to, &cfg).expect("begins");
-        let Progress::Waiting(resolving) = resolving.advance().expect("nothing yet") else {
+        let resolving = ConnReq::resolve(&world.peers[0], to, &cfg)?;
+        let Progress::Waiting(resolving) = resolving.advance()? else {
             panic!("it is not reached");
         };
         world.link.heal();
-        let Progress::Ready(_) = resolving.advance().expect("it is there") else {
+        let Progress::Ready(_) = resolving.advance()? else {
             panic!("it is resolved");
         };
         Ok(())
@@ -136,25 +134,25 @@ fn resolving_across_a_partition() -> Result {
 #[test]
 fn disconnecting_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient(), &patient())?;
+        let Pair { client, server } = world.connect(&patient()?, &patient()?)?;
         world.link.partition();
-        client.disconnect().expect("says so");
+        client.disconnect()?;
         nothing(&client);
         nothing(&server);
         world.link.heal();
         assert_eq!(event(&server)?, ConnEvent::Closed);
-        server.disconnect().expect("answers");
+        server.disconnect()?;
         assert_eq!(event(&client)?, ConnEvent::Closed);
 
         // Both at the same time: one answers the other.
-        let Pair { client, server } = world.connect(&patient(), &patient())?;
+        let Pair { client, server } = world.connect(&patient()?, &patient()?)?;
         world.link.partition();
-        client.disconnect().expect("says so");
-        server.disconnect().expect("says so");
+        client.disconnect()?;
+        server.disconnect()?;
         world.link.heal();
         assert_eq!(event(&server)?, ConnEvent::Closed);
         nothing(&client);
-        server.delete().expect("is freed");
+        server.delete()?;
         assert_eq!(event(&client)?, ConnEvent::Closed);
         Ok(())
     })
@@ -165,7 +163,7 @@ fn disconnecting_across_a_partition() -> Result {
 #[test]
 fn closing_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient(), &impatient())?;
+        let Pair { client, server } = world.connect(&patient()?, &impatient()?)?;
         world.link.partition();
         let error = client.close(Duration::from_millis(10));
         let error = error.expect_err("nobody acknowledges").error;
@@ -175,14 +173,12 @@ fn closing_across_a_partition() -> Result {
         drop(server);
 
         // The client's count is for both.
-        let Pair { client, server } = world.connect(&impatient(), &impatient())?;
+        let Pair { client, server } = world.connect(&impatient()?, &impatient()?)?;
         world.link.partition();
         drop(client);
         world.link.heal();
         nothing(&server);
-        server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-            .expect("posted");
+        server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
         unanswered(&completion(&server), 1);
         Ok(())
     })
@@ -198,15 +194,15 @@ fn an_accepting_side_counts_its_own_retries() -> Result {
     const EXPONENT: u8 = 25;
     each(|world| {
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(TRIES as u8 - 1).expect("possible");
-        cfg.set_ack_timeout(Some(EXPONENT)).expect("possible");
-        let (_client, server) = world.connect(&patient(), &cfg)?.ends();
+        cfg.set_retry_count(TRIES as u8 - 1)?;
+        cfg.set_ack_timeout(Some(EXPONENT))?;
+        let (_client, server) = world.connect(&patient()?, &cfg)?.ends();
         world.fabric.jump_over_waits();
         let _entered = world.hosts[1].enter();
         world.hosts[0].freeze();
         let start = now();
         let probe = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-        let noticed = server.wait_for(probe.expect("posted"), 60 * LIMIT, |_| {});
+        let noticed = server.wait_for(probe?, 60 * LIMIT, |_| {});
         let noticed = noticed.expect_err("the client is gone");
         let Error::Operation(failure) = &noticed else {
             panic!("{noticed:?}");
@@ -230,36 +226,35 @@ fn the_connection_manager_gives_up() -> Result {
     world.fabric.jump_over_waits();
     let _entered = world.hosts[0].enter();
     let ep = world.listen()?;
-    let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-    let accepted = world.ask(&ep, &patient())?;
-    let req = request().expect("a request");
-    let (disconnected, other) = world.connect(&patient(), &patient())?.ends();
-    let asking = world.resolve(&ep, &patient()).expect("resolves");
+    let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
+    let accepted = world.ask(&ep, &patient()?)?;
+    let req = request()??;
+    let (disconnected, other) = world.connect(&patient()?, &patient()?)?.ends();
+    let asking = world.resolve(&ep, &patient()?)?;
     world.link.partition();
     let start = now();
-    let asking = asking.connect(&[]).expect("asks");
-    let accepting = req.connect(&[]).expect("accepts");
-    disconnected.disconnect().expect("says so");
-    let late = |conn: &Conn| conn.next_event_timeout(2 * LIMIT).expect("an event");
+    let asking = asking.connect(&[])?;
+    let accepting = req.connect(&[])?;
+    disconnected.disconnect()?;
+    let late = |conn: &Conn| conn.next_event_timeout(2 * LIMIT);
     assert!(matches!(
-        late(&asking),
+        late(&asking)?,
         ConnEvent::Unreachable { status: -110 }
     ));
     assert!(now() - start > Duration::from_secs(68));
     assert!(matches!(
-        late(&accepting),
+        late(&accepting)?,
         ConnEvent::Unreachable { status: -110 }
     ));
-    assert_eq!(late(&disconnected), ConnEvent::Closed);
-    assert_eq!(late(&disconnected), ConnEvent::TimewaitExit);
+    assert_eq!(late(&disconnected)?, ConnEvent::Closed);
+    assert_eq!(late(&disconnected)?, ConnEvent::TimewaitExit);
     world.link.heal();
     nothing(&other);
     // Its server has given up, so that its repetition is a new request; the others have not asked.
-    let server = request().expect("it asks again").connect(&[]);
-    let server = server.expect("accepts");
-    let client = accepted.wait_established(LIMIT).expect("accepted");
+    let server = request()??.connect(&[])?;
+    let client = accepted.wait_established(LIMIT)?;
     drop((client, server));
-    let none = ep.next_conn_req_timeout(&patient(), Duration::ZERO);
+    let none = ep.next_conn_req_timeout(&patient()?, Duration::ZERO);
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, pati
 #[test]
 fn delayed_requests_stay_in_order() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         let values = |n: u8| {
             let to = remote(&both.target).slice(0..8).expect("inside");
             let value = &[n; 8];
@@ -50,36 +50,32 @@ fn delayed_requests_stay_in_order() -> Result {
 #[test]
 fn held_requests_are_released() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
-        let written = both.write(1);
+        let written = both.write(1)?;
         let waited = both
             .client
             .wait_for(written, Duration::from_secs(3600), |_| {});
         assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
         assert!(both.written()?.iter().all(|byte| *byte == 0));
         world.link.release();
-        both.client
-            .wait_for(written, LIMIT, |_| {})
-            .expect("it arrives");
+        both.client.wait_for(written, LIMIT, |_| {})?;
         assert_eq!(both.written()?, pattern(LEN, 1));
 
-        both.target.write_at(0, &[0; LEN]).expect("inside");
+        both.target.write_at(0, &[0; LEN])?;
         let mut landed = false;
         for _ in 0..20 {
             world.link.hold();
-            let Pair { client, server } = world.connect(&impatient(), &impatient())?;
-            let from = both.source.slice(..).expect("all");
-            client
-                .write(both.target(), from, ALWAYS, 2)
-                .expect("posted");
+            let Pair { client, server } = world.connect(&impatient()?, &impatient()?)?;
+            let from = both.source.slice(..)?;
+            client.write(both.target()?, from, ALWAYS, 2)?;
             drop(client);
             assert!(both.written()?.iter().all(|byte| *byte == 0));
             world.link.release();
             landed |= both.written()? == pattern(LEN, 1);
-            both.target.write_at(0, &[0; LEN]).expect("inside");
+            both.target.write_at(0, &[0; LEN])?;
             drop(server);
         }
         assert!(landed, "by chance");
@@ -92,9 +88,9 @@ fn held_requests_are_released() -> Result {
 #[test]
 fn held_requests_to_nothing_fail() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.link.hold();
-        let written = both.write(1);
+        let written = both.write(1)?;
         drop(both.server);
         world.link.release();
         let waited = both.client.wait_for(written, LIMIT, |_| {});
@@ -127,16 +123,16 @@ fn requests_that_outlive_their_requester() -> Result {
             source,
             target,
             ..
-        } = Both::new(&world, &patient())?;
+        } = Both::new(&world, &patient()?)?;
         world.link.delay(Duration::from_millis(50));
         for n in 0..3 {
-            let from = source.slice(8 * n..8 * n + 8).expect("8");
+            let from = source.slice(8 * n..8 * n + 8)?;
             let at = 8 * n as u64;
-            let to = remote(&target).slice(at..at + 8).expect("8");
-            client.write(to, from, ALWAYS, 0).expect("posted");
+            let to = remote(&target).slice(at..at + 8)?;
+            client.write(to, from, ALWAYS, 0)?;
         }
         if disconnects {
-            client.disconnect().expect("fails its queue pair");
+            client.disconnect()?;
         } else {
             drop((client, source));
         }
@@ -157,8 +153,9 @@ fn requests_that_outlive_their_requester() -> Result {
             counts.sort_unstable();
             counts.dedup();
             assert_eq!(counts, [0, 1, 2, 3], "{}", profile.name());
-            let gone = (0..10)
-                .map(|seed| landed(&profile, seed, disconnects, false).expect("established"));
+            let gone = (0..10).map(|seed| {
+                landed(&profile, seed, disconnects, false).expect("fails its queue pair")
+            });
             assert_eq!(gone.sum::<usize>(), 0, "the responder has gone");
         }
     }

@@ -14,17 +14,15 @@ use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, pati
 #[test]
 fn a_lost_request_is_not_executed() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_request(2);
         let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
-        let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range).expect("inside");
+        let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range);
         let mut batch = both.client.batch::<3>();
-        batch.write(to(0..8), first, ALWAYS, 1).expect("added");
-        batch
-            .write(to(8..LEN as u64), rest, ALWAYS, 2)
-            .expect("added");
-        batch.write(to(16..24), first, ALWAYS, 3).expect("added");
-        batch.post().expect("posted");
+        batch.write(to(0..8)?, first, ALWAYS, 1)?;
+        batch.write(to(8..LEN as u64)?, rest, ALWAYS, 2)?;
+        batch.write(to(16..24)?, first, ALWAYS, 3)?;
+        batch.post()?;
         opcode_of(&completion(&both.client), 1)?;
         unanswered(&completion(&both.client), 2);
         let flushed = completion(&both.client).result().expect_err("flushed");
@@ -44,9 +42,9 @@ fn a_lost_request_is_not_executed() -> Result {
 #[test]
 fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_acknowledgement(1);
-        both.write(1);
+        both.write(1)?;
         unanswered(&completion(&both.client), 1);
         assert_eq!(both.written()?, contents(&both.source)?);
         Ok(())
@@ -58,37 +56,32 @@ fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_acknowledgement(1);
-        let to = remote(&both.target).slice(8..16).expect("inside");
-        both.client
-            .atomic_write(to, &[7; 8], ALWAYS, 1)
-            .expect("posted");
+        let to = remote(&both.target).slice(8..16)?;
+        both.client.atomic_write(to, &[7; 8], ALWAYS, 1)?;
         unanswered(&completion(&both.client), 1);
         assert_eq!(both.written()?[8..16], [7; 8]);
 
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_acknowledgement(1);
         let before = contents(&both.source)?;
-        let into = both.source.slice(..).expect("all");
-        both.client
-            .read(into, both.target(), ALWAYS, 2)
-            .expect("posted");
+        let into = both.source.slice(..)?;
+        both.client.read(into, both.target()?, ALWAYS, 2)?;
         unanswered(&completion(&both.client), 2);
         assert_eq!(contents(&both.source)?, before);
 
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_acknowledgement(1);
-        both.server.recv(MrSlice::EMPTY, 4).expect("posted");
-        both.client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
+        both.server.recv(MrSlice::EMPTY, 4)?;
+        both.client.send(MrSlice::EMPTY, ALWAYS, 3)?;
         unanswered(&completion(&both.client), 3);
         opcode_of(&completion(&both.server), 4)?;
 
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_acknowledgement(1);
         both.client
-            .flush(both.target(), FlushType::Visibility, ALWAYS, 5)
-            .expect("posted");
+            .flush(both.target()?, FlushType::Visibility, ALWAYS, 5)?;
         unanswered(&completion(&both.client), 5);
         Ok(())
     })
@@ -99,16 +92,15 @@ fn an_acknowledgement_of_anything_can_be_lost() -> Result {
 fn a_part_of_a_write() -> Result {
     for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
         each(|world| {
-            let both = Both::new(world, &patient())?;
+            let both = Both::new(world, &patient()?)?;
             world.link.place_only(2, placed);
-            both.server.recv(MrSlice::EMPTY, 1).expect("posted");
-            both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            both.server.recv(MrSlice::EMPTY, 1)?;
+            both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
             opcode_of(&completion(&both.client), 1)?;
             both.client
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
-                .expect("posted");
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)?;
             opcode_of(&completion(&both.client), 2)?;
-            both.write(3);
+            both.write(3)?;
             unanswered(&completion(&both.client), 3);
             let mut expected = contents(&both.source)?;
             expected[placed.min(LEN)..].fill(0);
@@ -124,21 +116,20 @@ fn a_part_of_a_write() -> Result {
 #[test]
 fn requests_are_counted_once() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.lose_request(2);
         for n in 0..4 {
             both.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
-                .expect("posted");
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)?;
             opcode_of(&completion(&both.server), n)?;
         }
-        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         for _ in 0..100 {
             assert_empty(both.client.get_cq())?;
         }
-        both.server.recv(MrSlice::EMPTY, 1).expect("posted");
+        both.server.recv(MrSlice::EMPTY, 1)?;
         opcode_of(&completion(&both.client), 1)?;
-        both.write(2);
+        both.write(2)?;
         unanswered(&completion(&both.client), 2);
         Ok(())
     })
@@ -148,20 +139,20 @@ fn requests_are_counted_once() -> Result {
 #[test]
 fn acknowledgements_that_are_all_lost() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.fabric.jump_over_waits();
         world.link.lose_acknowledgements(2);
-        let slice = |from: usize| both.source.slice(from..from + 8).expect("8");
-        let to = |from: u64| remote(&both.target).slice(from..from + 8).expect("8");
+        let slice = |from: usize| both.source.slice(from..from + 8);
+        let to = |from: u64| remote(&both.target).slice(from..from + 8);
         let posted: Vec<_> = (0..4)
-            .map(|n| {
-                both.client
-                    .write(to(8 * n), slice(8 * n as usize), ALWAYS, n)
+            .map(|n| -> Result<_> {
+                Ok(both
+                    .client
+                    .write(to(8 * n)?, slice(8 * n as usize)?, ALWAYS, n))
             })
-            .collect();
+            .collect::<Result<_, _>>()?;
         both.client
-            .wait_for(posted[0].as_ref().copied().expect("posted"), LIMIT, |_| {})
-            .expect("acknowledged");
+            .wait_for(posted[0].as_ref().copied()?, LIMIT, |_| {})?;
         unanswered(&completion(&both.client), 1);
         for op_context in [2, 3] {
             let flushed = completion(&both.client).result().expect_err("flushed");
@@ -183,16 +174,15 @@ fn acknowledgements_that_are_all_lost() -> Result {
 fn faults_that_have_not_happened_are_taken_back() -> Result {
     let fabric = Emptied::new(&Profile::RXE_6_12);
     let world = World::on(&fabric);
-    let both = Both::new(&world, &patient())?;
+    let both = Both::new(&world, &patient()?)?;
     let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
     world.link.lose_request(1);
     world.link.lose_acknowledgement(2);
     world.link.place_only(3, 8);
     back.lose_request(1);
     assert_eq!((world.link.disarm(), world.link.disarm()), (3, 0));
-    let written = both.write(1);
-    let done = both.client.wait_for(written, LIMIT, |_| {});
-    done.expect("nothing happens to it");
+    let written = both.write(1)?;
+    both.client.wait_for(written, LIMIT, |_| {})?;
     assert_eq!(back.disarm(), 1);
     Ok(())
 }

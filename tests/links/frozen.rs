@@ -13,12 +13,11 @@ use crate::world::{ALWAYS, Both, LEN, completion, each, impatient, nothing, pati
 #[test]
 fn a_frozen_server() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.hosts[1].freeze();
-        both.write(1);
+        both.write(1)?;
         both.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
-            .expect("its threads go on");
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)?;
         assert_empty(both.client.get_cq())?;
         assert_empty(both.server.get_cq())?;
         assert_eq!(both.written()?, [0; LEN]);
@@ -26,9 +25,9 @@ fn a_frozen_server() -> Result {
         opcode_of(&completion(&both.client), 1)?;
         opcode_of(&completion(&both.server), 2)?;
 
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.hosts[1].freeze();
-        both.write(3);
+        both.write(3)?;
         unanswered(&completion(&both.client), 3);
         world.hosts[1].thaw();
         assert_eq!(both.written()?, [0; LEN]);
@@ -40,9 +39,9 @@ fn a_frozen_server() -> Result {
 #[test]
 fn a_frozen_client() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.hosts[0].freeze();
-        both.write(1);
+        both.write(1)?;
         // Much longer than its retries take.
         thread::sleep(Duration::from_millis(50));
         assert_empty(both.client.get_cq())?;
@@ -52,8 +51,8 @@ fn a_frozen_client() -> Result {
         assert_eq!(both.written()?, contents(&both.source)?);
 
         world.hosts[0].freeze();
-        both.write(2);
-        both.client.disconnect().expect("is said later");
+        both.write(2)?;
+        both.client.disconnect()?;
         assert_empty(both.client.get_cq())?;
         nothing(&both.server);
         world.hosts[0].thaw();
@@ -69,14 +68,14 @@ fn a_frozen_client() -> Result {
 fn a_client_that_is_frozen_while_nobody_answers() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(0).expect("possible");
+        cfg.set_retry_count(0)?;
         // 67 ms.
-        cfg.set_ack_timeout(Some(14)).expect("possible");
+        cfg.set_ack_timeout(Some(14))?;
         let goes_on = || {
             let both = Both::new(world, &cfg).expect("established");
             world.link.partition();
             let start = Instant::now();
-            both.write(1);
+            both.write(1).expect("posted");
             world.hosts[0].freeze();
             let in_time = start.elapsed() < Duration::from_millis(60);
             thread::sleep(Duration::from_millis(150));
@@ -90,7 +89,7 @@ fn a_client_that_is_frozen_while_nobody_answers() -> Result {
         let result = iter::repeat_with(goes_on)
             .take(20)
             .find_map(|result| result);
-        result.expect("once in time").expect("it was tried again");
+        result.ok_or("once in time")??;
         Ok(())
     })
 }
@@ -100,12 +99,12 @@ fn a_client_that_is_frozen_while_nobody_answers() -> Result {
 fn a_client_that_is_frozen_while_it_retries() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(6).expect("possible");
-        cfg.set_ack_timeout(Some(12)).expect("possible");
+        cfg.set_retry_count(6)?;
+        cfg.set_ack_timeout(Some(12))?;
         let both = Both::new(world, &cfg)?;
-        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         world.hosts[0].freeze();
-        both.server.recv(MrSlice::EMPTY, 2).expect("posted");
+        both.server.recv(MrSlice::EMPTY, 2)?;
         thread::sleep(Duration::from_millis(50));
         assert_empty(both.server.get_cq())?;
         world.hosts[0].thaw();
@@ -121,24 +120,21 @@ fn a_client_that_is_frozen_while_it_retries() -> Result {
 fn a_native_flush_waits_for_a_frozen_host() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
-        cfg.set_ack_timeout(Some(14)).expect("possible");
-        cfg.set_retry_count(6).expect("possible");
+        cfg.set_ack_timeout(Some(14))?;
+        cfg.set_retry_count(6)?;
         let both = Both::new(world, &cfg)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();
         let flushed = both
             .client
-            .flush(both.target(), FlushType::Visibility, ALWAYS, 1)
-            .expect("posted");
+            .flush(both.target()?, FlushType::Visibility, ALWAYS, 1)?;
         let waited = both
             .client
             .wait_for(flushed, Duration::from_millis(200), |_| {});
         assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
         world.hosts[1].thaw();
-        both.client
-            .wait_for(flushed, LIMIT, |_| {})
-            .expect("it goes on");
+        both.client.wait_for(flushed, LIMIT, |_| {})?;
         Ok(())
     })
 }

@@ -14,14 +14,13 @@ use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, pati
 #[test]
 fn a_partition_keeps_back() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.link.partition();
-        both.write(1);
-        both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
+        both.write(1)?;
+        both.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
         both.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)
-            .expect("posted");
-        both.server.recv(MrSlice::EMPTY, 4).expect("posted");
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
+        both.server.recv(MrSlice::EMPTY, 4)?;
         assert_empty(both.client.get_cq())?;
         assert_empty(both.server.get_cq())?;
         assert_eq!(both.written()?, [0; LEN]);
@@ -40,9 +39,9 @@ fn a_partition_keeps_back() -> Result {
 #[test]
 fn a_partition_exhausts_retries() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.link.partition();
-        both.write(1);
+        both.write(1)?;
         unanswered(&completion(&both.client), 1);
         world.link.heal();
         assert_eq!(both.written()?, [0; LEN]);
@@ -57,11 +56,11 @@ fn endless_retries_outlast_a_partition() -> Result {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
         let fabric = Emptied::new(&profile);
         let world = World::on(&fabric);
-        let mut cfg = impatient();
-        cfg.set_retry_count(7).expect("possible");
+        let mut cfg = impatient()?;
+        cfg.set_retry_count(7)?;
         let both = Both::new(&world, &cfg)?;
         world.link.partition();
-        both.write(1);
+        both.write(1)?;
         // Some thousand times as long as 8 tries take.
         thread::sleep(Duration::from_millis(100));
         assert_empty(both.client.get_cq())?;
@@ -77,43 +76,37 @@ fn endless_retries_outlast_a_partition() -> Result {
 #[test]
 fn a_blocked_way_back_keeps_acknowledgements() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         let _entered = world.hosts[1].enter();
         for op_context in [7, 8] {
-            both.server
-                .recv(MrSlice::EMPTY, op_context)
-                .expect("posted");
+            both.server.recv(MrSlice::EMPTY, op_context)?;
         }
         let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
         back.block();
-        let written = both.write(1);
-        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
-        let (to, from) = (both.source.slice(..8).expect("8"), remote(&both.target));
-        let from = from.slice(..8).expect("8");
-        let read = both.client.read(to, from, ALWAYS, 3).expect("posted");
+        let written = both.write(1)?;
+        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
+        let (to, from) = (both.source.slice(..8)?, remote(&both.target));
+        let from = from.slice(..8)?;
+        let read = both.client.read(to, from, ALWAYS, 3)?;
         assert_eq!(both.written()?, pattern(LEN, 1));
         assert_eq!(opcode_of(&completion(&both.server), 7)?, WcOpcode::RECV);
         let mut wcs = [Wc::default(); 4];
-        assert_eq!(both.client.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+        assert_eq!(both.client.get_cq().get_wc(&mut wcs)?, 0);
         // The server's messages do not arrive either.
         let unheard = both
             .server
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9);
-        assert_eq!(both.server.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+        assert_eq!(both.server.get_cq().get_wc(&mut wcs)?, 0);
 
-        both.target.write_at(0, &[9; 8]).expect("inside");
+        both.target.write_at(0, &[9; 8])?;
         back.heal();
         for posted in [written, sent, read] {
-            both.client
-                .wait_for(posted, LIMIT, |_| {})
-                .expect("acknowledged");
+            both.client.wait_for(posted, LIMIT, |_| {})?;
         }
         // A read that is sent again reads again.
         assert_eq!(contents(&both.source)?[..8], [9; 8]);
-        both.server
-            .wait_for(unheard.expect("posted"), LIMIT, |_| {})
-            .expect("it arrives");
-        assert_eq!(both.server.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+        both.server.wait_for(unheard?, LIMIT, |_| {})?;
+        assert_eq!(both.server.get_cq().get_wc(&mut wcs)?, 0);
         Ok(())
     })
 }
@@ -123,7 +116,7 @@ fn a_blocked_way_back_keeps_acknowledgements() -> Result {
 #[test]
 fn a_refusal_that_is_not_heard() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.fabric.jump_over_waits();
         world
             .fabric
@@ -136,10 +129,10 @@ fn a_refusal_that_is_not_heard() -> Result {
             target,
             ..
         } = both;
-        let to = remote(&target).slice(..).expect("all");
+        let to = remote(&target).slice(..)?;
         drop(target);
-        let from = source.slice(..).expect("all");
-        client.write(to, from, ALWAYS, 1).expect("posted");
+        let from = source.slice(..)?;
+        client.write(to, from, ALWAYS, 1)?;
         unanswered(&completion(&client), 1);
         if server.recv(MrSlice::EMPTY, 2).is_ok() {
             let flushed = completion(&server);

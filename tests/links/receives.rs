@@ -13,13 +13,13 @@ const DEPTH: u32 = 4;
 
 /// A shared receive queue, with a completion queue of its own or without, and the settings of a
 /// server that uses it.
-fn shared(world: &World, rcq_size: u32) -> (Srq, ConnCfg) {
+fn shared(world: &World, rcq_size: u32) -> Result<(Srq, ConnCfg)> {
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
-    let srq = Srq::new(&world.peers[1], &cfg).expect("a shared receive queue");
-    let mut cfg = patient();
+    let srq = Srq::new(&world.peers[1], &cfg)?;
+    let mut cfg = patient()?;
     cfg.set_srq(Some(&srq));
-    (srq, cfg)
+    Ok((srq, cfg))
 }
 
 /// Posts receives until there are no free slots; how many, and the error then.
@@ -47,9 +47,9 @@ fn fill_up(srq: &Srq) -> u32 {
 
 /// A client that dies in the middle of a message.
 fn break_a_message(world: &World, cfg: &ConnCfg) -> Result {
-    let Pair { client, server } = world.connect(&patient(), cfg)?;
+    let Pair { client, server } = world.connect(&patient()?, cfg)?;
     world.hosts[1].lose_receive(1);
-    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
     unanswered(&completion(&client), 1);
     drop(client);
     let _entered = world.hosts[1].enter();
@@ -80,15 +80,15 @@ fn a_receive_of_an_incomplete_message() -> Result {
         let world = World::on(&fabric);
         world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
-            let (srq, cfg) = shared(&world, rcq_size);
+            let (srq, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&srq), DEPTH);
-            let Pair { client, server } = world.connect(&patient(), &cfg)?;
+            let Pair { client, server } = world.connect(&patient()?, &cfg)?;
             break_a_message(&world, &cfg)?;
             let returns = returned(&profile, &srq, 1)?;
             let rcq = srq.get_rcq().unwrap_or(server.get_cq());
             assert_empty(rcq)?;
             for n in 1..DEPTH.into() {
-                client.send(MrSlice::EMPTY, ALWAYS, n).expect("posted");
+                client.send(MrSlice::EMPTY, ALWAYS, n)?;
                 opcode_of(&completion(&client), n)?;
                 opcode_of(&next_completion(rcq)?, n)?;
             }
@@ -110,10 +110,10 @@ fn a_queue_that_is_used_up_is_replaced() -> Result {
         let world = World::on(&fabric);
         world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
-            let (old, cfg) = shared(&world, rcq_size);
+            let (old, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&old), DEPTH);
-            let (old_client, old_server) = world.connect(&patient(), &cfg)?.ends();
-            (0..DEPTH).for_each(|_| break_a_message(&world, &cfg).expect("established"));
+            let (old_client, old_server) = world.connect(&patient()?, &cfg)?.ends();
+            (0..DEPTH).for_each(|_| break_a_message(&world, &cfg).expect("posted"));
             if returned(&profile, &old, DEPTH)? {
                 assert_eq!(fill_up(&old), DEPTH, "{}", profile.name());
                 assert_eq!(old.kept(), 0, "all are new");
@@ -129,21 +129,20 @@ fn a_queue_that_is_used_up_is_replaced() -> Result {
             assert_eq!((kept, depth), (DEPTH, DEPTH));
             assert!(error.to_string().contains("Srq::new"), "{error}");
 
-            let (new, cfg) = shared(&world, rcq_size);
+            let (new, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&new), DEPTH);
-            let Pair { client, server } = world.connect(&patient(), &cfg)?;
-            client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            let Pair { client, server } = world.connect(&patient()?, &cfg)?;
+            client.send(MrSlice::EMPTY, ALWAYS, 1)?;
             opcode_of(&completion(&client), 1)?;
             let rcq = new.get_rcq().unwrap_or(server.get_cq());
             opcode_of(&next_completion(rcq)?, 0)?;
             // The old ones still write.
             let nothing = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-            let written = old_client.write(nothing.0, nothing.1, ALWAYS, 2);
-            written.expect("posted");
+            old_client.write(nothing.0, nothing.1, ALWAYS, 2)?;
             opcode_of(&completion(&old_client), 2)?;
-            old_server.delete().expect("everything is freed");
+            old_server.delete()?;
             drop(cfg);
-            old.delete().expect("everything is freed");
+            old.delete()?;
         }
     }
     Ok(())
@@ -154,8 +153,8 @@ fn a_queue_that_is_used_up_is_replaced() -> Result {
 #[test]
 fn a_last_receive_is_waited_for_with_a_limit() -> Result {
     each(|world| {
-        let (srq, cfg) = shared(world, DEPTH);
-        let Pair { client, server } = world.connect(&patient(), &cfg)?;
+        let (srq, cfg) = shared(world, DEPTH)?;
+        let Pair { client, server } = world.connect(&patient()?, &cfg)?;
         assert_eq!(fill_up(&srq), DEPTH);
         world.fabric.jump_over_waits();
         let start = now();
@@ -170,11 +169,11 @@ fn a_last_receive_is_waited_for_with_a_limit() -> Result {
         assert_eq!(srq.kept(), 1, "it may be");
         drop(client);
         // The last message of a later connection proves that all are there.
-        let (client, _server) = world.connect(&patient(), &cfg)?.ends();
+        let (client, _server) = world.connect(&patient()?, &cfg)?.ends();
         for n in 0..DEPTH.into() {
-            client.send(MrSlice::EMPTY, ALWAYS, n).expect("posted");
+            client.send(MrSlice::EMPTY, ALWAYS, n)?;
             opcode_of(&completion(&client), n)?;
-            opcode_of(&next_completion(srq.get_rcq().expect("its own"))?, n)?;
+            opcode_of(&next_completion(srq.get_rcq().ok_or("its own")?)?, n)?;
         }
         assert_eq!(srq.kept(), 0);
         Ok(())
@@ -185,18 +184,16 @@ fn a_last_receive_is_waited_for_with_a_limit() -> Result {
 #[test]
 fn a_receive_of_ones_own_is_flushed() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
+        let both = Both::new(world, &patient()?)?;
         world.hosts[1].lose_receive(2);
         for n in 1..=3 {
-            both.server.recv(MrSlice::EMPTY, n).expect("posted");
+            both.server.recv(MrSlice::EMPTY, n)?;
         }
-        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         opcode_of(&completion(&both.client), 1)?;
-        let to = both.target();
-        let from = both.source.slice(..).expect("all");
-        both.client
-            .write_with_imm(to, from, ALWAYS, 7, 2)
-            .expect("posted");
+        let to = both.target()?;
+        let from = both.source.slice(..)?;
+        both.client.write_with_imm(to, from, ALWAYS, 7, 2)?;
         unanswered(&completion(&both.client), 2);
         opcode_of(&completion(&both.server), 1)?;
         assert_empty(both.server.get_cq())?;
@@ -204,7 +201,7 @@ fn a_receive_of_ones_own_is_flushed() -> Result {
         let Both { client, server, .. } = both;
         drop(client);
         assert_eq!(event(&server)?, ConnEvent::Closed);
-        let flushed = server.close(LIMIT).expect("closes");
+        let flushed = server.close(LIMIT)?;
         let flushed: Vec<_> = flushed.iter().map(Wc::wr_id).collect();
         assert_eq!(flushed, [2, 3]);
         Ok(())

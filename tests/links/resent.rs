@@ -13,35 +13,29 @@ use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
 fn what_is_sent_again_takes_a_time_out() -> Result {
     each(|world| {
         let mut cfg = ConnCfg::new();
-        cfg.set_ack_timeout(Some(20)).expect("possible");
+        cfg.set_ack_timeout(Some(20))?;
         let one = Duration::from_nanos(4_096 << 20);
         let both = Both::new(world, &cfg)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
-        both.server.recv(MrSlice::EMPTY, 7).expect("posted");
+        both.server.recv(MrSlice::EMPTY, 7)?;
         for lost in [Link::lose_packet, Link::lose_answer] {
             lost(&world.link, 1);
             let start = now();
-            let written = both.write(1);
-            let first = both.write(2);
-            both.client
-                .wait_for(written, LIMIT, |_| {})
-                .expect("sent again");
-            both.client
-                .wait_for(first, LIMIT, |_| {})
-                .expect("sent again");
+            let written = both.write(1)?;
+            let first = both.write(2)?;
+            both.client.wait_for(written, LIMIT, |_| {})?;
+            both.client.wait_for(first, LIMIT, |_| {})?;
             assert!(now() - start >= one, "{:?}", now() - start);
             assert_eq!(both.written()?, pattern(LEN, 1));
         }
         // A message is delivered once.
         world.link.lose_answer(1);
-        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
-        both.client
-            .wait_for(sent, LIMIT, |_| {})
-            .expect("sent again");
+        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 3)?;
+        both.client.wait_for(sent, LIMIT, |_| {})?;
         assert_eq!(opcode_of(&completion(&both.server), 7)?, WcOpcode::RECV);
         let count = both.server.get_cq().get_wc(&mut [Wc::default()]);
-        assert_eq!(count.expect("polls"), 0);
+        assert_eq!(count?, 0);
         Ok(())
     })
 }
@@ -59,11 +53,9 @@ fn a_bad_network_loses_time_alone() -> Result {
         world.link.lose_packets(5);
         let start = now();
         for number in 0..30_u8 {
-            both.source.write_at(0, &[number; LEN]).expect("inside");
-            let written = both.write(number.into());
-            both.client
-                .wait_for(written, LIMIT, |_| {})
-                .expect("sent again");
+            both.source.write_at(0, &[number; LEN])?;
+            let written = both.write(number.into())?;
+            both.client.wait_for(written, LIMIT, |_| {})?;
             assert_eq!(both.written()?, [number; LEN]);
         }
         Ok(now() - start)
@@ -90,20 +82,21 @@ fn a_bad_network_loses_time_alone() -> Result {
 #[test]
 fn a_native_flush_that_is_sent_again() -> Result {
     /// How the flush ends.
-    fn ends(profile: &Profile, accident: impl FnOnce(&World, &Both)) -> Result<Option<WcStatus>> {
+    fn ends(
+        profile: &Profile,
+        accident: impl FnOnce(&World, &Both) -> Result,
+    ) -> Result<Option<WcStatus>> {
         let fabric = Emptied::new(profile);
         let world = World::on(&fabric);
-        let both = Both::new(&world, &impatient())?;
+        let both = Both::new(&world, &impatient()?)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
-        accident(&world, &both);
+        accident(&world, &both)?;
         let mut batch = both.client.batch::<2>();
         let flags = Flags::COMPLETION_ON_ERROR;
-        batch.send(MrSlice::EMPTY, flags, 1).expect("added");
-        batch
-            .flush(both.target(), FlushType::Visibility, ALWAYS, 2)
-            .expect("added");
-        let flushed = batch.post().expect("posted");
+        batch.send(MrSlice::EMPTY, flags, 1)?;
+        batch.flush(both.target()?, FlushType::Visibility, ALWAYS, 2)?;
+        let flushed = batch.post()?;
         let waiting = world.hosts[1].spawn({
             let server = both.server;
             move || {
@@ -121,25 +114,28 @@ fn a_native_flush_that_is_sent_again() -> Result {
             Err(error) => panic!("{error:?}"),
         }
     }
-    let ready = |both: &Both| both.server.recv(MrSlice::EMPTY, 4).expect("posted");
+    let ready = |both: &Both| both.server.recv(MrSlice::EMPTY, 4);
     for profile in Profile::ALL {
         let flawed = profile == Profile::RXE_6_12;
         let access = flawed.then_some(WcStatus::REM_ACCESS_ERR);
         let packet = ends(&profile, |world, both| {
-            ready(both);
+            ready(both)?;
             world.link.lose_packet(2);
+            Ok(())
         })?;
         assert_eq!(packet, access, "{}", profile.name());
         let behind = ends(&profile, |world, both| {
-            ready(both);
+            ready(both)?;
             world.link.lose_packet(1);
+            Ok(())
         })?;
         assert_eq!(behind, access, "{}", profile.name());
-        let waited = ends(&profile, |_, _| {})?;
+        let waited = ends(&profile, |_, _| Ok(()))?;
         assert_eq!(waited, access, "{}", profile.name());
         let answer = ends(&profile, |world, both| {
-            ready(both);
+            ready(both)?;
             world.link.lose_answer(2);
+            Ok(())
         })?;
         let unanswered = flawed.then_some(WcStatus::RETRY_EXC_ERR);
         assert_eq!(answer, unanswered, "{}", profile.name());

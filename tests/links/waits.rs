@@ -17,27 +17,25 @@ fn errors_name_the_next_step() -> Result {
         assert!(text.contains(step), "{step}: {text}");
     }
     each(|world| {
-        let both = Both::new(world, &impatient())?;
+        let both = Both::new(world, &impatient()?)?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
-        let written = both.write(1);
+        let written = both.write(1)?;
         let wait = || {
             both.client
                 .wait_for(written, Duration::from_millis(1), |_| {})
         };
         has(wait(), "wait for it again or drop the connection");
         world.link.release();
-        both.client
-            .wait_for(written, LIMIT, |_| {})
-            .expect("it arrives");
+        both.client.wait_for(written, LIMIT, |_| {})?;
         has(wait(), "polled already");
         world.link.lose_request(1);
-        let lost = both.write(2);
+        let lost = both.write(2)?;
         has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
         has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
+        let (client, _server) = world.connect(&impatient()?, &impatient()?)?.ends();
         let failing = world.fabric.fail("ibv_post_send").next(Errno::IO);
         let write = || client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
         has(
@@ -45,11 +43,11 @@ fn errors_name_the_next_step() -> Result {
             "This failed post ended the connection: connect again",
         );
         assert!(!failing.is_pending());
-        let failure = client.failure().expect("a failed post").to_string();
+        let failure = client.failure().ok_or("a failed post")?.to_string();
         assert!(failure.contains("connect again"), "{failure}");
         has(write(), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
+        let (client, _server) = world.connect(&impatient()?, &impatient()?)?.ends();
         world.hosts[0].kill();
         has(client.next_event(), "device was removed");
         Ok(())
@@ -62,34 +60,33 @@ fn errors_name_the_next_step() -> Result {
 #[test]
 fn a_late_completion_satisfies_no_later_wait() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
-        let flush = || {
+        let both = Both::new(world, &patient()?)?;
+        let flush = || -> Result<_> {
             let flush = FlushType::Visibility;
-            let posted = both.client.flush(both.target(), flush, ALWAYS, 1);
-            posted.expect("posted")
+            Ok(both.client.flush(both.target()?, flush, ALWAYS, 1)?)
         };
         world.hosts[1].freeze();
-        let first = flush();
+        let first = flush()?;
         for limit in [Duration::ZERO, Duration::from_millis(20)] {
             let late = both.client.wait_for(first, limit, |wc| panic!("{wc:?}"));
             assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         }
-        let second = flush();
+        let second = flush()?;
         world.hosts[1].thaw();
         let mut others = Vec::new();
         let wc = both
             .client
             .wait_for(second, LIMIT, |wc| others.push(wc.posted()));
-        assert_eq!(wc.expect("it is flushed").posted(), Some(second));
+        assert_eq!(wc?.posted(), Some(second));
         assert_eq!(others, [Some(first)]);
         // The name of an operation with a time-out is good for another wait.
         world.hosts[1].freeze();
-        let third = flush();
+        let third = flush()?;
         let late = both.client.wait_for(third, Duration::ZERO, |_| {});
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         world.hosts[1].thaw();
         let wc = both.client.wait_for(third, LIMIT, |wc| panic!("{wc:?}"));
-        assert_eq!(wc.expect("it is flushed").posted(), Some(third));
+        assert_eq!(wc?.posted(), Some(third));
         Ok(())
     })
 }
@@ -99,17 +96,16 @@ fn a_late_completion_satisfies_no_later_wait() -> Result {
 #[test]
 fn a_wait_looks_once_more_at_its_limit() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient())?;
-        let solicited = both.client.get_cq().req_notify(Notify::Solicited);
-        solicited.expect("armed");
+        let both = Both::new(world, &patient()?)?;
+        both.client.get_cq().req_notify(Notify::Solicited)?;
         world.link.delay(Duration::from_millis(50));
         // The first one takes the event that the queue was made for.
         for number in 1..=2 {
-            let written = both.write(number);
+            let written = both.write(number)?;
             // Less than the second after which each wait looks by itself.
             let limit = Duration::from_millis(500);
             let wc = both.client.wait_for(written, limit, |_| {});
-            assert_eq!(wc.expect("it has come").posted(), Some(written));
+            assert_eq!(wc?.posted(), Some(written));
         }
         Ok(())
     })

@@ -64,14 +64,13 @@ impl Both {
         })
     }
 
-    pub(crate) fn write(&self, op_context: u64) -> Posted {
-        let (from, to) = (self.source.slice(..).expect("all"), self.target());
-        let posted = self.client.write(to, from, ALWAYS, op_context);
-        posted.expect("posted")
+    pub(crate) fn write(&self, op_context: u64) -> Result<Posted> {
+        let (from, to) = (self.source.slice(..)?, self.target()?);
+        Ok(self.client.write(to, from, ALWAYS, op_context)?)
     }
 
-    pub(crate) fn target(&self) -> RemoteSlice {
-        remote(&self.target).slice(..).expect("all")
+    pub(crate) fn target(&self) -> Result<RemoteSlice> {
+        Ok(remote(&self.target).slice(..)?)
     }
 
     /// The bytes of the target, once all that was executed is visible.
@@ -90,19 +89,19 @@ pub(crate) fn each(test: impl Fn(&World) -> Result) -> Result {
 }
 
 /// Settings with which a requester waits for hours.
-pub(crate) fn patient() -> ConnCfg {
+pub(crate) fn patient() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(7).expect("possible");
-    cfg.set_ack_timeout(Some(31)).expect("possible");
-    cfg
+    cfg.set_retry_count(7)?;
+    cfg.set_ack_timeout(Some(31))?;
+    Ok(cfg)
 }
 
 /// Settings with which it fails at once.
-pub(crate) fn impatient() -> ConnCfg {
+pub(crate) fn impatient() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(1).expect("possible");
-    cfg.set_ack_timeout(Some(1)).expect("possible");
-    cfg
+    cfg.set_retry_count(1)?;
+    cfg.set_ack_timeout(Some(1))?;
+    Ok(cfg)
 }
 
 /// The next completion.
