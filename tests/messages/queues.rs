@@ -48,8 +48,8 @@ fn a_full_receive_queue() -> Result {
             };
             assert_eq!(fill(), depth.into());
             for _ in 0..depth.min(7) {
-                pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-                completion(&pair.client)?.result().expect("arrives");
+                pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+                completion(&pair.client)?.result()?;
             }
             assert_eq!(
                 fill(),
@@ -75,17 +75,14 @@ fn a_completion_queue_for_receives() -> Result {
             .set_rq_size(50)
             .set_sq_size(50);
         let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let rcq = pair.server.get_rcq().expect("one of its own");
+        let rcq = pair.server.get_rcq().ok_or("one of its own")?;
         for wr_id in 0..50 {
-            pair.server.recv(MrSlice::EMPTY, wr_id).expect("posted");
+            pair.server.recv(MrSlice::EMPTY, wr_id)?;
         }
         for wr_id in 50..100 {
-            pair.client
-                .send(MrSlice::EMPTY, ALWAYS, wr_id)
-                .expect("posted");
+            pair.client.send(MrSlice::EMPTY, ALWAYS, wr_id)?;
             pair.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id + 50)
-                .expect("posted");
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id + 50)?;
         }
         for wr_id in 0..50 {
             assert_eq!(opcode_of(&next_completion(rcq)?, wr_id)?, WcOpcode::RECV);
@@ -97,7 +94,7 @@ fn a_completion_queue_for_receives() -> Result {
             assert_eq!(opcode_of(wc, 100 + n as u64)?, WcOpcode::RDMA_WRITE);
         }
         assert_empty(rcq)?;
-        assert_empty(pair.client.get_rcq().expect("one of its own"))?;
+        assert_empty(pair.client.get_rcq().ok_or("one of its own")?)?;
         Ok(())
     })
 }
@@ -110,16 +107,15 @@ fn polling_takes_as_many_as_fit() -> Result {
         let pair = Pair::new(&peer)?;
         for wr_id in 0..5 {
             pair.client
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
-                .expect("posted");
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)?;
         }
         let cq = pair.client.get_cq();
-        assert_eq!(cq.get_wc(&mut []).expect("polls"), 0, "no room");
+        assert_eq!(cq.get_wc(&mut [])?, 0, "no room");
         assert_eq!(opcode_of(&next_completion(cq)?, 0)?, WcOpcode::RDMA_WRITE);
         let mut rest = Vec::new();
         while rest.len() < 4 {
             let mut wcs = [Wc::default(); 2];
-            let count = cq.get_wc(&mut wcs).expect("polls");
+            let count = cq.get_wc(&mut wcs)?;
             rest.extend(wcs[..count].iter().map(Wc::wr_id));
         }
         assert_eq!(rest, [1, 2, 3, 4]);
@@ -140,9 +136,7 @@ fn waiting_for_one_operation() -> Result {
         };
         let posted: Vec<_> = (0..6).map(write).collect();
         let mut others = Vec::new();
-        let wc = conn
-            .wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))
-            .expect("completes");
+        let wc = conn.wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))?;
         assert_eq!(opcode_of(&wc, 3)?, WcOpcode::RDMA_WRITE);
         assert_eq!(wc.posted(), Some(posted[3]));
         let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
@@ -150,7 +144,7 @@ fn waiting_for_one_operation() -> Result {
         // Later completions are still there.
         for (wr_id, posted) in (4..).zip(&posted[4..]) {
             let wc = conn.wait_for(*posted, LIMIT, |wc| panic!("{wc:?}"));
-            assert_eq!(wc.expect("completes").wr_id(), wr_id);
+            assert_eq!(wc?.wr_id(), wr_id);
         }
         // Completions that were returned or handed over do not come again, which is found at once.
         for posted in posted {
@@ -168,19 +162,15 @@ fn no_other_completion_satisfies_a_wait() -> Result {
     device_test(|| {
         let pair = Pair::new(&peer()?)?;
         let (conn, far) = (&pair.client, &pair.server);
-        let write = || {
-            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-                .expect("posted")
-        };
-        conn.recv(MrSlice::EMPTY, 7).expect("posted");
-        far.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
-        completion(far)?.result().expect("it has arrived");
-        let (first, second, third) = (write(), write(), write());
+        let write =
+            || -> Result<_> { Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?) };
+        conn.recv(MrSlice::EMPTY, 7)?;
+        far.send(MrSlice::EMPTY, ALWAYS, 7)?;
+        completion(far)?.result()?;
+        let (first, second, third) = (write()?, write()?, write()?);
         assert!(first != second && second != third);
         let mut others = Vec::new();
-        let wc = conn
-            .wait_for(second, LIMIT, |wc| others.push(wc))
-            .expect("completes");
+        let wc = conn.wait_for(second, LIMIT, |wc| others.push(wc))?;
         assert_eq!(wc.posted(), Some(second));
         others.sort_by_key(|wc| wc.posted().is_some());
         let named: Vec<_> = others.iter().map(Wc::posted).collect();
@@ -189,9 +179,7 @@ fn no_other_completion_satisfies_a_wait() -> Result {
             [None, Some(first)],
             "the message and the earlier write"
         );
-        let wc = conn
-            .wait_for(third, LIMIT, |wc| panic!("{wc:?}"))
-            .expect("completes");
+        let wc = conn.wait_for(third, LIMIT, |wc| panic!("{wc:?}"))?;
         assert_eq!(wc.posted(), Some(third));
         Ok(())
     })
@@ -206,13 +194,11 @@ fn waiting_for_what_cannot_come() -> Result {
         let [pair, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
         let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
         let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
-        let foreign = other.client.write(to, from, ALWAYS, 1).expect("posted");
+        let foreign = other.client.write(to, from, ALWAYS, 1)?;
         let mut batch = pair.client.batch::<2>();
-        batch.write(to, from, ALWAYS, 2).expect("added");
-        batch
-            .write(to, from, Flags::COMPLETION_ON_ERROR, 3)
-            .expect("added");
-        let quiet_batch = batch.post().expect("posted");
+        batch.write(to, from, ALWAYS, 2)?;
+        batch.write(to, from, Flags::COMPLETION_ON_ERROR, 3)?;
+        let quiet_batch = batch.post()?;
         let wait = |posted| {
             invalid(
                 pair.client
@@ -220,20 +206,19 @@ fn waiting_for_what_cannot_come() -> Result {
             )
         };
         for ended in [false, true] {
-            for posted in [quiet.as_ref().copied().expect("posted"), quiet_batch] {
+            for posted in [quiet.as_ref().copied()?, quiet_batch] {
                 let text = wait(posted);
                 assert!(text.contains("COMPLETION_ALWAYS"), "{text}");
             }
             let text = wait(foreign);
             assert!(text.contains("another connection"), "{text}");
             if !ended {
-                pair.client.disconnect().expect("disconnects");
+                pair.client.disconnect()?;
             }
         }
         other
             .client
-            .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))
-            .expect("its own");
+            .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))?;
         Ok(())
     })
 }
@@ -255,9 +240,8 @@ fn waiting_for_two_operations_at_once() -> Result {
                 let other = scope.spawn(|| conn.wait_for(first, LIMIT, |_| {}).err());
                 other.join().expect("ends")
             });
-        })
-        .expect("completes");
-        let text = invalid(Err::<(), _>(refused.expect("refused")));
+        })?;
+        let text = invalid(Err::<(), _>(refused.ok_or("refused")?));
         assert!(text.contains("another thread"), "{text}");
         // Another one may go on when the first has ended.
         let error = conn
@@ -275,7 +259,7 @@ fn waiting_for_one_operation_that_fails() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = any_use(&peer, 8)?;
-        let gone = remote(&any_use(&peer, 8)?).slice(..).expect("all");
+        let gone = remote(&any_use(&peer, 8)?).slice(..)?;
         for asked in [1, 2] {
             let pair = Pair::new(&peer)?;
             let posted = [1, 2].map(|wr_id| {
@@ -326,14 +310,14 @@ fn receives_come_back_when_the_connection_ends() -> Result {
         let dst = any_use(&peer, 8)?;
         let pair = Pair::new(&peer)?;
         for wr_id in 0..5 {
-            pair.client.recv(all(&dst), wr_id).expect("posted");
-            pair.server.recv(all(&dst), wr_id).expect("posted");
+            pair.client.recv(all(&dst), wr_id)?;
+            pair.server.recv(all(&dst), wr_id)?;
         }
-        pair.client.disconnect().expect("disconnects");
+        pair.client.disconnect()?;
         flushed(&pair.client)?;
         assert_eq!(event(&pair.server)?, ConnEvent::Closed);
         // The peer's end does not end this one: that takes its own disconnect.
-        pair.server.disconnect().expect("answers");
+        pair.server.disconnect()?;
         flushed(&pair.server)?;
         assert_eq!(event(&pair.client)?, ConnEvent::Closed);
         Ok(())

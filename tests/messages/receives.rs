@@ -18,39 +18,31 @@ fn receives_posted_before_the_connection_exists() -> Result {
     device_test(|| {
         let peer = peer()?;
         let mut cfg = ConnCfg::new();
-        cfg.set_rnr_retry_count(0).expect("possible");
+        cfg.set_rnr_retry_count(0)?;
         let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 64)?);
-        src.write_at(0, b"first and second").expect("inside");
-        let part = |range| dst.slice(range).expect("inside");
+        src.write_at(0, b"first and second")?;
+        let part = |range| dst.slice(range);
         let ep = listen(&peer)?;
         for _ in 0..10 {
-            dst.write_at(0, &[0; 64]).expect("inside");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            req.recv(part(0..8), 1).expect("posted");
-            let client = req.connect(&[]).expect("asks");
+            dst.write_at(0, &[0; 64])?;
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+            req.recv(part(0..8)?, 1)?;
+            let client = req.connect(&[])?;
             // While the peer has not answered, too.
-            client.recv(part(8..16), 2).expect("posted");
+            client.recv(part(8..16)?, 2)?;
             let req = request(&ep, &cfg)?;
-            req.recv(part(16..24), 3).expect("posted");
-            req.recv(MrSlice::EMPTY, 4).expect("posted");
-            let server = req.connect(&[]).expect("accepts");
-            server.recv(part(24..32), 5).expect("posted");
+            req.recv(part(16..24)?, 3)?;
+            req.recv(MrSlice::EMPTY, 4)?;
+            let server = req.connect(&[])?;
+            server.recv(part(24..32)?, 5)?;
 
             // The accepting side may send at once.
-            server
-                .send(src.slice(..5).expect("inside"), ALWAYS, 6)
-                .expect("posted");
-            server
-                .send(src.slice(10..16).expect("inside"), ALWAYS, 7)
-                .expect("posted");
+            server.send(src.slice(..5)?, ALWAYS, 6)?;
+            server.send(src.slice(10..16)?, ALWAYS, 7)?;
             assert_eq!(event(&client)?, ConnEvent::Established);
-            client
-                .send(src.slice(..5).expect("inside"), ALWAYS, 8)
-                .expect("posted");
-            client.send(MrSlice::EMPTY, ALWAYS, 9).expect("posted");
-            client
-                .send(src.slice(10..16).expect("inside"), ALWAYS, 10)
-                .expect("posted");
+            client.send(src.slice(..5)?, ALWAYS, 8)?;
+            client.send(MrSlice::EMPTY, ALWAYS, 9)?;
+            client.send(src.slice(10..16)?, ALWAYS, 10)?;
 
             for (conn, ids) in [
                 (&client, &[1, 2, 8, 9, 10][..]),
@@ -85,9 +77,9 @@ fn a_request_dropped_with_receives_posted() -> Result {
         let cfg = ConnCfg::new();
         let dst = any_use(&peer, 64)?;
         let ep = listen(&peer)?;
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
         for wr_id in 0..10 {
-            req.recv(all(&dst), wr_id).expect("a slot");
+            req.recv(all(&dst), wr_id)?;
         }
         let error = req.recv(all(&dst), 10).expect_err("full");
         assert!(
@@ -103,8 +95,8 @@ fn a_request_dropped_with_receives_posted() -> Result {
         drop(req);
         let client = ask(&peer, &ep, &cfg)?;
         let req = request(&ep, &cfg)?;
-        req.recv(all(&dst), 1).expect("posted");
-        req.delete().expect("everything is freed");
+        req.recv(all(&dst), 1)?;
+        req.delete()?;
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
         Ok(())
     })
@@ -117,21 +109,19 @@ fn a_message_without_a_receive_waits_for_one() -> Result {
         let peer = peer()?;
         let pair = Pair::new(&peer)?;
         let (src, dst) = (any_use(&peer, 64)?, any_use(&peer, 64)?);
-        src.write_at(0, &pattern(64, 3)).expect("inside");
-        pair.client.send(all(&src), ALWAYS, 1).expect("posted");
-        let far = remote(&dst).slice(..8).expect("inside");
-        let near = src.slice(..8).expect("inside");
-        pair.client
-            .write_with_imm(far, near, ALWAYS, 4, 2)
-            .expect("posted");
+        src.write_at(0, &pattern(64, 3))?;
+        pair.client.send(all(&src), ALWAYS, 1)?;
+        let far = remote(&dst).slice(..8)?;
+        let near = src.slice(..8)?;
+        pair.client.write_with_imm(far, near, ALWAYS, 4, 2)?;
         no_completion(&pair.client)?;
         no_completion(&pair.server)?;
-        pair.server.recv(all(&dst), 3).expect("posted");
-        let got = received(&completion(&pair.server)?, 3);
+        pair.server.recv(all(&dst), 3)?;
+        let got = received(&completion(&pair.server)?, 3)?;
         assert_eq!(got, (WcOpcode::RECV, Some(64), None));
         assert_eq!(opcode_of(&completion(&pair.client)?, 1)?, WcOpcode::SEND);
-        pair.server.recv(MrSlice::EMPTY, 4).expect("posted");
-        let got = received(&completion(&pair.server)?, 4);
+        pair.server.recv(MrSlice::EMPTY, 4)?;
+        let got = received(&completion(&pair.server)?, 4)?;
         assert_eq!(got, (WcOpcode::RECV_RDMA_WITH_IMM, Some(8), Some(4)));
         assert_eq!(
             opcode_of(&completion(&pair.client)?, 2)?,
@@ -150,17 +140,17 @@ fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() -> Result {
     device_test(|| {
         let peer = peer()?;
         let mut cfg = ConnCfg::new();
-        cfg.set_min_rnr_timer(Some(16)).expect("possible");
+        cfg.set_min_rnr_timer(Some(16))?;
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         for conn in [&pair.client, &pair.server] {
-            conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            conn.send(MrSlice::EMPTY, ALWAYS, 1)?;
         }
         thread::sleep(Duration::from_secs(6));
         for conn in [&pair.client, &pair.server] {
             assert_empty(conn.get_cq())?;
         }
         for (from, to) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
-            to.recv(MrSlice::EMPTY, 2).expect("posted");
+            to.recv(MrSlice::EMPTY, 2)?;
             assert_eq!(
                 opcode_of(&next_completion(to.get_cq())?, 2)?,
                 WcOpcode::RECV
@@ -182,14 +172,14 @@ fn a_message_without_a_receive_may_fail_instead() -> Result {
         let peer = peer()?;
         let patient = ConnCfg::new();
         let mut cfg = ConnCfg::new();
-        cfg.set_rnr_retry_count(1).expect("possible");
+        cfg.set_rnr_retry_count(1)?;
         for client_sends in [true, false] {
             let pair = Pair::with(&peer, &patient, &cfg)?;
             let conn = match client_sends {
                 true => &pair.client,
                 false => &pair.server,
             };
-            conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            conn.send(MrSlice::EMPTY, ALWAYS, 1)?;
             let failure = failure(&completion(conn)?);
             assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
             assert_eq!((failure.wr_id, failure.qp_num), (1, conn.get_qp_num()));
@@ -210,13 +200,13 @@ fn the_receiver_says_how_long_to_wait_for_a_receive() -> Result {
         let peer = peer()?;
         let until_failed = |code| -> Result<_> {
             let mut cfg = ConnCfg::new();
-            cfg.set_rnr_retry_count(TRIES).expect("possible");
-            cfg.set_min_rnr_timer(code).expect("possible");
+            cfg.set_rnr_retry_count(TRIES)?;
+            cfg.set_min_rnr_timer(code)?;
             // Long enough to have no part in it.
-            cfg.set_ack_timeout(Some(21)).expect("possible");
+            cfg.set_ack_timeout(Some(21))?;
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let start = Instant::now();
-            pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
             let failure = failure(&completion(&pair.client)?);
             assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
             Ok(start.elapsed())
@@ -242,13 +232,9 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() -> Result {
         let (src, dst) = (any_use(&peer, 4096)?, any_use(&peer, 4096)?);
         for (sent, room) in [(9, 8), (4096, 1000), (1, 0)] {
             let pair = Pair::new(&peer)?;
-            pair.server
-                .recv(dst.slice(..room).expect("inside"), 1)
-                .expect("posted");
-            pair.server.recv(all(&dst), 2).expect("posted");
-            pair.client
-                .send(src.slice(..sent).expect("inside"), ALWAYS, 3)
-                .expect("posted");
+            pair.server.recv(dst.slice(..room)?, 1)?;
+            pair.server.recv(all(&dst), 2)?;
+            pair.client.send(src.slice(..sent)?, ALWAYS, 3)?;
             let at_sender = failure(&completion(&pair.client)?);
             let at_receiver = completions(&pair.server, 2)?;
             let at_receiver: Vec<_> = at_receiver.iter().map(failure).collect();

@@ -48,8 +48,8 @@ fn what_a_region_says_of_itself() -> Result {
         let far = remote(&mr);
         assert_eq!((far.get_size(), far.get_usage()), (100, usage));
         assert_eq!(far.get_flush_type(), MrUsage::FLUSH_TYPE_VISIBILITY);
-        assert_eq!(far.slice(10..20).expect("inside").len(), 10);
-        assert_eq!(mr.slice(10..20).expect("inside").len(), 10);
+        assert_eq!(far.slice(10..20)?.len(), 10);
+        assert_eq!(mr.slice(10..20)?.len(), 10);
         Ok(())
     })
 }

@@ -16,15 +16,15 @@ pub(crate) fn all<M: rpma::RegisterableMemory>(mr: &Mr<M>) -> MrSlice<'_> {
 }
 
 /// The result of a receive: its kind, its length, and the immediate data.
-pub(crate) fn received(wc: &Wc, wr_id: u64) -> (WcOpcode, Option<u32>, Option<u32>) {
+pub(crate) fn received(wc: &Wc, wr_id: u64) -> Result<(WcOpcode, Option<u32>, Option<u32>)> {
     assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
-    let success = wc.result().expect("the receive succeeds");
+    let success = wc.result()?;
     assert_eq!(
         success.flags().contains(WcFlags::WITH_IMM),
         success.imm_data().is_some()
     );
     let len = success.byte_len().or(success.written_len());
-    (success.opcode(), len, success.imm_data())
+    Ok((success.opcode(), len, success.imm_data()))
 }
 
 pub(crate) fn failure(wc: &Wc) -> WcFailure {

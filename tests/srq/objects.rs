@@ -14,7 +14,7 @@ use crate::support::{fill, send, srq, using};
 fn every_refusal_of_a_shared_receive_queue() -> Result {
     device_test(|| {
         let (peer, stranger) = (peer()?, peer()?);
-        let foreign = srq(&stranger, 10, 10);
+        let foreign = srq(&stranger, 10, 10)?;
         let ep = listen(&peer)?;
         let cfg = using(&foreign);
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
@@ -22,18 +22,18 @@ fn every_refusal_of_a_shared_receive_queue() -> Result {
         let text = invalid(ep.next_conn_req_timeout(&cfg, LIMIT));
         assert!(text.contains("another Peer"), "{text}");
 
-        let own = srq(&peer, 10, 10);
+        let own = srq(&peer, 10, 10)?;
         let theirs = region(&stranger, 8, MrUsage::RECV)?;
-        let text = invalid(own.recv(theirs.slice(..).expect("all"), 1));
+        let text = invalid(own.recv(theirs.slice(..)?, 1));
         assert!(text.contains("another Peer"), "{text}");
         let wrong = region(&peer, 8, MrUsage::SEND)?;
-        let text = invalid(own.recv(wrong.slice(..).expect("all"), 1));
+        let text = invalid(own.recv(wrong.slice(..)?, 1));
         assert!(text.contains("needs RECV"), "{text}");
         assert_eq!(fill(&own, 10), 10, "a refused receive takes no slot");
 
         // A connection of a shared queue has no receive queue of its own.
         let cfg = using(&own);
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
         let text = invalid(req.recv(MrSlice::EMPTY, 1));
         assert!(text.contains("Srq::recv"), "{text}");
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -52,7 +52,7 @@ fn every_refusal_of_a_shared_receive_queue() -> Result {
             assert!(text.contains(&blamed), "{text}");
         }
         // Receives of a shared queue may need more completions than one completion queue has.
-        let large = srq(&peer, 32_760, 0);
+        let large = srq(&peer, 32_760, 0)?;
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &using(&large)));
         assert!(text.contains("SrqCfg::set_rq_size (32760)"), "{text}");
         Ok(())
@@ -72,10 +72,10 @@ fn objects_may_be_dropped_in_any_order() -> Result {
         for order in orders {
             for (rcq_size, delete) in [(0, false), (10, false), (10, true)] {
                 let peer = peer()?;
-                let srq = srq(&peer, 10, rcq_size);
+                let srq = srq(&peer, 10, rcq_size)?;
                 let mr = region(&peer, 64, MrUsage::RECV)?;
                 for wr_id in 0..5 {
-                    srq.recv(mr.slice(..).expect("all"), wr_id).expect("posted");
+                    srq.recv(mr.slice(..)?, wr_id)?;
                 }
                 let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &using(&srq))?;
                 send(&client)?;
@@ -87,9 +87,9 @@ fn objects_may_be_dropped_in_any_order() -> Result {
                     Some(Box::new(peer)),
                 ];
                 for &index in &order {
-                    let thing = things[index].take().expect("each once");
+                    let thing = things[index].take().ok_or("each once")?;
                     match thing.downcast::<Srq>() {
-                        Ok(srq) if delete => srq.delete().expect("everything is freed"),
+                        Ok(srq) if delete => srq.delete()?,
                         other => drop(other),
                     }
                 }
@@ -105,14 +105,14 @@ fn objects_may_be_dropped_in_any_order() -> Result {
 fn a_queue_lives_as_long_as_its_users() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 0);
+        let srq = srq(&peer, 10, 0)?;
         let another = srq.clone();
         assert_eq!(fill(&srq, 10), 10);
         let pair = Pair::with(&peer, &ConnCfg::new(), &using(&srq))?;
-        srq.delete().expect("not the last");
+        srq.delete()?;
         let error = another.recv(MrSlice::EMPTY, 1).expect_err("the same queue");
         assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-        another.delete().expect("the connection has it");
+        another.delete()?;
         for wr_id in 0..10 {
             send(&pair.client)?;
             assert_eq!(
@@ -121,13 +121,13 @@ fn a_queue_lives_as_long_as_its_users() -> Result {
             );
         }
         // A handle can be had from a configuration that has it.
-        let srq = self::srq(&peer, 10, 10);
+        let srq = self::srq(&peer, 10, 10)?;
         let cfg = using(&srq);
         drop(srq);
-        let srq = cfg.get_srq().expect("the configuration holds it").clone();
+        let srq = cfg.get_srq().ok_or("the configuration holds it")?.clone();
         drop(cfg);
-        srq.recv(MrSlice::EMPTY, 1).expect("posted");
-        srq.delete().expect("the last: everything is freed");
+        srq.recv(MrSlice::EMPTY, 1)?;
+        srq.delete()?;
         Ok(())
     })
 }

@@ -51,8 +51,8 @@ fn check_row(
 
     for round in 0..3 {
         match srq {
-            Some(srq) => srq.recv(MrSlice::EMPTY, 7).expect("posted"),
-            None => server.recv(MrSlice::EMPTY, 7).expect("posted"),
+            Some(srq) => srq.recv(MrSlice::EMPTY, 7)?,
+            None => server.recv(MrSlice::EMPTY, 7)?,
         }
         for (place, opcode) in [
             (Where::Main, WcOpcode::RDMA_WRITE),
@@ -61,17 +61,15 @@ fn check_row(
             match opcode {
                 WcOpcode::RECV => send(&client)?,
                 _ => {
-                    server
-                        .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-                        .expect("posted");
+                    server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
                 }
             }
             let cq = queues
                 .iter()
                 .find(|(at, _)| *at == place)
                 .map(|(_, cq)| *cq)
-                .expect("it is there");
-            wait(&server, cq, place, shared);
+                .ok_or("it is there")?;
+            wait(&server, cq, place, shared)?;
             let wc = next_completion(cq)?;
             assert_eq!(opcode_of(&wc, 7)?, opcode, "round {round}");
             assert_eq!(wc.qp_num(), server.get_qp_num());
@@ -86,9 +84,9 @@ fn check_row(
 
 /// Waits for the event of a queue's next completion in the way that its channel needs, and sees
 /// that the other way is refused.
-fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) {
+fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) -> Result {
     if shared {
-        let (said, kind) = server.wait_timeout(LIMIT).expect("an event");
+        let (said, kind) = server.wait_timeout(LIMIT)?;
         assert!(std::ptr::eq(said, cq), "of the queue with the completion");
         let expected = match place {
             Where::Main => CqKind::Main,
@@ -96,9 +94,9 @@ fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) {
         };
         assert_eq!(kind, expected);
         assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::SharedChannel)));
-        assert_eq!(server.get_compl_fd().expect("shared"), cq.get_fd());
+        assert_eq!(server.get_compl_fd()?, cq.get_fd());
     } else {
-        cq.wait_timeout(LIMIT).expect("an event");
+        cq.wait_timeout(LIMIT)?;
         for refused in [server.wait_timeout(LIMIT), server.wait()] {
             assert!(matches!(refused, Err(Error::NotSharedChannel)));
         }
@@ -107,6 +105,7 @@ fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) {
             Err(Error::NotSharedChannel)
         ));
     }
+    Ok(())
 }
 
 #[test]
@@ -133,7 +132,7 @@ fn row_4_two_queues_on_a_shared_channel() -> Result {
 fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 0);
+        let srq = srq(&peer, 10, 0)?;
         assert!(srq.get_rcq().is_none());
         for shared in [false, true] {
             check_row(&peer, Some(&srq), 0, shared, Where::Main)?;
@@ -146,7 +145,7 @@ fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
 fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 0);
+        let srq = srq(&peer, 10, 0)?;
         for shared in [false, true] {
             check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq)?;
         }
@@ -158,7 +157,7 @@ fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
 fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 10);
+        let srq = srq(&peer, 10, 10)?;
         for rcq_size in [0, 10] {
             check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq)?;
         }
@@ -170,7 +169,7 @@ fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
 fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 10);
+        let srq = srq(&peer, 10, 10)?;
         let ep = listen(&peer)?;
         for rcq_size in [0, 10] {
             let mut cfg = using(&srq);
@@ -191,7 +190,7 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
 fn one_channel_over_the_queues_of_everything() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let of = |key| ComplChannel::Of {
             channel: channel.clone(),
             key,
@@ -199,7 +198,7 @@ fn one_channel_over_the_queues_of_everything() -> Result {
         let mut cfg = SrqCfg::new();
         cfg.set_compl_channel(Some((channel.clone(), 100)));
         assert_eq!(cfg.get_compl_channel().map(|(_, key)| *key), Some(100));
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        let srq = Srq::new(&peer, &cfg)?;
         let mut cfg = using(&srq);
         cfg.set_compl_channel(of(1));
         let one = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -207,23 +206,22 @@ fn one_channel_over_the_queues_of_everything() -> Result {
         cfg.set_compl_channel(of(2)).set_rcq_size(10);
         let two = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
 
-        let next = || {
-            let event = channel.wait_timeout(LIMIT).expect("an event");
-            (event.key, event.kind)
+        let next = || -> Result<_> {
+            let event = channel.wait_timeout(LIMIT)?;
+            Ok((event.key, event.kind))
         };
-        srq.recv(MrSlice::EMPTY, 1).expect("posted");
+        srq.recv(MrSlice::EMPTY, 1)?;
         send(&one.client)?;
-        assert_eq!(next(), (100, CqKind::Receive));
-        let rcq = srq.get_rcq().expect("one of its own");
+        assert_eq!(next()?, (100, CqKind::Receive));
+        let rcq = srq.get_rcq().ok_or("one of its own")?;
         assert_eq!(opcode_of(&next_completion(rcq)?, 1)?, WcOpcode::RECV);
-        two.server.recv(MrSlice::EMPTY, 2).expect("posted");
+        two.server.recv(MrSlice::EMPTY, 2)?;
         send(&two.client)?;
-        assert_eq!(next(), (2, CqKind::Receive));
+        assert_eq!(next()?, (2, CqKind::Receive));
         for (pair, key) in [(&one, 1), (&two, 2)] {
             pair.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)
-                .expect("posted");
-            assert_eq!(next(), (key, CqKind::Main));
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
+            assert_eq!(next()?, (key, CqKind::Main));
         }
         for cq in [rcq, one.server.get_cq(), two.server.get_cq()] {
             assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::SharedChannel)));
@@ -249,19 +247,18 @@ fn connections_are_told_apart() -> Result {
         let peer = peer()?;
         for rcq_size in [0, 20] {
             let total = CLIENTS * EACH;
-            let srq = srq(&peer, total as u32, rcq_size);
+            let srq = srq(&peer, total as u32, rcq_size)?;
             let pairs = pairs(&peer, &using(&srq), CLIENTS)?;
             let dst = region(&peer, total, MrUsage::RECV)?;
             for n in 0..total {
-                srq.recv(dst.slice(n..=n).expect("inside"), n as u64)
-                    .expect("posted");
+                srq.recv(dst.slice(n..=n)?, n as u64)?;
             }
             let names: Vec<u8> = (1..=CLIENTS as u8).collect();
-            let src = Mr::reg(&peer, names, MrUsage::SEND).expect("registers");
+            let src = Mr::reg(&peer, names, MrUsage::SEND)?;
             for _ in 0..EACH {
                 for (n, pair) in pairs.iter().enumerate() {
-                    let name = src.slice(n..=n).expect("inside");
-                    pair.client.send(name, ALWAYS, 1).expect("posted");
+                    let name = src.slice(n..=n)?;
+                    pair.client.send(name, ALWAYS, 1)?;
                 }
             }
             let got: Vec<_> = match srq.get_rcq() {
@@ -277,7 +274,7 @@ fn connections_are_told_apart() -> Result {
             let mut used = BTreeMap::new();
             let mut last = BTreeMap::new();
             for wc in &got {
-                let success = wc.result().expect("succeeds");
+                let success = wc.result()?;
                 assert_eq!(
                     (success.opcode(), success.byte_len()),
                     (WcOpcode::RECV, Some(1))
@@ -304,13 +301,13 @@ fn connections_are_told_apart() -> Result {
 fn waiting_for_receives() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 10, 10);
-        let rcq = srq.get_rcq().expect("one of its own");
+        let srq = srq(&peer, 10, 10)?;
+        let rcq = srq.get_rcq().ok_or("one of its own")?;
         let pairs = pairs(&peer, &using(&srq), 2)?;
         assert_eq!(fill(&srq, 10), 10);
         for round in 0..5 {
             send(&pairs[round % 2].client)?;
-            rcq.wait().expect("an event");
+            rcq.wait()?;
             opcode_of(&next_completion(rcq)?, round as u64)?;
         }
         for round in 5..8 {

@@ -14,14 +14,14 @@ use crate::support::{ALWAYS, fill, pairs, send, srq, using};
 fn a_full_shared_receive_queue() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let none = srq(&peer, 0, 0).recv(MrSlice::EMPTY, 1);
+        let none = srq(&peer, 0, 0)?.recv(MrSlice::EMPTY, 1);
         let text = crate::common::invalid(none);
         assert!(
             text.contains("SrqCfg::set_rq_size"),
             "polling cannot help: {text}"
         );
         for (depth, rcq_size) in [(1, 0), (1, 1), (7, 0), (7, 3), (100, 1)] {
-            let srq = srq(&peer, depth, rcq_size);
+            let srq = srq(&peer, depth, rcq_size)?;
             let pairs = pairs(&peer, &using(&srq), 2)?;
             assert_eq!(fill(&srq, depth), depth);
             let text = srq.recv(MrSlice::EMPTY, 1).expect_err("full").to_string();
@@ -35,7 +35,7 @@ fn a_full_shared_receive_queue() -> Result {
                 for n in 0..messages {
                     let cq = srq.get_rcq();
                     let cq = cq.unwrap_or(pairs[n as usize % 2].server.get_cq());
-                    next_completion(cq)?.result().expect("succeeds");
+                    next_completion(cq)?.result()?;
                 }
                 assert_eq!(fill(&srq, depth), messages);
             }
@@ -52,7 +52,7 @@ fn slots_come_back_from_dropped_connections() -> Result {
     device_test(|| {
         let peer = peer()?;
         for (rcq_size, conn_rcq_size) in [(0, 0), (0, 10), (DEPTH, 0)] {
-            let srq = srq(&peer, DEPTH, rcq_size);
+            let srq = srq(&peer, DEPTH, rcq_size)?;
             let mut cfg = using(&srq);
             cfg.set_rcq_size(conn_rcq_size);
             for round in 0..25 {
@@ -67,12 +67,12 @@ fn slots_come_back_from_dropped_connections() -> Result {
                     _ => {
                         drop(client);
                         assert_eq!(event(&server)?, ConnEvent::Closed);
-                        server.delete().expect("everything is freed");
+                        server.delete()?;
                     }
                 }
                 if let Some(rcq) = srq.get_rcq() {
                     for _ in 0..3 {
-                        next_completion(rcq)?.result().expect("succeeds");
+                        next_completion(rcq)?.result()?;
                     }
                 }
             }
@@ -87,9 +87,9 @@ fn slots_come_back_from_dropped_connections() -> Result {
 fn a_message_of_a_dropped_connection_has_no_number() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 4, 4);
+        let srq = srq(&peer, 4, 4)?;
         assert_eq!(fill(&srq, 4), 4);
-        let rcq = srq.get_rcq().expect("its own");
+        let rcq = srq.get_rcq().ok_or("its own")?;
         let mut pairs = pairs(&peer, &using(&srq), 2)?;
         let (stays, goes) = (pairs.remove(0), pairs.remove(0));
         send(&stays.client)?;
@@ -113,7 +113,7 @@ fn receives_that_come_back_are_not_kept() -> Result {
     const DEPTH: u32 = 4;
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, DEPTH, DEPTH);
+        let srq = srq(&peer, DEPTH, DEPTH)?;
         assert_eq!(fill(&srq, DEPTH), DEPTH);
         assert_eq!(srq.kept(), 0);
         for round in 0..3 {
@@ -124,9 +124,9 @@ fn receives_that_come_back_are_not_kept() -> Result {
                 send(&client)?;
             }
             drop((client, server));
-            let rcq = srq.get_rcq().expect("its own");
+            let rcq = srq.get_rcq().ok_or("its own")?;
             for _ in 0..DEPTH {
-                next_completion(rcq)?.result().expect("succeeds");
+                next_completion(rcq)?.result()?;
             }
             assert_eq!(srq.kept(), 0, "round {round}: all have come back");
             assert_eq!(fill(&srq, DEPTH), DEPTH);
@@ -141,7 +141,7 @@ fn closing_returns_what_arrived() -> Result {
     device_test(|| {
         let peer = peer()?;
         for (rcq_size, conn_rcq_size) in [(0, 0), (0, 10), (5, 0)] {
-            let srq = srq(&peer, 5, rcq_size);
+            let srq = srq(&peer, 5, rcq_size)?;
             let mut cfg = using(&srq);
             cfg.set_rcq_size(conn_rcq_size);
             assert_eq!(fill(&srq, 5), 5);
@@ -149,7 +149,7 @@ fn closing_returns_what_arrived() -> Result {
             for _ in 0..3 {
                 send(&client)?;
             }
-            let mut rest = server.close(LIMIT).expect("closes");
+            let mut rest = server.close(LIMIT)?;
             if let Some(rcq) = srq.get_rcq() {
                 assert!(
                     rest.is_empty(),
@@ -177,7 +177,7 @@ fn a_failed_connection_leaves_the_receives_to_the_others() -> Result {
         let peer = peer()?;
         let src = region(&peer, 64, MrUsage::SEND)?;
         for (rcq_size, conn_rcq_size) in [(0, 0), (0, 4), (4, 0)] {
-            let srq = srq(&peer, 4, rcq_size);
+            let srq = srq(&peer, 4, rcq_size)?;
             let mut cfg = using(&srq);
             cfg.set_rcq_size(conn_rcq_size);
             for round in 0..6 {
@@ -189,8 +189,8 @@ fn a_failed_connection_leaves_the_receives_to_the_others() -> Result {
                     next_completion(cq.unwrap_or(server.get_cq()))
                 };
                 // The receives have no room for it.
-                let message = src.slice(..).expect("all");
-                pairs[0].client.send(message, ALWAYS, 1).expect("posted");
+                let message = src.slice(..)?;
+                pairs[0].client.send(message, ALWAYS, 1)?;
                 let failure = completion(&pairs[0].client)?
                     .result()
                     .expect_err("too long");
@@ -216,8 +216,8 @@ fn a_failed_connection_leaves_the_receives_to_the_others() -> Result {
 /// A message that is too long for the receive that it takes: it fails on both sides.
 fn send_too_much(peer: &Peer, client: &Conn) -> Result {
     let src = region(peer, 64, MrUsage::SEND)?;
-    let message = src.slice(..).expect("all");
-    client.send(message, ALWAYS, 1).expect("posted");
+    let message = src.slice(..)?;
+    client.send(message, ALWAYS, 1)?;
     completion(client)?.result().expect_err("too long");
     Ok(())
 }
@@ -228,7 +228,7 @@ fn send_too_much(peer: &Peer, client: &Conn) -> Result {
 fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let srq = srq(&peer, 2, 0);
+        let srq = srq(&peer, 2, 0)?;
         let cfg = using(&srq);
         for end in ["event", "disconnect", "close", "drop"] {
             assert_eq!(fill(&srq, 2), 2, "before {end}: all slots are back");
@@ -243,7 +243,7 @@ fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
                     completion(&server)?.result().expect_err("too long");
                 }
                 "disconnect" => {
-                    server.disconnect().expect("tells the client");
+                    server.disconnect()?;
                     completion(&server)?.result().expect_err("too long");
                 }
                 "close" => {
@@ -270,14 +270,14 @@ fn a_failed_send_gives_no_receive_back() -> Result {
         };
         let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
         for (rcq_size, conn_rcq_size) in [(4, 0), (0, 4)] {
-            let srq = srq(&peer, 4, rcq_size);
+            let srq = srq(&peer, 4, rcq_size)?;
             let mut cfg = using(&srq);
             cfg.set_rcq_size(conn_rcq_size);
             assert_eq!(fill(&srq, 4), 4);
             for _ in 0..2 {
                 let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-                let (to, from) = (gone.slice(..).expect("all"), src.slice(..).expect("all"));
-                server.write(to, from, ALWAYS, 1).expect("posted");
+                let (to, from) = (gone.slice(..)?, src.slice(..)?);
+                server.write(to, from, ALWAYS, 1)?;
                 completion(&server)?
                     .result()
                     .expect_err("there is no such memory");

@@ -6,10 +6,10 @@ use crate::common::{Pair, Result, completion, opcode_of};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
-pub(crate) fn srq(peer: &Peer, rq_size: u32, rcq_size: u32) -> Srq {
+pub(crate) fn srq(peer: &Peer, rq_size: u32, rcq_size: u32) -> Result<Srq> {
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(rq_size).set_rcq_size(rcq_size);
-    Srq::new(peer, &cfg).expect("a shared receive queue")
+    Ok(Srq::new(peer, &cfg)?)
 }
 
 /// A server's settings with `srq`.
@@ -28,7 +28,7 @@ pub(crate) fn pairs(peer: &Peer, cfg: &ConnCfg, count: usize) -> Result<Vec<Pair
 
 /// Sends a message of no bytes and sees that it was sent.
 pub(crate) fn send(conn: &Conn) -> Result {
-    conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    conn.send(MrSlice::EMPTY, ALWAYS, 1)?;
     assert_eq!(opcode_of(&completion(conn)?, 1)?, WcOpcode::SEND);
     Ok(())
 }
