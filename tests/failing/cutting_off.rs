@@ -30,44 +30,44 @@ fn cuts_off(
     left: &[(&str, u64)],
     cfg: &ConnCfg,
     calls: &[(u32, &'static str)],
-    check: impl Fn(Result<Vec<Wc>, CloseError>),
+    check: impl Fn(Result<Vec<Wc>, CloseError>) -> Result,
 ) -> Result {
     leaving(left, || {
         let peer = peer()?;
         let target = region(&peer, 8, MrUsage::WRITE_DST)?;
         let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &BYTES).expect("inside");
-        let writes = |client: &Conn| {
-            let to = remote(&target).slice(..).expect("all");
-            client.write(to, source.slice(..).expect("all"), ALWAYS, 1)
+        source.write_at(0, &BYTES)?;
+        let writes = |client: &Conn| -> Result<_> {
+            let to = remote(&target).slice(..)?;
+            Ok(client.write(to, source.slice(..)?, ALWAYS, 1))
         };
         let mut client = ConnCfg::new();
-        client.set_retry_count(2).expect("possible");
-        client.set_ack_timeout(Some(14)).expect("possible");
+        client.set_retry_count(2)?;
+        client.set_ack_timeout(Some(14))?;
         let [pair, other] = [(); 2].map(|()| Pair::with(&peer, &client, cfg).expect("established"));
         if cfg.get_srq().is_none() {
             for number in RECEIVES {
-                pair.server.recv(MrSlice::EMPTY, number).expect("posted");
+                pair.server.recv(MrSlice::EMPTY, number)?;
             }
         }
         for number in WRITES {
-            write(&pair.server, number).expect("posted");
+            write(&pair.server, number)?;
         }
         Errors::take();
         let failing = calls
             .iter()
             .map(|(nth, call)| Failing::nth(*nth, call, Errno::IO, How::Refused));
-        let failing: Vec<_> = failing.collect();
-        check(pair.server.cut_off());
+        let failing: Vec<_> = failing.collect::<Result<_, _>>()?;
+        check(pair.server.cut_off())?;
         failing.iter().for_each(Failing::happened);
         // The client may have heard of it.
-        if writes(&pair.client).is_ok() {
+        if writes(&pair.client)?.is_ok() {
             completion(&pair.client)?
                 .result()
                 .expect_err("it is cut off");
         }
         assert_ne!(contents(&target)?, BYTES, "{calls:?}");
-        writes(&other.client).expect("posted");
+        writes(&other.client)??;
         opcode_of(&completion(&other.client)?, 1)?;
         assert_eq!(contents(&target)?, BYTES);
         Ok(())
@@ -101,6 +101,7 @@ fn a_queue_pair_that_cannot_be_destroyed() -> Result {
             let text = error.to_string();
             assert!(text.starts_with("ibv_destroy_qp failed: "), "{text}");
             assert!(text.ends_with("(Mr::dereg)"), "{text}");
+            Ok(())
         })
     })
 }
@@ -125,6 +126,7 @@ fn other_objects_that_cannot_be_destroyed() -> Result {
                     let lines = Errors::take();
                     let told = format!("{call} failed: ");
                     assert!(lines.iter().any(|line| line.contains(&told)), "{lines:?}");
+                    Ok(())
                 })?;
             }
         }
@@ -141,21 +143,26 @@ fn a_call_before_that_fails() -> Result {
         let cfg = settings(ComplChannel::PerCq);
         // One call moves the queue pair, and so does the other.
         cuts_off(&[], &cfg, &[(1, "ibv_modify_qp")], |result| {
-            all(&result.expect("cut off"))
+            all(&result?);
+            Ok(())
         })?;
         cuts_off(&[], &cfg, &[(1, "rdma_disconnect")], |result| {
-            all(&result.expect("cut off"))
+            all(&result?);
+            Ok(())
         })?;
         // The markers, without which it waits for a second.
         cuts_off(&[], &cfg, &[(1, "ibv_post_send")], |result| {
-            all(&result.expect("cut off"))
+            all(&result?);
+            Ok(())
         })?;
         cuts_off(&[], &cfg, &[(1, "ibv_post_recv")], |result| {
-            all(&result.expect("cut off"))
+            all(&result?);
+            Ok(())
         })?;
         for nth in 1..=2 {
             cuts_off(&[], &cfg, &[(nth, "ibv_poll_cq")], |result| {
-                assert!(result.expect("cut off").len() <= 8);
+                assert!(result?.len() <= 8);
+                Ok(())
             })?;
         }
         Ok(())
@@ -170,11 +177,12 @@ fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
         let cfg = settings(ComplChannel::PerCq);
         let calls = [(1, "ibv_modify_qp"), (1, "rdma_disconnect")];
         cuts_off(&[], &cfg, &calls, |result| {
-            let wcs = result.expect("cut off");
+            let wcs = result?;
             let done = wcs
                 .iter()
                 .all(|wc| wc.result().is_ok() && WRITES.contains(&wc.wr_id()));
             assert!(done, "nothing is flushed: {wcs:?}");
+            Ok(())
         })
     })
 }
@@ -187,12 +195,12 @@ fn a_shared_receive_queue() -> Result {
         Errors::keep();
         leaving(&[("cq", 1)], || {
             let peer = peer()?;
-            let srq = Srq::new(&peer, &SrqCfg::new()).expect("a queue");
+            let srq = Srq::new(&peer, &SrqCfg::new())?;
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
             let other = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             for number in RECEIVES {
-                srq.recv(MrSlice::EMPTY, number).expect("posted");
+                srq.recv(MrSlice::EMPTY, number)?;
             }
             for call in ["ibv_query_qp", "ibv_modify_qp", "ibv_destroy_cq"] {
                 let left: &[_] = if call == "ibv_destroy_cq" {
@@ -202,20 +210,17 @@ fn a_shared_receive_queue() -> Result {
                 };
                 leaving(left, || {
                     let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-                    let failing = Failing::next(call, Errno::IO);
-                    let rest = pair.server.cut_off().expect("cut off");
+                    let failing = Failing::next(call, Errno::IO)?;
+                    let rest = pair.server.cut_off()?;
                     assert!(rest.is_empty(), "{rest:?}");
                     failing.happened();
                     let ended = pair.client.next_event_timeout(LIMIT);
-                    assert_eq!(ended.expect("it hears of it"), ConnEvent::Closed);
+                    assert_eq!(ended?, ConnEvent::Closed);
                     Ok(())
                 })?;
             }
             for _ in RECEIVES {
-                other
-                    .client
-                    .send(MrSlice::EMPTY, ALWAYS, 1)
-                    .expect("posted");
+                other.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
                 opcode_of(&completion(&other.client)?, 1)?;
             }
             Ok(())

@@ -67,9 +67,9 @@ impl End {
     const ALL: [Self; 3] = [Self::Delete, Self::Close, Self::Drop];
 
     /// Ends the connection, for which `call` fails.
-    fn ends(self, conn: Conn, call: &'static str) {
+    fn ends(self, conn: Conn, call: &'static str) -> Result {
         LINES.take();
-        let failing = Failing::next(call, Errno::IO);
+        let failing = Failing::next(call, Errno::IO)?;
         match self {
             Self::Delete => failing.told(conn.delete()),
             Self::Close => failing.told(conn.close(LIMIT)),
@@ -81,6 +81,7 @@ impl End {
                 assert!(lines.iter().any(told), "{call} is not logged: {lines:?}");
             }
         }
+        Ok(())
     }
 }
 
@@ -92,10 +93,10 @@ fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) -> Resul
             let peer = peer()?;
             let [pair, other] =
                 [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()).expect("established"));
-            write(&pair.client, 1).expect("posted");
-            end.ends(pair.client, call);
+            write(&pair.client, 1)?;
+            end.ends(pair.client, call)?;
             assert_eq!(event(&pair.server)?, ConnEvent::Closed, "{end:?}");
-            write(&other.client, 2).expect("posted");
+            write(&other.client, 2)?;
             opcode_of(&completion(&other.client)?, 2)?;
             Ok(())
         })?;
@@ -131,22 +132,19 @@ fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
             let peer = peer()?;
             let target = region(&peer, 8, MrUsage::WRITE_DST)?;
             let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-            source.write_at(0, &[7; 8]).expect("inside");
+            source.write_at(0, &[7; 8])?;
             let cfg = two_queues(ComplChannel::PerCq);
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            let failing = Failing::next("ibv_destroy_qp", Errno::IO);
+            let failing = Failing::next("ibv_destroy_qp", Errno::IO)?;
             drop(server);
             failing.happened();
-            let to = remote(&target).slice(..).expect("all");
+            let to = remote(&target).slice(..)?;
             // The client may have heard of the end.
-            if client
-                .write(to, source.slice(..).expect("all"), ALWAYS, 1)
-                .is_ok()
-            {
+            if client.write(to, source.slice(..)?, ALWAYS, 1).is_ok() {
                 completion(&client)?.result().expect_err("nobody serves it");
             }
             let mut bytes = [0; 8];
-            target.read_at(0, &mut bytes).expect("inside");
+            target.read_at(0, &mut bytes)?;
             assert_ne!(bytes, [7; 8], "it was written");
             Ok(())
         })
@@ -163,8 +161,8 @@ fn an_id_that_cannot_be_destroyed() -> Result {
         let _id = peer()?;
         cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq))?;
         leaving(&[], || {
-            let ep = Ep::listen(&peer()?, &addr(), 0).expect("listens");
-            Failing::next("rdma_destroy_id", Errno::IO).told(ep.shutdown());
+            let ep = Ep::listen(&peer()?, &addr(), 0)?;
+            Failing::next("rdma_destroy_id", Errno::IO)?.told(ep.shutdown());
             Ok(())
         })
     })
@@ -210,9 +208,9 @@ fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
             leaving(left, || {
                 let peer = peer()?;
                 let [one, other] = [(); 2].map(|()| srq(&peer));
-                Failing::next(call, Errno::IO).told(one.delete());
-                other.recv(MrSlice::EMPTY, 1).expect("posted");
-                other.delete().expect("everything is freed");
+                Failing::next(call, Errno::IO)?.told(one.delete());
+                other.recv(MrSlice::EMPTY, 1)?;
+                other.delete()?;
                 Ok(())
             })?;
         }
@@ -237,7 +235,7 @@ fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() -> Result {
                 drop(cfg);
                 // The connection's own queue goes first.
                 let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
-                let failing = Failing::nth(nth, call, Errno::IO, How::Refused);
+                let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
                 failing.told(pair.server.delete());
                 Ok(())
             })?;
@@ -285,9 +283,9 @@ fn memory_that_cannot_be_deregistered_stays() -> Result {
                     bytes: vec![0; 64],
                     freed: Arc::clone(&freed),
                 };
-                let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST).expect("registers");
-                let part = remote(&target).slice(..).expect("all");
-                let failing = Failing::next("ibv_dereg_mr", Errno::IO);
+                let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST)?;
+                let part = remote(&target).slice(..)?;
+                let failing = Failing::next("ibv_dereg_mr", Errno::IO)?;
                 if drops {
                     drop(target);
                     failing.happened();
@@ -299,8 +297,8 @@ fn memory_that_cannot_be_deregistered_stays() -> Result {
                 }
                 assert!(!freed.load(Ordering::Relaxed), "it is registered");
                 let local = region(&peer, 64, MrUsage::WRITE_SRC)?;
-                let local = local.slice(..).expect("all");
-                pair.client.write(part, local, ALWAYS, 1).expect("posted");
+                let local = local.slice(..)?;
+                pair.client.write(part, local, ALWAYS, 1)?;
                 opcode_of(&completion(&pair.client)?, 1)?;
                 Ok(())
             })?;
@@ -316,12 +314,12 @@ fn closes_with(nth: u32, call: &'static str) -> Result {
     leaving(&[], || {
         let Pair { client, server } = Pair::new(&peer()?)?;
         for number in 10..15 {
-            client.recv(MrSlice::EMPTY, number).expect("posted");
+            client.recv(MrSlice::EMPTY, number)?;
         }
         for number in 0..3 {
-            write(&client, number).expect("posted");
+            write(&client, number)?;
         }
-        let failing = Failing::nth(nth, call, Errno::IO, How::Refused);
+        let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
         let closed = client.close(LIMIT);
         failing.happened();
         let error = closed.expect_err(call);

@@ -44,7 +44,7 @@ fn a_request_whose_queues_cannot_be_made() -> Result {
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
             for (cfg, channels) in two_queues() {
                 for (call, nth) in calls(channels) {
-                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
+                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
                     // No other object stays in the kernel, also while the peer and the endpoint
                     // live on.
                     leaving(&[], || {
@@ -53,7 +53,7 @@ fn a_request_whose_queues_cannot_be_made() -> Result {
                     })?;
                 }
                 let pair = Pair::with(&peer, &cfg, &cfg)?;
-                write(&pair.client, 1).expect("posted");
+                write(&pair.client, 1)?;
                 opcode_of(&completion(&pair.client)?, 1)?;
             }
             Ok(())
@@ -72,7 +72,7 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
             for (cfg, channels) in two_queues() {
                 for (call, nth) in calls(channels) {
                     let client = ask()?;
-                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
+                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
                     failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
                     match event(&client)? {
                         ConnEvent::Rejected { reason, .. } => {
@@ -103,16 +103,16 @@ fn a_shared_receive_queue_that_cannot_be_made() -> Result {
                 "ibv_req_notify_cq",
                 "ibv_create_srq",
             ] {
-                let failing = Failing::next(call, Errno::NOSPC);
+                let failing = Failing::next(call, Errno::NOSPC)?;
                 leaving(&[], || {
                     failing.told(srq());
                     Ok(())
                 })?;
             }
-            srq().expect("the next one is made");
-            let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC);
+            srq()?;
+            let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC)?;
             failing.told(CompletionChannel::new(&peer));
-            CompletionChannel::new(&peer).expect("the next one is made");
+            CompletionChannel::new(&peer)?;
             Ok(())
         })
     })
@@ -125,7 +125,7 @@ fn too_many_open_files_have_a_hint() -> Result {
     with_failures(|| {
         device_test(|| {
             let peer = peer()?;
-            let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE);
+            let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE)?;
             let text = failing.text(CompletionChannel::new(&peer));
             assert!(text.contains("RLIMIT_NOFILE"), "{text}");
             Ok(())
@@ -140,7 +140,7 @@ fn memory_that_cannot_be_registered() -> Result {
     with_failures(|| {
         device_test(|| {
             let peer = peer()?;
-            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
+            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
             let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
             let failed = failed.expect_err("it cannot be registered");
             assert_eq!(failed.memory, [7; 100]);
@@ -153,12 +153,12 @@ fn memory_that_cannot_be_registered() -> Result {
             cfg.set_force_fallback(true);
             let ep = listen(&peer)?;
             let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
-            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
+            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
             leaving(&[], || {
                 failing.told(request(&peer));
                 Ok(())
             })?;
-            request(&peer).expect("the next one is made");
+            request(&peer)?;
             Ok(())
         })
     })
@@ -191,7 +191,7 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() -> Result {
                     leaving(&[], || {
                         let client = ask(&peer, &ep, &cfg)?;
                         let req = request(&ep, &cfg)?;
-                        let failing = Failing::nth(nth, call, Errno::IO, how);
+                        let failing = Failing::nth(nth, call, Errno::IO, how)?;
                         failing.told(req.connect(&[]));
                         // Accepted it may have been, but then it has ended.
                         while event(&client)? == ConnEvent::Established {}
@@ -215,7 +215,7 @@ fn a_connection_that_cannot_be_set_up_is_not_established() -> Result {
             for call in ["ibv_modify_qp", "ibv_query_qp"] {
                 let client = ask(&peer, &ep, &cfg)?;
                 let _server = accept(&ep, &cfg)?;
-                Failing::next(call, Errno::IO).told(client.next_event_timeout(LIMIT));
+                Failing::next(call, Errno::IO)?.told(client.next_event_timeout(LIMIT));
                 let error = write(&client, 1).expect_err("it is not established");
                 assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
             }

@@ -74,9 +74,9 @@ fn a_device_without_room_is_a_full_queue() -> Result {
             let conn = &pair.client;
             for posted in 0..DEPTH {
                 for number in 0..posted {
-                    write(conn, number).expect("posted");
+                    write(conn, number)?;
                 }
-                let failing = Failing::next("ibv_post_send", Errno::NOMEM);
+                let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
                 full(Queue::Send, write(conn, 99).map(drop));
                 failing.happened();
                 let rest = fill(Queue::Send, |number| write(conn, posted + number).map(drop));
@@ -107,10 +107,10 @@ fn a_failed_post_ends_the_connection() -> Result {
                 for closes in [false, true] {
                     let Pair { client, server } = Pair::new(&peer)?;
                     for number in 0..3 {
-                        client.recv(MrSlice::EMPTY, 10 + number).expect("posted");
-                        write(&client, number).expect("posted");
+                        client.recv(MrSlice::EMPTY, 10 + number)?;
+                        write(&client, number)?;
                     }
-                    Failing::nth(1, "ibv_post_send", errno, how).told(write(&client, 3));
+                    Failing::nth(1, "ibv_post_send", errno, how)?.told(write(&client, 3));
                     ended(&client);
                     let posted = if how.happens() { 4 } else { 3 };
                     ends_with("ibv_post_send", errno, client, closes, (posted, 3))?;
@@ -132,7 +132,7 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
             let peer = peer()?;
             let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
             let target = region(&peer, 64, usage)?;
-            let part = remote(&target).slice(0..8).expect("inside");
+            let part = remote(&target).slice(0..8)?;
             let mut tried = 0;
             for (opcode, errno, how) in [
                 (WcOpcode::FLUSH, Errno::NOMEM, How::Done),
@@ -148,10 +148,10 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
                     continue; // rdma-core 44 has the atomic write only.
                 }
                 for number in 0..3 {
-                    client.recv(MrSlice::EMPTY, 10 + number).expect("posted");
-                    write(&client, number).expect("posted");
+                    client.recv(MrSlice::EMPTY, 10 + number)?;
+                    write(&client, number)?;
                 }
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
                 failing.told(match flushes {
                     true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
                     false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
@@ -176,9 +176,7 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
 /// Sends so many messages. Their receives have the numbers from `first` on.
 fn messages(pair: &Pair, first: u64, count: u64) -> Result {
     for number in 0..count {
-        pair.client
-            .send(MrSlice::EMPTY, ALWAYS, number)
-            .expect("posted");
+        pair.client.send(MrSlice::EMPTY, ALWAYS, number)?;
         in_order(&pair.client, WcOpcode::SEND, number, 1)?;
     }
     in_order(&pair.server, WcOpcode::RECV, first, count)?;
@@ -196,12 +194,12 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() -> Result {
             let client = ask(&peer, &ep, &cfg)?;
             let req = request(&ep, &cfg)?;
             let recv = |number| req.recv(MrSlice::EMPTY, number);
-            recv(0).expect("posted");
-            let failing = Failing::next("ibv_post_recv", Errno::NOMEM);
+            recv(0)?;
+            let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
             full(Queue::Receive, recv(99));
             failing.happened();
             assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-            let server = req.connect(&[]).expect("accepts");
+            let server = req.connect(&[])?;
             assert_eq!(event(&client)?, ConnEvent::Established);
             assert_eq!(event(&server)?, ConnEvent::Established);
             let pair = Pair { client, server };
@@ -209,9 +207,9 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() -> Result {
             for posted in 0..DEPTH {
                 let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
                 for number in 0..posted {
-                    recv(number).expect("posted");
+                    recv(number)?;
                 }
-                let failing = Failing::next("ibv_post_recv", Errno::NOMEM);
+                let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
                 full(Queue::Receive, recv(99));
                 failing.happened();
                 let rest = fill(Queue::Receive, |number| recv(posted + number));
@@ -233,8 +231,8 @@ fn a_receive_that_fails_and_happens_all_the_same() -> Result {
             for errno in [Errno::IO, Errno::NOMEM] {
                 let Pair { client, server } = Pair::new(&peer)?;
                 let recv = |number: u64| client.recv(MrSlice::EMPTY, 10 + number);
-                recv(0).expect("posted");
-                Failing::nth(1, "ibv_post_recv", errno, How::Done).told(recv(1));
+                recv(0)?;
+                Failing::nth(1, "ibv_post_recv", errno, How::Done)?.told(recv(1));
                 let refused = recv(2).expect_err("the connection has ended");
                 let failed = Error::NotConnected(NotConnected::Failed);
                 assert_eq!(refused.to_string(), failed.to_string());
@@ -254,8 +252,8 @@ fn a_refused_receive_ends_nothing() -> Result {
         device_test(|| {
             let pair = Pair::new(&peer()?)?;
             let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-            recv(0).expect("posted");
-            Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused).told(recv(1));
+            recv(0)?;
+            Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused)?.told(recv(1));
             assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
             messages(&pair, 0, DEPTH)?;
             assert_eq!(pair.server.failure(), None);
@@ -272,8 +270,8 @@ fn a_receive_that_the_device_refuses_takes_no_slot() -> Result {
         device_test(|| {
             let pair = Pair::new(&peer()?)?;
             let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-            recv(0).expect("posted");
-            Failing::next("ibv_post_recv", Errno::INVAL).told(recv(99));
+            recv(0)?;
+            Failing::next("ibv_post_recv", Errno::INVAL)?.told(recv(99));
             assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
             messages(&pair, 0, DEPTH)?;
             Ok(())
@@ -287,7 +285,7 @@ fn shared(rcq_size: u32) -> Result<(Srq, Pair)> {
     let peer = peer()?;
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(DEPTH as u32).set_rcq_size(rcq_size);
-    let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+    let srq = Srq::new(&peer, &cfg)?;
     let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
     let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -319,9 +317,9 @@ fn a_device_without_room_in_a_shared_receive_queue_is_a_full_queue() -> Result {
                 let recv = |number| srq.recv(MrSlice::EMPTY, number);
                 for posted in 0..DEPTH {
                     for number in 0..posted {
-                        recv(number).expect("posted");
+                        recv(number)?;
                     }
-                    let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM);
+                    let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM)?;
                     full(Queue::SharedReceive, recv(99));
                     failing.happened();
                     let rest = fill(Queue::SharedReceive, |number| recv(posted + number));
@@ -343,8 +341,8 @@ fn a_shared_receive_that_fails_and_happens_all_the_same() -> Result {
                 let (srq, pair) = shared(rcq_size)?;
                 let recv = |number| srq.recv(MrSlice::EMPTY, number);
                 for errno in [Errno::IO, Errno::NOMEM] {
-                    recv(0).expect("posted");
-                    Failing::nth(1, "ibv_post_srq_recv", errno, How::Done).told(recv(1));
+                    recv(0)?;
+                    Failing::nth(1, "ibv_post_srq_recv", errno, How::Done)?.told(recv(1));
                     let rest = fill(Queue::SharedReceive, |number| recv(2 + number));
                     assert_eq!(rest, DEPTH - 2);
                     assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
@@ -364,8 +362,8 @@ fn a_shared_receive_that_the_device_refuses_takes_no_slot() -> Result {
             for rcq_size in [0, 10] {
                 let (srq, pair) = shared(rcq_size)?;
                 let recv = |number| srq.recv(MrSlice::EMPTY, number);
-                recv(0).expect("posted");
-                Failing::next("ibv_post_srq_recv", Errno::INVAL).told(recv(99));
+                recv(0)?;
+                Failing::next("ibv_post_srq_recv", Errno::INVAL)?.told(recv(99));
                 assert_eq!(
                     fill(Queue::SharedReceive, |number| recv(1 + number)),
                     DEPTH - 1
@@ -411,7 +409,7 @@ fn a_thread_that_stops_in_the_middle_of_a_post() -> Result {
                     }
                     while polled.len() < (POSTERS * EACH) as usize {
                         let mut wcs = [Wc::default(); 16];
-                        let count = conn.get_cq().get_wc(&mut wcs).expect("polls");
+                        let count = conn.get_cq().get_wc(&mut wcs)?;
                         for wc in &wcs[..count] {
                             opcode_of(wc, wc.wr_id())?;
                             assert!(polled.insert(wc.wr_id()), "twice: {wc:?}");

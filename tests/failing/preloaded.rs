@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::common::LIMIT;
 use crate::common::program::{Program, c_preload};
+use crate::common::{LIMIT, Result};
 use crate::support::How;
 
 /// Runs a test in a process of its own, in which verbs can fail, with the name of the test in the
@@ -61,28 +61,28 @@ pub(crate) struct Armed {
 impl Armed {
     /// Takes it back if it is still to come, and returns whether it was.
     pub(crate) fn disarm(&self) -> bool {
-        set(self.call, 0, self.errno, How::Refused)
+        set(self.call, 0, self.errno, How::Refused).expect("a name")
     }
 }
 
 /// The `nth` call from now on fails.
-pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Armed {
-    set(call, nth, errno, how);
-    Armed { call, errno }
+pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Result<Armed> {
+    set(call, nth, errno, how)?;
+    Ok(Armed { call, errno })
 }
 
 /// Arms a call (the `nth` one from now on), or takes that back (0) and returns whether it is still
 /// to come.
-fn set(call: &str, nth: u32, errno: Errno, how: How) -> bool {
+fn set(call: &str, nth: u32, errno: Errno, how: How) -> Result<bool> {
     type Arm = extern "C" fn(*const c_char, c_uint, c_int, c_int) -> c_int;
-    let arm = symbol(c"failing_arm").expect("with_failures comes first");
+    let arm = symbol(c"failing_arm").ok_or("with_failures comes first")?;
     // SAFETY: that is its type in failing.c. It has no preconditions but the string, which comes
     // below.
     let arm = unsafe { std::mem::transmute::<NonNull<c_void>, Arm>(arm) };
-    let name = CString::new(call).expect("a name");
+    let name = CString::new(call)?;
     let pending = arm(name.as_ptr(), nth, errno.raw_os_error(), how as c_int);
     assert!(pending >= 0, "failing.c knows no {call}");
-    pending == 1
+    Ok(pending == 1)
 }
 
 /// From now on each post of this thread stops for so many microseconds, before and after its

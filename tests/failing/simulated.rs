@@ -5,7 +5,7 @@ use std::time::Duration;
 use rpma::sim;
 use rustix::io::Errno;
 
-use crate::common::{on_fabric, with_fabric};
+use crate::common::{Result, on_fabric, with_fabric};
 use crate::support::How;
 
 /// Runs a test on a fabric with calls that can fail.
@@ -25,16 +25,16 @@ impl Armed {
 }
 
 /// The `nth` call from now on fails.
-pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Armed {
+pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Result<Armed> {
     let how = match how {
         How::Refused => sim::How::Refused,
         How::Done => sim::How::Done,
         How::LastRefused => sim::How::LastRefused,
         How::LastDropped => sim::How::LastDropped,
     };
-    Armed(with_fabric(|fabric, host| {
+    Ok(Armed(with_fabric(|fabric, host| {
         fabric.fail(call).on(host).how(how).nth(nth, errno)
-    }))
+    })))
 }
 
 /// From now on each post of this thread stops for so many microseconds, before and after its

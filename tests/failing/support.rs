@@ -49,14 +49,14 @@ pub(crate) struct Failing {
 
 impl Failing {
     /// The next call from now on.
-    pub(crate) fn next(call: &'static str, errno: Errno) -> Self {
+    pub(crate) fn next(call: &'static str, errno: Errno) -> Result<Self> {
         Self::nth(1, call, errno, How::Refused)
     }
 
     /// The `nth` call from now on.
-    pub(crate) fn nth(nth: u32, call: &'static str, errno: Errno, how: How) -> Self {
-        let armed = verbs::arm(call, nth, errno, how);
-        Self { call, errno, armed }
+    pub(crate) fn nth(nth: u32, call: &'static str, errno: Errno, how: How) -> Result<Self> {
+        let armed = verbs::arm(call, nth, errno, how)?;
+        Ok(Self { call, errno, armed })
     }
 
     /// It has failed, and `result` must be its error.

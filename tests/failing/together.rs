@@ -13,13 +13,12 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, Failing, How, ends_with, with_failures, write};
 
-fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Batch<'a, N> {
+fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Result<Batch<'a, N>> {
     let mut batch = conn.batch();
     for number in numbers {
-        let added = batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number);
-        added.expect("added");
+        batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number)?;
     }
-    batch
+    Ok(batch)
 }
 
 fn numbers(conn: &Conn, count: usize) -> Result<Vec<u64>> {
@@ -45,15 +44,15 @@ fn a_device_without_room_takes_nothing_of_a_batch() -> Result {
     with_failures(|| {
         device_test(|| {
             let pair = Pair::new(&peer()?)?;
-            let mut batch = writes(&pair.client, [1, 2, 3]);
-            let failing = Failing::next("ibv_post_send", Errno::NOMEM);
+            let mut batch = writes(&pair.client, [1, 2, 3])?;
+            let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
             let full = batch.post();
             assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
             failing.happened();
             assert_empty(pair.client.get_cq())?;
-            batch.post().expect("posted");
+            batch.post()?;
             assert_eq!(numbers(&pair.client, 3)?, [1, 2, 3]);
-            write(&pair.client, 4).expect("the connection goes on");
+            write(&pair.client, 4)?;
             assert_eq!(numbers(&pair.client, 1)?, [4]);
             Ok(())
         })
@@ -76,9 +75,9 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() -> Result {
                 (Errno::IO, How::Done, 3),
             ] {
                 let Pair { client, server } = Pair::new(&peer()?)?;
-                write(&client, 0).expect("posted");
-                let mut batch = writes(&client, [1, 2, 3]);
-                let failing = Failing::nth(1, "ibv_post_send", errno, how);
+                write(&client, 0)?;
+                let mut batch = writes(&client, [1, 2, 3])?;
+                let failing = Failing::nth(1, "ibv_post_send", errno, how)?;
                 let text = failing.text(batch.post());
                 let middle = matches!(how, How::LastRefused | How::LastDropped);
                 assert_eq!(
@@ -104,10 +103,10 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
             let peer = peer()?;
             let usage = MrUsage::WRITE_DST | MrUsage::WRITE_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
             let memory = region(&peer, 64, usage | MrUsage::READ_SRC)?;
-            let far = remote(&memory).slice(0..16).expect("inside");
+            let far = remote(&memory).slice(0..16)?;
             let parts = [0, 16].map(|at| memory.slice(at..at + 8).expect("inside"));
             let mut cfg = ConnCfg::new();
-            cfg.set_max_send_sge(2).expect("two parts");
+            cfg.set_max_send_sge(2)?;
             for (errno, how, taken) in [
                 (Errno::NOMEM, How::Refused, 1),
                 (Errno::NOMEM, How::Done, 2),
@@ -117,10 +116,10 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
                     return Ok(());
                 }
                 let mut batch = client.batch::<4>();
-                batch.write_gather(far, &parts, ALWAYS, 0).expect("added");
+                batch.write_gather(far, &parts, ALWAYS, 0)?;
                 let flush = batch.flush(far, FlushType::Visibility, ALWAYS, 1);
-                flush.expect("added");
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                flush?;
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
                 let text = failing.text(batch.post());
                 assert!(text.contains("some of the requests"), "{text}");
                 ended(&client);
@@ -131,10 +130,9 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
                 let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
                 let mut batch = client.batch::<4>();
                 for number in 0..3 {
-                    let flush = batch.flush(far, FlushType::Visibility, ALWAYS, number);
-                    flush.expect("added");
+                    batch.flush(far, FlushType::Visibility, ALWAYS, number)?;
                 }
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
                 failing.told(batch.post());
                 ended(&client);
                 let taken = if how.happens() { 3 } else { 0 };
@@ -168,12 +166,12 @@ fn many_receives_that_are_refused_in_the_middle() -> Result {
                         .map(|n| (MrSlice::EMPTY, n))
                         .collect()
                 };
-                let failing = Failing::nth(nth, "ibv_post_recv", Errno::NOMEM, how);
+                let failing = Failing::nth(nth, "ibv_post_recv", Errno::NOMEM, how)?;
                 let posted = server.recv_many(&many(10, 20));
                 if taken == 0 {
                     assert!(matches!(posted, Err(Error::QueueFull { .. })), "{posted:?}");
                     failing.happened();
-                    server.recv_many(&many(0, 40)).expect("all are free");
+                    server.recv_many(&many(0, 40))?;
                     continue;
                 }
                 let said = failing.text(posted);
@@ -196,25 +194,23 @@ fn many_shared_receives_that_are_refused_in_the_middle() -> Result {
             let peer = peer()?;
             let mut cfg = SrqCfg::new();
             cfg.set_rq_size(10);
-            let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+            let srq = Srq::new(&peer, &cfg)?;
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
             let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
-            let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused);
+            let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused)?;
             let said = failing.text(srq.recv_many(&receives));
             assert!(said.contains("A later request was refused"), "{said}");
-            srq.recv_many(&receives).expect("six are left");
-            let rcq = srq.get_rcq().expect("its own");
+            srq.recv_many(&receives)?;
+            let rcq = srq.get_rcq().ok_or("its own")?;
             for expected in [0, 1, 2, 0, 1, 2, 3] {
-                let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
-                sent.expect("posted");
+                pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
                 completions(&pair.client, 1)?;
                 assert_eq!(opcode_of(&next_completion(rcq)?, expected)?, WcOpcode::RECV);
             }
             let nine: Vec<_> = (0..9).map(|n| (MrSlice::EMPTY, n)).collect();
-            srq.recv_many(&nine)
-                .expect("all but the one of which nothing is known");
+            srq.recv_many(&nine)?;
             let full = srq.recv(MrSlice::EMPTY, 1);
             assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
             Ok(())

@@ -21,7 +21,7 @@ type Wait<'a> = Box<dyn Fn(Duration) -> Result<(), Error> + Sync + 'a>;
 /// A client with each kind of channel, its server, and the program's channel if it is on that.
 fn each() -> Result<Vec<(Pair, Option<CompletionChannel>)>> {
     let peer = peer()?;
-    let own = CompletionChannel::new(&peer).expect("a channel");
+    let own = CompletionChannel::new(&peer)?;
     let of = ComplChannel::Of {
         channel: own.clone(),
         key: 9,
@@ -60,10 +60,10 @@ fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() -> Result {
             for (pair, own) in each()? {
                 let wait = wait(&pair.client, &own);
                 for round in 0..3 {
-                    write(&pair.client, round).expect("posted");
-                    let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+                    write(&pair.client, round)?;
+                    let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
                     failing.told(wait(LIMIT));
-                    wait(LIMIT).expect("the event");
+                    wait(LIMIT)?;
                     opcode_of(&completion(&pair.client)?, round)?;
                 }
             }
@@ -80,12 +80,12 @@ fn a_failure_ends_one_wait_of_two() -> Result {
         device_test(|| {
             for (pair, own) in each()? {
                 let wait = wait(&pair.client, &own);
-                let failing = Failing::next("ibv_get_cq_event", Errno::IO);
-                let results = thread::scope(|scope| {
+                let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
+                let results = thread::scope(|scope| -> Result<_> {
                     let waiters = [(); 2].map(|()| scope.spawn(|| wait(LIMIT)));
-                    write(&pair.client, 1).expect("posted");
-                    waiters.map(|waiter| waiter.join().expect("no panic"))
-                });
+                    write(&pair.client, 1)?;
+                    Ok(waiters.map(|waiter| waiter.join().expect("no panic")))
+                })?;
                 opcode_of(&completion(&pair.client)?, 1)?;
                 match results {
                     [Ok(()), failed @ Err(_)] | [failed @ Err(_), Ok(())] => failing.told(failed),
@@ -107,23 +107,23 @@ fn a_queue_that_cannot_be_armed_after_an_event() -> Result {
             for (pair, own) in each()? {
                 let wait = wait(&pair.client, &own);
                 for round in 0..3 {
-                    write(&pair.client, round).expect("posted");
-                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM);
+                    write(&pair.client, round)?;
+                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
                     let text = failing.text(wait(LIMIT));
                     assert!(text.contains("Cq::req_notify"), "{text}");
                     opcode_of(&completion(&pair.client)?, round)?;
                     let cq = pair.client.get_cq();
-                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM);
+                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
                     failing.told(cq.req_notify(Notify::Any));
-                    cq.req_notify(Notify::Any).expect("armed");
-                    write(&pair.client, round).expect("posted");
-                    wait(LIMIT).expect("an event");
+                    cq.req_notify(Notify::Any)?;
+                    write(&pair.client, round)?;
+                    wait(LIMIT)?;
                     opcode_of(&completion(&pair.client)?, round)?;
                 }
-                write(&pair.client, 7).expect("posted");
-                Failing::next("ibv_req_notify_cq", Errno::NOMEM).told(wait(LIMIT));
+                write(&pair.client, 7)?;
+                Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.told(wait(LIMIT));
                 drop(wait);
-                pair.client.delete().expect("everything is freed, at once");
+                pair.client.delete()?;
             }
             Ok(())
         })
@@ -137,19 +137,19 @@ fn a_queue_that_cannot_be_polled() -> Result {
         device_test(|| {
             let pair = Pair::new(&peer()?)?;
             let cq = pair.client.get_cq();
-            write(&pair.client, 1).expect("posted");
-            cq.wait_timeout(LIMIT).expect("it is there");
+            write(&pair.client, 1)?;
+            cq.wait_timeout(LIMIT)?;
             for _ in 0..3 {
                 let mut wcs = [Wc::default(); 4];
-                Failing::next("ibv_poll_cq", Errno::IO).told(cq.get_wc(&mut wcs));
+                Failing::next("ibv_poll_cq", Errno::IO)?.told(cq.get_wc(&mut wcs));
             }
             opcode_of(&completion(&pair.client)?, 1)?;
 
-            let written = write(&pair.client, 2).expect("posted");
+            let written = write(&pair.client, 2)?;
             let wait = || pair.client.wait_for(written, LIMIT, |wc| panic!("{wc:?}"));
-            Failing::next("ibv_poll_cq", Errno::IO).told(wait());
+            Failing::next("ibv_poll_cq", Errno::IO)?.told(wait());
             let wc = wait();
-            opcode_of(&wc.expect("it is there"), 2)?;
+            opcode_of(&wc?, 2)?;
             Ok(())
         })
     })
@@ -164,18 +164,18 @@ fn an_event_of_a_connection_that_cannot_be_taken() -> Result {
             let (peer, cfg) = (peer()?, ConnCfg::new());
             let ep = listen(&peer)?;
             let client = ask(&peer, &ep, &cfg)?;
-            let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+            let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
             failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
             let server = accept(&ep, &cfg)?;
             for conn in [&client, &server] {
-                let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+                let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
                 failing.told(conn.next_event_timeout(LIMIT));
                 assert_eq!(event(conn)?, ConnEvent::Established);
             }
-            write(&client, 1).expect("posted");
+            write(&client, 1)?;
             opcode_of(&completion(&client)?, 1)?;
-            client.disconnect().expect("disconnects");
-            let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+            client.disconnect()?;
+            let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
             failing.told(server.next_event());
             assert_eq!(event(&server)?, ConnEvent::Closed);
             Ok(())
@@ -193,13 +193,13 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
             let ep = listen(&peer)?;
             // The first is that of the address, the second that of the route.
             for nth in [1, 2] {
-                let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused);
+                let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused)?;
                 failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             }
             let client = ask(&peer, &ep, &cfg)?;
             let server = accept(&ep, &cfg)?;
-            Failing::next("rdma_get_cm_event", Errno::IO).told(client.wait_established(LIMIT));
-            let ended = server.next_event_timeout(LIMIT).expect("it is told");
+            Failing::next("rdma_get_cm_event", Errno::IO)?.told(client.wait_established(LIMIT));
+            let ended = server.next_event_timeout(LIMIT)?;
             assert_ne!(ended, ConnEvent::Established);
             Ok(())
         })
@@ -218,23 +218,21 @@ fn next_returns_what_one_queue_has_if_the_other_fails() -> Result {
             let server = &pair.server;
             // Which queue is looked at first is not said: each has its turn.
             for round in 0..4 {
-                server.recv(MrSlice::EMPTY, 100 + round).expect("posted");
-                write(server, round).expect("posted");
-                write(&pair.client, 1).expect("posted");
-                let sent = pair
-                    .client
-                    .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2);
-                sent.expect("posted");
+                server.recv(MrSlice::EMPTY, 100 + round)?;
+                write(server, round)?;
+                write(&pair.client, 1)?;
+                pair.client
+                    .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2)?;
                 completions(&pair.client, 2)?;
                 // Both are there: their events have come.
-                server.get_cq().wait_timeout(LIMIT).expect("the write's");
-                let rcq = server.get_rcq().expect("its own");
-                rcq.wait_timeout(LIMIT).expect("the message's");
-                let failing = Failing::nth(2, "ibv_poll_cq", Errno::IO, How::Refused);
+                server.get_cq().wait_timeout(LIMIT)?;
+                let rcq = server.get_rcq().ok_or("its own")?;
+                rcq.wait_timeout(LIMIT)?;
+                let failing = Failing::nth(2, "ibv_poll_cq", Errno::IO, How::Refused)?;
                 let mut came = Vec::new();
                 for _ in 0..2 {
                     let mut wcs = [Wc::default(); 4];
-                    let next = server.next(&mut wcs, LIMIT).expect("what has been polled");
+                    let next = server.next(&mut wcs, LIMIT)?;
                     assert_eq!(next, Next::Completions(1));
                     came.push(wcs[0].wr_id());
                 }
@@ -256,23 +254,23 @@ fn next_tells_the_end_though_the_channel_fails() -> Result {
             let pair = Pair::new(&peer()?)?;
             let conn = &pair.client;
             // Its event stays when it has been polled.
-            write(conn, 1).expect("posted");
+            write(conn, 1)?;
             completion(conn)?;
-            pair.server.disconnect().expect("disconnects");
+            pair.server.disconnect()?;
             let deadline = Instant::now() + LIMIT;
-            let readable = || {
+            let readable = || -> Result<_> {
                 let mut fds = [PollFd::new(conn, PollFlags::IN)];
-                poll(&mut fds, Some(&Timespec::default())).expect("polls") > 0
+                Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
             };
-            while !readable() {
+            while !readable()? {
                 assert!(Instant::now() < deadline, "the end in time");
                 thread::sleep(Duration::from_millis(1));
             }
-            let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+            let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
             let next = conn.next(&mut [Wc::default()], LIMIT);
-            assert_eq!(next.expect("the end"), Next::Event(ConnEvent::Closed));
+            assert_eq!(next?, Next::Event(ConnEvent::Closed));
             failing.happened();
-            let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+            let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
             failing.told(conn.next(&mut [Wc::default()], LIMIT));
             Ok(())
         })
