@@ -25,13 +25,13 @@ fn an_arm_gives_one_event() -> Result {
                 write(&pair.client);
                 polled(cq, 1);
             }
-            takes_event(cq);
+            takes_event(cq)?;
             no_event(cq);
             for _ in 0..burst {
                 write(&pair.client);
             }
             polled(cq, burst);
-            takes_event(cq);
+            takes_event(cq)?;
             no_event(cq);
         }
         Ok(())
@@ -45,13 +45,13 @@ fn arms_are_not_counted() -> Result {
         let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
         for _ in 0..3 {
-            cq.req_notify(Notify::Any).expect("arms");
+            cq.req_notify(Notify::Any)?;
         }
         for _ in 0..3 {
             write(&pair.client);
             polled(cq, 1);
         }
-        takes_event(cq);
+        takes_event(cq)?;
         no_event(cq);
         Ok(())
     })
@@ -74,9 +74,9 @@ fn a_completion_before_arming_gives_no_event() -> Result {
                 polled(client.get_cq(), 1);
             }
             if let Some(notify) = arm {
-                cq.req_notify(notify).expect("arms");
+                cq.req_notify(notify)?;
             }
-            takes_event(cq);
+            takes_event(cq)?;
             no_event(cq);
             assert_eq!(drain(cq), 2, "the second was there, without an event");
         }
@@ -128,7 +128,7 @@ fn arm_poll_wait(messages: u64) -> Result {
         }
         loop {
             let mut wcs = [Wc::default(); 2];
-            let count = cq.get_wc(&mut wcs).expect("polls") as u64;
+            let count = cq.get_wc(&mut wcs)? as u64;
             if count == 0 {
                 break;
             }
@@ -164,15 +164,15 @@ fn an_event_may_come_without_a_completion() -> Result {
         let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
         write(&pair.client);
-        takes_event(cq);
+        takes_event(cq)?;
         // Armed. The second completion gives an event, and is drained together with the first.
         write(&pair.client);
         polled(cq, 2);
-        takes_event(cq);
+        takes_event(cq)?;
         assert_eq!(drain(cq), 0, "an event, and no completion");
         no_event(cq);
         write(&pair.client);
-        takes_event(cq);
+        takes_event(cq)?;
         polled(cq, 1);
         Ok(())
     })
@@ -183,17 +183,17 @@ fn an_event_may_come_without_a_completion() -> Result {
 fn a_polled_completion_leaves_its_event() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5))?;
         for conn in [&pair.client, &pair.server] {
             write(conn);
             polled(conn.get_cq(), 1);
             assert_eq!(drain(conn.get_cq()), 0);
-            assert!(readable(conn.get_cq(), LIMIT), "the event stays");
+            assert!(readable(conn.get_cq(), LIMIT)?, "the event stays");
         }
-        takes_event(pair.client.get_cq());
+        takes_event(pair.client.get_cq())?;
         no_event(pair.client.get_cq());
-        let event = channel.wait_timeout(LIMIT).expect("an event");
+        let event = channel.wait_timeout(LIMIT)?;
         assert_eq!((event.key, event.kind), (5, CqKind::Main));
         none(channel.wait_timeout(SHORT));
         Ok(())
@@ -206,23 +206,23 @@ fn a_polled_completion_leaves_its_event() -> Result {
 fn an_event_that_is_tried_arms_nothing() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new())?;
         let cq = pair.client.get_cq();
-        let take = || channel.try_take().expect("no failure");
+        let take = || channel.try_take();
         for _ in 0..3 {
-            assert_eq!(take(), None, "nothing came, and it does not wait");
+            assert_eq!(take()?, None, "nothing came, and it does not wait");
             write(&pair.client);
             polled(cq, 1);
-            assert!(readable(&channel, LIMIT), "an event");
-            let event = take().expect("the event");
+            assert!(readable(&channel, LIMIT)?, "an event");
+            let event = take()?.ok_or("the event")?;
             assert_eq!((event.key, event.kind), (7, CqKind::Main));
             // Not armed: this one gives no event.
             write(&pair.client);
             polled(cq, 1);
-            assert_eq!(take(), None);
-            assert!(!readable(&channel, SHORT), "it was not armed");
-            cq.req_notify(Notify::Any).expect("arms");
+            assert_eq!(take()?, None);
+            assert!(!readable(&channel, SHORT)?, "it was not armed");
+            cq.req_notify(Notify::Any)?;
         }
         Ok(())
     })

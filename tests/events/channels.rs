@@ -74,7 +74,7 @@ fn find_queues(stable: &[Pair; 2], channel: &CompletionChannel) -> u64 {
 }
 
 /// Events that a dropped queue left on the channel are discarded with it.
-fn discards_events(peer: &Peer, channel: &CompletionChannel) {
+fn discards_events(peer: &Peer, channel: &CompletionChannel) -> Result {
     while channel.wait_timeout(Duration::ZERO).is_ok() {}
     let pairs = [5, 6].map(|key| {
         let pair =
@@ -85,10 +85,11 @@ fn discards_events(peer: &Peer, channel: &CompletionChannel) {
     });
     let [one, other] = pairs;
     drop(one);
-    let event = channel.wait_timeout(LIMIT).expect("the other's");
+    let event = channel.wait_timeout(LIMIT)?;
     assert_eq!((event.key, event.kind), (6, CqKind::Main));
     drop(other);
     none(channel.wait_timeout(SHORT));
+    Ok(())
 }
 
 /// Promise: each event of a channel names its queue, by key and kind, also while other queues on
@@ -98,7 +99,7 @@ fn discards_events(peer: &Peer, channel: &CompletionChannel) {
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let stable = [0, 1].map(|key| {
             let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
                 .expect("established");
@@ -122,7 +123,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
         let next = finished("dropping connections", dropper);
         assert!(highest < next, "{highest} is nobody's key");
         drop(stable);
-        discards_events(&peer, &channel);
+        discards_events(&peer, &channel)?;
         Ok(())
     })
 }
@@ -139,8 +140,8 @@ fn a_shared_channel_tells_the_queue() -> Result {
             let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
             receives(&client, 10);
             let (main, receive) = (client.get_cq(), client.get_rcq().unwrap_or(client.get_cq()));
-            assert_eq!(client.get_compl_fd().expect("shared"), main.get_fd());
-            assert_eq!(client.get_compl_fd().expect("shared"), receive.get_fd());
+            assert_eq!(client.get_compl_fd()?, main.get_fd());
+            assert_eq!(client.get_compl_fd()?, receive.get_fd());
             let of_receives = match rcq_size {
                 0 => CqKind::Main,
                 _ => CqKind::Receive,
@@ -157,7 +158,7 @@ fn a_shared_channel_tells_the_queue() -> Result {
                         (receive, of_receives)
                     }
                 };
-                let (cq, kind) = client.wait_timeout(LIMIT).expect("an event");
+                let (cq, kind) = client.wait_timeout(LIMIT)?;
                 assert!(std::ptr::eq(cq, expected), "step {step}");
                 assert_eq!(kind, expected_kind, "step {step}");
                 polled(cq, 1);
@@ -176,8 +177,8 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
     const MESSAGES: usize = 50;
     device_test(|| {
         let (peer, other) = (peer()?, peer()?);
-        let channel = CompletionChannel::new(&other).expect("a channel");
-        let of_receives = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&other)?;
+        let of_receives = CompletionChannel::new(&peer)?;
         let mut cfg = with_channel(ComplChannel::Of {
             channel: channel.clone(),
             key: 1,
@@ -229,7 +230,7 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
 fn waiting_where_no_events_arrive_is_refused() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let of = ComplChannel::Of {
             channel: channel.clone(),
             key: 1,
@@ -242,12 +243,12 @@ fn waiting_where_no_events_arrive_is_refused() -> Result {
             let mut cfg = with_channel(kind);
             cfg.set_rcq_size(10);
             let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-            let conn = in_time("a wait in the wrong place", move || {
+            let conn = in_time("a wait in the wrong place", move || -> Result<_> {
                 let (nothing, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-                let written = client.write(nothing, from, ALWAYS, 1).expect("posted");
+                let written = client.write(nothing, from, ALWAYS, 1)?;
                 let waited = client.wait_for(written, LIMIT, |_| {});
                 match own || shared {
-                    true => drop(waited.expect("its channel is the connection's")),
+                    true => drop(waited?),
                     // At once, although the completion may be there.
                     false => assert!(matches!(waited, Err(Error::SharedChannel)), "{waited:?}"),
                 }
@@ -268,14 +269,14 @@ fn waiting_where_no_events_arrive_is_refused() -> Result {
                         assert!(matches!(refused, Error::NotSharedChannel), "{refused:?}");
                     }
                 }
-                client
-            });
+                Ok(client)
+            })?;
             // The right place works.
             write(&conn);
             match (own, shared) {
-                (true, _) => takes_event(conn.get_cq()),
-                (_, true) => drop(conn.wait_timeout(LIMIT).expect("an event")),
-                _ => drop(channel.wait_timeout(LIMIT).expect("an event")),
+                (true, _) => takes_event(conn.get_cq())?,
+                (_, true) => drop(conn.wait_timeout(LIMIT)?),
+                _ => drop(channel.wait_timeout(LIMIT)?),
             }
             drop(server);
         }
@@ -292,10 +293,10 @@ fn a_shared_receive_queue_may_use_a_channel() -> Result {
         let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
         let mut cfg = SrqCfg::new();
         cfg.set_compl_channel(Some((channels[0].clone(), 70)));
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
-        let own = srq.get_rcq().expect("the default");
+        let srq = Srq::new(&peer, &cfg)?;
+        let own = srq.get_rcq().ok_or("the default")?;
         for n in 0..10 {
-            srq.recv(MrSlice::EMPTY, n).expect("posted");
+            srq.recv(MrSlice::EMPTY, n)?;
         }
         let pairs = [71, 72].map(|key| {
             let channel = channels[(key - 71) as usize].clone();
@@ -307,19 +308,19 @@ fn a_shared_receive_queue_may_use_a_channel() -> Result {
         assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
         assert_eq!(own.get_fd(), channels[0].get_fd());
 
-        let next = |channel: &CompletionChannel| {
-            let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT).expect("an event");
-            (key, kind)
+        let next = |channel: &CompletionChannel| -> Result<_> {
+            let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT)?;
+            Ok((key, kind))
         };
         for pair in &pairs {
             send(&pair.client, ALWAYS);
-            assert_eq!(next(&channels[0]), (70, CqKind::Receive));
+            assert_eq!(next(&channels[0])?, (70, CqKind::Receive));
             polled(own, 1);
             polled(pair.client.get_cq(), 1);
         }
         for (n, pair) in pairs.iter().enumerate() {
             write(&pair.server);
-            assert_eq!(next(&channels[n]), (71 + n as u64, CqKind::Main));
+            assert_eq!(next(&channels[n])?, (71 + n as u64, CqKind::Main));
             polled(pair.server.get_cq(), 1);
         }
         // It is destroyed with its last connection; the channel stays.

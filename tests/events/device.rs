@@ -42,17 +42,17 @@ impl Log for Lines {
 struct Interface(String);
 
 impl Interface {
-    fn of(addr: &str) -> Self {
+    fn of(addr: &str) -> Result<Self> {
         let output = Command::new("ip")
             .args(["-o", "addr", "show", "to", addr])
             .output();
-        let text = String::from_utf8(output.expect("`ip` of iproute2").stdout).expect("text");
+        let text = String::from_utf8(output?.stdout).expect("text");
         // 3: eth1    inet 10.78.0.1/24 …
         let name = text
             .split_whitespace()
             .nth(1)
-            .expect("an interface has the address");
-        Self(name.to_owned())
+            .ok_or("an interface has the address")?;
+        Ok(Self(name.to_owned()))
     }
 
     fn set(&self, state: &str) -> io::Result<()> {
@@ -77,43 +77,43 @@ impl Drop for Interface {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a network interface")]
 fn a_port_that_goes_down_is_in_the_log() -> Result {
-    log::set_logger(&LINES).expect("the only logger");
+    log::set_logger(&LINES)?;
     log::set_max_level(LevelFilter::Info);
     device_test(|| {
-        let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
-        let peer = Peer::new(&device).expect("a peer");
-        let channel = CompletionChannel::new(&peer).expect("a channel");
-        let ep = Ep::listen(&peer, &other_addr(), 0).expect("listens");
-        let mut wait = Wait::new().expect("a wait");
+        let device = Device::from_addr(&other_addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
+        let channel = CompletionChannel::new(&peer)?;
+        let ep = Ep::listen(&peer, &other_addr(), 0)?;
+        let mut wait = Wait::new()?;
         let place = wait.place();
-        place.cfg(&peer, &ConnCfg::new()).expect("settings");
-        let interface = Interface::of(&other_addr());
+        place.cfg(&peer, &ConnCfg::new())?;
+        let interface = Interface::of(&other_addr())?;
         let limit = SHORT * 20;
         let waiter = started(move || {
             let start = Instant::now();
             (channel.wait_timeout(limit), start.elapsed())
         });
-        interface.set("down").expect("goes down");
+        interface.set("down")?;
         let (waited, elapsed) = finished("a wait", waiter);
         none(waited);
         assert!(elapsed >= limit, "{elapsed:?}");
         let takes = || nothing(ep.next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO));
         comes("port error (port 1)", takes);
-        is_told(&mut wait, DeviceEventKind::PortDown(1));
+        is_told(&mut wait, DeviceEventKind::PortDown(1))?;
 
-        interface.set("up").expect("comes up");
+        interface.set("up")?;
         comes("port active (port 1)", takes);
-        is_told(&mut wait, DeviceEventKind::PortUp(1));
+        is_told(&mut wait, DeviceEventKind::PortUp(1))?;
         Ok(())
     })
 }
 
 /// A wait that has a place on the device returns its event, although another wait has taken it.
-fn is_told(wait: &mut Wait, expected: DeviceEventKind) {
+fn is_told(wait: &mut Wait, expected: DeviceEventKind) -> Result {
     let mut wcs = [Wc::default()];
     loop {
-        match wait.next(&mut wcs, LIMIT).expect("waits") {
-            Some(Happened::Device(_, kind)) if kind == expected => return,
+        match wait.next(&mut wcs, LIMIT)? {
+            Some(Happened::Device(_, kind)) if kind == expected => return Ok(()),
             Some(Happened::Device(..)) => {}
             other => panic!("{expected:?}: {other:?}"),
         }

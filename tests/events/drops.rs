@@ -45,10 +45,10 @@ fn each_event_is_acknowledged_once() -> Result {
         ("a wait in vain", |waited, _| none(waited.wait(SHORT))),
         ("a non-blocking wait in vain, then an event", |waited, _| {
             let fd = waited.conn.get_cq();
-            set_nonblocking(fd, true);
+            set_nonblocking(fd, true).expect("sets the flags");
             none(waited.wait(LIMIT));
             write(&waited.conn);
-            assert!(readable(fd, LIMIT));
+            assert!(readable(fd, LIMIT).expect("polls"));
             waited.wait(LIMIT).expect("an event");
         }),
         ("an event that came without a completion", |waited, _| {
@@ -81,11 +81,10 @@ fn each_event_is_acknowledged_once() -> Result {
         let peer = peer()?;
         for (name, history) in HISTORIES {
             for (waited, server) in Waited::each(&peer)? {
-                let freed = in_time(&format!("dropping after: {name}"), move || {
+                in_time(&format!("dropping after: {name}"), move || {
                     history(&waited, &server);
                     waited.conn.delete()
-                });
-                freed.expect("everything is freed");
+                })?;
             }
         }
         Ok(())
@@ -98,7 +97,7 @@ fn each_event_is_acknowledged_once() -> Result {
 fn drops_while_others_wait(rounds: u64) -> Result {
     const LAST: u64 = u64::MAX;
     let peer = peer()?;
-    let channel = CompletionChannel::new(&peer).expect("a channel");
+    let channel = CompletionChannel::new(&peer)?;
     let last = Pair::with(&peer, &on_channel(&channel, LAST), &ConnCfg::new())?;
     let last = Kept(Some(last));
 
@@ -180,7 +179,7 @@ fn queues_are_dropped_while_others_wait_on_their_channel_long() -> Result {
 fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
     const WAITERS: u64 = 2;
     let peer = peer()?;
-    let channel = CompletionChannel::new(&peer).expect("a channel");
+    let channel = CompletionChannel::new(&peer)?;
     let ((stop, stopped), round, waits) = (
         Stop::new(),
         Arc::new(AtomicU64::new(0)),
@@ -209,15 +208,15 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
     for n in 1..=rounds {
         let mut cfg = SrqCfg::new();
         cfg.set_compl_channel(Some((channel.clone(), n)));
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
-        srq.recv(MrSlice::EMPTY, 1).expect("posted");
+        let srq = Srq::new(&peer, &cfg)?;
+        srq.recv(MrSlice::EMPTY, 1)?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
         send(&pair.client, ALWAYS);
-        assert!(readable(&channel, LIMIT), "its event arrives");
+        assert!(readable(&channel, LIMIT)?, "its event arrives");
         drop((pair, cfg));
-        assert!(readable(&channel, Duration::ZERO), "the event stays");
+        assert!(readable(&channel, Duration::ZERO)?, "the event stays");
 
         let dropper = started({
             let round = Arc::clone(&round);
@@ -256,12 +255,12 @@ fn an_event_is_taken_while_its_queue_is_destroyed_long() -> Result {
 }
 
 /// The descriptors of event channels that are open in this process.
-fn event_descriptors() -> usize {
-    let fds = fs::read_dir("/proc/self/fd").expect("the list of descriptors");
+fn event_descriptors() -> Result<usize> {
+    let fds = fs::read_dir("/proc/self/fd")?;
     let links = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
-    links
+    Ok(links
         .filter(|link| link.to_string_lossy().contains("infinibandevent"))
-        .count()
+        .count())
 }
 
 /// Promise: a channel lives until its last handle and its last queue are gone, whichever goes
@@ -271,10 +270,10 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
     device_test(|| {
         in_time("dropping queues and their channel", || {
             drop(Pair::new(&peer()?)?);
-            let before = event_descriptors();
+            let before = event_descriptors()?;
             for (n, order) in permutations(4).into_iter().enumerate() {
                 let peer = peer()?;
-                let channel = CompletionChannel::new(&peer).expect("a channel");
+                let channel = CompletionChannel::new(&peer)?;
                 let pairs = [0, 1].map(|key| {
                     let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
                         .expect("established");
@@ -296,14 +295,14 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
                     for client in clients.iter().flatten() {
                         drain(client.get_cq());
                         write(client);
-                        assert!(readable(client.get_cq(), LIMIT), "its event arrives");
+                        assert!(readable(client.get_cq(), LIMIT)?, "its event arrives");
                     }
                     if let Some(channel) = &channel {
                         while channel.wait_timeout(SHORT / 10).is_ok() {}
                     }
                 }
             }
-            assert_eq!(event_descriptors(), before, "all channels are closed");
+            assert_eq!(event_descriptors()?, before, "all channels are closed");
             Ok(())
         })
     })
@@ -328,9 +327,9 @@ fn a_wait_on_a_clone_ends_with_the_connection() -> Result {
                     }
                 }
             });
-            waits.recv().expect("it waits");
+            waits.recv()?;
             match delete {
-                true => client.delete().expect("freed"),
+                true => client.delete()?,
                 false => drop(client),
             }
             let ended = finished("the wait", waiter);

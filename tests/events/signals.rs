@@ -39,23 +39,23 @@ fn storm(nonblocking: bool) -> Result {
     for (waited, server) in Waited::each(&peer)? {
         let ep = listen(&peer)?;
         if nonblocking {
-            set_nonblocking(waited.conn.get_cq(), true);
-            set_nonblocking(&waited.conn, true);
-            set_nonblocking(&ep, true);
+            set_nonblocking(waited.conn.get_cq(), true)?;
+            set_nonblocking(&waited.conn, true)?;
+            set_nonblocking(&ep, true)?;
         }
         // On the same channel, where there is one.
         let cfg = waited.cfg();
         let shared = Kept(Some(Arc::new((waited, ep))));
-        let victim = |run: fn(&Waited, &Ep)| {
+        let victim = |run: fn(&Waited, &Ep)| -> Result<_> {
             let shared = Arc::clone(&shared);
             victim(move || run(&shared.0, &shared.1))
         };
         let mut victims = vec![
-            victim(|waited, _| (0..200).for_each(|_| none(waited.wait(MOMENT)))),
-            victim(|waited, _| (0..10).for_each(|_| none(waited.wait(MOMENT * 20)))),
+            victim(|waited, _| (0..200).for_each(|_| none(waited.wait(MOMENT))))?,
+            victim(|waited, _| (0..10).for_each(|_| none(waited.wait(MOMENT * 20))))?,
             victim(|waited, _| {
                 (0..200).for_each(|_| nothing(waited.conn.next_event_timeout(MOMENT)))
-            }),
+            })?,
             victim(|waited, _| {
                 for _ in 0..200 {
                     let next = waited.conn.next(&mut [Wc::default()], MOMENT);
@@ -66,11 +66,11 @@ fn storm(nonblocking: bool) -> Result {
                         "{next:?}"
                     );
                 }
-            }),
+            })?,
             victim(|_, ep| {
                 let cfg = ConnCfg::new();
                 (0..200).for_each(|_| nothing(ep.next_conn_req_timeout(&cfg, MOMENT)));
-            }),
+            })?,
         ];
         let peer = peer.clone();
         victims.push(self::victim(move || {
@@ -80,7 +80,7 @@ fn storm(nonblocking: bool) -> Result {
                 drop(client);
                 drop(server);
             }
-        }));
+        })?);
         let deadline = Instant::now() + LIMIT;
         while victims
             .iter()
@@ -102,13 +102,15 @@ fn storm(nonblocking: bool) -> Result {
     Ok(())
 }
 
-fn victim(run: impl FnOnce() + Send + 'static) -> (Started<()>, Thread) {
+fn victim(run: impl FnOnce() + Send + 'static) -> Result<(Started<()>, Thread)> {
     let (sender, thread) = mpsc::channel();
     let victim = started(move || {
-        sender.send(Thread::current()).expect("wanted");
+        sender
+            .send(Thread::current().expect("a number"))
+            .expect("wanted");
         run();
     });
-    (victim, thread.recv().expect("it starts"))
+    Ok((victim, thread.recv()?))
 }
 
 static HANDLED: AtomicU32 = AtomicU32::new(0);

@@ -22,15 +22,16 @@ fn a_wait_leaves_the_request_that_came_last() -> Result {
         let _entered = host.enter();
         let Pair { client, server } = Pair::new(&peer()?)?;
         let server = Arc::new(server);
-        let message = |flags| {
-            server.recv(MrSlice::EMPTY, 0).expect("posted");
-            let sent = client.send(MrSlice::EMPTY, flags, 0).expect("posted");
-            client.wait_for(sent, LIMIT, |_| {}).expect("sent");
+        let message = |flags| -> Result {
+            server.recv(MrSlice::EMPTY, 0)?;
+            let sent = client.send(MrSlice::EMPTY, flags, 0)?;
+            client.wait_for(sent, LIMIT, |_| {})?;
+            Ok(())
         };
         let cq = server.get_cq();
         // Takes the event that the queue was made for.
-        message(ALWAYS | Flags::SOLICITED);
-        cq.req_notify(Notify::Solicited).expect("armed");
+        message(ALWAYS | Flags::SOLICITED)?;
+        cq.req_notify(Notify::Solicited)?;
         let waits = host.spawn({
             let server = Arc::clone(&server);
             move || server.get_cq().wait_timeout(LIMIT)
@@ -39,13 +40,10 @@ fn a_wait_leaves_the_request_that_came_last() -> Result {
             let server = Arc::clone(&server);
             move || server.get_cq().req_notify(Notify::Any)
         });
-        waits
-            .join()
-            .expect("no panic")
-            .expect("the message's event");
-        arms.join().expect("no panic").expect("armed");
-        while cq.get_wc(&mut [Wc::default()]).expect("polls") > 0 {}
-        message(ALWAYS);
+        waits.join().expect("no panic")?;
+        arms.join().expect("no panic")?;
+        while cq.get_wc(&mut [Wc::default()])? > 0 {}
+        message(ALWAYS)?;
         cq.wait_timeout(LIMIT)
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }

@@ -23,32 +23,31 @@ fn only_solicited_messages_give_events() -> Result {
         for _ in 0..2 {
             send(client, ALWAYS);
             polled(rcq, 1);
-            assert!(!readable(rcq, SHORT), "a plain message gives no event");
+            assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
             none(rcq.wait_timeout(SHORT));
             send(client, ALWAYS | Flags::SOLICITED);
-            assert!(readable(rcq, LIMIT), "a solicited one does");
-            takes_event(rcq);
+            assert!(readable(rcq, LIMIT)?, "a solicited one does");
+            takes_event(rcq)?;
             polled(rcq, 1);
         }
-        let imm = |flags, imm| {
-            client
-                .write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)
-                .expect("posted");
+        let imm = |flags, imm| -> Result {
+            client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)?;
+            Ok(())
         };
-        imm(ALWAYS, 1);
+        imm(ALWAYS, 1)?;
         polled(rcq, 1);
         assert!(
-            !readable(rcq, SHORT),
+            !readable(rcq, SHORT)?,
             "nor does a plain write with immediate data"
         );
-        imm(ALWAYS | Flags::SOLICITED, 2);
-        assert!(readable(rcq, LIMIT), "a solicited one does");
-        takes_event(rcq);
+        imm(ALWAYS | Flags::SOLICITED, 2)?;
+        assert!(readable(rcq, LIMIT)?, "a solicited one does");
+        takes_event(rcq)?;
         polled(rcq, 1);
 
         // The main queue's events are not affected.
         write(&pair.server);
-        takes_event(pair.server.get_cq());
+        takes_event(pair.server.get_cq())?;
         Ok(())
     })
 }
@@ -60,15 +59,15 @@ fn a_send_that_succeeds_is_not_solicited() -> Result {
         let peer = peer()?;
         let pair = solicited(&peer, ComplChannel::PerCq)?;
         let cq = pair.client.get_cq();
-        cq.req_notify(Notify::Solicited).expect("armed");
+        cq.req_notify(Notify::Solicited)?;
         // It was made for every completion: that request gives its event first.
         write(&pair.client);
-        takes_event(cq);
+        takes_event(cq)?;
         polled(cq, 1);
         for flags in [ALWAYS, ALWAYS | Flags::SOLICITED] {
             send(&pair.client, flags);
             polled(cq, 1);
-            assert!(!readable(cq, SHORT), "{flags:?}");
+            assert!(!readable(cq, SHORT)?, "{flags:?}");
         }
         Ok(())
     })
@@ -81,21 +80,21 @@ fn only_solicited_messages_give_events_of_a_shared_receive_queue() -> Result {
         let peer = peer()?;
         let mut cfg = SrqCfg::new();
         cfg.set_rcq_notify(Notify::Solicited);
-        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        let srq = Srq::new(&peer, &cfg)?;
         for n in 0..10 {
-            srq.recv(MrSlice::EMPTY, n).expect("posted");
+            srq.recv(MrSlice::EMPTY, n)?;
         }
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let rcq = srq.get_rcq().expect("the default");
+        let rcq = srq.get_rcq().ok_or("the default")?;
         for _ in 0..2 {
             send(&pair.client, ALWAYS);
             polled(rcq, 1);
-            assert!(!readable(rcq, SHORT), "a plain message gives no event");
+            assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
             send(&pair.client, ALWAYS | Flags::SOLICITED);
-            assert!(readable(rcq, LIMIT), "a solicited one does");
-            takes_event(rcq);
+            assert!(readable(rcq, LIMIT)?, "a solicited one does");
+            takes_event(rcq)?;
             polled(rcq, 1);
         }
         Ok(())
@@ -107,19 +106,19 @@ fn only_solicited_messages_give_events_of_a_shared_receive_queue() -> Result {
 #[test]
 fn a_wait_for_solicited_events_is_bounded() -> Result {
     /// Waits without a limit when there is no event; returns how long it took.
-    fn bounded(server: Conn, shared: bool) -> (Conn, Duration) {
+    fn bounded(server: Conn, shared: bool) -> Result<(Conn, Duration)> {
         in_time("an unlimited wait for solicited events", move || {
             let start = Instant::now();
             match shared {
-                false => rcq(&server).wait().expect("as if there were an event"),
+                false => rcq(&server).wait()?,
                 true => {
-                    let (cq, kind) = server.wait().expect("as if there were an event");
+                    let (cq, kind) = server.wait()?;
                     assert!(std::ptr::eq(cq, rcq(&server)));
                     assert_eq!(kind, CqKind::Receive);
                 }
             }
             let elapsed = start.elapsed();
-            (server, elapsed)
+            Ok((server, elapsed))
         })
     }
     device_test(|| {
@@ -132,13 +131,16 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
             let Pair { client, server } = solicited(&peer, channel)?;
             // A message without an event is found.
             send(&client, ALWAYS);
-            let (server, elapsed) = bounded(server, shared);
+            let (server, elapsed) = bounded(server, shared)?;
             // A second, with an allowance for a busy machine.
             assert!(
                 elapsed > SHORT && elapsed < LIMIT / 3,
                 "it does wait, and not long: {elapsed:?}"
             );
-            assert!(!readable(rcq(&server), Duration::ZERO), "there is no event");
+            assert!(
+                !readable(rcq(&server), Duration::ZERO)?,
+                "there is no event"
+            );
             polled(rcq(&server), 1);
 
             let start = Instant::now();
@@ -149,13 +151,13 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
             assert!(start.elapsed() >= SHORT);
 
             // So is a failure.
-            server.disconnect().expect("fails the receives");
+            server.disconnect()?;
             let deadline = Instant::now() + LIMIT;
             let (mut server, mut failed) = (server, 0);
             while failed < 9 {
-                (server, _) = bounded(server, shared);
+                (server, _) = bounded(server, shared)?;
                 let mut wcs = [Wc::default(); 16];
-                let count = rcq(&server).get_wc(&mut wcs).expect("polls");
+                let count = rcq(&server).get_wc(&mut wcs)?;
                 assert!(wcs[..count].iter().all(|wc| wc.result().is_err()));
                 failed += count;
                 assert!(Instant::now() < deadline, "{failed} failures");
@@ -201,12 +203,10 @@ fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify)
     cfg.set_rcq_size(rcq_size).set_rcq_notify(of_receives);
     let pair = Pair::with(peer, &ConnCfg::new(), &cfg)?;
     let main = pair.server.get_cq();
-    main.req_notify(of_main).expect("armed");
+    main.req_notify(of_main)?;
     // The queue was made for every completion: on soft-RoCE that request gives its event first.
     write(&pair.server);
-    pair.server
-        .wait_timeout(LIMIT)
-        .expect("an event, or as if there were one");
+    pair.server.wait_timeout(LIMIT)?;
     polled(main, 1);
     Ok(pair)
 }
@@ -239,36 +239,37 @@ fn req_notify_changes_what_gives_events() -> Result {
         let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
         receives(&server, 10);
         let rcq = rcq(&server);
-        let plain = |gives_event| {
+        let plain = |gives_event| -> Result {
             send(&client, ALWAYS);
             polled(rcq, 1);
             match gives_event {
-                true => takes_event(rcq),
-                false => assert!(!readable(rcq, SHORT), "a plain message gives no event"),
+                true => takes_event(rcq)?,
+                false => assert!(!readable(rcq, SHORT)?, "a plain message gives no event"),
             }
+            Ok(())
         };
-        plain(true);
-        rcq.req_notify(Notify::Solicited).expect("arms");
-        plain(true);
-        plain(false);
+        plain(true)?;
+        rcq.req_notify(Notify::Solicited)?;
+        plain(true)?;
+        plain(false)?;
         send(&client, ALWAYS | Flags::SOLICITED);
-        assert!(readable(rcq, LIMIT), "a solicited one gives an event");
-        takes_event(rcq);
+        assert!(readable(rcq, LIMIT)?, "a solicited one gives an event");
+        takes_event(rcq)?;
         polled(rcq, 1);
-        plain(false);
-        rcq.req_notify(Notify::Any).expect("arms");
-        plain(true);
-        plain(true);
+        plain(false)?;
+        rcq.req_notify(Notify::Any)?;
+        plain(true)?;
+        plain(true)?;
 
         // For programs that wait in another way: one event for each request.
         for _ in 0..2 {
             send(&client, ALWAYS);
             polled(rcq, 1);
-            assert!(readable(rcq, LIMIT));
-            rcq.req_notify(Notify::Any).expect("arms");
+            assert!(readable(rcq, LIMIT)?);
+            rcq.req_notify(Notify::Any)?;
         }
-        takes_event(rcq);
-        takes_event(rcq);
+        takes_event(rcq)?;
+        takes_event(rcq)?;
         no_event(rcq);
         Ok(())
     })

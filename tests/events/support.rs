@@ -72,8 +72,9 @@ pub(crate) fn drain(cq: &Cq) -> usize {
 }
 
 /// There is an event, or there will be one.
-pub(crate) fn takes_event(cq: &Cq) {
-    cq.wait_timeout(LIMIT).expect("an event");
+pub(crate) fn takes_event(cq: &Cq) -> Result {
+    cq.wait_timeout(LIMIT)?;
+    Ok(())
 }
 
 /// There is no event.
@@ -91,17 +92,18 @@ pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
 }
 
 /// Whether the descriptor becomes readable within `limit`, without taking the event.
-pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
-    let limit = Timespec::try_from(limit).expect("a short time");
+pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
+    let limit = Timespec::try_from(limit)?;
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     // A signal of the system may come, as after a machine that stood still.
-    retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
+    Ok(retry_on_intr(|| poll(&mut fds, Some(&limit)))? > 0)
 }
 
-pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) {
-    let mut flags = fcntl_getfl(&fd).expect("flags");
+pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) -> Result {
+    let mut flags = fcntl_getfl(&fd)?;
     flags.set(OFlags::NONBLOCK, on);
-    fcntl_setfl(&fd, flags).expect("sets the flags");
+    fcntl_setfl(&fd, flags)?;
+    Ok(())
 }
 
 /// Runs in another thread the code that a broken promise lets hang, and fails if it does.
@@ -145,10 +147,13 @@ pub(crate) fn finished<T>(what: &str, Started { result, thread }: Started<T>) ->
 pub(crate) struct Thread(Pid);
 
 impl Thread {
-    pub(crate) fn current() -> Self {
-        let link = fs::read_link("/proc/thread-self").expect("who we are");
-        let id = link.file_name().and_then(|id| id.to_str()).expect("a name");
-        Self(Pid::from_raw(id.parse().expect("a number")).expect("not 0"))
+    pub(crate) fn current() -> Result<Self> {
+        let link = fs::read_link("/proc/thread-self")?;
+        let id = link
+            .file_name()
+            .and_then(|id| id.to_str())
+            .ok_or("a name")?;
+        Ok(Self(Pid::from_raw(id.parse()?).ok_or("not 0")?))
     }
 
     /// Signals the thread: the kernel gives a process's signal to the thread with that id if it
@@ -161,13 +166,13 @@ impl Thread {
     }
 
     /// How often it went to sleep.
-    pub(crate) fn sleeps(self) -> u64 {
+    pub(crate) fn sleeps(self) -> Result<u64> {
         let path = format!("/proc/self/task/{}/status", self.0.as_raw_nonzero());
-        let status = fs::read_to_string(path).expect("the thread lives");
+        let status = fs::read_to_string(path)?;
         let line = status
             .lines()
             .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.and_then(|n| n.trim().parse().ok()).expect("a number")
+        Ok(line.and_then(|n| n.trim().parse().ok()).ok_or("a number")?)
     }
 }
 
@@ -276,7 +281,7 @@ impl Waited {
 
     /// Each kind of channel, and the other side of its connection.
     pub(crate) fn each(peer: &Peer) -> Result<Vec<(Self, Conn)>> {
-        let channel = CompletionChannel::new(peer).expect("a channel");
+        let channel = CompletionChannel::new(peer)?;
         let mut all = Vec::new();
         for own in [None, Some(channel)] {
             let kinds = match own.clone() {

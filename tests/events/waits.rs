@@ -28,10 +28,10 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() -> Result {
             let (waited, fd) = (Arc::new(waited), |waited: &Waited| {
                 waited.conn.get_cq().as_fd().try_clone_to_owned()
             });
-            let fd = fd(&waited).expect("another descriptor of the same channel");
-            assert!(!fcntl_getfl(&fd).expect("flags").contains(OFlags::NONBLOCK));
+            let fd = fd(&waited)?;
+            assert!(!fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK));
             // Blocks until there is an event.
-            let blocked = |waited: &Arc<Waited>| {
+            let blocked = |waited: &Arc<Waited>| -> Result {
                 let waiter = started({
                     let waited = Arc::clone(waited);
                     move || waited.wait(LIMIT)
@@ -39,12 +39,13 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() -> Result {
                 thread::sleep(SHORT);
                 assert!(!waiter.thread.is_finished(), "it waits");
                 write(&waited.conn);
-                finished("a wait", waiter).expect("an event");
+                finished("a wait", waiter)?;
                 polled(waited.conn.get_cq(), 1);
+                Ok(())
             };
-            blocked(&waited);
+            blocked(&waited)?;
 
-            set_nonblocking(&fd, true);
+            set_nonblocking(&fd, true)?;
             let again = Arc::clone(&waited);
             let at_once = in_time("a non-blocking wait", move || {
                 let start = Instant::now();
@@ -58,12 +59,12 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() -> Result {
                 assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
             }
             write(&waited.conn);
-            assert!(readable(&fd, LIMIT));
-            waited.wait(Duration::ZERO).expect("takes what is there");
+            assert!(readable(&fd, LIMIT)?);
+            waited.wait(Duration::ZERO)?;
             polled(waited.conn.get_cq(), 1);
 
-            set_nonblocking(&fd, false);
-            blocked(&waited);
+            set_nonblocking(&fd, false)?;
+            blocked(&waited)?;
         }
         Ok(())
     })
@@ -80,31 +81,31 @@ fn poll_and_epoll_serve_many_queues() -> Result {
             .map(|_| Pair::new(&peer))
             .collect::<Result<_, _>>()?;
         for trigger in [epoll::EventFlags::empty(), epoll::EventFlags::ET] {
-            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             for (n, pair) in pairs.iter().enumerate() {
                 let cq = pair.client.get_cq();
                 assert_eq!(cq.get_fd(), cq.as_fd().as_raw_fd());
-                set_nonblocking(cq, true);
+                set_nonblocking(cq, true)?;
                 let data = epoll::EventData::new_u64(n as u64);
-                epoll::add(&epoll, cq, data, trigger | epoll::EventFlags::IN).expect("adds");
+                epoll::add(&epoll, cq, data, trigger | epoll::EventFlags::IN)?;
             }
             // Which queues have events: each set of them.
             for set in 0..1 << QUEUES {
                 let mut expected: BTreeSet<_> = (0..QUEUES).filter(|n| set >> n & 1 == 1).collect();
                 expected.iter().for_each(|&n| write(&pairs[n].client));
                 while !expected.is_empty() {
-                    for n in ready(&epoll, LIMIT) {
+                    for n in ready(&epoll, LIMIT)? {
                         assert!(expected.remove(&n), "queue {n} has no event, set {set:b}");
                         let cq = pairs[n].client.get_cq();
-                        assert!(readable(cq, Duration::ZERO));
-                        cq.wait_timeout(Duration::ZERO).expect("an event");
+                        assert!(readable(cq, Duration::ZERO)?);
+                        cq.wait_timeout(Duration::ZERO)?;
                         polled(cq, 1);
                         none(cq.wait_timeout(Duration::ZERO));
                     }
                 }
-                assert_eq!(ready(&epoll, Duration::ZERO), [0; 0]);
+                assert_eq!(ready(&epoll, Duration::ZERO)?, [0; 0]);
                 for pair in &pairs {
-                    assert!(!readable(pair.client.get_cq(), Duration::ZERO));
+                    assert!(!readable(pair.client.get_cq(), Duration::ZERO)?);
                 }
             }
         }
@@ -112,19 +113,18 @@ fn poll_and_epoll_serve_many_queues() -> Result {
     })
 }
 
-fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
-    let limit = Timespec::try_from(limit).expect("a short time");
+fn ready(epoll: impl AsFd, limit: Duration) -> Result<Vec<usize>> {
+    let limit = Timespec::try_from(limit)?;
     let mut events = Vec::with_capacity(8);
     epoll::wait(
         &epoll,
         rustix::buffer::spare_capacity(&mut events),
         Some(&limit),
-    )
-    .expect("waits");
-    events
+    )?;
+    Ok(events
         .iter()
         .map(|event| event.data.u64() as usize)
-        .collect()
+        .collect())
 }
 
 /// Promise: a signal does not end a wait (`EINTR` is retried), and does not make it longer.
@@ -136,27 +136,28 @@ fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
 fn a_signal_does_not_end_a_wait() -> Result {
     device_test(|| {
         let handled = Arc::new(AtomicBool::new(false));
-        let handler =
-            signal_hook::flag::register(SIGUSR1, Arc::clone(&handled)).expect("a handler");
+        let handler = signal_hook::flag::register(SIGUSR1, Arc::clone(&handled))?;
         for (waited, _server) in Waited::each(&peer()?)? {
             let waited = Arc::new(waited);
-            let wait = |limit| {
+            let wait = |limit| -> Result<_> {
                 let (sender, thread) = mpsc::channel();
                 let waited = Arc::clone(&waited);
                 let waiter = started(move || {
-                    sender.send(Thread::current()).expect("wanted");
+                    sender
+                        .send(Thread::current().expect("a number"))
+                        .expect("wanted");
                     let start = Instant::now();
                     (waited.wait(limit), start.elapsed())
                 });
-                (waiter, thread.recv().expect("it starts"))
+                Ok((waiter, thread.recv()?))
             };
 
-            let (waiter, thread) = wait(Duration::MAX);
+            let (waiter, thread) = wait(Duration::MAX)?;
             for _ in 0..50 {
-                let (before, deadline) = (thread.sleeps(), Instant::now() + LIMIT);
+                let (before, deadline) = (thread.sleeps()?, Instant::now() + LIMIT);
                 handled.store(false, Ordering::Relaxed);
                 thread.signal(Signal::USR1);
-                while !handled.load(Ordering::Relaxed) || thread.sleeps() == before {
+                while !handled.load(Ordering::Relaxed) || thread.sleeps()? == before {
                     assert!(!waiter.thread.is_finished(), "a signal ends the wait");
                     assert!(Instant::now() < deadline, "the thread sleeps on");
                     thread::yield_now();
@@ -164,11 +165,11 @@ fn a_signal_does_not_end_a_wait() -> Result {
             }
             write(&waited.conn);
             let (event, _) = finished("a wait with signals", waiter);
-            event.expect("the wait goes on after signals");
+            event?;
             polled(waited.conn.get_cq(), 1);
 
             let limit = SHORT * 5;
-            let (waiter, thread) = wait(limit);
+            let (waiter, thread) = wait(limit)?;
             let deadline = Instant::now() + LIMIT;
             while !waiter.thread.is_finished() {
                 thread.signal(Signal::USR1);
@@ -195,7 +196,7 @@ fn a_limit_is_kept_by_each_of_many_waiters() -> Result {
     let limit = Duration::from_secs(2);
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new())?;
         let pair = Kept(Some(pair));
         let barrier = Arc::new(Barrier::new(WAITERS + 1));
@@ -230,7 +231,7 @@ fn a_limit_is_kept_by_each_of_many_waiters() -> Result {
         }
         let writes = events.len() + 1;
         let (event, _) = finished("the patient wait", patient);
-        events.push(event.expect("an event of its own"));
+        events.push(event?);
         assert!(writes <= 2, "one event ends one wait: {events:?}");
         for event in events {
             assert_eq!((event.key, event.kind), (3, CqKind::Main));
@@ -249,7 +250,7 @@ fn one_event_ends_one_wait() -> Result {
     const EVENTS: usize = 200;
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new())?;
         let pair = Kept(Some(pair));
         let (stop, stopped) = Stop::new();
