@@ -25,17 +25,17 @@ fn a_pause_of_half_the_limit_ends_nothing() -> Result {
                 let world = jumping();
                 let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
-                ends[here].idle(D + STEP * phase / (PHASES / 2));
+                ends[here].idle(D + STEP * phase / (PHASES / 2))?;
                 match is_partition {
                     false => world.hosts[1 - here].freeze(),
                     true => world.link.partition(),
                 }
-                ends[here].idle(D / 2);
+                ends[here].idle(D / 2)?;
                 match is_partition {
                     false => world.hosts[1 - here].thaw(),
                     true => world.link.heal(),
                 }
-                ends[here].idle(2 * D);
+                ends[here].idle(2 * D)?;
             }
         }
     }
@@ -51,12 +51,12 @@ fn this_host_away_ends_nothing() -> Result {
             let world = jumping();
             let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[1].enter();
-            ends[1].idle(D + STEP * phase / (PHASES / 2));
+            ends[1].idle(D + STEP * phase / (PHASES / 2))?;
             world.hosts[1].freeze();
             sleep(AWAY);
-            ends[1].idle(STEP * 3 / 4);
+            ends[1].idle(STEP * 3 / 4)?;
             world.hosts[1].thaw();
-            ends[1].idle(2 * D);
+            ends[1].idle(2 * D)?;
         }
     }
     Ok(())
@@ -71,14 +71,14 @@ fn both_hosts_away_end_nothing() -> Result {
             let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[1].enter();
             // It asks just now: the next look is the first one at an answer.
-            ends[1].idle(2 * STEP);
+            ends[1].idle(2 * STEP)?;
             world.hosts[0].freeze();
-            ends[1].idle(D / 2 * phase / PHASES);
+            ends[1].idle(D / 2 * phase / PHASES)?;
             world.hosts[1].freeze();
             sleep(AWAY);
-            ends[1].idle(STEP / 2);
+            ends[1].idle(STEP / 2)?;
             world.hosts.iter().for_each(Host::thaw);
-            ends[1].idle(2 * D);
+            ends[1].idle(2 * D)?;
         }
     }
     Ok(())
@@ -93,19 +93,18 @@ fn this_program_away_ends_nothing() -> Result {
             let world = jumping();
             let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[0].enter();
-            ends[0].idle(D + STEP * phase / (PHASES / 2));
+            ends[0].idle(D + STEP * phase / (PHASES / 2))?;
             // An answer lies there until it is back.
-            let conn = ends[0].conn();
-            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-                .expect("posted");
+            let conn = ends[0].conn()?;
+            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
             sleep(AWAY);
-            let saw = ends[0].wait(D / 2);
+            let saw = ends[0].wait(D / 2)?;
             assert_eq!(
                 (saw.completions, saw.event),
                 (vec![(7, true)], None),
                 "{way:?}, {phase}"
             );
-            ends[0].idle(2 * D);
+            ends[0].idle(2 * D)?;
         }
     }
     Ok(())

@@ -21,16 +21,16 @@ fn each_failing_call_ends_it_once() -> Result {
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
-                let (took, saw) = ends[here].wait_for_the_end();
+                let (took, saw) = ends[here].wait_for_the_end()?;
                 assert!(!failing.is_pending() && took < D, "{took:?}");
                 let event = ConnEvent::Lost { status: -5 };
                 assert_eq!((saw.completions, saw.event), (vec![], Some((event, 0))));
                 let (call, errno) = ("ibv_post_send", 5);
                 assert_eq!(
-                    ends[here].conn().failure(),
+                    ends[here].conn()?.failure(),
                     Some(Failure::Post { call, errno })
                 );
-                ends[here].says_no_more();
+                ends[here].says_no_more()?;
 
                 // The device has no room for it: it is not posted, and the rule goes on.
                 let world = jumping();
@@ -38,7 +38,7 @@ fn each_failing_call_ends_it_once() -> Result {
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let _failing = failing.next(Errno::NOMEM);
-                let (took, saw) = ends[here].wait_for_the_end();
+                let (took, saw) = ends[here].wait_for_the_end()?;
                 assert!(took <= D, "{took:?}");
                 assert_eq!(saw.event, Some((lost(), 0)));
 
@@ -48,12 +48,11 @@ fn each_failing_call_ends_it_once() -> Result {
                 let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 world.hosts[1 - here].freeze();
-                let conn = ends[here].conn();
-                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-                    .expect("posted");
+                let conn = ends[here].conn()?;
+                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
                 let failing = world.fabric.fail("ibv_modify_qp").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
-                let (took, saw) = ends[here].wait_for_the_end();
+                let (took, saw) = ends[here].wait_for_the_end()?;
                 assert!(!failing.is_pending());
                 assert!(took <= D + Duration::from_secs(1), "{took:?}");
                 let completions: &[_] = match how {
@@ -62,7 +61,7 @@ fn each_failing_call_ends_it_once() -> Result {
                 };
                 assert_eq!(saw.completions, completions);
                 assert_eq!(saw.event, Some((lost(), completions.len())));
-                assert_eq!(ends[here].conn().failure(), silent());
+                assert_eq!(ends[here].conn()?.failure(), silent());
             }
         }
     }

@@ -51,12 +51,12 @@ fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
                 let mut ends = connect_patiently(&world, way)?;
                 let _entered = world.hosts[here].enter();
                 // From each part of the time between two probes.
-                ends[here].idle(D + STEP * phase / 4);
+                ends[here].idle(D + STEP * phase / 4)?;
                 outage.happens(&world, 1 - here);
-                let (took, saw) = ends[here].wait_for_the_end();
+                let (took, saw) = ends[here].wait_for_the_end()?;
                 assert!(took <= D, "{what}: {took:?}");
                 assert_eq!(saw.completions, [], "{what}");
-                let (event, _) = saw.event.expect("an event");
+                let (event, _) = saw.event.ok_or("an event")?;
                 if outage == Outage::Killed {
                     // A program that waits for completions alone takes no events.
                     let expected = if way == Way::Channel {
@@ -68,16 +68,16 @@ fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
                     continue;
                 }
                 assert_eq!(
-                    (event, ends[here].conn().failure()),
+                    (event, ends[here].conn()?.failure()),
                     (lost(), silent()),
                     "{what}"
                 );
-                let conn = ends[here].conn();
+                let conn = ends[here].conn()?;
                 let refused = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
                 let reason = refused.expect_err("it has ended");
                 let is_silent = matches!(reason, Error::NotConnected(NotConnected::Silent));
                 assert!(is_silent, "{what}: {reason}");
-                ends[here].says_no_more();
+                ends[here].says_no_more()?;
             }
         }
     }
@@ -94,18 +94,17 @@ fn operations_in_flight_complete_before_the_end() -> Result {
             let mut ends = connect_patiently(&world, way)?;
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
-            let conn = ends[here].conn();
+            let conn = ends[here].conn()?;
             let quiet = rpma::Flags::COMPLETION_ON_ERROR;
             for (number, flags) in [(1, quiet), (2, ALWAYS), (3, quiet)] {
-                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)
-                    .expect("posted");
+                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)?;
             }
-            let (took, saw) = ends[here].wait_for_the_end();
+            let (took, saw) = ends[here].wait_for_the_end()?;
             assert!(took <= D, "{way:?}: {took:?}");
             let flushed = [1, 2, 3].map(|number| (number, false));
             assert_eq!(saw.completions, flushed, "{way:?}");
             assert_eq!(saw.event, Some((lost(), 3)), "{way:?}");
-            assert_eq!(ends[here].conn().failure(), silent());
+            assert_eq!(ends[here].conn()?.failure(), silent());
         }
     }
     Ok(())
@@ -117,21 +116,18 @@ fn a_wait_for_an_operation_notices() -> Result {
     let world = jumping();
     let ends = connect_patiently(&world, Way::Next)?;
     let _entered = world.hosts[0].enter();
-    let conn = ends[0].conn();
+    let conn = ends[0].conn()?;
     world.link.partition();
     let began = rpma::sim::now();
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-    let error = conn.wait_for(posted.expect("posted"), 100 * D, |_| {});
+    let error = conn.wait_for(posted?, 100 * D, |_| {});
     let error = error.expect_err("nobody answers");
     assert!(
         matches!(error, Error::NotConnected(NotConnected::Silent)),
         "{error}"
     );
     assert!(rpma::sim::now() - began <= D);
-    assert_eq!(
-        conn.next_event_timeout(Duration::ZERO).expect("kept"),
-        lost()
-    );
+    assert_eq!(conn.next_event_timeout(Duration::ZERO)?, lost());
     Ok(())
 }
 
@@ -142,21 +138,22 @@ fn a_thread_that_waits_for_events_wakes() -> Result {
     let ends = connect_patiently(&world, Way::Channel)?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
-    let conn = ends[0].conn();
-    rpma::thread::scope(|scope| {
+    let conn = ends[0].conn()?;
+    rpma::thread::scope(|scope| -> Result {
         let events = scope.spawn(|| conn.next_event());
         let ended = loop {
             match conn.wait_timeout(2 * D) {
                 // The probe was flushed.
-                Ok((cq, _)) => assert_eq!(cq.get_wc(&mut [Wc::default()]).expect("polls"), 0),
+                Ok((cq, _)) => assert_eq!(cq.get_wc(&mut [Wc::default()])?, 0),
                 Err(error) => break error,
             }
         };
         let is_silent = matches!(ended, Error::NotConnected(NotConnected::Silent));
         assert!(is_silent, "{ended}");
-        assert_eq!(events.join().expect("no panic").expect("an event"), lost());
-    });
-    assert_eq!(ends[0].conn().failure(), silent());
+        assert_eq!(events.join().expect("no panic")?, lost());
+        Ok(())
+    })?;
+    assert_eq!(ends[0].conn()?.failure(), silent());
     Ok(())
 }
 
@@ -165,14 +162,14 @@ fn a_thread_that_waits_for_events_wakes() -> Result {
 #[test]
 fn without_a_keep_alive_nothing_is_asked() -> Result {
     let world = jumping();
-    let mut cfg = patient();
-    cfg.set_keep_alive(None).expect("none");
+    let mut cfg = patient()?;
+    cfg.set_keep_alive(None)?;
     for way in [Way::Wait, Way::Next, Way::Channel] {
         let mut ends = connect(&world, way, [&cfg, &ConnCfg::new()])?;
         let _entered = world.hosts[0].enter();
-        assert_eq!(ends[0].conn().keep_alive().expect("none"), None);
+        assert_eq!(ends[0].conn()?.keep_alive()?, None);
         world.hosts[1].freeze();
-        ends[0].idle(100 * D);
+        ends[0].idle(100 * D)?;
         world.hosts[1].thaw();
     }
     assert!(!world.fabric.calls().contains_key("ibv_post_send"));

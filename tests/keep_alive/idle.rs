@@ -25,15 +25,16 @@ fn an_hour_of_idle_connections() -> Result {
     let peer_here = peer()?;
     let ep = listen(&peer_here)?;
     let port = ep.get_port();
-    let mut wait = Wait::new().expect("a wait");
-    let endpoint = wait.add_ep(ep).expect("added");
+    let mut wait = Wait::new()?;
+    let endpoint = wait.add_ep(ep)?;
     let until = now() + HOUR;
     let running: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let addr = addr.clone();
             clients.spawn(move || {
                 let peer = peer().expect("a peer on the test device");
-                let req = ConnReq::new(&peer, &addr, port, &patient()).expect("resolves");
+                let req = ConnReq::new(&peer, &addr, port, &patient().expect("possible"))
+                    .expect("resolves");
                 let conn = req.connect(&[]).expect("asks");
                 let conn = conn.wait_established(LIMIT).expect("accepted");
                 let left = until - now();
@@ -46,15 +47,14 @@ fn an_hour_of_idle_connections() -> Result {
     // The clients leave at the end of the hour.
     while let Some(happened) = {
         let left = (until - Duration::from_millis(1)).saturating_duration_since(now());
-        wait.next(&mut wcs, left).expect("waits")
+        wait.next(&mut wcs, left)?
     } {
         match happened {
             Happened::Request(of, request) if of == endpoint => {
                 let place = wait.place();
-                let cfg = place.cfg(&peer_here, &patient()).expect("settings");
-                let req = request.into_req(&peer_here, &cfg).expect("queues");
-                wait.add(place, req.connect(&[]).expect("accepts"))
-                    .expect("added");
+                let cfg = place.cfg(&peer_here, &patient()?)?;
+                let req = request.into_req(&peer_here, &cfg)?;
+                wait.add(place, req.connect(&[])?)?;
             }
             Happened::Event(_, ConnEvent::Established) => established += 1,
             other => panic!("after {:?} of an hour: {other:?}", until - now()),
@@ -79,19 +79,19 @@ fn a_client_may_take_the_answer_late() -> Result {
     let world = jumping();
     let _entered = world.hosts[1].enter();
     let ep = world.listen()?;
-    let asking = world.ask(&ep, &patient())?;
-    let mut wait = Wait::new().expect("a wait");
+    let asking = world.ask(&ep, &patient()?)?;
+    let mut wait = Wait::new()?;
     let place = wait.place();
-    let cfg = place.cfg(&world.peers[1], &patient()).expect("settings");
-    let member = wait.add(place, accept(&ep, &cfg)?).expect("added");
+    let cfg = place.cfg(&world.peers[1], &patient()?)?;
+    let member = wait.add(place, accept(&ep, &cfg)?)?;
     let mut wcs = [Wc::default()];
-    let came = wait.next(&mut wcs, 10 * D).expect("waits");
+    let came = wait.next(&mut wcs, 10 * D)?;
     assert!(came.is_none(), "{came:?}");
-    let client = asking.wait_established(LIMIT).expect("accepted");
-    let came = wait.next(&mut wcs, LIMIT).expect("waits");
+    let client = asking.wait_established(LIMIT)?;
+    let came = wait.next(&mut wcs, LIMIT)?;
     assert!(matches!(came, Some(Happened::Event(of, ConnEvent::Established)) if of == member));
     world.hosts[0].freeze();
-    let came = wait.next(&mut wcs, D).expect("waits");
+    let came = wait.next(&mut wcs, D)?;
     assert!(matches!(came, Some(Happened::Event(of, event)) if of == member && event == lost()));
     drop(client);
     Ok(())
@@ -104,15 +104,14 @@ fn traffic_is_a_sign() -> Result {
     let mut ends = connect_patiently(&world, Way::Next)?;
     let _entered = world.hosts[0].enter();
     for number in 0..100 {
-        let conn = ends[0].conn();
+        let conn = ends[0].conn()?;
         conn.write(
             rpma::RemoteSlice::EMPTY,
             rpma::MrSlice::EMPTY,
             crate::world::ALWAYS,
             number,
-        )
-        .expect("posted");
-        assert_eq!(ends[0].wait(STEP / 2).completions.len(), 1);
+        )?;
+        assert_eq!(ends[0].wait(STEP / 2)?.completions.len(), 1);
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
     Ok(())
@@ -122,23 +121,17 @@ fn traffic_is_a_sign() -> Result {
 #[test]
 fn messages_are_signs() -> Result {
     let world = jumping();
-    let mut other = patient();
-    other.set_keep_alive(None).expect("none");
-    let mut ends = connect(&world, Way::Next, [&other, &patient()])?;
+    let mut other = patient()?;
+    other.set_keep_alive(None)?;
+    let mut ends = connect(&world, Way::Next, [&other, &patient()?])?;
     let _entered = world.hosts[1].enter();
     for number in 0..100 {
-        ends[1]
-            .conn()
-            .recv(rpma::MrSlice::EMPTY, number)
-            .expect("posted");
+        ends[1].conn()?.recv(rpma::MrSlice::EMPTY, number)?;
         let flags = rpma::Flags::COMPLETION_ALWAYS;
-        ends[0]
-            .conn()
-            .send(rpma::MrSlice::EMPTY, flags, number)
-            .expect("posted");
-        assert_eq!(ends[1].wait(STEP / 2).completions.len(), 1);
+        ends[0].conn()?.send(rpma::MrSlice::EMPTY, flags, number)?;
+        assert_eq!(ends[1].wait(STEP / 2)?.completions.len(), 1);
         let mut wcs = [Wc::default()];
-        while ends[0].conn().get_cq().get_wc(&mut wcs).expect("polls") > 0 {}
+        while ends[0].conn()?.get_cq().get_wc(&mut wcs)? > 0 {}
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
     Ok(())
@@ -151,28 +144,24 @@ fn deadlines_are_told() -> Result {
     let world = jumping();
     let ends = connect_patiently(&world, Way::Loop)?;
     let _entered = world.hosts[0].enter();
-    let due = ends[0].conn().keep_alive().expect("lives").expect("a time");
+    let due = ends[0].conn()?.keep_alive()?.ok_or("a time")?;
     assert!(due > now() && due <= now() + STEP);
-    let mut wait = Wait::new().expect("a wait");
+    let mut wait = Wait::new()?;
     assert_eq!(wait.deadline(), None);
     let place = wait.place();
-    let cfg = place.cfg(&world.peers[0], &patient()).expect("settings");
+    let cfg = place.cfg(&world.peers[0], &patient()?)?;
     let ep = world.listen()?;
     let conn = world.ask(&ep, &cfg)?;
     let accepted = accept(&ep, &ConnCfg::new())?;
-    let member = wait.add(place, conn).expect("added");
+    let member = wait.add(place, conn)?;
     let mut wcs = [Wc::default()];
-    let came = wait.next(&mut wcs, LIMIT).expect("waits");
+    let came = wait.next(&mut wcs, LIMIT)?;
     assert!(matches!(
         came,
         Some(Happened::Event(_, ConnEvent::Established))
     ));
-    assert!(
-        wait.next(&mut wcs, Duration::ZERO)
-            .expect("waits")
-            .is_none()
-    );
-    let due = wait.deadline().expect("a time");
+    assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
+    let due = wait.deadline().ok_or("a time")?;
     assert!(due > now() && due <= now() + STEP, "{:?}", due - now());
     drop(wait.remove(member));
     assert_eq!(wait.deadline(), None, "it is gone");
@@ -188,6 +177,6 @@ fn a_program_that_is_stopped_still_answers() -> Result {
     let mut ends = connect_patiently(&world, Way::Wait)?;
     let _entered = world.hosts[1].enter();
     // The client makes no calls from here on.
-    ends[1].idle(HOUR);
+    ends[1].idle(HOUR)?;
     Ok(())
 }

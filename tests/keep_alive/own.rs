@@ -9,20 +9,20 @@ use crate::common::{LIMIT, Pair, Result, device_test, peer};
 /// 67 ms, and more than four times as long.
 const D: Duration = Duration::from_secs(1);
 
-fn cfg(keep_alive: Option<Duration>) -> ConnCfg {
+fn cfg(keep_alive: Option<Duration>) -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_ack_timeout(Some(14)).expect("possible");
-    cfg.set_keep_alive(keep_alive).expect("possible");
-    cfg
+    cfg.set_ack_timeout(Some(14))?;
+    cfg.set_keep_alive(keep_alive)?;
+    Ok(cfg)
 }
 
-fn end_of(conn: &Conn) -> (ConnEvent, Vec<Wc>) {
+fn end_of(conn: &Conn) -> Result<(ConnEvent, Vec<Wc>)> {
     let mut came = Vec::new();
     loop {
         let mut wcs = [Wc::default(); 4];
-        match conn.next(&mut wcs, LIMIT).expect("the end, in time") {
+        match conn.next(&mut wcs, LIMIT)? {
             Next::Completions(count) => came.extend(&wcs[..count]),
-            Next::Event(event) => return (event, came),
+            Next::Event(event) => return Ok((event, came)),
         }
     }
 }
@@ -33,11 +33,11 @@ fn end_of(conn: &Conn) -> (ConnEvent, Vec<Wc>) {
 fn a_message_without_a_receive_ends_as_gone() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(None))?;
+        let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(None)?)?;
         let began = Instant::now();
         let flags = Flags::COMPLETION_ALWAYS;
-        both.client.send(MrSlice::EMPTY, flags, 7).expect("posted");
-        let (event, came) = end_of(&both.client);
+        both.client.send(MrSlice::EMPTY, flags, 7)?;
+        let (event, came) = end_of(&both.client)?;
         assert!(began.elapsed() >= D / 2, "not at once");
         assert_eq!(event, ConnEvent::Lost { status: -110 });
         let failure = Failure::Silent { keep_alive: D };
@@ -55,7 +55,7 @@ fn a_message_without_a_receive_ends_as_gone() -> Result {
 fn an_idle_connection_stays() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let both = Pair::with(&peer, &cfg(Some(D)), &cfg(Some(D)))?;
+        let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(Some(D))?)?;
         let until = Instant::now() + 4 * D;
         while Instant::now() < until {
             for conn in [&both.client, &both.server] {

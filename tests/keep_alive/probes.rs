@@ -17,14 +17,14 @@ fn a_probe_that_fails_ends_the_connection() -> Result {
     for way in Way::ALL {
         for here in SIDES {
             let world = jumping();
-            let mut cfg = patient();
+            let mut cfg = patient()?;
             // 67 ms.
-            cfg.set_ack_timeout(Some(14)).expect("possible");
-            cfg.set_retry_count(1).expect("possible");
+            cfg.set_ack_timeout(Some(14))?;
+            cfg.set_retry_count(1)?;
             let mut ends = connect(&world, way, [&cfg, &cfg])?;
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
-            let (took, saw) = ends[here].wait_for_the_end();
+            let (took, saw) = ends[here].wait_for_the_end()?;
             // It is asked after a step, and has two tries. A loop that only sleeps sees that when
             // the next step is due.
             let steps = if way == Way::Loop { 2 } else { 1 };
@@ -36,9 +36,12 @@ fn a_probe_that_fails_ends_the_connection() -> Result {
                 "{way:?}"
             );
             let status = WcStatus::RETRY_EXC_ERR;
-            assert_eq!(ends[here].conn().failure(), Some(Failure::Probe { status }));
-            assert_eq!(ends[here].conn().counters().probes_lost, 1);
-            ends[here].says_no_more();
+            assert_eq!(
+                ends[here].conn()?.failure(),
+                Some(Failure::Probe { status })
+            );
+            assert_eq!(ends[here].conn()?.counters().probes_lost, 1);
+            ends[here].says_no_more()?;
         }
     }
     Ok(())
@@ -56,13 +59,13 @@ fn a_lost_packet_ends_nothing() -> Result {
                 let _entered = world.hosts[here].enter();
                 let there = &world.hosts[1 - here];
                 let link = world.fabric.between(&world.hosts[here], there);
-                ends[here].idle(D);
+                ends[here].idle(D)?;
                 for _ in 0..10 {
                     match is_answer {
                         true => link.lose_answer(1),
                         false => link.lose_packet(1),
                     }
-                    ends[here].idle(D);
+                    ends[here].idle(D)?;
                     assert_eq!(link.disarm(), 0, "it has happened");
                 }
             }
@@ -79,40 +82,40 @@ fn a_probe_takes_no_slot() -> Result {
     for flags in [ALWAYS, Flags::COMPLETION_ON_ERROR] {
         for posted_before in 0..=DEPTH {
             let world = jumping();
-            let mut cfg = patient();
+            let mut cfg = patient()?;
             cfg.set_sq_size(DEPTH);
             let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
             let _entered = world.hosts[0].enter();
             world.hosts[1].freeze();
             let mut posted = 0;
-            let post = |ends: &[crate::world::End; 2], posted: u32| {
+            let post = |ends: &[crate::world::End; 2], posted: u32| -> Result<_> {
                 let flags = if posted == DEPTH - 1 { ALWAYS } else { flags };
-                let conn = ends[0].conn();
-                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, posted.into())
+                let conn = ends[0].conn()?;
+                Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, posted.into()))
             };
             while posted < posted_before {
-                post(&ends, posted).expect("posted");
+                post(&ends, posted)??;
                 posted += 1;
             }
             // The probe is in flight.
-            ends[0].idle(STEP * 2 + STEP / 2);
+            ends[0].idle(STEP * 2 + STEP / 2)?;
             let calls = world.fabric.calls();
             let calls = calls.get("ibv_post_send").copied().unwrap_or(0);
             assert_eq!(calls, u64::from(posted_before) + 1, "the probe");
             while posted < DEPTH {
-                post(&ends, posted).expect("the probe has no slot of the program");
+                post(&ends, posted)??;
                 posted += 1;
             }
-            let full = post(&ends, posted).expect_err("it is full");
+            let full = post(&ends, posted)?.expect_err("it is full");
             assert!(matches!(full, Error::QueueFull { .. }), "{full}");
             world.hosts[1].thaw();
             let until = now() + LIMIT;
             let mut completed = 0;
             while completed == 0 && now() < until {
-                completed = ends[0].wait(STEP).completions.len();
+                completed = ends[0].wait(STEP)?.completions.len();
             }
             assert!(completed > 0);
-            post(&ends, 0).expect("there is room again");
+            post(&ends, 0)??;
         }
     }
     Ok(())
@@ -124,28 +127,28 @@ fn a_probe_takes_no_slot() -> Result {
 fn a_probe_is_no_completion_that_is_due() -> Result {
     const DEPTH: u32 = 3;
     let world = jumping();
-    let mut cfg = patient();
+    let mut cfg = patient()?;
     cfg.set_sq_size(DEPTH);
     let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
-    ends[0].idle(STEP * 2 + STEP / 2);
-    let post = |ends: &[crate::world::End; 2], flags| {
-        let conn = ends[0].conn();
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 1)
+    ends[0].idle(STEP * 2 + STEP / 2)?;
+    let post = |ends: &[crate::world::End; 2], flags| -> Result<_> {
+        let conn = ends[0].conn()?;
+        Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 1))
     };
     for _ in 1..DEPTH {
-        post(&ends, Flags::COMPLETION_ON_ERROR).expect("posted");
+        post(&ends, Flags::COMPLETION_ON_ERROR)??;
     }
-    let refused = post(&ends, Flags::COMPLETION_ON_ERROR).expect_err("the last one");
+    let refused = post(&ends, Flags::COMPLETION_ON_ERROR)?.expect_err("the last one");
     assert!(
         matches!(refused, Error::NoCompletionDue { .. }),
         "{refused}"
     );
     world.hosts[1].thaw();
-    ends[0].idle(STEP);
-    post(&ends, ALWAYS).expect("the last slot");
-    assert_eq!(ends[0].wait(STEP).completions.len(), 1);
+    ends[0].idle(STEP)?;
+    post(&ends, ALWAYS)??;
+    assert_eq!(ends[0].wait(STEP)?.completions.len(), 1);
     Ok(())
 }
 
@@ -154,14 +157,14 @@ fn a_probe_is_no_completion_that_is_due() -> Result {
 fn the_slot_of_a_probe_is_not_the_programs() -> Result {
     const DEPTH: u32 = 3;
     let world = jumping();
-    let mut cfg = patient();
+    let mut cfg = patient()?;
     cfg.set_sq_size(DEPTH);
     let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
-    ends[0].idle(D);
+    ends[0].idle(D)?;
     assert!(world.fabric.calls()["ibv_post_send"] > 0, "it was asked");
     world.hosts[1].freeze();
-    let conn = ends[0].conn();
+    let conn = ends[0].conn()?;
     let post = |_: &u32| {
         let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
         posted.is_ok()
@@ -176,23 +179,22 @@ fn the_slot_of_a_probe_is_not_the_programs() -> Result {
 fn at_most_one_probe_is_in_flight() -> Result {
     const MESSAGES: u64 = 10;
     let world = jumping();
-    let mut other = patient();
-    other.set_keep_alive(None).expect("none");
-    let mut ends = connect(&world, Way::Next, [&patient(), &other])?;
+    let mut other = patient()?;
+    other.set_keep_alive(None)?;
+    let mut ends = connect(&world, Way::Next, [&patient()?, &other])?;
     let _entered = world.hosts[0].enter();
     for number in 0..MESSAGES {
-        ends[0].conn().recv(MrSlice::EMPTY, number).expect("posted");
+        ends[0].conn()?.recv(MrSlice::EMPTY, number)?;
     }
     world.link.hold();
     for number in 0..MESSAGES {
-        let sent = ends[1].conn().send(MrSlice::EMPTY, ALWAYS, number);
-        sent.expect("posted");
-        let saw = ends[0].wait(STEP * 5 / 2);
+        ends[1].conn()?.send(MrSlice::EMPTY, ALWAYS, number)?;
+        let saw = ends[0].wait(STEP * 5 / 2)?;
         assert_eq!((saw.completions, saw.event), (vec![(number, true)], None));
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], MESSAGES + 1);
     world.link.release();
-    ends[0].idle(2 * D);
+    ends[0].idle(2 * D)?;
     Ok(())
 }
 
@@ -200,22 +202,21 @@ fn at_most_one_probe_is_in_flight() -> Result {
 #[test]
 fn a_probe_leaves_room_for_the_close() -> Result {
     let world = jumping();
-    let mut cfg = patient();
+    let mut cfg = patient()?;
     // 2 slots, and 3 of the library. Devices round 4 up to 4, so a missing one would show.
     cfg.set_sq_size(2);
     let mut ends = connect(&world, Way::Next, [&cfg, &cfg])?;
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
-    ends[0].idle(STEP * 2 + STEP / 2);
+    ends[0].idle(STEP * 2 + STEP / 2)?;
     assert_eq!(world.fabric.calls()["ibv_post_send"], 1, "the probe");
     for number in 0..2 {
-        let conn = ends[0].conn();
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number)
-            .expect("posted");
+        let conn = ends[0].conn()?;
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number)?;
     }
     let [client, _server] = ends;
     let began = now();
-    let closed = client.into_conn().close(Duration::from_millis(10));
+    let closed = client.into_conn()?.close(Duration::from_millis(10));
     // All markers were posted: it does not wait in vain for one.
     assert!(now() - began < Duration::from_secs(1));
     let closed = closed.expect_err("nobody acknowledges");
@@ -237,13 +238,12 @@ fn an_operation_longer_than_the_limit_ends_as_gone() -> Result {
         let mut ends = connect_patiently(&world, Way::Next)?;
         let _entered = world.hosts[0].enter();
         world.link.delay(delay);
-        let conn = ends[0].conn();
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-            .expect("posted");
-        let saw = ends[0].wait(2 * D);
+        let conn = ends[0].conn()?;
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
+        let saw = ends[0].wait(2 * D)?;
         assert_eq!(saw.completions, [(7, !ends_it)]);
         let event = ends_it.then(|| (lost(), 1));
-        assert_eq!(saw.event, event, "{:?}", ends[0].conn().failure());
+        assert_eq!(saw.event, event, "{:?}", ends[0].conn()?.failure());
     }
     Ok(())
 }

@@ -17,9 +17,9 @@ fn is_invalid(error: &Error, parts: &[&str]) -> bool {
 /// Promise: a keep-alive of zero, or of less than a millisecond, is refused when it is set, and the
 /// settings stay unchanged.
 #[test]
-fn zero_is_refused() {
+fn zero_is_refused() -> Result {
     let mut cfg = ConnCfg::new();
-    cfg.set_keep_alive(Some(FOUR)).expect("possible");
+    cfg.set_keep_alive(Some(FOUR))?;
     for (short, text) in [(0, "0ns"), (1, "1ns"), (999_999, "999.999µs")] {
         let error = cfg.set_keep_alive(Some(Duration::from_nanos(short)));
         let error = error.expect_err("too short");
@@ -29,8 +29,9 @@ fn zero_is_refused() {
         );
     }
     assert_eq!(cfg.get_keep_alive(), Some(FOUR));
-    cfg.set_keep_alive(None).expect("possible");
+    cfg.set_keep_alive(None)?;
     assert_eq!(cfg.get_keep_alive(), None);
+    Ok(())
 }
 
 /// Promise: less than four acknowledgement time-outs that were set is refused when the request is
@@ -40,9 +41,8 @@ fn less_than_four_time_outs_that_were_set() -> Result {
     device_test(|| {
         let peer = peer()?;
         let mut cfg = ConnCfg::new();
-        cfg.set_ack_timeout(Some(14)).expect("possible");
-        cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))
-            .expect("not zero");
+        cfg.set_ack_timeout(Some(14))?;
+        cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))?;
         let ep = listen(&peer)?;
         let refused = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too short");
         let parts = [
@@ -57,8 +57,8 @@ fn less_than_four_time_outs_that_were_set() -> Result {
             .next_conn_req_timeout(&cfg, Duration::ZERO)
             .expect_err("too short");
         assert!(is_invalid(&refused, &parts), "{refused}");
-        cfg.set_keep_alive(Some(FOUR)).expect("not zero");
-        ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("four are enough");
+        cfg.set_keep_alive(Some(FOUR))?;
+        ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
         Ok(())
     })
 }
@@ -71,7 +71,7 @@ fn less_than_four_time_outs_of_the_kernel() -> Result {
     device_test(|| {
         let peer = peer()?;
         let mut short = ConnCfg::new();
-        short.set_keep_alive(Some(FOUR)).expect("not zero");
+        short.set_keep_alive(Some(FOUR))?;
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, &ConnCfg::new())?;
         let accepted = request(&ep, &short)?.connect(&[]);
@@ -88,7 +88,7 @@ fn less_than_four_time_outs_of_the_kernel() -> Result {
         drop(client);
 
         let client = ask(&peer, &ep, &ConnCfg::new())?;
-        let request = ep.next_request_timeout(LIMIT).expect("a request");
+        let request = ep.next_request_timeout(LIMIT)?;
         let refused = request.into_req(&peer, &short).expect_err("too short");
         assert!(
             is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),

@@ -19,13 +19,13 @@ pub(crate) const STEP: Duration = Duration::from_millis(6_000 / 16 * 3);
 pub(crate) const SIDES: [usize; 2] = [0, 1];
 
 /// Retries that outlast the keep-alive, on all devices.
-pub(crate) fn patient() -> ConnCfg {
+pub(crate) fn patient() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(7).expect("possible");
+    cfg.set_retry_count(7)?;
     // 1.07 s: a little less than a quarter of the keep-alive.
-    cfg.set_ack_timeout(Some(18)).expect("possible");
-    cfg.set_keep_alive(Some(D)).expect("possible");
-    cfg
+    cfg.set_ack_timeout(Some(18))?;
+    cfg.set_keep_alive(Some(D))?;
+    Ok(cfg)
 }
 
 /// How a program waits.
@@ -87,16 +87,16 @@ pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> Result<[E
         Opening::new(way, &world.peers[side], cfgs[side])
     });
     let pair = world.connect(&client.cfg, &server.cfg)?;
-    let open = |side: usize, opening: Opening, conn| {
+    let open = |side: usize, opening: Opening, conn| -> Result<_> {
         let _entered = world.hosts[side].enter();
         opening.open(conn)
     };
-    Ok([open(0, client, pair.client), open(1, server, pair.server)])
+    Ok([open(0, client, pair.client)?, open(1, server, pair.server)?])
 }
 
 /// As [`connect`], with [`patient`] settings at both ends.
 pub(crate) fn connect_patiently(world: &World, way: Way) -> Result<[End; 2]> {
-    connect(world, way, [&patient(), &patient()])
+    connect(world, way, [&patient()?, &patient()?])
 }
 
 impl Opening {
@@ -114,39 +114,39 @@ impl Opening {
         Self { way, wait, cfg }
     }
 
-    fn open(self, conn: Conn) -> End {
+    fn open(self, conn: Conn) -> Result<End> {
         let held = match self.wait {
             Some((mut wait, place)) => {
-                let member = wait.add(place, conn).expect("added");
+                let member = wait.add(place, conn)?;
                 Held::Wait(Box::new(wait), member)
             }
             None => Held::Conn(Box::new(conn)),
         };
-        End {
+        Ok(End {
             way: self.way,
             held,
-        }
+        })
     }
 }
 
 impl End {
-    pub(crate) fn conn(&self) -> &Conn {
+    pub(crate) fn conn(&self) -> Result<&Conn> {
         match &self.held {
-            Held::Wait(wait, member) => wait.conn(*member).expect("a member"),
-            Held::Conn(conn) => conn,
+            Held::Wait(wait, member) => Ok(wait.conn(*member).ok_or("a member")?),
+            Held::Conn(conn) => Ok(conn),
         }
     }
 
     /// Waits for so long, or until an event comes.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Saw {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Saw> {
         let (until, mut saw) = (now() + limit, Saw::default());
         while saw.event.is_none() {
             let left = until.saturating_duration_since(now());
             let goes_on = match &mut self.held {
-                Held::Wait(wait, member) => saw.in_wait(wait, *member, left),
+                Held::Wait(wait, member) => saw.in_wait(wait, *member, left)?,
                 Held::Conn(conn) => match self.way {
-                    Way::Loop => saw.in_loop(conn, until),
-                    Way::Channel => saw.on_channel(conn, left),
+                    Way::Loop => saw.in_loop(conn, until)?,
+                    Way::Channel => saw.on_channel(conn, left)?,
                     Way::Next | Way::Wait => saw.next(conn, left),
                 },
             };
@@ -154,33 +154,34 @@ impl End {
                 break;
             }
         }
-        saw
+        Ok(saw)
     }
 
     /// Waits for so long, and sees no event.
-    pub(crate) fn idle(&mut self, limit: Duration) {
-        let saw = self.wait(limit);
+    pub(crate) fn idle(&mut self, limit: Duration) -> Result {
+        let saw = self.wait(limit)?;
         let nothing = saw.event.is_none() && saw.completions.is_empty();
-        assert!(nothing, "{saw:?}, {:?}", self.conn().failure());
-        assert_eq!((self.conn().ended(), self.conn().failure()), (None, None));
+        assert!(nothing, "{saw:?}, {:?}", self.conn()?.failure());
+        assert_eq!((self.conn()?.ended(), self.conn()?.failure()), (None, None));
+        Ok(())
     }
 
     /// Waits for the end of the connection, and returns how long it took.
-    pub(crate) fn wait_for_the_end(&mut self) -> (Duration, Saw) {
+    pub(crate) fn wait_for_the_end(&mut self) -> Result<(Duration, Saw)> {
         let begin = now();
-        let saw = self.wait(LIMIT);
+        let saw = self.wait(LIMIT)?;
         let took = now() - begin;
-        let (event, _) = saw.event.as_ref().expect("it was noticed");
-        assert_eq!(self.conn().ended(), Some(event));
-        (took, saw)
+        let (event, _) = saw.event.as_ref().ok_or("it was noticed")?;
+        assert_eq!(self.conn()?.ended(), Some(event));
+        Ok((took, saw))
     }
 
     /// Checks that this end reports only that it is over.
-    pub(crate) fn says_no_more(&mut self) {
+    pub(crate) fn says_no_more(&mut self) -> Result {
         match &mut self.held {
             Held::Wait(wait, _) => {
                 assert_eq!(wait.deadline(), None);
-                let more = wait.next(&mut [Wc::default()], 10 * D).expect("waits");
+                let more = wait.next(&mut [Wc::default()], 10 * D)?;
                 assert!(more.is_none(), "{more:?}");
             }
             Held::Conn(conn) => {
@@ -201,20 +202,21 @@ impl End {
                 assert!(matches!(ended, Error::Ended(_)), "{ended}");
             }
         }
+        Ok(())
     }
 }
 
 impl Saw {
     /// Waits once. `false`: the limit has passed.
-    fn in_wait(&mut self, wait: &mut Wait, member: Member, left: Duration) -> bool {
+    fn in_wait(&mut self, wait: &mut Wait, member: Member, left: Duration) -> Result<bool> {
         let mut wcs = [Wc::default(); 4];
-        match wait.next(&mut wcs, left).expect("waits") {
+        match wait.next(&mut wcs, left)? {
             Some(Happened::Completions(of, count)) if of == member => self.add(&wcs[..count]),
             Some(Happened::Event(of, event)) if of == member => self.end(event),
-            None => return false,
+            None => return Ok(false),
             other => panic!("{other:?}"),
         }
-        true
+        Ok(true)
     }
 
     fn next(&mut self, conn: &Conn, left: Duration) -> bool {
@@ -228,47 +230,47 @@ impl Saw {
         true
     }
 
-    fn in_loop(&mut self, conn: &Conn, until: Instant) -> bool {
-        self.poll(conn);
+    fn in_loop(&mut self, conn: &Conn, until: Instant) -> Result<bool> {
+        self.poll(conn)?;
         if let Ok(event) = conn.next_event_timeout(Duration::ZERO) {
             self.end(event);
-            return true;
+            return Ok(true);
         }
         match conn.keep_alive() {
             Ok(due) => {
-                let due = due.expect("it is not over").min(until);
+                let due = due.ok_or("it is not over")?.min(until);
                 sleep(due.saturating_duration_since(now()));
-                now() < until
+                Ok(now() < until)
             }
             Err(Error::Ended(event)) => {
-                let kept = conn.next_event_timeout(Duration::ZERO).expect("it is kept");
+                let kept = conn.next_event_timeout(Duration::ZERO)?;
                 assert_eq!(kept, *event);
                 self.end(kept);
-                true
+                Ok(true)
             }
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn on_channel(&mut self, conn: &Conn, left: Duration) -> bool {
-        self.poll(conn);
+    fn on_channel(&mut self, conn: &Conn, left: Duration) -> Result<bool> {
+        self.poll(conn)?;
         match conn.wait_timeout(left) {
             Ok(_) => {}
-            Err(Error::NoCompletion) => return false,
+            Err(Error::NoCompletion) => return Ok(false),
             Err(Error::NotConnected(NotConnected::Silent | NotConnected::Failed)) => {
-                let event = conn.next_event_timeout(Duration::ZERO).expect("it is kept");
+                let event = conn.next_event_timeout(Duration::ZERO)?;
                 self.end(event);
             }
             Err(error) => panic!("{error}"),
         }
-        true
+        Ok(true)
     }
 
-    fn poll(&mut self, conn: &Conn) {
+    fn poll(&mut self, conn: &Conn) -> Result {
         let mut wcs = [Wc::default(); 4];
         loop {
-            match conn.get_cq().get_wc(&mut wcs).expect("polls") {
-                0 => return,
+            match conn.get_cq().get_wc(&mut wcs)? {
+                0 => return Ok(()),
                 count => self.add(&wcs[..count]),
             }
         }
@@ -295,10 +297,10 @@ pub(crate) fn silent() -> Option<Failure> {
 }
 
 impl End {
-    pub(crate) fn into_conn(self) -> Conn {
+    pub(crate) fn into_conn(self) -> Result<Conn> {
         match self.held {
-            Held::Conn(conn) => *conn,
-            Held::Wait(mut wait, member) => wait.remove(member).expect("a member"),
+            Held::Conn(conn) => Ok(*conn),
+            Held::Wait(mut wait, member) => Ok(wait.remove(member).ok_or("a member")?),
         }
     }
 }

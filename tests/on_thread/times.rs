@@ -8,23 +8,24 @@ use rpma::sim::{Fabric, Host, now};
 use rpma::{ConnEvent, Error, thread};
 use rpma_async::{Conn, Pool, Reactor, block_on};
 
-use crate::common::profile;
+use crate::common::{Result, profile};
 use crate::program::{SILENCE, Server, nothing_is_left, peer_of, setup, wait};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Runs a test in which the clock jumps, and one with a seed.
-fn in_each_time(test: impl Fn(&Fabric)) {
+fn in_each_time(test: impl Fn(&Fabric) -> Result) -> Result {
     let fabric = Fabric::new(profile());
     fabric.jump_over_waits();
     {
         // Otherwise the clock would jump while this thread starts another one.
         let _entered = fabric.host("main").enter();
-        test(&fabric);
+        test(&fabric)?;
     }
     let fabric = Fabric::seeded(profile(), 7);
-    test(&fabric);
+    test(&fabric)?;
     assert_eq!(fabric.why_not_repeatable(), None);
+    Ok(())
 }
 
 fn hosts(fabric: &Fabric) -> [Host; 2] {
@@ -40,34 +41,34 @@ fn assert_took(began: Instant, limit: Duration, is_seeded: bool) {
 }
 
 /// Two connected ends, on a host each, with the reactors' threads.
-fn ends(here: &Host, there: &Host) -> ((Reactor, Conn), (Server, Conn)) {
-    let server = Server::new(there).expect("a server");
+fn ends(here: &Host, there: &Host) -> Result<((Reactor, Conn), (Server, Conn))> {
+    let server = Server::new(there)?;
     let addr = server.addr;
-    let accepting = there.spawn(move || {
-        let conn = server.accept().expect("a client");
-        (server, conn)
+    let accepting = there.spawn(move || -> Result<_> {
+        let conn = server.accept()?;
+        Ok((server, conn))
     });
     let host = here.clone();
-    let connecting = here.spawn(move || {
-        let peer = peer_of(&host).expect("a peer");
-        let reactor = Reactor::on_thread(&peer).expect("a reactor");
-        let conn = wait(reactor.connect(addr, &setup(), &[])).expect("established");
-        (reactor, conn)
+    let connecting = here.spawn(move || -> Result<_> {
+        let peer = peer_of(&host)?;
+        let reactor = Reactor::on_thread(&peer)?;
+        let conn = wait(reactor.connect(addr, &setup(), &[]))?;
+        Ok((reactor, conn))
     });
-    let client = connecting.join().expect("no panic");
-    (client, accepting.join().expect("no panic"))
+    let client = connecting.join().expect("no panic")?;
+    Ok((client, accepting.join().expect("no panic")?))
 }
 
 /// Promise: a limit of `block_on`, or of `Op::wait`, passes at its instant and in no real time,
 /// beside connections with keep-alives.
 #[test]
-fn a_limit_passes_at_its_instant() {
+fn a_limit_passes_at_its_instant() -> Result {
     let began = Instant::now();
     in_each_time(|fabric| {
         let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there);
+        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
         let is_seeded = fabric.seed().is_some();
-        let waiting = here.spawn(move || {
+        let waiting = here.spawn(move || -> Result {
             for _ in 0..20 {
                 let began = now();
                 assert!(block_on(pending::<()>(), MINUTE).is_none());
@@ -75,35 +76,38 @@ fn a_limit_passes_at_its_instant() {
             }
             assert!(block_on(pending::<()>(), Duration::ZERO).is_none());
             // A message that is not received is sent again and again.
-            let pool = Pool::new(reactor.peer(), 64, 1).expect("a pool");
-            let word = pool.try_lease().expect("a block").freeze();
+            let pool = Pool::new(reactor.peer(), 64, 1)?;
+            let word = pool.try_lease().ok_or("a block")?.freeze();
             for _ in 0..4 {
-                let sent = client.send(word.clone()).expect("posted");
-                sent.wait(MINUTE).expect("there is a receive");
+                let sent = client.send(word.clone())?;
+                sent.wait(MINUTE)?;
             }
             let began = now();
             let short = Duration::from_millis(1);
-            let failed = client.send(word).expect("posted").wait(short);
+            let failed = client.send(word)?.wait(short);
             let failed = failed.expect_err("there is none");
             assert!(matches!(failed.error, Error::TimedOut(_)), "{failed}");
             assert_took(began, short, is_seeded);
+            Ok(())
         });
-        waiting.join().expect("no panic");
+        waiting.join().expect("no panic")?;
         drop((server, accepted));
         nothing_is_left(fabric);
-    });
+        Ok(())
+    })?;
     // 40 minutes have passed on the fabrics.
     assert!(began.elapsed() < 10 * MINUTE);
+    Ok(())
 }
 
 /// Promise: each of several threads that await on one reactor is woken at its own instant, the
 /// first one first.
 #[test]
-fn threads_of_one_reactor_wake_at_their_instants() {
+fn threads_of_one_reactor_wake_at_their_instants() -> Result {
     const THREADS: u32 = 5;
     in_each_time(|fabric| {
         let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there);
+        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
         let is_seeded = fabric.seed().is_some();
         let threads = here.spawn(move || {
             let began = now();
@@ -126,16 +130,17 @@ fn threads_of_one_reactor_wake_at_their_instants() {
         threads.join().expect("no panic");
         drop((server, accepted));
         nothing_is_left(fabric);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: a peer that stands still is an end after the time of the keep-alive, for each thread
 /// that awaits, and takes no real time.
 #[test]
-fn a_frozen_peer_is_an_end_in_virtual_time() {
+fn a_frozen_peer_is_an_end_in_virtual_time() -> Result {
     in_each_time(|fabric| {
         let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there);
+        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
         let began = fabric.now();
         there.freeze();
         let waiting = [(); 3].map(|()| {
@@ -143,8 +148,7 @@ fn a_frozen_peer_is_an_end_in_virtual_time() {
             here.spawn(move || wait(client.closed()))
         });
         for waiting in waiting {
-            let closed = waiting.join().expect("no panic");
-            let event = closed.expect("the end of a silent peer");
+            let event = waiting.join().expect("no panic")?;
             assert!(matches!(event, ConnEvent::Lost { .. }), "{event:?}");
         }
         let took = fabric.now() - began;
@@ -154,20 +158,21 @@ fn a_frozen_peer_is_an_end_in_virtual_time() {
         last.join().expect("no panic");
         drop((server, accepted));
         nothing_is_left(fabric);
-    });
+        Ok(())
+    })
 }
 
 /// Promise: off any host all of it is in real time, even beside a fabric with a clock that jumps:
 /// there are no jumps for threads outside of the fabric.
 #[test]
-fn off_a_host_time_is_real() {
+fn off_a_host_time_is_real() -> Result {
     const SHORT: Duration = Duration::from_millis(50);
     let fabric = Fabric::new(profile());
     fabric.jump_over_waits();
-    let peer = peer_of(&fabric.host("client")).expect("a peer");
+    let peer = peer_of(&fabric.host("client"))?;
     let before = fabric.now();
     let began = Instant::now();
-    let reactor = Reactor::on_thread(&peer).expect("a reactor");
+    let reactor = Reactor::on_thread(&peer)?;
     assert!(block_on(pending::<()>(), SHORT).is_none());
     assert!(began.elapsed() >= SHORT);
     // A wake-up from elsewhere ends it.
@@ -176,10 +181,11 @@ fn off_a_host_time_is_real() {
         real::sleep(SHORT);
         sender();
     });
-    block_on(receiver, MINUTE).expect("woken");
+    block_on(receiver, MINUTE).ok_or("woken")?;
     waking.join().expect("no panic");
     drop(reactor);
     assert!(fabric.now() - before < MINUTE);
+    Ok(())
 }
 
 /// A future, and a function that makes it ready from any thread.
