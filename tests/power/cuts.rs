@@ -12,6 +12,7 @@ use rpma::pmem::{PmemKind, PmemMap};
 use rpma::sim::{self, Fabric, Platform, Pmem, Profile, persisted};
 
 use crate::world::{Way, World, fabric};
+use anyhow::Context;
 
 /// The last images of a memory when `run` has ended. There may be so many.
 pub(crate) fn images(
@@ -177,11 +178,11 @@ fn an_image_can_be_mapped() -> Result<()> {
                 paths.push(image.path().to_owned());
             }
         },
-        || map.persist(..).expect("inside"),
-    );
+        || map.persist(..),
+    )?;
     assert_eq!(&pmem.bytes()[..10], b"recover me");
     // The path is gone with its image.
-    let error = PmemMap::open(paths.last().expect("images"), 0).expect_err("no image");
+    let error = PmemMap::open(paths.last().context("images")?, 0).expect_err("no image");
     assert!(
         error
             .to_string()
@@ -193,7 +194,7 @@ fn an_image_can_be_mapped() -> Result<()> {
 
 /// Memory is found by threads of its host, and by others not.
 #[test]
-fn memory_is_of_its_host() {
+fn memory_is_of_its_host() -> Result<()> {
     let fabric = fabric(&Profile::RXE_6_12);
     let (one, other) = (fabric.host("one"), fabric.host("other"));
     let pmem = one.pmem("log", 5000);
@@ -218,7 +219,7 @@ fn memory_is_of_its_host() {
         "{text}"
     );
     let _entered = one.enter();
-    assert_eq!(open().expect("its host"), 8192);
+    assert_eq!(open()?, 8192);
     let text = PmemMap::open(pmem.path(), 8193)
         .expect_err("it is smaller")
         .to_string();
@@ -226,12 +227,8 @@ fn memory_is_of_its_host() {
         text.contains("8192 bytes that can be mapped, but 8193 are needed"),
         "{text}"
     );
-    assert_eq!(
-        PmemMap::open_range(pmem.path(), 4096..)
-            .expect("a page")
-            .len(),
-        4096
-    );
+    assert_eq!(PmemMap::open_range(pmem.path(), 4096..)?.len(), 4096);
+    Ok(())
 }
 
 /// A check that calls the fabric would wait for itself: that is reported, and the run ends.
@@ -250,7 +247,7 @@ fn a_check_cannot_call_the_fabric() {
 
 /// A panic of the program comes through, and the fabric can be watched again.
 #[test]
-fn a_panic_of_the_program_comes_through() {
+fn a_panic_of_the_program_comes_through() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
     let watched = catch_unwind(AssertUnwindSafe(|| {
         fabric.on_every_event(
@@ -261,8 +258,9 @@ fn a_panic_of_the_program_comes_through() {
     let panic = watched.expect_err("it panics");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"its own"));
     let before = fabric.visited();
-    fabric.on_every_event(|_| (), || map.persist(..).expect("inside"));
+    fabric.on_every_event(|_| (), || map.persist(..))?;
     assert!(fabric.visited().events > before.events);
+    Ok(())
 }
 
 /// A report has the operation, the bytes, the place, and the calls that would have saved them; and
@@ -463,7 +461,7 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
 }
 /// No check is called after on_every_event has ended, in any way.
 #[test]
-fn a_check_is_not_called_after_its_end() {
+fn a_check_is_not_called_after_its_end() -> Result<()> {
     static CALLED: AtomicU8 = AtomicU8::new(0);
     let fabric = Fabric::seeded(Profile::STRICT, 1);
     let host = fabric.host("host");
@@ -479,12 +477,13 @@ fn a_check_is_not_called_after_its_end() {
     ended.expect("a thread that was away comes back");
     let before = CALLED.load(Ordering::Relaxed);
     let pmem = host.pmem("log", 1);
-    let map = PmemMap::open(pmem.path(), 1).expect("memory");
-    map.write_at(0, &[1]).expect("inside");
-    map.persist(..).expect("inside");
+    let map = PmemMap::open(pmem.path(), 1)?;
+    map.write_at(0, &[1])?;
+    map.persist(..)?;
     assert_eq!(
         CALLED.load(Ordering::Relaxed),
         before,
         "the check is dangling"
     );
+    Ok(())
 }

@@ -5,11 +5,12 @@ use rpma::sim::{Platform, Profile};
 use rpma::{Device, Durable, Peer, PeerCfg, Side};
 
 use crate::world::fabric;
+use anyhow::Result;
 
 /// Promise: on each platform and device, a host that asks its kernel declares exactly the flushes
 /// that the simulator keeps, and never more.
 #[test]
-fn a_declaration_is_the_simulators_table() {
+fn a_declaration_is_the_simulators_table() -> Result<()> {
     for profile in Profile::ALL {
         for platform in Platform::ALL {
             let host = fabric(&profile).host("server");
@@ -21,11 +22,11 @@ fn a_declaration_is_the_simulators_table() {
             };
             let declared = {
                 let _entered = host.enter();
-                let map = PmemMap::open(pmem.path(), 4096).expect("maps");
-                let domain = pmem::Platform::detect(&map).expect("a hint").domain();
+                let map = PmemMap::open(pmem.path(), 4096)?;
+                let domain = pmem::Platform::detect(&map)?.domain();
                 let addr = host.addr().to_string();
-                let device = Device::from_addr(&addr, Side::Local).expect("a device");
-                let path = DevicePath::of(&Peer::new(&device).expect("a peer"), ddio);
+                let device = Device::from_addr(&addr, Side::Local)?;
+                let path = DevicePath::of(&Peer::new(&device)?, ddio);
                 PeerCfg::for_platform(domain, path).get_durable()
             };
             let may = |native| host.may_promise_direct_write(native);
@@ -37,4 +38,5 @@ fn a_declaration_is_the_simulators_table() {
             assert_eq!(declared, kept, "{}, {platform}", profile.name());
         }
     }
+    Ok(())
 }

@@ -11,6 +11,7 @@ use rpma::{Flags, FlushType};
 
 use crate::protocols::{place, record};
 use crate::world::{Way, World};
+use anyhow::Context;
 
 /// How many threads write.
 const WRITERS: u64 = 3;
@@ -75,16 +76,16 @@ impl Log<'_> {
     }
 
     /// Appends a record, and waits until it is durable.
-    fn append(&self, asks: &mpsc::Sender<mpsc::Sender<u64>>) -> u64 {
+    fn append(&self, asks: &mpsc::Sender<mpsc::Sender<u64>>) -> Result<u64> {
         let (answers, answered) = mpsc::channel();
-        asks.send(answers).expect("the committer is there");
-        let own = answered.recv().expect("it is taken");
+        asks.send(answers)?;
+        let own = answered.recv()?;
         let committed = self.committed.lock().expect("no panic");
         let committed = self
             .grown
             .wait_while(committed, |committed| *committed < own);
         drop(committed.expect("no panic"));
-        own
+        Ok(own)
     }
 }
 
@@ -130,7 +131,7 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
                 let (log, told) = (&log, &told);
                 scope.spawn(move || {
                     for _ in 0..EACH {
-                        let own = log.append(&asks);
+                        let own = log.append(&asks).expect("it is taken");
                         let mut told = told.lock().expect("no panic");
                         *told = own.max(*told);
                     }
@@ -186,7 +187,7 @@ fn a_group_commit_survives_in_every_order() {
 }
 
 #[test]
-fn a_group_commit_that_wakes_its_writers_too_early_is_found() {
+fn a_group_commit_that_wakes_its_writers_too_early_is_found() -> Result<()> {
     for (profile, way) in ways() {
         let began = Instant::now();
         let find = |seed| run(&profile, way, seed, Wakes::TooEarly).0.err();
@@ -200,7 +201,8 @@ fn a_group_commit_that_wakes_its_writers_too_early_is_found() {
         );
         let report = loss.to_string();
         assert!(report.contains("were acknowledged, and"), "{report}");
-        let again = find(seed).expect("it is found again");
+        let again = find(seed).context("it is found again")?;
         assert_eq!(again.to_string(), report);
     }
+    Ok(())
 }

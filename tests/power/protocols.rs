@@ -9,6 +9,7 @@ use rpma::sim::{Cut, Fabric, Loss, Platform, Pmem, Profile, Visited};
 use rpma::{Error, Flags, FlushType, Offer, PeerCfg};
 
 use crate::world::{SIZE, Way, World, fabric};
+use anyhow::Context;
 
 /// How many records each run appends.
 const RECORDS: u64 = 20;
@@ -336,7 +337,7 @@ fn a_wrong_promise_is_found() {
 
 /// A client that flushes by reading, and a server on another kind of device, on a platform where
 /// that is enough.
-fn mixed(client: Profile, server: Profile) -> (Fabric, World) {
+fn mixed(client: Profile, server: Profile) -> Result<(Fabric, World)> {
     let fabric = fabric(&client);
     let platform = match is_copying(&server) {
         true => Platform::Eadr,
@@ -350,19 +351,20 @@ fn mixed(client: Profile, server: Profile) -> (Fabric, World) {
     let (client, server) = (fabric.host("client"), fabric.host_with("server", server));
     server.set_platform(platform);
     let pmem = server.pmem("log", SIZE);
-    let world = World::connect(client, server, pmem, way).expect("a connection");
-    (fabric, world)
+    let world = World::connect(client, server, pmem, way)?;
+    Ok((fabric, world))
 }
 
 /// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end
 /// executes in order.
 #[test]
-fn an_adapter_before_soft_roce_keeps_the_order() {
+fn an_adapter_before_soft_roce_keeps_the_order() -> Result<()> {
     for protocol in PROTOCOLS {
-        let (fabric, world) = mixed(Profile::STRICT, Profile::RXE_6_12);
+        let (fabric, world) = mixed(Profile::STRICT, Profile::RXE_6_12)?;
         let ran = run_on(&fabric, &world, protocol, Fault::None);
         ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
     }
+    Ok(())
 }
 
 /// Promise of `ConnCfg::set_peer_reorders`: on soft-RoCE, with its unusable fence, no operation
@@ -370,50 +372,48 @@ fn an_adapter_before_soft_roce_keeps_the_order() {
 /// between survives every cut. A peer without a declaration counts as soft-RoCE, and then the order
 /// is lost.
 #[test]
-fn soft_roce_before_an_adapter_polls_in_between() {
+fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
     for protocol in [
         Protocol::AtomicWrite,
         Protocol::Batch,
         Protocol::FencedWrite,
     ] {
-        let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
+        let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
         let ran = run_on(&fabric, &world, protocol, Fault::None);
         assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
 
-        let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
-        declare_reordering(&world);
+        let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+        declare_reordering(&world)?;
         let error = append(&world, protocol, Fault::None, 0).expect_err("a fence is missing");
-        let error = error.downcast_ref::<Error>().expect("rpma's");
+        let error = error.downcast_ref::<Error>().context("rpma's")?;
         let text = error.to_string();
         let names = text.contains("poll the completion") && text.contains("set_peer_reorders");
         assert!(matches!(error, Error::NotSupported(_)) && names, "{text}");
     }
-    let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
-    declare_reordering(&world);
+    let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    declare_reordering(&world)?;
     let ran = run_on(&fabric, &world, Protocol::PollInBetween, Fault::None);
     ran.unwrap_or_else(|loss| panic!("{loss}"));
     // After the flush was polled no byte is missing.
-    world.flush(0, 8).expect("flushed");
-    world
-        .atomic_write(0, &[1; 8])
-        .expect("nothing is before it");
+    world.flush(0, 8)?;
+    world.atomic_write(0, &[1; 8])?;
     // A flush that was posted before the declaration counts as well.
-    let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
-    world
-        .post_flush(0, 8, FlushType::Persistent)
-        .expect("posts");
-    declare_reordering(&world);
+    let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    world.post_flush(0, 8, FlushType::Persistent)?;
+    declare_reordering(&world)?;
     let error = world
         .atomic_write(0, &[1; 8])
         .expect_err("a fence is missing");
     assert!(error.to_string().contains("poll the completion"), "{error}");
+    Ok(())
 }
 
 /// As the server's offer does: its region has its device.
-fn declare_reordering(world: &World) {
+fn declare_reordering(world: &World) -> Result<()> {
     let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
     offer.add_region(&world.target);
-    let bytes = offer.encode(Offer::ACCEPT).expect("fits");
-    let offer = Offer::decode(&bytes).expect("an offer");
+    let bytes = offer.encode(Offer::ACCEPT)?;
+    let offer = Offer::decode(&bytes)?;
     world.conn.apply_remote_peer_cfg(offer.platform());
+    Ok(())
 }

@@ -22,40 +22,42 @@ enum Folds {
     InTwoWords,
 }
 
-fn load(map: &PmemMap, at: usize) -> u64 {
+fn load(map: &PmemMap, at: usize) -> Result<u64> {
     let mut word = [0; 8];
-    map.read_at(at, &mut word).expect("inside");
-    u64::from_le_bytes(word)
+    map.read_at(at, &mut word)?;
+    Ok(u64::from_le_bytes(word))
 }
 
-fn store(map: &PmemMap, at: usize, value: u64) {
-    map.write_at(at, &value.to_le_bytes()).expect("inside");
-    map.persist(at..at + 8).expect("inside");
+fn store(map: &PmemMap, at: usize, value: u64) -> Result<()> {
+    map.write_at(at, &value.to_le_bytes())?;
+    map.persist(at..at + 8)?;
+    Ok(())
 }
 
 /// Counts one more.
-fn count(map: &PmemMap, folds: Folds) {
+fn count(map: &PmemMap, folds: Folds) -> Result<()> {
     match folds {
-        Folds::InOneWord => store(map, BASE, load(map, BASE) + (1 << 32)),
-        Folds::InTwoWords => store(map, COUNT, load(map, COUNT) + 1),
+        Folds::InOneWord => store(map, BASE, load(map, BASE)? + (1 << 32))?,
+        Folds::InTwoWords => store(map, COUNT, load(map, COUNT)? + 1)?,
     }
+    Ok(())
 }
 
 /// The counter, after it was folded.
-fn recover(path: &Path, folds: Folds) -> u64 {
-    let map = PmemMap::open(path, SIZE).expect("the memory");
-    let word = load(&map, BASE);
+fn recover(path: &Path, folds: Folds) -> Result<u64> {
+    let map = PmemMap::open(path, SIZE)?;
+    let word = load(&map, BASE)?;
     match folds {
         Folds::InOneWord => {
             let folded = (word >> 32) + (word & 0xFFFF_FFFF);
-            store(&map, BASE, folded);
-            folded
+            store(&map, BASE, folded)?;
+            Ok(folded)
         }
         Folds::InTwoWords => {
-            let folded = word + load(&map, COUNT);
-            store(&map, BASE, folded);
-            store(&map, COUNT, 0);
-            folded
+            let folded = word + load(&map, COUNT)?;
+            store(&map, BASE, folded)?;
+            store(&map, COUNT, 0)?;
+            Ok(folded)
         }
     }
 }
@@ -69,7 +71,7 @@ fn run(profile: &Profile, platform: Platform, folds: Folds) -> Result<Visited, L
     fabric.find_loss_in_recovery(
         &memory,
         || told.load(Ordering::Relaxed),
-        |path| recover(path, folds),
+        |path| recover(path, folds).expect("the memory"),
         |told, found| {
             assert!(
                 (*told..=told + 1).contains(found),
@@ -79,7 +81,7 @@ fn run(profile: &Profile, platform: Platform, folds: Folds) -> Result<Visited, L
         || {
             let map = PmemMap::open(memory.path(), SIZE).expect("the memory");
             for step in 1..=STEPS {
-                count(&map, folds);
+                count(&map, folds).expect("inside");
                 told.store(step, Ordering::Relaxed);
             }
         },
@@ -117,7 +119,7 @@ fn a_recovery_that_counts_twice_is_found() {
 
 /// A memory that was used before is not empty, and its contents are durable.
 #[test]
-fn memory_may_hold_old_contents() {
+fn memory_may_hold_old_contents() -> Result<()> {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("used");
     let memory = host.pmem_filled("log", &[7; 100]);
@@ -128,9 +130,10 @@ fn memory_may_hold_old_contents() {
         }
     };
     fabric.on_every_event(check, || {
-        let map = PmemMap::open(memory.path(), SIZE).expect("the memory");
-        assert_eq!(load(&map, 0), u64::from_le_bytes([7; 8]));
-        assert_eq!(load(&map, 104), 0);
-        map.persist(..).expect("inside");
-    });
+        let map = PmemMap::open(memory.path(), SIZE)?;
+        assert_eq!(load(&map, 0)?, u64::from_le_bytes([7; 8]));
+        assert_eq!(load(&map, 104)?, 0);
+        map.persist(..)?;
+        Ok(())
+    })
 }

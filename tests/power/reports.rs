@@ -11,6 +11,7 @@ use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
 use rpma::{Device, Flags, FlushType, Mr, MrUsage, Peer, Side};
 
 use crate::world::{Way, World, fabric};
+use anyhow::Context;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -185,13 +186,13 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
         tell();
         world.wait_for_write()
     });
-    let (_, end) = report.split_once("The last events:\n").expect("a list");
-    let (events, faults) = end.split_once("Faults:\n").expect("a list");
+    let (_, end) = report.split_once("The last events:\n").context("a list")?;
+    let (events, faults) = end.split_once("Faults:\n").context("a list")?;
     let events: Vec<&str> = events.lines().collect();
     assert!((2..=8).contains(&events.len()), "{report}");
-    let last = events.last().expect("one");
-    let (number, what) = last.trim().split_once(", after ").expect("a number");
-    let (time, what) = what.split_once("s: ").expect("a time");
+    let last = events.last().context("one")?;
+    let (number, what) = last.trim().split_once(", after ").context("a number")?;
+    let (time, what) = what.split_once("s: ").context("a time")?;
     assert!(time.ends_with(['µ', 'm']), "{last}");
     let now = format!("The power fails at event {number}, {what}. Seed ");
     assert!(report.contains(&now), "{now}: {report}");
@@ -214,12 +215,12 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
 /// A report and the counts of a run have whether all images were looked at, or some of many.
 #[test]
 fn some_images_are_not_taken_for_all() -> Result<()> {
-    let find = |bytes: usize, limit: usize, taken: usize, lost: u8| {
+    let find = |bytes: usize, limit: usize, taken: usize, lost: u8| -> Result<_> {
         let fabric = fabric(&Profile::STRICT);
         let host = fabric.host("host");
         let pmem = host.pmem("log", 1);
         let _on = host.enter();
-        let map = PmemMap::open(pmem.path(), 4096).expect("the memory");
+        let map = PmemMap::open(pmem.path(), 4096)?;
         let check = |cut: &Cut<'_>| {
             for image in cut.images_up_to(&pmem, limit).take(taken) {
                 let is_new = cut.what() == "at the end";
@@ -227,13 +228,13 @@ fn some_images_are_not_taken_for_all() -> Result<()> {
             }
         };
         let found = fabric.find_loss(check, || map.write_at(0, &vec![1; bytes]).expect("inside"));
-        found.map(|()| fabric.visited().sampled)
+        Ok(found.map(|()| fabric.visited().sampled))
     };
-    assert_eq!(find(24, 100, 100, 9), Ok(0), "8 images");
-    assert_eq!(find(24, 7, 100, 9), Ok(1), "7 of 8");
-    assert_eq!(find(24, 100, 7, 9), Ok(1), "7 of 8");
+    assert_eq!(find(24, 100, 100, 9)?, Ok(0), "8 images");
+    assert_eq!(find(24, 7, 100, 9)?, Ok(1), "7 of 8");
+    assert_eq!(find(24, 100, 7, 9)?, Ok(1), "7 of 8");
     // Of five words of a line not all images are listed.
-    assert_eq!(find(40, 2000, 2000, 9), Ok(1), "by chance");
+    assert_eq!(find(40, 2000, 2000, 9)?, Ok(1), "by chance");
     for (bytes, limit, part) in [
         (24, 100, "image 1 of all 8 that may be left of log of host."),
         (24, 7, "image 1 of a sample of 7, of 8 that may be left"),
@@ -253,7 +254,7 @@ fn some_images_are_not_taken_for_all() -> Result<()> {
             "image 1 of a sample of 100, of more than a million that",
         ),
     ] {
-        let report = find(bytes, limit, limit, 0)
+        let report = find(bytes, limit, limit, 0)?
             .expect_err("a loss")
             .to_string();
         let part = format!("The check has failed with {part}");
@@ -278,11 +279,11 @@ fn run_planted(name: &str, variables: &[(&str, &str)]) -> Result<Output> {
 }
 
 /// The event that a report names, and all of its text.
-fn event_of(output: &Output) -> (String, String) {
+fn event_of(output: &Output) -> Result<(String, String)> {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let (_, rest) = text.split_once("RPMA_SIM_EVENT=").expect("a variable");
-    let (event, _) = rest.split_once(": ").expect("its end");
-    (event.to_owned(), text)
+    let (_, rest) = text.split_once("RPMA_SIM_EVENT=").context("a variable")?;
+    let (event, _) = rest.split_once(": ").context("its end")?;
+    Ok((event.to_owned(), text))
 }
 
 #[test]
@@ -304,19 +305,21 @@ fn planted() -> Result<()> {
 /// The variable of a report runs its event again, alone, and writes the image to a file.
 #[test]
 fn an_event_is_run_alone() -> Result<()> {
-    let (event, first) = event_of(&run_planted("planted", &[])?);
+    let (event, first) = event_of(&run_planted("planted", &[])?)?;
     let directory = tempfile::tempdir()?;
     let path = directory.path().to_str().expect("a path");
     let variables = [(EVENT, &*event), ("RPMA_SIM_IMAGES", path)];
     let again = run_planted("planted", &variables)?;
     let again = String::from_utf8_lossy(&again.stderr).into_owned();
     // The same report, which ends otherwise.
-    let (report, _) = first.split_once("Run it again with").expect("a variable");
+    let (report, _) = first
+        .split_once("Run it again with")
+        .context("a variable")?;
     let (same, end) = again
         .split_once("The image of log of server is in ")
-        .expect("a file");
+        .context("a file")?;
     assert_eq!(report, same);
-    let (file, _) = end.split_once(".\n").expect("its end");
+    let (file, _) = end.split_once(".\n").context("its end")?;
     assert!(file.starts_with(path), "{file}");
     let image = fs::read(file)?;
     assert_eq!(
@@ -394,7 +397,7 @@ fn planted_in_recovery() -> Result<()> {
 /// the image.
 #[test]
 fn a_recovery_is_run_again_from_its_event() -> Result<()> {
-    let (event, first) = event_of(&run_planted("planted_in_recovery", &[])?);
+    let (event, first) = event_of(&run_planted("planted_in_recovery", &[])?)?;
     let origin = format!("It began with an image that the program may leave at event {event}, ");
     assert!(first.contains(&origin), "{first}");
     let directory = tempfile::tempdir()?;
@@ -414,15 +417,15 @@ fn a_recovery_is_run_again_from_its_event() -> Result<()> {
 /// The times of the last events are in order, also if one of them has taken long to look at: many
 /// stores were there.
 #[test]
-fn the_times_of_events_are_in_order() {
+fn the_times_of_events_are_in_order() -> Result<()> {
     const LEN: usize = 1 << 18;
     // In real time.
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("host");
     let pmem = host.pmem("log", LEN);
     let _on = host.enter();
-    let map = PmemMap::open(pmem.path(), LEN).expect("the memory");
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local).expect("a device");
+    let map = PmemMap::open(pmem.path(), LEN)?;
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local)?;
     let check = |cut: &Cut<'_>| assert_ne!(cut.what(), "at the end");
     let found = fabric.find_loss(check, || {
         map.write_at(0, &vec![1; LEN]).expect("inside");
@@ -445,4 +448,5 @@ fn the_times_of_events_are_in_order() {
     let times: Vec<f64> = times.collect();
     assert!(times.len() > 3, "{report}");
     assert!(times.is_sorted(), "{report}");
+    Ok(())
 }

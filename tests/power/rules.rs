@@ -22,7 +22,11 @@ fn way(platform: Platform) -> Way {
 }
 
 /// All images of all events.
-fn all_images(fabric: &Fabric, pmem: &Pmem, run: impl FnOnce() -> Result<()>) -> BTreeSet<Vec<u8>> {
+fn all_images(
+    fabric: &Fabric,
+    pmem: &Pmem,
+    run: impl FnOnce() -> Result<()>,
+) -> Result<BTreeSet<Vec<u8>>> {
     let all = Mutex::new(BTreeSet::new());
     let check = |cut: &Cut<'_>| {
         for image in cut.images(pmem) {
@@ -31,11 +35,11 @@ fn all_images(fabric: &Fabric, pmem: &Pmem, run: impl FnOnce() -> Result<()>) ->
                 .insert(image.bytes()[..128].to_vec());
         }
     };
-    fabric.on_every_event(check, run).expect("nothing fails");
-    all.into_inner().expect("no panic")
+    fabric.on_every_event(check, run)?;
+    Ok(all.into_inner().expect("no panic"))
 }
 
-fn last_images(fabric: &Fabric, pmem: &Pmem) -> BTreeSet<Vec<u8>> {
+fn last_images(fabric: &Fabric, pmem: &Pmem) -> Result<BTreeSet<Vec<u8>>> {
     all_images(fabric, pmem, || Ok(()))
 }
 
@@ -83,7 +87,7 @@ fn a_write_with_immediate_data_is_torn() -> Result<()> {
                 .conn
                 .write_with_imm(to, from, Flags::COMPLETION_ALWAYS, 5, 3)?;
             world.wait(written)
-        });
+        })?;
         let torn = all
             .iter()
             .filter(|image| image[..32] != [0; 32] && image[..32] != [7; 32]);
@@ -110,7 +114,7 @@ fn a_message_into_persistent_memory_is_torn() -> Result<()> {
             let sent = conn.send(world.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
             conn.wait_for(sent, LIMIT, |_| {})?;
             Ok(())
-        });
+        })?;
         let torn = all
             .iter()
             .filter(|image| image[..32] != [0; 32] && image[..32] != [7; 32]);
@@ -143,7 +147,7 @@ fn read_into_own_memory_and_persisted() -> Result<()> {
             .read(replica.slice(..64)?, from, Flags::COMPLETION_ALWAYS, 8)?;
         world.wait(read)?;
         replica.persist(..)?;
-        let images = last_images(&fabric, &own);
+        let images = last_images(&fabric, &own)?;
         if images.iter().any(|image| image[..64] != [9; 64]) {
             bad.push((platform, images.len()));
         }
@@ -166,7 +170,7 @@ fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
         .0
         .write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
     world.flush_on_other(4, 4)?;
-    let images = last_images(&fabric, &world.pmem);
+    let images = last_images(&fabric, &world.pmem)?;
     assert!(
         images.iter().any(|image| image[..4] == [0; 4]),
         "the first 4 bytes were flushed by nobody: {:?}",
@@ -183,9 +187,9 @@ fn to_be_visible_makes_nothing_durable() -> Result<()> {
     world.write(0, &[1; 8])?;
     world.write(8, &[2; 8])?;
     world.wait_for_write()?;
-    let before = last_images(&fabric, &world.pmem);
+    let before = last_images(&fabric, &world.pmem)?;
     world.flush_as(0, 16, FlushType::Visibility)?;
-    let after = last_images(&fabric, &world.pmem);
+    let after = last_images(&fabric, &world.pmem)?;
     let first = |set: &BTreeSet<Vec<u8>>| -> BTreeSet<(u8, u8)> {
         set.iter().map(|image| (image[0], image[8])).collect()
     };
@@ -202,7 +206,7 @@ fn images_of_one_line() -> Result<()> {
     let _on = host.enter();
     let map = PmemMap::open(pmem.path(), 4096)?;
     map.write_at(0, &[1; 32])?;
-    assert_eq!(last_images(&fabric, &pmem).len(), 16, "all of four words");
+    assert_eq!(last_images(&fabric, &pmem)?.len(), 16, "all of four words");
     map.write_at(64, &[1; 40])?;
     map.persist(..64)?;
     let many = images(&fabric, &pmem, 2000, || ());
@@ -235,7 +239,7 @@ fn nothing_is_under_way_when_the_connection_is_gone() -> Result<()> {
     target.persist(..)?;
     let map = target.dereg();
     drop(map);
-    let images = last_images(&fabric, &pmem);
+    let images = last_images(&fabric, &pmem)?;
     assert!(
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
@@ -254,7 +258,7 @@ fn what_was_seen_and_persisted_is_durable() -> Result<()> {
     world.target.read_at(0, &mut seen)?;
     assert_eq!(seen, [5; 8]);
     world.target.persist(0..8)?;
-    let images = last_images(&fabric, &world.pmem);
+    let images = last_images(&fabric, &world.pmem)?;
     assert!(
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
@@ -279,7 +283,7 @@ fn what_another_connection_has_read_is_visible() -> Result<()> {
         1,
     )?;
     other.wait_for(read, LIMIT, |_| {})?;
-    let images = last_images(&fabric, &world.pmem);
+    let images = last_images(&fabric, &world.pmem)?;
     assert!(
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
@@ -301,7 +305,7 @@ fn what_was_seen_through_a_pointer_is_durable() -> Result<()> {
             seen(world.target.get_ptr(), 8);
         }
         world.target.persist(0..8)?;
-        let images = last_images(&fabric, &world.pmem);
+        let images = last_images(&fabric, &world.pmem)?;
         let is_durable = images.iter().all(|image| image[..8] == [5; 8]);
         assert_eq!(
             is_durable, tells,

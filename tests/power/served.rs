@@ -242,7 +242,7 @@ fn serve(far: &Conn, mut responder: Responder<u8>) -> Result<()> {
 /// The server has a thread of its own, and the seed chooses the order: an answer that is sent
 /// before its bytes are durable would be seen by the client in between.
 #[test]
-fn an_answer_comes_after_the_bytes_are_durable() {
+fn an_answer_comes_after_the_bytes_are_durable() -> Result<()> {
     let log = Log {
         in_flight: 1,
         two_pointers: false,
@@ -250,7 +250,7 @@ fn an_answer_comes_after_the_bytes_are_durable() {
     for profile in Profile::ALL {
         for seed in 0..10 {
             let fabric = Fabric::seeded(profile.clone(), seed);
-            let mut served = Served::new(&fabric, Platform::AdrDdioOn).expect("a connection");
+            let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
             let pmem = served.pmem.clone();
             let acknowledged = AtomicU64::new(0);
             let check = |cut: &Cut<'_>| {
@@ -275,6 +275,7 @@ fn an_answer_comes_after_the_bytes_are_durable() {
             assert_eq!(fabric.why_not_repeatable(), None);
         }
     }
+    Ok(())
 }
 
 /// A server with a host that is gone after it took the request: the wait ends without an answer.
@@ -311,14 +312,14 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
 
 /// A report names lines of the program, not of the library that posts for it.
 #[test]
-fn a_loss_of_the_servers_method_names_the_programs_line() {
+fn a_loss_of_the_servers_method_names_the_programs_line() -> Result<()> {
     let log = Log {
         in_flight: 1,
         two_pointers: false,
     };
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
-        let mut served = Served::new(&fabric, Platform::AdrDdioOn).expect("a connection");
+        let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
         let pmem = served.pmem.clone();
         let posted = AtomicU64::new(0);
         let check = |cut: &Cut<'_>| {
@@ -340,4 +341,5 @@ fn a_loss_of_the_servers_method_names_the_programs_line() {
         assert!(text.contains("tests/power/served.rs:"), "{text}");
         assert!(!text.contains("rpma/src/commit"), "{text}");
     }
+    Ok(())
 }

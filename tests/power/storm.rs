@@ -56,7 +56,7 @@ fn append(fabric: &Fabric, platform: Platform) -> Result<()> {
     for (host, log) in hosts.iter().zip(&logs) {
         host.restart();
         let _entered = host.enter();
-        let records = recover(log.path()).expect("a log");
+        let records = recover(log.path())?;
         let count = records.len();
         assert!(
             count >= acknowledged,

@@ -123,7 +123,7 @@ fn an_old_connection_that_is_dropped_later() {
 /// A write with a fence has not left the device before the read that it waits for is answered. So
 /// no end of a connection shows a pointer to data that the flush by reading did not make durable.
 #[test]
-fn a_pointer_after_a_read_is_never_left_in_flight() {
+fn a_pointer_after_a_read_is_never_left_in_flight() -> Result<()> {
     let way = Way {
         platform: Platform::AdrDdioOff,
         by_reading: true,
@@ -142,7 +142,7 @@ fn a_pointer_after_a_read_is_never_left_in_flight() {
                 far,
                 target,
                 ..
-            } = World::new(&fabric, way).expect("a connection");
+            } = World::new(&fabric, way)?;
             fabric.between(&client, &server).delay(DELAY);
             let check = |cut: &Cut<'_>| {
                 for image in cut.images(&pmem) {
@@ -170,4 +170,5 @@ fn a_pointer_after_a_read_is_never_left_in_flight() {
             drop((far, target));
         }
     }
+    Ok(())
 }

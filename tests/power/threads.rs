@@ -18,9 +18,9 @@ const COUNT: u64 = 4;
 
 /// A client counts up in the server's memory, and asks the server's program to persist it; the
 /// server does, or forgets it the third time.
-fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace) {
+fn run(profile: &Profile, seed: u64, forgets: bool) -> Result<(Result<(), Loss>, Trace)> {
     let fabric = Fabric::seeded(profile.clone(), seed);
-    let world = Arc::new(World::new(&fabric, WAY).expect("a connection"));
+    let world = Arc::new(World::new(&fabric, WAY)?);
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {
         for image in cut.images(&world.pmem) {
@@ -47,34 +47,36 @@ fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace)
         serving.join().expect("no panic").expect("served");
     });
     assert_eq!(fabric.why_not_repeatable(), None);
-    (found, fabric.trace())
+    Ok((found, fabric.trace()))
 }
 
 #[test]
-fn a_server_with_a_thread_survives_in_every_order() {
+fn a_server_with_a_thread_survives_in_every_order() -> Result<()> {
     for profile in Profile::ALL {
         let mut traces = BTreeSet::new();
         for seed in 0..10 {
-            let (found, trace) = run(&profile, seed, false);
+            let (found, trace) = run(&profile, seed, false)?;
             found.unwrap_or_else(|loss| panic!("seed {seed}: {loss}"));
             traces.insert(trace.hash);
         }
         assert!(traces.len() > 1, "the seeds make a difference");
     }
+    Ok(())
 }
 
 /// A loss that is found with a seed is found again with it, and the report is the same.
 #[test]
-fn a_loss_is_found_again_by_its_seed() {
-    let (found, trace) = run(&Profile::STRICT, 7, true);
+fn a_loss_is_found_again_by_its_seed() -> Result<()> {
+    let (found, trace) = run(&Profile::STRICT, 7, true)?;
     let report = found.expect_err("it is forgotten").to_string();
     assert!(
         report.starts_with("3 was acknowledged, and 2 is there"),
         "{report}"
     );
-    let (again, same) = run(&Profile::STRICT, 7, true);
+    let (again, same) = run(&Profile::STRICT, 7, true)?;
     assert_eq!(
         (again.expect_err("it is forgotten").to_string(), same),
         (report, trace)
     );
+    Ok(())
 }

@@ -19,6 +19,8 @@ use std::time::Duration;
 use log::LevelFilter;
 use rpma::sim::{Errno, Fabric, How, Profile};
 
+use anyhow::Context;
+use anyhow::Result;
 use failing_calls::{Calls, Fails, Run};
 use scenario::{PHASES, Sides};
 
@@ -64,7 +66,7 @@ fn run_here(profile: &Profile, fails: Option<Fails>) -> Ran {
     (run, calls)
 }
 
-fn every_call_of(profile: &Profile, how: How) {
+fn every_call_of(profile: &Profile, how: How) -> Result<()> {
     let (clean, calls) = run(profile, None);
     assert_eq!(clean.error, None, "nothing fails by itself");
     assert_eq!(clean.log, Vec::<String>::new());
@@ -72,7 +74,7 @@ fn every_call_of(profile: &Profile, how: How) {
     assert_eq!(calls.len(), PHASES.len());
 
     let mut by_phase = [0; PHASES.len()];
-    let all = calls.last().expect("phases");
+    let all = calls.last().context("phases")?;
     let swept = failing_calls::every_call(
         all,
         how,
@@ -90,27 +92,32 @@ fn every_call_of(profile: &Profile, how: How) {
         profile.name(),
         PHASES.into_iter().zip(by_phase).collect::<Vec<_>>()
     );
+    Ok(())
 }
 
 #[test]
-fn every_call_of_soft_roce() {
-    every_call_of(&Profile::RXE_6_12, How::Refused);
+fn every_call_of_soft_roce() -> Result<()> {
+    every_call_of(&Profile::RXE_6_12, How::Refused)?;
+    Ok(())
 }
 
 #[test]
-fn every_call_of_an_older_soft_roce() {
-    every_call_of(&Profile::RXE_6_1, How::Refused);
+fn every_call_of_an_older_soft_roce() -> Result<()> {
+    every_call_of(&Profile::RXE_6_1, How::Refused)?;
+    Ok(())
 }
 
 #[test]
-fn every_call_of_a_strict_adapter() {
-    every_call_of(&Profile::STRICT, How::Refused);
+fn every_call_of_a_strict_adapter() -> Result<()> {
+    every_call_of(&Profile::STRICT, How::Refused)?;
+    Ok(())
 }
 
 /// Calls that fail and have still had their effect.
 #[test]
-fn every_call_that_happens_all_the_same() {
+fn every_call_that_happens_all_the_same() -> Result<()> {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1, Profile::STRICT] {
-        every_call_of(&profile, How::Done);
+        every_call_of(&profile, How::Done)?;
     }
+    Ok(())
 }
