@@ -177,7 +177,7 @@ impl Program {
     }
 
     /// Does something while the program stands still, as on a busy machine.
-    pub(crate) fn standing_still(&self, act: impl FnOnce()) -> Result {
+    pub(crate) fn standing_still(&self, act: impl FnOnce() -> Result) -> Result {
         /// Needed even if `act` panics: a program that stands still cannot be ended.
         struct GoOn(Pid);
         impl Drop for GoOn {
@@ -189,7 +189,7 @@ impl Program {
         let group = Pid::from_child(&self.child);
         kill_process_group(group, Signal::STOP)?;
         let _go_on = GoOn(group);
-        act();
+        act()?;
         Ok(())
     }
 

@@ -123,12 +123,13 @@ fn numbered<'a>(line: &'a str, prefix: &str) -> Option<(&'a str, String)> {
 
 mod tests {
     use super::*;
+    use crate::common::Result;
     use crate::runs::find;
 
     #[test]
-    fn what_was_left_in_persistent_memory_is_known() {
+    fn what_was_left_in_persistent_memory_is_known() -> Result {
         let run = |name| find(name).and_then(|example| example.pmem.as_ref());
-        let run5 = run("05").expect("05 knows persistent memory");
+        let run5 = run("05").ok_or("05 knows persistent memory")?;
         let first = Contents::EMPTY;
         assert_eq!(first.printed(&run5.server), ["New value: Hello world!"]);
         let second = first.after(run5);
@@ -141,30 +142,32 @@ mod tests {
             third.printed(&run5.server),
             ["Old value: ¡Hola Mundo!", "New value: Hello world!"]
         );
-        let log = run("07").expect("07 knows persistent memory");
+        let log = run("07").ok_or("07 knows persistent memory")?;
         assert_eq!(third.printed(&log.clients[0]), ["used value: 16"]);
         let fourth = third.after(log);
         assert_eq!(fourth.printed(&log.clients[0]), ["used value: 43"]);
         assert_eq!(fourth.printed(&log.server).len(), 6);
         // The log overwrites the server's greeting, and the client's stays.
         assert_eq!(fourth.printed(&run5.server), ["New value: Hello world!"]);
+        Ok(())
     }
 
     #[test]
-    fn arguments_are_filled_in() {
+    fn arguments_are_filled_in() -> Result {
         let values = Values {
             pmem: Some("/dev/dax0.0"),
             wait: 3,
             second: Some(("::1", 7)),
         };
         let run = find("05").and_then(|example| example.pmem.as_ref());
-        let run = run.expect("05 knows persistent memory");
+        let run = run.ok_or("05 knows persistent memory")?;
         assert_eq!(values.args(&run.server), ["/dev/dax0.0", "on"]);
         assert_eq!(values.args(&run.clients[0]), ["/dev/dax0.0", "4096"]);
-        let run = &find("13").expect("known").dram;
+        let run = &find("13").ok_or("known")?.dram;
         assert_eq!(values.args(&run.server), ["3"]);
-        let run = &find("15").expect("known").dram;
+        let run = &find("15").ok_or("known")?.dram;
         assert_eq!(values.args(&run.clients[0])[..2], ["::1", "7"]);
+        Ok(())
     }
 
     #[test]

@@ -340,7 +340,7 @@ fn a_counter_that_means_the_end_is_refused() -> Result {
                 let peer = peer().expect("a peer on the test device");
                 let ep = listen(&peer).expect("listens");
                 let client = client("13", ep.get_port(), &[max, "2"]);
-                let conn = accept(&ep, &[]).expect("a request");
+                let conn = accept(&ep, &[]).expect("accepts");
                 let dst = region(&peer, 8, MrUsage::RECV).expect("registers");
                 conn.recv(dst.slice(..).expect("inside"), 0).expect("posts");
                 let ended = client.finish().failure(FAILURE, "13");
@@ -468,11 +468,12 @@ fn a_disconnect_is_the_answer_to_the_response() -> Result {
             // By then it has posted the response. (If not, this is the other case.)
             thread::sleep(Duration::from_secs(2));
             server.standing_still(|| {
-                conn.disconnect().expect("disconnects");
+                conn.disconnect()?;
                 thread::sleep(Duration::from_secs(8));
+                Ok(())
             })?;
         } else {
-            conn.disconnect().expect("disconnects");
+            conn.disconnect()?;
         }
         assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
         let ended = server.finish().success(name);
@@ -485,8 +486,8 @@ fn a_disconnect_is_the_answer_to_the_response() -> Result {
     device_test(|| {
         thread::scope(|scope| {
             for name in ["09", "09scch"] {
-                scope.spawn(move || check(name, false).expect("a peer on the test device"));
-                scope.spawn(move || check(name, true).expect("a peer on the test device"));
+                scope.spawn(move || check(name, false).expect("disconnects"));
+                scope.spawn(move || check(name, true).expect("disconnects"));
             }
         });
         Ok(())
@@ -514,11 +515,11 @@ fn a_client_does_not_lose_its_last_message() -> Result {
             let conn = accept(&ep, &[])?;
             let dst = region(&peer, 8, MrUsage::RECV)?;
             thread::sleep(Duration::from_millis(500));
-            conn.recv(dst.slice(..).expect("inside"), 1).expect("posts");
-            completion(&conn)?.result().expect("the last message");
-            assert_eq!(dst.load_u64(0).expect("inside"), u64::MAX, "{name}");
+            conn.recv(dst.slice(..)?, 1)?;
+            completion(&conn)?.result()?;
+            assert_eq!(dst.load_u64(0)?, u64::MAX, "{name}");
             assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
-            conn.disconnect().expect("answers");
+            conn.disconnect()?;
             let ended = client.finish().success(name);
             assert_eq!(ended.stdout, [""; 0], "{name}: {ended:?}");
         }
@@ -569,7 +570,7 @@ fn a_persistent_flush_needs_the_word_of_the_server() -> Result {
     const YES: &str = "supported";
     const NO: &str = "NOT supported, RPMA_FLUSH_TYPE_VISIBILITY is used instead";
     device_test(|| {
-        forget();
+        forget()?;
         let dax = devdax();
         for (args, shown) in [
             (&[&*dax][..], NO),

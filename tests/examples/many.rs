@@ -70,7 +70,7 @@ fn servers_of_many_clients() -> Result {
         checks.extend([
             Check::new(format!("{name}: a bad client"), || outlives_bad_ones(name)),
             Check::new(format!("{name}: eleven clients"), || {
-                serves_ten(name).expect("a peer on the test device")
+                serves_ten(name).expect("answers")
             }),
         ]);
     }
@@ -103,6 +103,7 @@ fn gives_up_on_a_server_that_stands_still(name: &str) {
         .standing_still(|| {
             let ended = client(name, port, &[]).finish().failure(FAILURE, name);
             assert!(ended.says("not answer"), "{name}: {ended:?}");
+            Ok(())
         })
         .expect("stops");
     server.kill();
@@ -133,19 +134,19 @@ fn serves_ten(name: &str) -> Result {
     assert_eq!(server.line(), "Today I have got in touch with:");
     let peer = peer()?;
     let names = region(&peer, 16 * SLOT, MrUsage::READ_SRC)?;
-    names.write_at(0, b"nobody").expect("inside");
-    let dial = |number: usize| {
+    names.write_at(0, b"nobody")?;
+    let dial = |number: usize| -> Result<_> {
         let at = number * SLOT;
         let name = format!("client {number}");
-        names.write_at(at, name.as_bytes()).expect("inside");
+        names.write_at(at, name.as_bytes())?;
         let data = describe(at as u16, &names.get_descriptor(), None);
-        dial(&peer, port, &data)
+        Ok(dial(&peer, port, &data))
     };
 
     // All are served. No client answers to the end of its connection yet.
     let mut clients = Vec::new();
     for number in 1..=10 {
-        let conn = dial(number);
+        let conn = dial(number)?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
         clients.push(conn);
     }
@@ -156,19 +157,19 @@ fn serves_ten(name: &str) -> Result {
     assert_eq!(lines[..], expected);
 
     let rejected = |event| matches!(event, ConnEvent::Rejected { .. });
-    assert!(rejected(event(&dial(11))?), "no room for another one");
+    assert!(rejected(event(&dial(11)?)?), "no room for another one");
 
     for (number, conn) in clients.into_iter().enumerate() {
         assert_eq!(event(&conn)?, ConnEvent::Closed);
         // An answer, or an end: the server sees the same.
         if number % 2 == 0 {
-            conn.disconnect().expect("answers");
+            conn.disconnect()?;
         }
     }
     // When the server has seen the first of them.
     let since = Instant::now();
     let last = loop {
-        let conn = dial(12);
+        let conn = dial(12)?;
         match event(&conn)? {
             ConnEvent::Established => break conn,
             other => assert!(rejected(other), "it is rejected meanwhile"),
@@ -177,7 +178,7 @@ fn serves_ten(name: &str) -> Result {
     };
     assert_eq!(server.line(), "- client 12");
     assert_eq!(event(&last)?, ConnEvent::Closed);
-    last.disconnect().expect("answers");
+    last.disconnect()?;
 
     let ended = server.finish().success(name);
     assert_eq!(ended.stdout, [""; 0], "{ended:?}");

@@ -41,14 +41,14 @@ fn valgrind() -> Vec<String> {
         .collect()
 }
 
-fn example(name: &str) -> &'static Example {
-    runs::find(name).expect("a known example")
+fn example(name: &str) -> Result<&'static Example> {
+    Ok(runs::find(name).ok_or("a known example")?)
 }
 
 /// Both sides at once, on persistent memory if the pair supports it.
-fn memcheck(example: &Example) {
+fn memcheck(example: &Example) -> Result {
     let conditions = match example.pmem {
-        Some(_) => Conditions::pmem(addr()),
+        Some(_) => Conditions::pmem(addr())?,
         None => Conditions::dram(addr()),
     };
     let mut conditions = Conditions {
@@ -58,6 +58,7 @@ fn memcheck(example: &Example) {
         ..conditions
     };
     conditions.run(example);
+    Ok(())
 }
 
 /// One side after the other, where the server would not wait for so slow a client.
@@ -105,10 +106,7 @@ fn memcheck_slow(example: &Example) -> Result {
 /// Messages, and two completion queues on one channel.
 #[test]
 fn no_memory_errors_in_one_pair() -> Result {
-    device_test(|| {
-        memcheck(example("12scch"));
-        Ok(())
-    })
+    device_test(|| memcheck(example("12scch")?))
 }
 
 #[test]
@@ -118,7 +116,7 @@ fn no_memory_errors_in_any_pair() -> Result {
         device_test(|| {
             match SLOW.contains(&example.name) {
                 true => memcheck_slow(example)?,
-                false => memcheck(example),
+                false => memcheck(example)?,
             }
             Ok(())
         })?;

@@ -27,25 +27,26 @@ fn all_on(path: &str) -> impl Iterator<Item = (String, Ended)> {
 
 /// The originals crash.
 #[test]
-fn memory_that_is_not_persistent_is_an_error() {
-    let dir = tempfile::tempdir_in(ext4()).expect("a directory");
+fn memory_that_is_not_persistent_is_an_error() -> Result {
+    let dir = tempfile::tempdir_in(ext4())?;
     let path = dir.path().join("file");
-    fs::write(&path, [0; 16384]).expect("a file");
+    fs::write(&path, [0; 16384])?;
     let path = path.to_str().expect("text");
     for (what, ended) in all_on(path) {
         let ended = ended.failure(FAILURE, &what);
         assert!(ended.says("is not an actual PMEM"), "{what}: {ended:?}");
     }
-    assert_eq!(fs::read(path).expect("the file"), [0; 16384], "untouched");
+    assert_eq!(fs::read(path)?, [0; 16384], "untouched");
+    Ok(())
 }
 
 /// Soft-RoCE cannot register a file on a DAX file system, which is persistent memory otherwise.
 #[test]
 fn memory_that_the_device_cannot_reach_is_an_error() -> Result {
     device_test(|| {
-        let dir = tempfile::tempdir_in(fsdax()).expect("a directory");
+        let dir = tempfile::tempdir_in(fsdax())?;
         let path = dir.path().join("file");
-        fs::write(&path, [0; 16384]).expect("a file");
+        fs::write(&path, [0; 16384])?;
         let path = path.to_str().expect("text");
         for (what, ended) in all_on(path) {
             let ended = ended.failure(FAILURE, &what);
@@ -77,7 +78,7 @@ fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() -> Result {
         let (server, client) = run("03", &[], &[&dax, &LAST.to_string()]);
         let client = client.success("the client");
         let next = client.stdout[0].strip_prefix("Next value: ");
-        let new = format!("New value: {}", next.expect("a greeting"));
+        let new = format!("New value: {}", next.ok_or("a greeting")?);
         assert_eq!(server.success("the server").stdout, [new]);
         Ok(())
     })
@@ -88,8 +89,8 @@ fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() -> Result {
 fn a_pmem_offset_initialises_the_right_place() -> Result {
     device_test(|| {
         const OFFSET: usize = 8192;
-        forget();
-        let before = memory();
+        forget()?;
+        let before = memory()?;
         let (server, client) = run("04", &[], &[&devdax(), &OFFSET.to_string()]);
         server.success("the server");
         let client = client.success("the client");
@@ -104,24 +105,24 @@ fn a_pmem_offset_initialises_the_right_place() -> Result {
         put(17, &[0; 1028]);
         put(17, &1_u32.to_le_bytes());
         put(21, "¡Hola Mundo!".as_bytes());
-        assert!(memory() == expected, "nothing else has changed");
+        assert!(memory()? == expected, "nothing else has changed");
         Ok(())
     })
 }
 
 /// The contents of the part of the persistent memory that the examples use.
-fn memory() -> Vec<u8> {
-    let map = PmemMap::open(devdax(), 16384).expect("maps");
+fn memory() -> Result<Vec<u8>> {
+    let map = PmemMap::open(devdax(), 16384)?;
     let mut bytes = vec![0; 16384];
-    map.read_at(0, &mut bytes).expect("inside");
-    bytes
+    map.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// 07: the originals write beyond the end of the log.
 #[test]
 fn a_word_that_does_not_fit_the_log_is_refused() -> Result {
     device_test(|| {
-        forget();
+        forget()?;
         let dax = devdax();
         let append = |words: &[&str]| run("07", &[&dax], words);
         let long = "a".repeat(1000);
@@ -132,12 +133,12 @@ fn a_word_that_does_not_fit_the_log_is_refused() -> Result {
         // 23 bytes are left.
         let (too_long, fitting) = ("b".repeat(23), "c".repeat(22));
         for words in [&[&*too_long][..], &["d", &fitting]] {
-            let before = memory();
+            let before = memory()?;
             let (server, client) = append(words);
             let client = client.failure(FAILURE, &format!("{words:?}"));
             assert_eq!(client.stdout, ["used value: 1017"]);
             assert_eq!(server.success("the server").stdout, [&*long], "{words:?}");
-            assert!(memory() == before, "the log is as it was: {words:?}");
+            assert!(memory()? == before, "the log is as it was: {words:?}");
         }
         let (server, client) = append(&[&fitting]);
         client.success("it fits exactly");

@@ -31,7 +31,7 @@ fn answers_come_first(name: &str, rounds: &str) -> Result<Ended> {
     }
     assert_eq!(receive(&conn, &peer)?, counter(u64::MAX), "{name}");
     assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
-    conn.disconnect().expect("answers");
+    conn.disconnect()?;
     Ok(client.finish().success(name))
 }
 
@@ -50,7 +50,7 @@ fn questions_come_first(name: &str, args: &[&str]) -> Result<Ended> {
     assert_eq!(receive(&conn, &peer)?, last, "{name} {args:?}");
     send(&conn, &peer, &counter(u64::MAX))?;
     assert_eq!(event(&conn)?, ConnEvent::Closed, "{name} {args:?}");
-    conn.disconnect().expect("answers");
+    conn.disconnect()?;
     Ok(server.finish().success(name))
 }
 
@@ -68,8 +68,7 @@ fn a_client_whose_answer_comes_before_its_message_has_left() -> Result {
         thread::scope(|scope| {
             for (name, rounds, before) in cases {
                 scope.spawn(move || {
-                    let ended =
-                        answers_come_first(name, rounds).expect("a peer on the test device");
+                    let ended = answers_come_first(name, rounds).expect("answers");
                     let (lines, _) = ping_pong(FIRST, VALUES);
                     let expected = around(before, &lines, "");
                     // 13's lines begin with the number of the process.
@@ -100,8 +99,7 @@ fn a_server_whose_next_message_comes_before_its_answer_has_left() -> Result {
         thread::scope(|scope| {
             for (name, args, before) in cases {
                 scope.spawn(move || {
-                    let ended =
-                        questions_come_first(name, args).expect("a peer on the test device");
+                    let ended = questions_come_first(name, args).expect("answers");
                     let (_, lines) = ping_pong(FIRST, VALUES);
                     let expected = around(before, &lines, "");
                     assert_eq!(ended.stdout, expected, "{name} {args:?}: {ended:?}");
@@ -128,7 +126,7 @@ fn a_response_that_comes_before_its_request_has_left() -> Result {
         assert_eq!(request.len(), 27, "{name}: {request:?}");
         assert_eq!(request[19..], op_context, "{name}: {request:?}");
         assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
-        conn.disconnect().expect("answers");
+        conn.disconnect()?;
         let ended = client.finish().success(name);
         let lines = [
             "Next value: Hello world!",
@@ -142,7 +140,7 @@ fn a_response_that_comes_before_its_request_has_left() -> Result {
     device_test(|| {
         thread::scope(|scope| {
             for name in ["09", "09scch"] {
-                scope.spawn(move || check(name).expect("a peer on the test device"));
+                scope.spawn(move || check(name).expect("answers"));
             }
         });
         Ok(())

@@ -43,12 +43,12 @@ impl Conditions {
     }
 
     /// Empty persistent memory.
-    pub(crate) fn pmem(addr: String) -> Self {
-        forget();
-        Self {
+    pub(crate) fn pmem(addr: String) -> Result<Self> {
+        forget()?;
+        Ok(Self {
             pmem: Some((devdax(), Contents::EMPTY)),
             ..Self::dram(addr)
-        }
+        })
     }
 
     pub(crate) fn server(&self, name: &str, port: u16, args: &[String]) -> Program {
@@ -164,10 +164,11 @@ pub(crate) fn check(what: &str, ended: Ended, expected: &runs::Program, contents
 }
 
 /// Empties the persistent memory: overwrites the data that the examples could find there.
-pub(crate) fn forget() {
-    let map = PmemMap::open(devdax(), 16384).expect("maps");
-    map.write_at(0, &[0xA5; 16384]).expect("inside");
-    map.persist(..).expect("persists");
+pub(crate) fn forget() -> Result {
+    let map = PmemMap::open(devdax(), 16384)?;
+    map.write_at(0, &[0xA5; 16384])?;
+    map.persist(..)?;
+    Ok(())
 }
 
 /// The second time on persistent memory, both sides find the data of the first time.
@@ -231,7 +232,7 @@ pairs! {
 /// The second time on persistent memory, both sides find the data of the first time.
 fn on_pmem(name: &str) -> Result {
     device_test(|| {
-        let mut conditions = Conditions::pmem(addr());
+        let mut conditions = Conditions::pmem(addr())?;
         for _ in 0..TIMES_ON_PMEM {
             conditions.run(example(name));
         }
@@ -287,7 +288,7 @@ pub(crate) fn slow() -> Vec<Check> {
 
 /// The messages that the program and the library log go to stderr, through each of two loggers.
 #[test]
-fn _log() {
+fn _log() -> Result {
     let ended = Program::example(LOG, &[]).finish().success(LOG);
     for line in ended.stdout.iter().chain(&ended.stderr) {
         println!("\n  {line}");
@@ -328,29 +329,31 @@ fn _log() {
     assert_eq!(*lines[0], format!("[INFO  rpma::peer_cfg] {LIBRARY}"));
     assert_eq!(*lines[1], format!("level: 3 {LIBRARY}"));
     let at = ended.stderr.iter().rposition(|line| line.contains(LIBRARY));
-    let at = at.expect("found above");
+    let at = at.ok_or("found above")?;
     let place = &ended.stderr[at - 1];
     assert!(
         place.contains("peer_cfg.rs") && place.ends_with(" rpma::peer_cfg:"),
         "{ended:?}"
     );
     assert_eq!(ended.stderr[at - 2], "Custom log handling:", "{ended:?}");
+    Ok(())
 }
 
 #[test]
-fn every_example_is_known_and_tested() {
+fn every_example_is_known_and_tested() -> Result {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let dirs = fs::read_dir(examples).expect("the examples");
+    let dirs = fs::read_dir(examples)?;
     let found: BTreeSet<String> = dirs
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.join("main.rs").is_file())
-        .map(|path| {
-            path.file_name()
-                .expect("a name")
+        .map(|path| -> Result<_> {
+            Ok(path
+                .file_name()
+                .ok_or("a name")?
                 .to_string_lossy()
-                .into_owned()
+                .into_owned())
         })
-        .collect();
+        .collect::<Result<_, _>>()?;
     // These are tested without a device: tests/hello.rs, tests/power/example.rs,
     // tests/replicas/example.rs, and tests/replicated_log.
     let others = [LOG, "hello", "replicated-log", "sim-log", "sim-replicas"];
@@ -368,6 +371,7 @@ fn every_example_is_known_and_tested() {
     assert_eq!(tests(&mut EXAMPLES.iter()), tested(dram::TESTED));
     let mut knows_pmem = EXAMPLES.iter().filter(|example| example.pmem.is_some());
     assert_eq!(tests(&mut knows_pmem), tested(pmem::TESTED));
+    Ok(())
 }
 
 #[test]
@@ -382,7 +386,7 @@ fn ten_times_with_each_memory_and_address() -> Result {
                 device_test(|| {
                     Conditions::dram(addr.clone()).run(example);
                     if example.pmem.is_some() {
-                        let mut conditions = Conditions::pmem(addr);
+                        let mut conditions = Conditions::pmem(addr)?;
                         for _ in 0..TIMES_ON_PMEM {
                             conditions.run(example);
                         }

@@ -62,7 +62,7 @@ pub(crate) fn connect(peer: &Peer, port: u16) -> Conn {
 /// The connection of a server that this test plays. It has no receive.
 pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Result<Conn> {
     let req = request(ep, &ConnCfg::new())?;
-    let conn = req.connect(private_data).expect("accepts");
+    let conn = req.connect(private_data)?;
     assert_eq!(event(&conn)?, ConnEvent::Established);
     Ok(conn)
 }
@@ -80,21 +80,21 @@ pub(crate) fn describe(offset: u16, mr: &[u8; 21], pcfg: Option<u8>) -> Vec<u8> 
 /// Sends a message, and waits until it is where the other side receives it. For a receive it waits
 /// as long as it has to: the device sends it again and again.
 pub(crate) fn send(conn: &Conn, peer: &Peer, message: &[u8]) -> Result {
-    let src = Mr::reg(peer, message.to_vec(), MrUsage::SEND).expect("registers");
-    let all = src.slice(..).expect("inside");
-    conn.send(all, Flags::COMPLETION_ALWAYS, 0).expect("posts");
-    completion(conn)?.result().expect("sent");
+    let src = Mr::reg(peer, message.to_vec(), MrUsage::SEND)?;
+    let all = src.slice(..)?;
+    conn.send(all, Flags::COMPLETION_ALWAYS, 0)?;
+    completion(conn)?.result()?;
     Ok(())
 }
 
 /// Posts a receive, and waits for its message.
 pub(crate) fn receive(conn: &Conn, peer: &Peer) -> Result<Vec<u8>> {
-    let dst = Mr::reg(peer, vec![0; 512], MrUsage::RECV).expect("registers");
-    conn.recv(dst.slice(..).expect("inside"), 0).expect("posts");
+    let dst = Mr::reg(peer, vec![0; 512], MrUsage::RECV)?;
+    conn.recv(dst.slice(..)?, 0)?;
     let wc = completion(conn)?;
-    let len = wc.result().expect("a message").byte_len();
-    let mut message = vec![0; len.expect("its length") as usize];
-    dst.read_at(0, &mut message).expect("inside");
+    let len = wc.result()?.byte_len();
+    let mut message = vec![0; len.ok_or("its length")? as usize];
+    dst.read_at(0, &mut message)?;
     Ok(message)
 }
 

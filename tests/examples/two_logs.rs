@@ -21,7 +21,7 @@ impl Log {
     fn new(peer: &Peer, used: u8) -> Result<Self> {
         let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
         let memory = region(peer, LOG, usage)?;
-        memory.write_at(USED, &[used]).expect("inside");
+        memory.write_at(USED, &[used])?;
         Ok(Self {
             ep: listen(peer)?,
             memory,
@@ -30,7 +30,7 @@ impl Log {
 
     fn accept(&self) -> Conn {
         let mr = self.memory.get_descriptor();
-        accept(&self.ep, &describe(USED as u16, &mr, None)).expect("a request")
+        accept(&self.ep, &describe(USED as u16, &mr, None)).expect("accepts")
     }
 
     fn port(&self) -> String {

@@ -30,8 +30,8 @@ fn descriptors_are_the_same_on_both_sides() -> Result {
             expected.push(format!("remote {bits} {}", bits & 0x30));
             regions.push(mr);
         }
-        let map = PmemMap::open(devdax(), SHARED).expect("maps");
-        let persistent = Mr::reg(&peer, map, MrUsage::all()).expect("registers");
+        let map = PmemMap::open(devdax(), SHARED)?;
+        let persistent = Mr::reg(&peer, map, MrUsage::all())?;
         descriptors.push(hex(&persistent.get_descriptor()));
         expected.push(format!("remote {} {}", persistent.get_size(), 0x30));
 
@@ -49,17 +49,17 @@ fn descriptors_are_the_same_on_both_sides() -> Result {
         for lines in encoded.chunks(2) {
             let numbers: Vec<u64> = find(lines, "mr ")
                 .split(' ')
-                .map(|number| number.parse().expect("a number"))
-                .collect();
+                .map(|number| number.parse())
+                .collect::<Result<_, _>>()?;
             let bytes = unhex(find(lines, "offer "));
             let (usage, ptr, size) = (numbers[0], numbers[1], numbers[2]);
             assert_eq!(bytes[0..8], ptr.to_le_bytes());
             assert_eq!(bytes[8..16], size.to_le_bytes());
             assert_eq!(u64::from(bytes[20]), usage);
-            let mr = MrRemote::from_descriptor(&bytes).expect("a valid descriptor");
+            let mr = MrRemote::from_descriptor(&bytes)?;
             assert_eq!(mr.get_size(), size);
             assert_eq!(u64::from(mr.get_usage().bits()), usage);
-            let cfg = PeerCfg::from_descriptor(&bytes[21..]).expect("a valid descriptor");
+            let cfg = PeerCfg::from_descriptor(&bytes[21..])?;
             assert_eq!(cfg.get_direct_write_to_pmem(), usage % 2 == 1);
         }
         Ok(())
@@ -114,8 +114,8 @@ fn a_c_server_rejects() -> Result {
     device_test(|| {
         let peer = peer()?;
         let (server, port) = server(&["reject"]);
-        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-        let conn = req.connect(&[]).expect("asks");
+        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+        let conn = req.connect(&[])?;
         match event(&conn)? {
             ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
             other => panic!("{other:?}"),
@@ -134,7 +134,7 @@ fn a_c_client_is_rejected() -> Result {
             let client = client(&ep, &["connect", "3"]);
             let req = request(&ep, &ConnCfg::new())?;
             match reason {
-                Some(reason) => req.reject(reason).expect("rejects"),
+                Some(reason) => req.reject(reason)?,
                 None => drop(req),
             }
             assert_eq!(find(&client.done(), "event "), "Connection rejected");
@@ -170,7 +170,7 @@ fn a_c_server_closes() -> Result {
             let (server, port) = server(&["close", times]);
             let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
             assert_eq!(event(&conn)?, ConnEvent::Closed, "it {how}");
-            conn.disconnect().expect("disconnects");
+            conn.disconnect()?;
             if times == "2" {
                 assert_eq!(event(&conn)?, ConnEvent::TimewaitExit);
             }
@@ -193,14 +193,13 @@ fn a_c_client_that_is_killed_is_noticed() -> Result {
         let ep = listen(&peer)?;
         let mut client = client(&ep, &["connect", "3"]);
         let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(1).expect("possible");
-        cfg.set_ack_timeout(Some(14)).expect("possible");
+        cfg.set_retry_count(1)?;
+        cfg.set_ack_timeout(Some(14))?;
         let conn = establish(request(&ep, &cfg)?, &[], &[])?;
         client.wait_for("data");
         client.kill();
         let always = Flags::COMPLETION_ALWAYS;
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, always, 1)
-            .expect("its end was not taken yet");
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, always, 1)?;
         let failure = completion(&conn)?.result().expect_err("it is gone");
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
         assert_eq!(event(&conn)?, ConnEvent::Closed);
@@ -218,15 +217,19 @@ fn closing_towards_a_c_server_loses_nothing() -> Result {
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(SHARED as u32 / 64 + 1);
         let conn = connect(&peer, port, &cfg, &[], &[])?;
-        let remote = take_offer(&conn);
+        let remote = take_offer(&conn)?;
         let bytes = pattern(SHARED, 9);
-        let source = Mr::reg(&peer, bytes.clone(), MrUsage::WRITE_SRC).expect("registers");
+        let source = Mr::reg(&peer, bytes.clone(), MrUsage::WRITE_SRC)?;
         for at in (0..SHARED).step_by(64) {
-            let local = source.slice(at..at + 64).expect("inside");
-            conn.write(slice(&remote, at, 64), local, Flags::COMPLETION_ON_ERROR, 1)
-                .expect("posted");
+            let local = source.slice(at..at + 64)?;
+            conn.write(
+                slice(&remote, at, 64)?,
+                local,
+                Flags::COMPLETION_ON_ERROR,
+                1,
+            )?;
         }
-        let rest = conn.close(LIMIT).expect("everything is acknowledged");
+        let rest = conn.close(LIMIT)?;
         assert!(rest.is_empty(), "{rest:?}");
         assert!(unhex(find(&server.done(), "memory")) == bytes);
         Ok(())

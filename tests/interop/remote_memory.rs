@@ -17,7 +17,7 @@ use crate::support::{
 fn c_writes() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let target = filled(&peer, MrUsage::WRITE_DST);
+        let target = filled(&peer, MrUsage::WRITE_DST)?;
         serve(&peer, &ConnCfg::new(), &target, false, &["write"])?;
         assert!(contents(&target)? == written());
         Ok(())
@@ -28,7 +28,7 @@ fn c_writes() -> Result {
 fn c_reads() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let target = filled(&peer, MrUsage::READ_SRC);
+        let target = filled(&peer, MrUsage::READ_SRC)?;
         // The client compares.
         serve(&peer, &ConnCfg::new(), &target, false, &["read"])?;
         Ok(())
@@ -44,13 +44,10 @@ fn write_parts(
 ) -> Result {
     let source = region(peer, SHARED, MrUsage::WRITE_SRC)?;
     for (i, (at, len)) in PARTS.into_iter().enumerate() {
-        source
-            .write_at(0, &pattern(len, i as u64 + 1))
-            .expect("inside");
-        let (local, part) = (source.slice(..len).expect("inside"), slice(remote, at, len));
-        conn.write(part, local, Flags::COMPLETION_ALWAYS, i as u64)
-            .expect("posted");
-        succeeded(completion(conn)?, i as u64, WcOpcode::RDMA_WRITE);
+        source.write_at(0, &pattern(len, i as u64 + 1))?;
+        let (local, part) = (source.slice(..len)?, slice(remote, at, len)?);
+        conn.write(part, local, Flags::COMPLETION_ALWAYS, i as u64)?;
+        succeeded(completion(conn)?, i as u64, WcOpcode::RDMA_WRITE)?;
         after(part)?;
     }
     Ok(())
@@ -63,7 +60,7 @@ fn rust_writes() -> Result {
         let usage = MrUsage::WRITE_DST.bits().to_string();
         let (server, port) = server(&["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-        write_parts(&peer, &conn, &take_offer(&conn), |_| Ok(()))?;
+        write_parts(&peer, &conn, &take_offer(&conn)?, |_| Ok(()))?;
         disconnect(conn);
         assert!(unhex(find(&server.done(), "memory")) == written());
         Ok(())
@@ -77,14 +74,13 @@ fn rust_reads() -> Result {
         let usage = MrUsage::READ_SRC.bits().to_string();
         let (server, port) = server(&["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-        let remote = take_offer(&conn);
+        let remote = take_offer(&conn)?;
         let target = region(&peer, SHARED, MrUsage::READ_DST)?;
         for (i, (at, len)) in PARTS.into_iter().enumerate() {
-            let local = target.slice(at..at + len).expect("inside");
-            let part = slice(&remote, at, len);
-            conn.read(local, part, Flags::COMPLETION_ALWAYS, i as u64)
-                .expect("posted");
-            succeeded(completion(&conn)?, i as u64, WcOpcode::RDMA_READ);
+            let local = target.slice(at..at + len)?;
+            let part = slice(&remote, at, len)?;
+            conn.read(local, part, Flags::COMPLETION_ALWAYS, i as u64)?;
+            succeeded(completion(&conn)?, i as u64, WcOpcode::RDMA_READ)?;
             assert!(contents(&target)?[at..at + len] == pattern(SHARED, 5)[at..at + len]);
         }
         disconnect(conn);
@@ -98,14 +94,14 @@ fn rust_reads() -> Result {
 /// this side's own operations are done makes no difference.
 fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &str) -> Result {
     for cfg in configurations() {
-        target.write_at(0, &pattern(SHARED, 5)).expect("inside");
+        target.write_at(0, &pattern(SHARED, 5))?;
         let lines = serve(peer, &cfg, target, true, &["flush", flush_type])?;
         let results: Vec<&String> = lines
             .iter()
             .filter(|line| !line.starts_with("event"))
             .collect();
         let mut there = vec![0; SHARED];
-        target.read_at(0, &mut there).expect("inside");
+        target.read_at(0, &mut there)?;
         if cfg!(native_flush) {
             assert_eq!(results, [&format!("flushed {}", WcOpcode::FLUSH.0); 5]);
             assert!(there == written());
@@ -125,7 +121,7 @@ fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &st
 fn c_flushes_for_visibility() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY);
+        let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
         c_flushes(&peer, &target, "1")?;
         Ok(())
     })
@@ -135,9 +131,9 @@ fn c_flushes_for_visibility() -> Result {
 fn c_flushes_for_persistence() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let map = PmemMap::open(devdax(), SHARED).expect("maps");
+        let map = PmemMap::open(devdax(), SHARED)?;
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let target = Mr::reg(&peer, map, usage).expect("registers");
+        let target = Mr::reg(&peer, map, usage)?;
         c_flushes(&peer, &target, "0")?;
         Ok(())
     })
@@ -156,24 +152,22 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
         let (server, port) = server(&operation);
         let conn = connect(&peer, port, &cfg, &[], &[])?;
         assert_eq!(conn.has_native_flush(), native);
-        let remote = take_offer(&conn);
+        let remote = take_offer(&conn)?;
         if native || usage.contains(MrUsage::READ_SRC) {
             let opcode = match native {
                 true => WcOpcode::FLUSH,
                 false => WcOpcode::RDMA_READ,
             };
             write_parts(&peer, &conn, &remote, |part| {
-                conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)
-                    .expect("posted");
-                succeeded(completion(&conn)?, 100, opcode);
+                conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
+                succeeded(completion(&conn)?, 100, opcode)?;
                 Ok(())
             })?;
             disconnect(conn);
             assert!(unhex(find(&server.done(), "memory")) == written());
         } else {
-            let part = slice(&remote, 0, 8);
-            conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)
-                .expect("posted");
+            let part = slice(&remote, 0, 8)?;
+            conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
             let failure = completion(&conn)?.result().expect_err("no right to read");
             assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
             disconnect(conn);
@@ -232,7 +226,7 @@ fn c_writes_atomically() -> Result {
     device_test(|| {
         let peer = peer()?;
         for cfg in configurations() {
-            let target = filled(&peer, MrUsage::WRITE_DST);
+            let target = filled(&peer, MrUsage::WRITE_DST)?;
             serve(&peer, &cfg, &target, false, &["atomic"])?;
             assert!(contents(&target)? == atomically_written());
         }
@@ -248,17 +242,16 @@ fn rust_writes_atomically() -> Result {
             let usage = MrUsage::WRITE_DST.bits().to_string();
             let (server, port) = server(&["expose", &usage]);
             let conn = connect(&peer, port, &cfg, &[], &[])?;
-            let remote = take_offer(&conn);
+            let remote = take_offer(&conn)?;
             let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
                 true => WcOpcode::ATOMIC_WRITE,
                 false => WcOpcode::RDMA_WRITE,
             };
             for at in [0, SHARED - 8] {
                 let word = pattern(8, at as u64 + 1).try_into().expect("8 bytes");
-                let part = slice(&remote, at, 8);
-                conn.atomic_write(part, &word, Flags::COMPLETION_ALWAYS, 1)
-                    .expect("posted");
-                succeeded(completion(&conn)?, 1, opcode);
+                let part = slice(&remote, at, 8)?;
+                conn.atomic_write(part, &word, Flags::COMPLETION_ALWAYS, 1)?;
+                succeeded(completion(&conn)?, 1, opcode)?;
             }
             disconnect(conn);
             assert!(unhex(find(&server.done(), "memory")) == atomically_written());

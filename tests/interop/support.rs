@@ -42,11 +42,11 @@ pub(crate) fn offer<M>(mr: &Mr<M>, direct_write: bool) -> Vec<u8> {
 }
 
 /// Takes the other side's offer.
-pub(crate) fn take_offer(conn: &Conn) -> MrRemote {
+pub(crate) fn take_offer(conn: &Conn) -> Result<MrRemote> {
     let data = conn.get_private_data();
     let (mr, cfg) = data.split_at(21);
-    conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(cfg).expect("a valid descriptor"));
-    MrRemote::from_descriptor(mr).expect("a valid descriptor")
+    conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(cfg)?);
+    Ok(MrRemote::from_descriptor(mr)?)
 }
 
 /// Connects to a C server, with `receives` posted before.
@@ -57,7 +57,7 @@ pub(crate) fn connect(
     data: &[u8],
     receives: &[(MrSlice<'_>, u64)],
 ) -> Result<Conn> {
-    let req = ConnReq::new(peer, &addr(), port, cfg).expect("resolves");
+    let req = ConnReq::new(peer, &addr(), port, cfg)?;
     establish(req, data, receives)
 }
 
@@ -67,9 +67,9 @@ pub(crate) fn establish(
     receives: &[(MrSlice<'_>, u64)],
 ) -> Result<Conn> {
     for (dst, op_context) in receives {
-        req.recv(*dst, *op_context).expect("posted");
+        req.recv(*dst, *op_context)?;
     }
-    let conn = req.connect(data).expect("asks or accepts");
+    let conn = req.connect(data)?;
     assert_eq!(event(&conn)?, ConnEvent::Established);
     Ok(conn)
 }
@@ -104,8 +104,8 @@ pub(crate) fn serve<M>(
 }
 
 /// Memory to offer, filled as that of the C server.
-pub(crate) fn filled(peer: &Peer, usage: MrUsage) -> Mr<Vec<u8>> {
-    Mr::reg(peer, pattern(SHARED, 5), usage).expect("registers")
+pub(crate) fn filled(peer: &Peer, usage: MrUsage) -> Result<Mr<Vec<u8>>> {
+    Ok(Mr::reg(peer, pattern(SHARED, 5), usage)?)
 }
 
 /// The contents of the memory after `PARTS` were written.
@@ -117,13 +117,14 @@ pub(crate) fn written() -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn slice(mr: &MrRemote, at: usize, len: usize) -> RemoteSlice {
-    mr.slice(at as u64..(at + len) as u64).expect("inside")
+pub(crate) fn slice(mr: &MrRemote, at: usize, len: usize) -> Result<RemoteSlice> {
+    Ok(mr.slice(at as u64..(at + len) as u64)?)
 }
 
-pub(crate) fn succeeded(wc: Wc, wr_id: u64, opcode: WcOpcode) {
+pub(crate) fn succeeded(wc: Wc, wr_id: u64, opcode: WcOpcode) -> Result {
     assert_eq!(wc.wr_id(), wr_id);
-    assert_eq!(wc.result().expect("succeeds").opcode(), opcode);
+    assert_eq!(wc.result()?.opcode(), opcode);
+    Ok(())
 }
 
 /// Both ways to flush and to write atomically.

@@ -49,7 +49,7 @@ fn c_client_of_09_and_09scch() -> Result {
 #[test]
 fn c_client_of_09_on_persistent_memory() -> Result {
     device_test(|| {
-        let pmem = devdax_with(&[]);
+        let pmem = devdax_with(&[])?;
         let args = [
             "gpspm",
             &hex(ES.as_bytes()),
@@ -64,7 +64,7 @@ fn c_client_of_09_on_persistent_memory() -> Result {
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
         assert_describes(&c, TO_CLIENT, 17, 1041.., usage, None);
         assert_eq!(told(&c, "answer "), response(0xF01D));
-        assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
+        assert_eq!(on_devdax(SIGNATURE, TEXT)?, text(ES));
         Ok(())
     })
 }

@@ -42,7 +42,7 @@ fn c_client_of_07() -> Result {
 #[test]
 fn c_client_of_07_on_persistent_memory() -> Result {
     device_test(|| {
-        let pmem = devdax_with(&log(b"LOG", 22, b"first\0"));
+        let pmem = devdax_with(&log(b"LOG", 22, b"first\0"))?;
         let args = ["log", "second"];
         let (rust, c) = c_client("07-atomic-write", &addr6(), &[&pmem], &args);
         let usage = WRITE_READ | MrUsage::FLUSH_TYPE_PERSISTENT;
@@ -50,7 +50,7 @@ fn c_client_of_07_on_persistent_memory() -> Result {
         assert_eq!(find(&c, "used "), "22");
         if NATIVE {
             assert_prints(&rust, &["first", "second"]);
-            assert_eq!(on_devdax(0, LOG), log(b"LOG", 29, b"first\0second\0"));
+            assert_eq!(on_devdax(0, LOG)?, log(b"LOG", 29, b"first\0second\0"));
         } else {
             assert_prints(&rust, &["first"]);
             assert!(c.contains(&flushed(0)), "{c:?}");

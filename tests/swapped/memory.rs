@@ -78,12 +78,12 @@ fn c_client_of_03_on_persistent_memory() -> Result {
     device_test(|| {
         // The data that librpma's server has left there in an earlier run.
         let earlier = [b"RPMA_EXAMPLE_SIG\0", EN.as_bytes()].concat();
-        let pmem = devdax_with(&earlier);
+        let pmem = devdax_with(&earlier)?;
         let args = ["offer", "4", "1028", &hex(ES.as_bytes())];
         let (rust, _) = c_client("03-read-to-persistent", &addr6(), &[&pmem], &args);
         let lines = ["Old value: Hello world!", "New value: ¡Hola Mundo!"];
         assert_prints(&rust, &lines);
-        assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
+        assert_eq!(on_devdax(SIGNATURE, TEXT)?, text(ES));
         Ok(())
     })
 }
@@ -116,12 +116,12 @@ fn c_client_of_04() -> Result {
 #[test]
 fn c_client_of_04_on_persistent_memory() -> Result {
     device_test(|| {
-        let pmem = devdax_with(&[]);
+        let pmem = devdax_with(&[])?;
         let args = ["write", &hex(ES.as_bytes())];
         let (rust, c) = c_client("04-write-to-persistent", &addr6(), &[&pmem], &args);
         assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
         assert_describes(&c, TO_CLIENT, 17, 1041.., WRITE_READ, None);
-        assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
+        assert_eq!(on_devdax(SIGNATURE, TEXT)?, text(ES));
         Ok(())
     })
 }
@@ -155,13 +155,13 @@ fn c_client_of_05() -> Result {
 #[test]
 fn c_client_of_05_on_persistent_memory() -> Result {
     device_test(|| {
-        let pmem = devdax_with(&[]);
+        let pmem = devdax_with(&[])?;
         let args = ["flush", &hex(ES.as_bytes())];
         let (rust, c) = c_client("05-flush-to-persistent", &addr6(), &[&pmem, "on"], &args);
         assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
         assert_describes(&c, TO_CLIENT, 17, 1041.., DURABLE, Some(true));
         assert!(c.contains(&flushed(0)), "{c:?}");
-        assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
+        assert_eq!(on_devdax(SIGNATURE, TEXT)?, text(ES));
         Ok(())
     })
 }
@@ -173,7 +173,7 @@ fn c_server_of_05() -> Result {
                                  RPMA_FLUSH_TYPE_VISIBILITY is used instead";
     device_test(|| {
         let [next, translating, translation] = TRANSLATED;
-        let pmem = devdax_with(&[]);
+        let pmem = devdax_with(&[])?;
         let cases = [
             (FLUSHABLE, "off", None, NOT_SUPPORTED),
             (DURABLE, "on", Some(&pmem), SUPPORTED),

@@ -6,8 +6,8 @@ use std::thread;
 use rpma::MrUsage;
 use rpma::pmem::PmemMap;
 
-use crate::common::devdax;
 use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
+use crate::common::{Result, devdax};
 
 /// The length of the greetings on the wire, and the messages of the examples with immediate data.
 pub(crate) const TEXT: usize = 1024;
@@ -140,20 +140,20 @@ pub(crate) fn assert_describes(
 }
 
 /// The persistent memory, which begins with these bytes and has only zeros after them.
-pub(crate) fn devdax_with(bytes: &[u8]) -> String {
+pub(crate) fn devdax_with(bytes: &[u8]) -> Result<String> {
     let path = devdax();
-    let map = PmemMap::open(&path, 4096).expect("maps");
-    map.write_at(0, &padded(bytes, 4096)).expect("inside");
-    map.persist(0..4096).expect("persists");
-    path
+    let map = PmemMap::open(&path, 4096)?;
+    map.write_at(0, &padded(bytes, 4096))?;
+    map.persist(0..4096)?;
+    Ok(path)
 }
 
 /// The contents of the persistent memory.
-pub(crate) fn on_devdax(at: usize, len: usize) -> Vec<u8> {
-    let map = PmemMap::open(devdax(), 4096).expect("maps");
+pub(crate) fn on_devdax(at: usize, len: usize) -> Result<Vec<u8>> {
+    let map = PmemMap::open(devdax(), 4096)?;
     let mut bytes = vec![0; len];
-    map.read_at(at, &mut bytes).expect("inside");
-    bytes
+    map.read_at(at, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// The arguments of the C server's `offer`.
