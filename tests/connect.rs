@@ -23,8 +23,8 @@ use rpma::{
 fn a_device_is_found_from_either_side() -> Result {
     device_test(|| {
         for addr in [addr(), addr6()] {
-            let local = Device::from_addr(&addr, Side::Local).expect("the device of the address");
-            let remote = Device::from_addr(&addr, Side::Remote).expect("the way to the address");
+            let local = Device::from_addr(&addr, Side::Local)?;
+            let remote = Device::from_addr(&addr, Side::Remote)?;
             assert_eq!(local.get_name(), remote.get_name());
             assert!(!local.get_name().is_empty());
         }
@@ -39,7 +39,7 @@ fn connects_over_both_families() -> Result {
         for addr in [addr(), addr6()] {
             let cfg = ConnCfg::new();
             let end = (&peer, &cfg);
-            let pair = Pair::between(&addr, end, end, (&[], &[])).expect("established");
+            let pair = Pair::between(&addr, end, end, (&[], &[]))?;
             assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
         }
         Ok(())
@@ -54,9 +54,9 @@ fn a_host_name_leads_to_its_addresses() -> Result {
     // A guest without other hosts in its settings has no such file.
     const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
     device_test(|| {
-        let mut hosts = tempfile::NamedTempFile::new().expect("a file");
+        let mut hosts = tempfile::NamedTempFile::new()?;
         let text = format!("{} four.test\n{} six.test\n", addr(), addr6());
-        hosts.write_all(text.as_bytes()).expect("written");
+        hosts.write_all(text.as_bytes())?;
         let hosts = hosts.path().to_str().expect("text");
         let example = executable("01-connection");
         for name in ["four.test", "six.test"] {
@@ -87,9 +87,9 @@ fn private_data_travels_both_ways() -> Result {
         let (question, answer) = ([7; 56], [9; 196]);
         for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
             let ep = listen(&peer)?;
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
             assert_eq!(req.get_private_data(), []);
-            let client = req.connect(question).expect("asks");
+            let client = req.connect(question)?;
             assert_eq!(client.get_private_data(), [], "nothing before the answer");
 
             let req = request(&ep, &cfg)?;
@@ -100,7 +100,7 @@ fn private_data_travels_both_ways() -> Result {
                     .iter()
                     .all(|&byte| byte == 0)
             );
-            let server = req.connect(answer).expect("accepts");
+            let server = req.connect(answer)?;
 
             assert_eq!(event(&client)?, ConnEvent::Established);
             assert_eq!(event(&server)?, ConnEvent::Established);
@@ -118,23 +118,15 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() -> Result
         let peer = peer()?;
         let cfg = ConnCfg::new();
         let ep = listen(&peer)?;
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
         let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
         assert!(refused.to_string().contains("56"), "{refused}");
-        let client = refused
-            .req
-            .expect("the request")
-            .connect(&[1; 56])
-            .expect("asks");
+        let client = refused.req.ok_or("the request")?.connect(&[1; 56])?;
 
         let req = request(&ep, &cfg)?;
         let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
         assert!(refused.to_string().contains("196"), "{refused}");
-        let server = refused
-            .req
-            .expect("the request")
-            .connect(&[2; 196])
-            .expect("accepts");
+        let server = refused.req.ok_or("the request")?.connect(&[2; 196])?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         assert_eq!(event(&server)?, ConnEvent::Established);
         Ok(())
@@ -151,7 +143,7 @@ fn a_dropped_request_is_a_reject() -> Result {
             let client = ask(&peer, &ep, &cfg)?;
             let req = request(&ep, &cfg)?;
             match delete {
-                true => req.delete().expect("everything is freed"),
+                true => req.delete()?,
                 false => drop(req),
             }
             match event(&client)? {
@@ -172,11 +164,9 @@ fn a_dropped_request_is_a_reject() -> Result {
 fn nobody_listens() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let port = Ep::listen(&peer, &addr(), 0)
-            .expect("a port that was free")
-            .get_port();
-        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
+        let port = Ep::listen(&peer, &addr(), 0)?.get_port();
+        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+        let client = req.connect(&[])?;
         match event(&client)? {
             ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
             other => panic!("{other:?}"),
@@ -227,12 +217,10 @@ fn a_client_that_vanishes_does_not_hurt_the_endpoint() -> Result {
         }
         // Those that are gone are skipped; one that has gone just now may still be taken, and
         // fails.
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-        let client = req.connect(b"the one that stays").expect("asks");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+        let client = req.connect(b"the one that stays")?;
         let server = loop {
-            let req = ep
-                .next_conn_req_timeout(&cfg, LIMIT)
-                .expect("the endpoint works");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT)?;
             let stays = req.get_private_data().starts_with(b"the one that stays");
             match req.connect(&[]) {
                 Ok(server) if stays => break server,
@@ -254,8 +242,8 @@ fn a_request_outlives_its_client_and_its_endpoint() -> Result {
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, &cfg)?;
         let req = request(&ep, &cfg)?;
-        ep.shutdown().expect("everything is freed");
-        let server = req.connect(&[]).expect("accepts without the endpoint");
+        ep.shutdown()?;
+        let server = req.connect(&[])?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         assert_eq!(event(&server)?, ConnEvent::Established);
         drop(client);
@@ -267,7 +255,7 @@ fn a_request_outlives_its_client_and_its_endpoint() -> Result {
             // The accept fails, or the connection ends with an event. If the client's last message
             // got lost, the kernel gives up after more than a minute.
             if let Ok(server) = req.connect(&[]) {
-                let event = server.next_event_timeout(3 * LIMIT).expect("an event");
+                let event = server.next_event_timeout(3 * LIMIT)?;
                 assert_ne!(event, ConnEvent::Established, "the client is gone");
             }
         }
@@ -280,18 +268,18 @@ fn closing_is_seen_by_both_sides() -> Result {
     device_test(|| {
         let peer = peer()?;
         let pair = Pair::new(&peer)?;
-        pair.client.disconnect().expect("disconnects");
+        pair.client.disconnect()?;
         assert_eq!(event(&pair.server)?, ConnEvent::Closed);
-        pair.server.disconnect().expect("answers");
+        pair.server.disconnect()?;
         assert_eq!(event(&pair.client)?, ConnEvent::Closed);
         assert_eq!(
             event(&pair.client)?,
             ConnEvent::TimewaitExit,
             "another event, not the same again"
         );
-        pair.client.disconnect().expect("once more is harmless");
-        pair.client.delete().expect("everything is freed");
-        pair.server.delete().expect("everything is freed");
+        pair.client.disconnect()?;
+        pair.client.delete()?;
+        pair.server.delete()?;
         Ok(())
     })
 }
@@ -319,21 +307,21 @@ fn each_side_knows_who_the_other_one_is() -> Result {
     device_test(|| {
         let peer = peer()?;
         for addr in [addr(), addr6()] {
-            let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+            let ep = Ep::listen(&peer, &addr, 0)?;
             let cfg = ConnCfg::new();
-            let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg).expect("resolves");
-            let at = SocketAddr::new(addr.parse().expect("an address"), ep.get_port());
-            assert_eq!(req.peer_addr().expect("known"), at);
-            let client = req.connect(&[]).expect("asks");
+            let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?;
+            let at = SocketAddr::new(addr.parse()?, ep.get_port());
+            assert_eq!(req.peer_addr()?, at);
+            let client = req.connect(&[])?;
             let req = request(&ep, &cfg)?;
-            let from = req.peer_addr().expect("known");
-            let server = req.connect(&[]).expect("accepts");
+            let from = req.peer_addr()?;
+            let server = req.connect(&[])?;
             assert_eq!(event(&client)?, ConnEvent::Established);
             assert_eq!(event(&server)?, ConnEvent::Established);
-            assert_eq!(client.peer_addr().expect("known"), at);
-            assert_eq!(client.local_addr().expect("known"), from);
-            assert_eq!(server.peer_addr().expect("known"), from);
-            assert_eq!(server.local_addr().expect("known"), at);
+            assert_eq!(client.peer_addr()?, at);
+            assert_eq!(client.local_addr()?, from);
+            assert_eq!(server.peer_addr()?, from);
+            assert_eq!(server.local_addr()?, at);
             assert_eq!(from.ip(), at.ip(), "one host");
         }
         Ok(())
@@ -350,23 +338,23 @@ fn offers_travel_both_ways() -> Result {
         let memory = region(&peer, 64, usage)?;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(true);
-        let full = |room| {
+        let full = |room| -> Result<_> {
             let mut offer = Offer::new(&platform);
-            let left = offer.add_region(&memory).left(room).expect("room");
+            let left = offer.add_region(&memory).left(room).ok_or("room")?;
             offer.set_data(&vec![7; left]);
             assert_eq!(offer.left(room), Some(0));
-            offer
+            Ok(offer)
         };
-        let (from_client, from_server) = (full(Offer::CONNECT), full(Offer::ACCEPT));
+        let (from_client, from_server) = (full(Offer::CONNECT)?, full(Offer::ACCEPT)?);
         let data = [
-            from_client.encode(Offer::CONNECT).expect("fits"),
-            from_server.encode(Offer::ACCEPT).expect("fits"),
+            from_client.encode(Offer::CONNECT)?,
+            from_server.encode(Offer::ACCEPT)?,
         ];
         let cfg = ConnCfg::new();
         let end = (&peer, &cfg);
-        let pair = Pair::between(&addr(), end, end, (&data[0], &data[1])).expect("established");
+        let pair = Pair::between(&addr(), end, end, (&data[0], &data[1]))?;
         for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
-            let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+            let offer = Offer::decode(conn.get_private_data())?;
             assert_eq!(&offer, expected);
             assert_eq!(offer.regions(), [remote(&memory)]);
             assert!(offer.platform().get_direct_write_to_pmem());
@@ -380,8 +368,8 @@ fn offers_travel_both_ways() -> Result {
 #[test]
 fn the_device_lives_as_long_as_what_was_made_on_it() -> Result {
     device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-        let peer = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
         drop(device);
         let pair = Pair::new(&peer)?;
         drop(peer);
@@ -406,10 +394,8 @@ fn a_request_whose_queues_cannot_be_made_is_refused() -> Result {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
         assert!(error.to_string().contains("send queue"), "{error}");
         // The request was not touched: with a better configuration it can be taken.
-        let server = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("still there");
-        let server = server.connect(&[]).expect("accepts");
+        let server = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+        let server = server.connect(&[])?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         assert_eq!(event(&server)?, ConnEvent::Established);
         for (setter, what) in [
@@ -456,8 +442,8 @@ fn threads_that_wait_for_requests_take_nothing_else() -> Result {
             };
             let acceptors = [scope.spawn(acceptor), scope.spawn(acceptor)];
             let connect = |private_data: &[u8]| -> Result<_> {
-                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-                let client = req.connect(private_data).expect("asks");
+                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+                let client = req.connect(private_data)?;
                 Ok((event(&client)?, client))
             };
             for _ in 0..CLIENTS {
@@ -501,13 +487,13 @@ impl Log for Records {
 #[test]
 fn the_life_of_a_connection_is_logged() -> Result {
     device_test(|| {
-        log::set_logger(&Records).expect("no other test sets one");
+        log::set_logger(&Records)?;
         log::set_max_level(LevelFilter::Info);
         assert_eq!(log::max_level(), LevelFilter::Info);
         let Pair { client, server } = Pair::new(&peer()?)?;
         let names =
             [&client, &server].map(|conn| (conn.local_addr().expect("known"), conn.get_qp_num()));
-        client.disconnect().expect("tells the server");
+        client.disconnect()?;
         assert_eq!(event(&server)?, ConnEvent::Closed);
         log::set_max_level(LevelFilter::Off);
 
@@ -540,10 +526,10 @@ fn the_server_sees_private_data_before_it_accepts() -> Result {
     device_test(|| {
         let peer = peer()?;
         let ep = listen(&peer)?;
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-        let _client = req.connect(b"hello").expect("asks for a connection");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new())?;
+        let _client = req.connect(b"hello")?;
         let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let data = req.expect("a request").get_private_data().to_vec();
+        let data = req?.get_private_data().to_vec();
         assert_eq!(&data[..5], b"hello");
         Ok(())
     })
@@ -580,8 +566,8 @@ fn a_read_just_as_the_connection_opens() -> Result {
                 assert_eq!(event(&client)?, ConnEvent::Established);
                 Ok(reader.join().expect("no panic"))
             })?;
-            let posted = posted.expect("posted, once it is open");
-            client.wait_for(posted, LIMIT, |_| {}).expect("answered");
+            let posted = posted?;
+            client.wait_for(posted, LIMIT, |_| {})?;
         }
         Ok(())
     })

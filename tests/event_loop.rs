@@ -25,9 +25,9 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() -> Result 
             pair.client.as_fd(),
             pair.client.get_cq().as_fd(),
         ] {
-            let flags = fcntl_getfl(fd).expect("flags");
+            let flags = fcntl_getfl(fd)?;
             assert!(!flags.contains(OFlags::NONBLOCK), "blocking by default");
-            fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("non-blocking");
+            fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
         }
         assert!(matches!(
             ep.next_conn_req(&ConnCfg::new()),
@@ -46,7 +46,7 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() -> Result 
             pair.client.get_cq().as_fd(),
         ] {
             assert!(
-                fcntl_getfl(fd).expect("flags").contains(OFlags::NONBLOCK),
+                fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
                 "and it stays so"
             );
         }
@@ -62,12 +62,13 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
         let ep = listen(&peer)?;
         let pair = Pair::new(&peer)?;
         let (conn, cq) = (&pair.client, pair.client.get_cq());
-        let set = |on| {
-            ep.set_nonblocking(on).expect("set");
-            conn.set_nonblocking(on).expect("set");
-            cq.set_nonblocking(on).expect("set");
+        let set = |on| -> Result {
+            ep.set_nonblocking(on)?;
+            conn.set_nonblocking(on)?;
+            cq.set_nonblocking(on)?;
+            Ok(())
         };
-        set(true);
+        set(true)?;
         let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
         assert!(matches!(request, Err(Error::NoEvent)));
         assert!(matches!(
@@ -75,9 +76,9 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
             Err(Error::NoEvent)
         ));
         assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::NoCompletion)));
-        set(false);
+        set(false)?;
         for fd in [ep.as_fd(), conn.as_fd(), cq.as_fd()] {
-            let flags = fcntl_getfl(fd).expect("flags");
+            let flags = fcntl_getfl(fd)?;
             assert!(!flags.contains(OFlags::NONBLOCK), "blocking");
         }
         let short = Duration::from_millis(50);
@@ -113,15 +114,15 @@ fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
 fn a_device_takes_no_port() -> Result {
     device_test(|| {
         for addr in [addr(), addr6()] {
-            let addr = addr.parse().expect("an address");
+            let addr = addr.parse()?;
             let free = {
                 let peer = peer()?;
-                let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0)).expect("listens");
+                let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0))?;
                 SocketAddr::new(addr, ep.get_port())
             };
-            let device = Device::from_socket_addr(free, Side::Local).expect("opens");
-            let peer = Peer::new(&device).expect("a domain");
-            let ep = Ep::listen_on(&peer, free).expect("the port is free");
+            let device = Device::from_socket_addr(free, Side::Local)?;
+            let peer = Peer::new(&device)?;
+            let ep = Ep::listen_on(&peer, free)?;
             assert_eq!(ep.get_port(), free.port());
         }
         Ok(())
@@ -134,31 +135,31 @@ fn connecting_does_not_block() -> Result {
     device_test(|| {
         let cfg = ConnCfg::new();
         for addr in [addr(), addr6()] {
-            let at = SocketAddr::new(addr.parse().expect("an address"), 0);
-            let device = Device::from_socket_addr(at, Side::Local).expect("opens");
-            let peer = Peer::new(&device).expect("a domain");
-            let ep = Ep::listen_on(&peer, at).expect("listens");
-            ep.set_nonblocking(true).expect("set");
+            let at = SocketAddr::new(addr.parse()?, 0);
+            let device = Device::from_socket_addr(at, Side::Local)?;
+            let peer = Peer::new(&device)?;
+            let ep = Ep::listen_on(&peer, at)?;
+            ep.set_nonblocking(true)?;
             let at = SocketAddr::new(at.ip(), ep.get_port());
             let resolving: Vec<_> = (0..10)
-                .map(|_| ConnReq::resolve(&peer, at, &cfg).expect("begins"))
-                .collect();
+                .map(|_| ConnReq::resolve(&peer, at, &cfg))
+                .collect::<Result<_, _>>()?;
             let clients: Vec<_> = resolving
                 .into_iter()
-                .map(|resolving| {
-                    let req = resolved(resolving).expect("resolves");
-                    let conn = req.connect(&[]).expect("asks");
-                    conn.set_nonblocking(true).expect("set");
+                .map(|resolving| -> Result<_> {
+                    let req = resolved(resolving)?;
+                    let conn = req.connect(&[])?;
+                    conn.set_nonblocking(true)?;
                     assert!(matches!(conn.next_event(), Err(Error::NoEvent)));
-                    conn
+                    Ok(conn)
                 })
-                .collect();
+                .collect::<Result<_, _>>()?;
             let mut servers = Vec::new();
             let deadline = Instant::now() + LIMIT;
             while servers.len() < clients.len() {
                 assert!(Instant::now() < deadline, "all requests in time");
                 match ep.next_conn_req(&cfg) {
-                    Ok(req) => servers.push(req.connect(&[]).expect("accepts")),
+                    Ok(req) => servers.push(req.connect(&[])?),
                     Err(Error::NoEvent) => thread::sleep(Duration::from_millis(1)),
                     Err(error) => panic!("{error}"),
                 }
@@ -168,11 +169,11 @@ fn connecting_does_not_block() -> Result {
                     assert!(Instant::now() < deadline, "all are established in time");
                     thread::sleep(Duration::from_millis(1));
                 }
-                let event = conn.next_event().expect("an event");
+                let event = conn.next_event()?;
                 assert_eq!(event, ConnEvent::Established);
             }
-            let blocking = ConnReq::to_addr(&peer, at, &cfg).expect("resolves");
-            assert_eq!(blocking.peer_addr().expect("known"), at);
+            let blocking = ConnReq::to_addr(&peer, at, &cfg)?;
+            assert_eq!(blocking.peer_addr()?, at);
         }
         Ok(())
     })
@@ -188,17 +189,17 @@ fn connecting_without_blocking_fails_in_time() -> Result {
         cfg.set_timeout(Duration::from_millis(300));
         // No host has it, on this network.
         let nobody = format!("{}:7", addr().replace(".1", ".99"));
-        let nobody: SocketAddr = nobody.parse().expect("an address");
-        let error = resolved(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
+        let nobody: SocketAddr = nobody.parse()?;
+        let error = resolved(ConnReq::resolve(&peer, nobody, &cfg)?);
         let error = error.expect_err("nobody is there");
         assert!(
             error.to_string().starts_with("rdma_resolve_addr failed"),
             "{error}"
         );
         assert!(error.to_string().contains("cannot be reached"), "{error}");
-        drop(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
+        drop(ConnReq::resolve(&peer, nobody, &cfg)?);
 
-        let wildcard = "0.0.0.0:7".parse().expect("an address");
+        let wildcard = "0.0.0.0:7".parse()?;
         let text = invalid(ConnReq::resolve(&peer, wildcard, &cfg));
         assert!(text.contains("wildcard"), "{text}");
         invalid(Ep::listen_on(&peer, wildcard));
@@ -237,18 +238,18 @@ fn descriptors_are_readable_when_there_is_something_to_take() -> Result {
             assert_eq!(client.get_event_fd(), client.as_fd().as_raw_fd());
             assert!(!readable(client.as_fd()));
             becomes_readable(ep.as_fd());
-            let req = ep.next_conn_req(&cfg).expect("there at once");
+            let req = ep.next_conn_req(&cfg)?;
             assert!(!readable(ep.as_fd()), "it was taken");
-            let server = req.connect(&[]).expect("accepts");
+            let server = req.connect(&[])?;
             for conn in [&client, &server] {
                 becomes_readable(conn.as_fd());
-                assert_eq!(conn.next_event().expect("there"), ConnEvent::Established);
+                assert_eq!(conn.next_event()?, ConnEvent::Established);
                 assert!(!readable(conn.as_fd()), "it was taken");
             }
             for (closes, is_told) in [(&client, &server), (&server, &client)] {
-                closes.disconnect().expect("disconnects, or answers");
+                closes.disconnect()?;
                 becomes_readable(is_told.as_fd());
-                assert_eq!(is_told.next_event().expect("there"), ConnEvent::Closed);
+                assert_eq!(is_told.next_event()?, ConnEvent::Closed);
             }
         }
         Ok(())

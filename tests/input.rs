@@ -33,10 +33,10 @@ fn provider<T>(result: Result<T, Error>, call: &str, errno: Errno) -> String {
 }
 
 /// A file of `len` bytes, removed when the test ends.
-fn file(dir: &str, len: u64) -> tempfile::TempPath {
-    let file = tempfile::NamedTempFile::new_in(dir).expect("a file can be made");
-    file.as_file().set_len(len).expect("the file grows");
-    file.into_temp_path()
+fn file(dir: &str, len: u64) -> Result<tempfile::TempPath> {
+    let file = tempfile::NamedTempFile::new_in(dir)?;
+    file.as_file().set_len(len)?;
+    Ok(file.into_temp_path())
 }
 
 #[test]
@@ -86,21 +86,21 @@ fn addresses() -> Result {
 fn devices_are_not_mixed() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let device = Device::from_addr(&other_addr(), Side::Local).expect("a second device");
-        let other = Peer::new(&device).expect("a peer on it");
+        let device = Device::from_addr(&other_addr(), Side::Local)?;
+        let other = Peer::new(&device)?;
         let another = "belongs to another RDMA device";
         assert!(invalid(Ep::listen(&peer, &other_addr(), 0)).contains(another));
         let mut cfg = ConnCfg::new();
         assert!(invalid(ConnReq::new(&peer, &other_addr(), 1, &cfg)).contains(another));
 
         let connect = |cfg: &ConnCfg| invalid(ConnReq::new(&peer, &addr(), 1, cfg));
-        let channel = CompletionChannel::new(&other).expect("a channel");
+        let channel = CompletionChannel::new(&other)?;
         let key = 1;
         cfg.set_compl_channel(ComplChannel::Of { channel, key });
         let text = connect(&cfg);
         assert!(text.contains("was made for the device"), "{text}");
 
-        let srq = Srq::new(&other, &SrqCfg::new()).expect("a shared receive queue");
+        let srq = Srq::new(&other, &SrqCfg::new())?;
         cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         assert!(connect(&cfg).contains("another Peer"));
@@ -109,15 +109,12 @@ fn devices_are_not_mixed() -> Result {
         let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST)?;
         let pair = Pair::new(&peer)?;
         let (part, flags) = (remote(&own), Flags::COMPLETION_ALWAYS);
-        let (from, to) = (
-            foreign.slice(..).expect("all"),
-            part.slice(..).expect("all"),
-        );
+        let (from, to) = (foreign.slice(..)?, part.slice(..)?);
         assert!(invalid(pair.client.write(to, from, flags, 1)).contains("another Peer"));
 
         // Each by itself works.
-        let ep = Ep::listen(&other, &other_addr(), 0).expect("listens");
-        ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+        let ep = Ep::listen(&other, &other_addr(), 0)?;
+        ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new())?;
         Ok(())
     })
 }
@@ -128,7 +125,7 @@ fn devices_are_not_mixed() -> Result {
 fn settings_of_a_queue_that_is_not_there() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let refused = |cfg: &ConnCfg, what: &str| {
             let text = invalid(ConnReq::new(&peer, &addr(), 1, cfg));
             assert!(text.contains(what), "{text}");
@@ -136,7 +133,7 @@ fn settings_of_a_queue_that_is_not_there() -> Result {
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_notify(Notify::Solicited);
         refused(&cfg, "set_rcq_notify");
-        let srq = Srq::new(&peer, &SrqCfg::new()).expect("with a queue of its own");
+        let srq = Srq::new(&peer, &SrqCfg::new())?;
         cfg.set_rcq_size(10).set_srq(Some(&srq));
         refused(&cfg, "SrqCfg");
         let mut cfg = ConnCfg::new();
@@ -159,7 +156,7 @@ fn settings_of_a_queue_that_is_not_there() -> Result {
 fn a_port_that_is_taken() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = Ep::listen(&peer, &addr(), 0)?;
         let taken = Ep::listen(&peer, &addr(), ep.get_port());
         let text = provider(taken, "rdma_bind_addr", Errno::ADDRINUSE);
         assert!(text.contains("choose another"), "{text}");
@@ -180,7 +177,7 @@ fn persistent_memory_that_is_not_there_or_too_small() -> Result {
             text.contains(&devdax()) && text.contains(&usize::MAX.to_string()),
             "{text}"
         );
-        let small = file(&ext4(), 4096);
+        let small = file(&ext4(), 4096)?;
         assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
         Ok(())
     })
@@ -191,10 +188,10 @@ fn persistent_memory_that_is_not_there_or_too_small() -> Result {
 #[cfg_attr(feature = "sim", ignore = "on a device only: the kernel's sysfs")]
 fn the_persistence_domain_is_read_from_the_kernel() -> Result {
     device_test(|| {
-        let fsdax = file(&fsdax(), 1 << 20);
+        let fsdax = file(&fsdax(), 1 << 20)?;
         for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
-            let map = PmemMap::open(&path, 4096).expect("maps");
-            let platform = Platform::detect(&map).expect("sysfs is there");
+            let map = PmemMap::open(&path, 4096)?;
+            let platform = Platform::detect(&map)?;
             // xtask gives guest 1 this domain, and its firmware counts no unsafe shutdowns.
             assert_eq!(platform.domain(), Domain::MemoryController, "{platform}");
             assert!(
@@ -203,8 +200,8 @@ fn the_persistence_domain_is_read_from_the_kernel() -> Result {
             );
             assert_eq!(platform.unsafe_shutdowns(), None);
         }
-        let file = PmemMap::open(file(&ext4(), 4096), 4096).expect("maps");
-        let platform = Platform::detect(&file).expect("a file has a platform");
+        let file = PmemMap::open(file(&ext4(), 4096)?, 4096)?;
+        let platform = Platform::detect(&file)?;
         assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
         Ok(())
     })
@@ -216,15 +213,15 @@ fn the_persistence_domain_is_read_from_the_kernel() -> Result {
 #[cfg_attr(feature = "sim", ignore = "on a device only: a DAX file system")]
 fn a_dax_file_without_on_demand_paging() -> Result {
     device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
-        let peer = Peer::new(&device).expect("a peer on the test device");
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
         assert!(
             !peer.is_odp_capable(),
             "rxe of this kernel has none: the test needs another device"
         );
-        assert!(!device.is_odp_capable().expect("the device says so"));
-        let path = file(&fsdax(), 1 << 20);
-        let map = PmemMap::open(&path, 1).expect("maps");
+        assert!(!device.is_odp_capable()?);
+        let path = file(&fsdax(), 1 << 20)?;
+        let map = PmemMap::open(&path, 1)?;
         assert_eq!(map.kind(), PmemKind::FsDax);
         let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned");
         assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
@@ -246,8 +243,8 @@ fn a_dax_file_without_on_demand_paging() -> Result {
 fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let path = file(&ext4(), 1 << 20);
-        let map = PmemMap::open(&path, 1).expect("maps");
+        let path = file(&ext4(), 1 << 20)?;
+        let map = PmemMap::open(&path, 1)?;
         assert_eq!(map.kind(), PmemKind::File);
         let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned for writing");
         let map = error.memory;
@@ -256,7 +253,7 @@ fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
             text.contains("6.5") && text.contains("device-DAX"),
             "{text}"
         );
-        Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC).expect("can be read from");
+        Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC)?;
         Ok(())
     })
 }
@@ -265,26 +262,27 @@ fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
 /// `Mr::reg_raw` the caller vouches; a device that looks refuses even then.
 #[test]
 fn dram_is_not_persistent_memory() -> Result {
-    fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) {
+    fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) -> Result {
         let error = Mr::reg(peer, memory, MrUsage::FLUSH_TYPE_PERSISTENT).err();
-        let text = invalid(Err::<(), _>(error.expect("volatile").into()));
+        let text = invalid(Err::<(), _>(error.ok_or("volatile")?.into()));
         assert!(text.contains("reg_raw"), "{text}");
+        Ok(())
     }
     device_test(|| {
         let peer = peer()?;
-        refused(&peer, vec![0; 64]);
-        refused(&peer, vec![0; 64].into_boxed_slice());
-        refused(&peer, AlignedBuf::zeroed(64).expect("a page"));
-        refused::<Box<dyn RegisterableMemory>>(&peer, Box::new(vec![0; 64]));
-        let path = file(&ext4(), 4096);
-        refused(&peer, PmemMap::open(&path, 1).expect("maps"));
+        refused(&peer, vec![0; 64])?;
+        refused(&peer, vec![0; 64].into_boxed_slice())?;
+        refused(&peer, AlignedBuf::zeroed(64)?)?;
+        refused::<Box<dyn RegisterableMemory>>(&peer, Box::new(vec![0; 64]))?;
+        let path = file(&ext4(), 4096)?;
+        refused(&peer, PmemMap::open(&path, 1)?)?;
 
-        let map = || MmapMut::map_anon(4096).expect("maps");
-        refused(&peer, map());
-        refused(&peer, map().make_read_only().expect("maps"));
+        let map = || MmapMut::map_anon(4096);
+        refused(&peer, map()?)?;
+        refused(&peer, map()?.make_read_only()?)?;
 
-        let mut vouched = map();
-        let address = NonNull::new(vouched.as_mut_ptr()).expect("mapped");
+        let mut vouched = map()?;
+        let address = NonNull::new(vouched.as_mut_ptr()).ok_or("mapped")?;
         let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
         // SAFETY: `vouched` is dropped after `registered`, which was made later, and no code uses
         // it meanwhile.
@@ -293,7 +291,7 @@ fn dram_is_not_persistent_memory() -> Result {
             let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);
             assert!(text.contains("persistent memory"), "{text}");
         } else {
-            registered.expect("vouched for");
+            registered?;
         }
         Ok(())
     })
@@ -310,13 +308,11 @@ fn memory_that_cannot_be_registered() -> Result {
         assert!(invalid(Err::<(), _>(aimless.into())).contains("usage"));
         for usage in [MrUsage::READ_DST, MrUsage::WRITE_DST, MrUsage::RECV] {
             let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only);
-            let error = Mr::reg(&peer, read_only.expect("maps"), usage).expect_err("read-only");
+            let error = Mr::reg(&peer, read_only?, usage).expect_err("read-only");
             assert!(invalid(Err::<(), _>(error.into())).contains("read-only"));
         }
-        let read_only = MmapMut::map_anon(4096)
-            .and_then(MmapMut::make_read_only)
-            .expect("maps");
-        let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND).expect("readable");
+        let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only)?;
+        let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND)?;
         assert!(invalid(mr.write_at(0, &[1])).contains("read-only"));
         assert!(invalid(mr.store_u64(0, 1)).contains("read-only"));
         Ok(())
@@ -326,33 +322,30 @@ fn memory_that_cannot_be_registered() -> Result {
 #[test]
 fn every_kind_of_memory_can_be_registered_and_comes_back() -> Result {
     device_test(|| {
-        fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> M {
-            let mr = Mr::reg(peer, memory, RIGHTS).expect("registers");
-            mr.write_at(3, b"here").expect("inside");
+        fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> Result<M> {
+            let mr = Mr::reg(peer, memory, RIGHTS)?;
+            mr.write_at(3, b"here")?;
             let mut bytes = [0; 6];
-            mr.read_at(2, &mut bytes).expect("inside");
+            mr.read_at(2, &mut bytes)?;
             assert_eq!(&bytes, b"\0here\0");
-            mr.store_u64(8, 0x0102_0304_0506_0708).expect("aligned");
-            assert_eq!(mr.load_u64(8).expect("aligned"), 0x0102_0304_0506_0708);
-            mr.dereg().expect("deregisters")
+            mr.store_u64(8, 0x0102_0304_0506_0708)?;
+            assert_eq!(mr.load_u64(8)?, 0x0102_0304_0506_0708);
+            Ok(mr.dereg()?)
         }
         let peer = peer()?;
-        let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice());
+        let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice())?;
         assert_eq!(&boxed[3..7], b"here");
-        assert_eq!(&round_trip(&peer, vec![0; 64])[3..7], b"here");
+        assert_eq!(&round_trip(&peer, vec![0; 64])?[3..7], b"here");
         assert_eq!(
-            &round_trip(&peer, AlignedBuf::zeroed(64).expect("maps")).as_slice()[3..7],
+            &round_trip(&peer, AlignedBuf::zeroed(64)?)?.as_slice()[3..7],
             b"here"
         );
-        assert_eq!(
-            &round_trip(&peer, MmapMut::map_anon(64).expect("maps"))[3..7],
-            b"here"
-        );
-        let map = PmemMap::open(devdax(), 4096).expect("maps");
-        map.write_at(0, &[0; 16]).expect("inside");
-        let map = round_trip(&peer, map);
+        assert_eq!(&round_trip(&peer, MmapMut::map_anon(64)?)?[3..7], b"here");
+        let map = PmemMap::open(devdax(), 4096)?;
+        map.write_at(0, &[0; 16])?;
+        let map = round_trip(&peer, map)?;
         let mut bytes = [0; 4];
-        map.read_at(3, &mut bytes).expect("inside");
+        map.read_at(3, &mut bytes)?;
         assert_eq!(&bytes, b"here");
         Ok(())
     })
@@ -381,11 +374,11 @@ fn ranges_outside_a_region() -> Result {
             assert!(invalid(mr.read_at(offset, &mut vec![0; len])).contains("64 bytes"));
             assert!(invalid(mr.write_at(offset, &vec![0; len])).contains("64 bytes"));
         }
-        mr.read_at(64, &mut []).expect("nothing, at the end");
+        mr.read_at(64, &mut [])?;
         let base = mr.get_ptr() as usize;
         let odd = (1..8)
             .find(|offset| (base + offset) % 8 != 0)
-            .expect("an odd offset");
+            .ok_or("an odd offset")?;
         assert!(invalid(mr.load_u64(odd)).contains("multiple of 8"));
         assert!(invalid(mr.store_u64(57, 1)).contains("64 bytes"));
         Ok(())
@@ -400,18 +393,18 @@ fn a_message_that_is_too_long() -> Result {
     device_test(|| {
         let peer = peer()?;
         let mut cfg = ConnCfg::new();
-        cfg.set_max_send_sge(PARTS as u32).expect("possible");
+        cfg.set_max_send_sge(PARTS as u32)?;
         let pair = Pair::with(&peer, &cfg, &ConnCfg::new())?;
         let conn = &pair.client;
         // Virtual memory only: registration would pin it, so the region is made up.
         let far = {
             let mut descriptor = region(&peer, 64, RIGHTS)?.get_descriptor();
             descriptor[8..16].copy_from_slice(&((1u64 << 32) + 64).to_le_bytes());
-            MrRemote::from_descriptor(&descriptor).expect("valid")
+            MrRemote::from_descriptor(&descriptor)?
         };
         let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let (all, flags) = (mr.slice(..).expect("all"), Flags::COMPLETION_ALWAYS);
-        let text = invalid(conn.write(far.slice(..).expect("all"), all, flags, 1));
+        let (all, flags) = (mr.slice(..)?, Flags::COMPLETION_ALWAYS);
+        let text = invalid(conn.write(far.slice(..)?, all, flags, 1));
         assert!(
             text.contains("64 bytes and the remote part 4294967360"),
             "{text}"
@@ -438,9 +431,9 @@ fn a_message_that_is_too_long() -> Result {
             text.starts_with(&format!("{most} bytes are more than one message")),
             "{text}"
         );
-        let (_, limit) = text.split_once("can carry (").expect("the limit");
-        let (limit, _) = limit.split_once(')').expect("the limit");
-        let limit: usize = limit.parse().expect("a number");
+        let (_, limit) = text.split_once("can carry (").ok_or("the limit")?;
+        let (limit, _) = limit.split_once(')').ok_or("the limit")?;
+        let limit: usize = limit.parse()?;
         assert!(limit < most, "{text}");
         for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
             assert_eq!(
@@ -450,7 +443,7 @@ fn a_message_that_is_too_long() -> Result {
         }
         no_completion(conn)?;
         // Only looked at: so much data takes its time.
-        conn.disconnect().expect("disconnects");
+        conn.disconnect()?;
         for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
             let error = operation(limit).expect_err("disconnected");
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
@@ -476,19 +469,18 @@ fn too_little_lockable_memory() -> Result {
             let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::NOMEM);
             assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
             // Memory that fits still works.
-            Mr::reg(&peer, vec![0; 64], RIGHTS).expect("registers");
+            Mr::reg(&peer, vec![0; 64], RIGHTS)?;
             Ok(())
         })?;
         return Ok(());
     }
-    let program = env::current_exe().expect("this program");
+    let program = env::current_exe()?;
     let output = Command::new("setpriv")
         .args(["--bounding-set", "-ipc_lock", "prlimit", "--memlock=65536"])
         .arg(program)
         .args([NAME, "--exact", "--nocapture"])
         .env(CHILD, "1")
-        .output()
-        .expect("setpriv of util-linux starts");
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
@@ -509,12 +501,11 @@ fn a_descriptor_that_lies() -> Result {
         let target = region(&peer, 64, MrUsage::READ_SRC)?;
         let mut descriptor = target.get_descriptor();
         descriptor[20] = MrUsage::all().bits();
-        let lie = MrRemote::from_descriptor(&descriptor).expect("well-formed");
+        let lie = MrRemote::from_descriptor(&descriptor)?;
         let pair = Pair::new(&peer)?;
-        let (part, local) = (lie.slice(..).expect("all"), source.slice(..).expect("all"));
+        let (part, local) = (lie.slice(..)?, source.slice(..)?);
         pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 7)
-            .expect("posted");
+            .write(part, local, Flags::COMPLETION_ALWAYS, 7)?;
         let failure = completion(&pair.client)?
             .result()
             .expect_err("the target refuses");

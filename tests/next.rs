@@ -102,10 +102,9 @@ fn whatever_comes_first_on_every_setting() -> Result {
             times_out(&server);
             // Completions that are there already.
             for number in 0..3 {
-                server.recv(MrSlice::EMPTY, 10 + number).expect("posted");
+                server.recv(MrSlice::EMPTY, 10 + number)?;
                 write(&server, number);
-                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
-                sent.expect("posted");
+                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
                 completions(&client, 1)?;
             }
             let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
@@ -114,7 +113,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
 
             // Completions that come while it waits. If its events were lost each would take until
             // the next look, a second.
-            server.recv(MrSlice::EMPTY, 100).expect("posted");
+            server.recv(MrSlice::EMPTY, 100)?;
             let began = Instant::now();
             for number in 0..20 {
                 let got = thread::scope(|scope| {
@@ -136,7 +135,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
                     _ => {
                         assert_eq!(got, [100], "{what}");
                         completions(&client, 1)?;
-                        server.recv(MrSlice::EMPTY, 100).expect("posted");
+                        server.recv(MrSlice::EMPTY, 100)?;
                     }
                 }
             }
@@ -144,9 +143,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
             assert!(took < Duration::from_secs(10), "{what}: {took:?}");
 
             // The end, while it waits; and before it, the operations in flight.
-            client
-                .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
-                .expect("posted");
+            client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
             completions(&client, 1)?;
             thread::scope(|scope| {
                 scope.spawn(|| client.disconnect().expect("disconnects"));
@@ -154,7 +151,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
                 assert_eq!(next(&server), Err(ConnEvent::Closed), "{what}");
             });
             // The other side is notified in the same way.
-            server.disconnect().expect("disconnects");
+            server.disconnect()?;
             assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
         }
         Ok(())
@@ -172,20 +169,20 @@ fn what_others_leave_is_found() -> Result {
             let waits = scope.spawn(|| next(conn));
             // It sleeps. Another thread takes the event, and leaves one completion.
             thread::sleep(SHORT);
-            let others = scope.spawn(|| {
+            let others = scope.spawn(|| -> Result<_> {
                 let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
                 write(conn, 2);
-                conn.wait_for(posted.expect("posted"), LIMIT, |_| {})
+                Ok(conn.wait_for(posted?, LIMIT, |_| {}))
             });
-            let one = others.join().expect("no panic");
+            let one = others.join().expect("no panic")?;
             let next = waits.join().expect("no panic").expect("a completion");
             match one {
                 Ok(wc) => assert_eq!((wc.wr_id(), next), (1, vec![2])),
                 // The one that sleeps was faster: it has the first, or both.
                 Err(error) => assert!(matches!(error, Error::PolledElsewhere), "{error:?}"),
             }
-        });
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -234,17 +231,14 @@ fn failures_come_before_the_end() -> Result {
         let Pair { client, server } = Pair::new(&peer)?;
         let small = region(&peer, 1, MrUsage::RECV)?;
         let source = region(&peer, 8, MrUsage::SEND)?;
-        server
-            .recv(small.slice(..).expect("all"), 7)
-            .expect("posted");
-        let sent = client.send(source.slice(..).expect("all"), ALWAYS, 1);
-        sent.expect("posted");
+        server.recv(small.slice(..)?, 7)?;
+        client.send(source.slice(..)?, ALWAYS, 1)?;
         let mut wcs = [Wc::default(); 4];
-        let came = server.next(&mut wcs, LIMIT).expect("in time");
+        let came = server.next(&mut wcs, LIMIT)?;
         assert_eq!(came, Next::Completions(1));
         // Which one is the device's choice.
         assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
-        let came = client.next(&mut wcs, LIMIT).expect("in time");
+        let came = client.next(&mut wcs, LIMIT)?;
         assert_eq!(came, Next::Completions(1));
         assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
         drop(server);
@@ -259,7 +253,7 @@ fn failures_come_before_the_end() -> Result {
 fn where_there_is_no_next() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let channel = CompletionChannel::new(&peer)?;
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -279,11 +273,11 @@ fn where_there_is_no_next() -> Result {
 /// and not otherwise.
 #[test]
 fn one_descriptor_for_everything() -> Result {
-    let readable = |conn: &Conn, limit: Duration| {
-        let fd = conn.get_next_fd().expect("a descriptor");
+    let readable = |conn: &Conn, limit: Duration| -> Result<_> {
+        let fd = conn.get_next_fd()?;
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let limit = Timespec::try_from(limit).expect("short");
-        poll(&mut fds, Some(&limit)).expect("polls") > 0
+        let limit = Timespec::try_from(limit)?;
+        Ok(poll(&mut fds, Some(&limit))? > 0)
     };
     // All that is there, as an event loop takes it.
     let drain = |conn: &Conn| {
@@ -301,26 +295,25 @@ fn one_descriptor_for_everything() -> Result {
         device_test(|| {
             let peer = peer()?;
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            assert!(!readable(&server, SHORT), "{what}: nothing is there");
+            assert!(!readable(&server, SHORT)?, "{what}: nothing is there");
             for round in 0..3 {
                 write(&server, round);
-                assert!(readable(&server, LIMIT), "{what}: a completion");
+                assert!(readable(&server, LIMIT)?, "{what}: a completion");
                 assert_eq!(drain(&server), (vec![round], vec![]), "{what}");
-                assert!(!readable(&server, SHORT), "{what}: nothing more");
-                server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
-                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
-                sent.expect("posted");
+                assert!(!readable(&server, SHORT)?, "{what}: nothing more");
+                server.recv(MrSlice::EMPTY, 10 + round)?;
+                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
                 completions(&client, 1)?;
-                assert!(readable(&server, LIMIT), "{what}: a receive");
+                assert!(readable(&server, LIMIT)?, "{what}: a receive");
                 assert_eq!(drain(&server), (vec![10 + round], vec![]), "{what}");
-                assert!(!readable(&server, SHORT), "{what}: nothing more");
+                assert!(!readable(&server, SHORT)?, "{what}: nothing more");
             }
-            client.disconnect().expect("asks");
-            assert!(readable(&server, LIMIT), "{what}: the end");
+            client.disconnect()?;
+            assert!(readable(&server, LIMIT)?, "{what}: the end");
             let mut ended = drain(&server).1;
             let deadline = Instant::now() + LIMIT;
             while ended.is_empty() {
-                assert!(readable(&server, deadline - Instant::now()), "{what}");
+                assert!(readable(&server, deadline - Instant::now())?, "{what}");
                 ended = drain(&server).1;
             }
             assert_eq!(ended, [ConnEvent::Closed], "{what}");
@@ -339,18 +332,18 @@ fn an_edge_of_the_descriptor_is_enough() -> Result {
         device_test(|| {
             let peer = peer()?;
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            let edges = epoll::create(epoll::CreateFlags::CLOEXEC).expect("made");
+            let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let fd = server.get_next_fd().expect("a descriptor");
-            epoll::add(&edges, fd, epoll::EventData::new_u64(0), flags).expect("added");
+            let fd = server.get_next_fd()?;
+            epoll::add(&edges, fd, epoll::EventData::new_u64(0), flags)?;
             // As an event loop does it: sleep until the next edge, then take all that is there.
-            let take = |count: usize| {
+            let take = |count: usize| -> Result<_> {
                 let (mut wcs, mut got) = ([Wc::default(); 4], BTreeSet::new());
                 while got.len() < count {
-                    let limit = Timespec::try_from(LIMIT).expect("short");
+                    let limit = Timespec::try_from(LIMIT)?;
                     let mut events = Vec::with_capacity(4);
                     let edge = epoll::wait(&edges, spare_capacity(&mut events), Some(&limit));
-                    assert_eq!(edge.expect("waits"), 1, "{what}: no edge, with {got:?}");
+                    assert_eq!(edge?, 1, "{what}: no edge, with {got:?}");
                     loop {
                         match server.next(&mut wcs, Duration::ZERO) {
                             Ok(Next::Completions(count)) => {
@@ -361,28 +354,27 @@ fn an_edge_of_the_descriptor_is_enough() -> Result {
                         }
                     }
                 }
-                got
+                Ok(got)
             };
             let message = || -> Result {
-                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
-                sent.expect("posted");
+                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
                 completions(&client, 1)?;
                 Ok(())
             };
             let mut comes = BTreeSet::new();
             for round in 0..5 {
                 // Both events are there before anything is taken.
-                server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
+                server.recv(MrSlice::EMPTY, 10 + round)?;
                 write(&server, round);
                 message()?;
                 thread::sleep(SHORT);
-                comes.extend(take(2));
+                comes.extend(take(2)?);
                 // And now one of each, after all was taken.
-                server.recv(MrSlice::EMPTY, 20 + round).expect("posted");
+                server.recv(MrSlice::EMPTY, 20 + round)?;
                 message()?;
-                comes.extend(take(1));
+                comes.extend(take(1)?);
                 write(&server, 30 + round);
-                comes.extend(take(1));
+                comes.extend(take(1)?);
             }
             assert_eq!(comes.len(), 20, "{what}: {comes:?}");
             Ok(())
@@ -399,17 +391,17 @@ fn a_descriptor_that_cannot_be_made_is_an_error() -> Result {
     device_test(|| {
         let pair = Pair::new(&peer()?)?;
         let before = getrlimit(Resource::Nofile);
-        let free = File::open("/dev/null").expect("opens").as_raw_fd() as u64;
+        let free = File::open("/dev/null")?.as_raw_fd() as u64;
         for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
             let current = Some(free + left);
             let (maximum, resource) = (before.maximum, Resource::Nofile);
-            setrlimit(resource, Rlimit { current, maximum }).expect("set");
+            setrlimit(resource, Rlimit { current, maximum })?;
             let refused = pair.client.get_next_fd().map(|fd| fd.as_raw_fd());
-            setrlimit(Resource::Nofile, before).expect("set");
+            setrlimit(Resource::Nofile, before)?;
             let error = refused.expect_err("no descriptor is left").to_string();
             assert!(error.starts_with(&format!("{call} failed")), "{error}");
         }
-        let fd = pair.client.get_next_fd().expect("a descriptor").as_raw_fd();
+        let fd = pair.client.get_next_fd()?.as_raw_fd();
         assert_eq!(fd as u64, free, "nothing was left open, but one");
         Ok(())
     })

@@ -32,10 +32,10 @@ struct Victim {
 impl Victim {
     fn new(usage: MrUsage) -> Result<Self> {
         let peer = peer()?;
-        let region = |seed, usage| Mr::reg(&peer, pattern(SIZE, seed), usage).expect("registers");
+        let region = |seed, usage| Mr::reg(&peer, pattern(SIZE, seed), usage);
         Ok(Self {
-            target: region(1, usage),
-            other: region(2, MrUsage::WRITE_DST | MrUsage::READ_SRC),
+            target: region(1, usage)?,
+            other: region(2, MrUsage::WRITE_DST | MrUsage::READ_SRC)?,
             honest: Pair::new(&peer)?,
             peer,
         })
@@ -61,12 +61,10 @@ impl Victim {
             "{what}: the region has changed"
         );
         let (local, remote) = (&self.other, common::remote(&self.other));
-        let source = Mr::reg(&self.peer, pattern(SIZE, 2), MrUsage::WRITE_SRC).expect("registers");
+        let source = Mr::reg(&self.peer, pattern(SIZE, 2), MrUsage::WRITE_SRC)?;
         let (all, bytes) = (remote.slice(..), source.slice(..));
         let client = &self.honest.client;
-        client
-            .write(all.expect("all"), bytes.expect("all"), ALWAYS, 1)
-            .expect("posted");
+        client.write(all?, bytes?, ALWAYS, 1)?;
         completion(client)?.result().expect(what);
         assert!(
             contents(local)? == pattern(SIZE, 2),
@@ -100,9 +98,9 @@ fn run(
     cfg.set_force_fallback(fallback);
     let Pair { client, server } = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()))?;
     let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-    let bytes = Mr::reg(attacker, vec![0xEE; SIZE], usage).expect("registers");
-    let local = bytes.slice(..place.len() as usize).expect("as long");
-    post(&client, attack, place, local).expect("this side allows it");
+    let bytes = Mr::reg(attacker, vec![0xEE; SIZE], usage)?;
+    let local = bytes.slice(..place.len() as usize)?;
+    post(&client, attack, place, local)?;
     let status = completion(&client)?.status();
     if status != WcStatus::SUCCESS {
         assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
@@ -126,18 +124,18 @@ fn post(
 }
 
 /// The descriptor of a region with other numbers, and with every right.
-fn forged(descriptor: [u8; 21], shift: i64, rkey: impl FnOnce(u32) -> u32) -> MrRemote {
+fn forged(descriptor: [u8; 21], shift: i64, rkey: impl FnOnce(u32) -> u32) -> Result<MrRemote> {
     let mut bytes = descriptor;
     let address = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
     bytes[..8].copy_from_slice(&address.wrapping_add_signed(shift).to_le_bytes());
     let key = u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes"));
     bytes[16..20].copy_from_slice(&rkey(key).to_le_bytes());
     bytes[20] = MrUsage::all().bits();
-    MrRemote::from_descriptor(&bytes).expect("well-formed")
+    Ok(MrRemote::from_descriptor(&bytes)?)
 }
 
-fn part(region: &MrRemote, range: Range<u64>) -> RemoteSlice {
-    region.slice(range).expect("inside")
+fn part(region: &MrRemote, range: Range<u64>) -> Result<RemoteSlice> {
+    Ok(region.slice(range)?)
 }
 
 #[test]
@@ -153,12 +151,12 @@ fn nothing_outside_a_region() -> Result {
             ("8 bytes behind it", size),
             ("another region by its key", there - here),
         ] {
-            let place = part(&forged(descriptor, shift, |key| key), 0..8);
+            let place = part(&forged(descriptor, shift, |key| key)?, 0..8)?;
             victim.withstands(what, place, ALL)?;
         }
         // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
         // neither can cross the end.
-        let place = part(&forged(descriptor, size - 8, |key| key), 0..16);
+        let place = part(&forged(descriptor, size - 8, |key| key)?, 0..16)?;
         victim.withstands("across its end", place, &[Write, Read])?;
         Ok(())
     })
@@ -177,7 +175,7 @@ fn nothing_without_the_right() -> Result {
             ),
         ] {
             let victim = Victim::new(usage)?;
-            let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+            let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
             victim.withstands(&usage.to_string(), place, attacks)?;
         }
         Ok(())
@@ -188,10 +186,10 @@ fn nothing_without_the_right() -> Result {
 fn nothing_after_the_registration_has_ended() -> Result {
     device_test(|| {
         let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
         // The memory stays where it is, and gets another key.
-        let memory = victim.target.dereg().expect("ends");
-        victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST).expect("registers");
+        let memory = victim.target.dereg()?;
+        victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST)?;
         victim.withstands("a stale key", place, ALL)?;
         Ok(())
     })
@@ -204,7 +202,7 @@ fn nothing_with_the_key_of_another_peer_of_the_same_host() -> Result {
         let descriptor = victim.target.get_descriptor();
         // The host has a second domain of trust, and the attacker a connection to that.
         let elsewhere = Victim::new(MrUsage::WRITE_DST)?;
-        let place = part(&forged(descriptor, 0, |key| key), 0..8);
+        let place = part(&forged(descriptor, 0, |key| key)?, 0..8)?;
         elsewhere.withstands("a key of another Peer", place, ALL)?;
         victim.goes_on("another Peer is attacked")?;
         Ok(())
@@ -220,10 +218,10 @@ fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
             u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
         });
         for guess in 1..16 {
-            let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess);
+            let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess)?;
             let key = others[0] ^ guess;
             if key != others[1] {
-                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8), &[Write])?;
+                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8)?, &[Write])?;
             }
         }
         Ok(())
@@ -236,7 +234,7 @@ fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
 fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
     device_test(|| {
         let victim = Victim::new(MrUsage::WRITE_DST)?;
-        let place = part(&common::remote(&victim.target), 0..8);
+        let place = part(&common::remote(&victim.target), 0..8)?;
         let status = run(Write, &peer()?, &victim.peer, place, false)?;
         assert_eq!(
             status,
@@ -246,7 +244,7 @@ fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
         assert_eq!(contents(&victim.target)?[..8], [0xEE; 8]);
 
         let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY)?;
-        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
         let status = run(Read, &peer()?, &victim.peer, place, false)?;
         assert_eq!(
             status,
@@ -262,15 +260,15 @@ fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
 #[test]
 fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
     device_test(|| {
-        let all = PmemMap::open(devdax(), 3 * SIZE).expect("persistent memory");
-        let directory = all.part(..SIZE).expect("inside");
+        let all = PmemMap::open(devdax(), 3 * SIZE)?;
+        let directory = all.part(..SIZE)?;
         // An earlier test may have left one.
-        directory.store_u64(0, 0).expect("inside");
-        let directory = Directory::create(directory, 2).expect("made");
-        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-        let own = Peer::new(&device).expect("a peer");
+        directory.store_u64(0, 0)?;
+        let directory = Directory::create(directory, 2)?;
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let own = Peer::new(&device)?;
         let ep = listen(&own)?;
-        let mut server = Server::new(ep, directory, &ServerCfg::new()).expect("a server");
+        let mut server = Server::new(ep, directory, &ServerCfg::new())?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let parts = [1, 2].map(|key| {
             let peer = Peer::new(&device).expect("a peer");
@@ -294,28 +292,26 @@ fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
                     epoch,
                     instance: 1,
                 });
-                let offer = offer.encode(Offer::CONNECT).expect("fits");
-                let conn = req.expect("resolves").connect(&offer).expect("asks");
+                let offer = offer.encode(Offer::CONNECT)?;
+                let conn = req?.connect(&offer)?;
                 let (peer, region) = &parts[key - 1];
                 loop {
                     let served = server.next(&mut [Wc::default()], common::LIMIT);
-                    if let Some(Served::Asks(asked)) = served.expect("waits") {
+                    if let Some(Served::Asks(asked)) = served? {
                         let data = &[];
-                        server
-                            .admit(asked, &Part { peer, region, data })
-                            .expect("admitted");
+                        server.admit(asked, &Part { peer, region, data })?;
                         break;
                     }
                 }
-                let conn = conn.wait_established(common::LIMIT).expect("accepted");
-                let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+                let conn = conn.wait_established(common::LIMIT)?;
+                let offer = Offer::decode(conn.get_private_data())?;
                 assert_eq!(offer.regions()[0], common::remote(region), "its own memory");
                 let bytes = vec![0xEE; SIZE];
                 let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-                let bytes = Mr::reg(&attacker, bytes, usage).expect("registers");
-                let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key);
-                let local = bytes.slice(..8).expect("inside");
-                post(&conn, attack, part(&foreign, 0..8), local).expect("this side allows it");
+                let bytes = Mr::reg(&attacker, bytes, usage)?;
+                let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key)?;
+                let local = bytes.slice(..8)?;
+                post(&conn, attack, part(&foreign, 0..8)?, local)?;
                 let status = completion(&conn)?.status();
                 assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
                 assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");

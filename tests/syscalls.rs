@@ -31,23 +31,22 @@ fn with_strace(
     }
     // Without a device, this panics with the remedy.
     common::addr();
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir()?;
     let trace = dir.path().join("trace");
     let output = Command::new("strace")
         .args(["-f", "-o"])
         .arg(&trace)
-        .arg(env::current_exe().expect("the path of this test"))
+        .arg(env::current_exe()?)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(COUNTED, "1")
-        .output()
-        .expect("strace, which the guest has");
+        .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
         "{said}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let trace = fs::read_to_string(&trace).expect("what strace wrote");
+    let trace = fs::read_to_string(&trace)?;
     check(&|part| calls(&trace, part));
     Ok(())
 }
@@ -100,15 +99,16 @@ fn a_wait_makes_three_or_five_system_calls() -> Result {
             let name = |part: &str| format!("{part} {round}");
             write(conn, 1);
             completion(conn)?;
-            counted(&name("ready"), || cq.wait_timeout(common::LIMIT)).expect("an event");
-            thread::scope(|scope| {
+            counted(&name("ready"), || cq.wait_timeout(common::LIMIT))?;
+            thread::scope(|scope| -> Result {
                 scope.spawn(|| {
                     thread::sleep(Duration::from_millis(300));
                     write(conn, 2);
                 });
-                counted(&name("blocks"), || cq.wait_timeout(common::LIMIT)).expect("an event");
-            });
-            let polled = counted(&name("polls"), || cq.get_wc(&mut wcs)).expect("polled");
+                counted(&name("blocks"), || cq.wait_timeout(common::LIMIT))?;
+                Ok(())
+            })?;
+            let polled = counted(&name("polls"), || cq.get_wc(&mut wcs))?;
             assert_eq!(polled, 1, "the event's completion");
         }
         Ok(())
@@ -134,47 +134,40 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
         for idle in [1, 50] {
             let peer = peer()?;
             let ep = listen(&peer)?;
-            let mut wait = Wait::new().expect("a wait");
+            let mut wait = Wait::new()?;
             let (mut members, mut clients, mut wcs) = (vec![], vec![], [Wc::default()]);
             for _ in 0..idle {
                 let place = wait.place();
-                let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+                let cfg = place.cfg(&peer, &ConnCfg::new())?;
                 clients.push(ask(&peer, &ep, &ConnCfg::new())?);
                 let conn = accept(&ep, &cfg)?;
-                members.push(wait.add(place, conn).expect("added"));
+                members.push(wait.add(place, conn)?);
                 common::event(&clients[clients.len() - 1])?;
-                assert!(wait.next(&mut wcs, common::LIMIT).expect("waits").is_some());
+                assert!(wait.next(&mut wcs, common::LIMIT)?.is_some());
             }
             for round in 0..3 {
                 let name = |part: &str| format!("{part} {idle} {round}");
                 let came = counted(&name("nothing"), || wait.next(&mut wcs, Duration::ZERO));
-                assert!(came.expect("waits").is_none());
-                write(wait.conn(members[0]).expect("a member"), 1);
+                assert!(came?.is_none());
+                write(wait.conn(members[0]).ok_or("a member")?, 1);
                 thread::sleep(Duration::from_millis(100));
                 let came = counted(&name("ready"), || wait.next(&mut wcs, common::LIMIT));
-                assert!(came.expect("waits").is_some());
-                assert!(
-                    wait.next(&mut wcs, Duration::ZERO)
-                        .expect("looks")
-                        .is_none()
-                );
-                let conn = wait.conn(members[0]).expect("a member");
-                conn.recv(MrSlice::EMPTY, 1).expect("posted");
+                assert!(came?.is_some());
+                assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
+                let conn = wait.conn(members[0]).ok_or("a member")?;
+                conn.recv(MrSlice::EMPTY, 1)?;
                 let client = &clients[0];
-                thread::scope(|scope| {
+                thread::scope(|scope| -> Result {
                     scope.spawn(|| {
                         thread::sleep(Duration::from_millis(300));
                         client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
                     });
                     let came = counted(&name("blocks"), || wait.next(&mut wcs, common::LIMIT));
-                    assert!(came.expect("waits").is_some());
-                });
+                    assert!(came?.is_some());
+                    Ok(())
+                })?;
                 completion(client)?;
-                assert!(
-                    wait.next(&mut wcs, Duration::ZERO)
-                        .expect("looks")
-                        .is_none()
-                );
+                assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
             }
         }
         Ok(())
@@ -209,7 +202,7 @@ fn a_batch_is_one_system_call() -> Result {
                 |part: &str| format!("{part} {}", if fallback { "fallback" } else { "native" });
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
-            cfg.set_max_send_sge(2).expect("two parts");
+            cfg.set_max_send_sge(2)?;
             cfg.set_force_fallback(fallback);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
@@ -256,8 +249,7 @@ fn a_batch_is_one_system_call() -> Result {
                 completion(conn)?;
             }
             let receives: Vec<_> = (0..40).map(|n| (MrSlice::EMPTY, n)).collect();
-            let posted = counted(&name("receives"), || pair.server.recv_many(&receives));
-            posted.expect("posted");
+            counted(&name("receives"), || pair.server.recv_many(&receives))?;
         }
         Ok(())
     };

@@ -28,11 +28,9 @@ fn objects_may_be_dropped_in_each_order() -> Result {
             let server = accept(&ep, &cfg)?;
             assert_eq!(event(&client)?, ConnEvent::Established);
             let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST)?;
-            let part = remote(&mr).slice(..).expect("all");
-            let local = mr.slice(..).expect("all");
-            client
-                .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-                .expect("posted");
+            let part = remote(&mr).slice(..)?;
+            let local = mr.slice(..)?;
+            client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
 
             let mut things: Vec<Option<Box<dyn Any>>> = vec![
                 Some(Box::new(peer)),
@@ -42,7 +40,7 @@ fn objects_may_be_dropped_in_each_order() -> Result {
                 Some(Box::new(mr)),
             ];
             for index in order {
-                drop(things[index].take().expect("each once"));
+                drop(things[index].take().ok_or("each once")?);
             }
         }
         Ok(())
@@ -56,19 +54,18 @@ fn memory_is_not_touched_after_deregistration() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = region(&peer, LEN, MrUsage::READ_SRC)?;
-        source.write_at(0, &pattern(LEN, 3)).expect("inside");
-        let part = remote(&source).slice(..).expect("all");
+        source.write_at(0, &pattern(LEN, 3))?;
+        let part = remote(&source).slice(..)?;
         for delay in [0, 1, 20, 100] {
             let pair = Pair::new(&peer)?;
             let target = region(&peer, LEN, MrUsage::READ_DST)?;
             for wr_id in 0..4 {
-                let local = target.slice(..).expect("all");
+                let local = target.slice(..)?;
                 pair.client
-                    .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)
-                    .expect("posted");
+                    .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)?;
             }
             thread::sleep(Duration::from_millis(delay));
-            let memory = target.dereg().expect("deregisters with reads in flight");
+            let memory = target.dereg()?;
             let before = memory.clone();
             let until = Instant::now() + Duration::from_millis(500);
             while Instant::now() < until {
@@ -90,14 +87,13 @@ fn a_region_dropped_with_work_posted_ends_the_connection() -> Result {
     device_test(|| {
         let peer = peer()?;
         let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
-        let part = remote(&target).slice(..).expect("all");
+        let part = remote(&target).slice(..)?;
         let pair = Pair::new(&peer)?;
         let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
         for wr_id in 0..8 {
-            let local = source.slice(..).expect("all");
+            let local = source.slice(..)?;
             pair.client
-                .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
-                .expect("posted");
+                .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
         }
         drop(source);
         let wcs = common::completions(&pair.client, 8)?;
@@ -121,25 +117,21 @@ fn a_connection_dropped_with_work_posted() -> Result {
             MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
         )?;
         let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        let part = remote(&target).slice(..).expect("all");
+        let part = remote(&target).slice(..)?;
         for side in 0..4 {
             let Pair { client, server } = Pair::new(&peer)?;
             for wr_id in 0..4 {
-                let local = source.slice(..).expect("all");
-                client
-                    .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
-                    .expect("posted");
+                let local = source.slice(..)?;
+                client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
                 let flags = Flags::COMPLETION_ALWAYS;
-                client
-                    .flush(part, FlushType::Visibility, flags, wr_id)
-                    .expect("posted");
+                client.flush(part, FlushType::Visibility, flags, wr_id)?;
             }
             let start = Instant::now();
             match side {
                 0 => drop(client),
                 1 => drop(server),
-                2 => client.delete().expect("everything is freed"),
-                _ => server.delete().expect("everything is freed"),
+                2 => client.delete()?,
+                _ => server.delete()?,
             }
             assert!(
                 start.elapsed() < Duration::from_secs(10),
@@ -161,11 +153,9 @@ fn a_peer_that_is_gone_is_noticed() -> Result {
         let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
         let Pair { client, server } = Pair::new(&peer)?;
         drop(server);
-        let part = remote(&target).slice(..).expect("all");
-        let local = source.slice(..).expect("all");
-        client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-            .expect("not known yet");
+        let part = remote(&target).slice(..)?;
+        let local = source.slice(..)?;
+        client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
         let failure = completion(&client)?.result().expect_err("nobody answers");
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
         assert_eq!(event(&client)?, ConnEvent::Closed);
@@ -186,24 +176,17 @@ fn a_forgotten_region_is_harmless() -> Result {
         let peer = peer()?;
         let pair = Pair::new(&peer)?;
         let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC)?;
-        let part = remote(&target).slice(..).expect("all");
+        let part = remote(&target).slice(..)?;
         std::mem::forget(target);
         let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
-        source.write_at(0, &[5; 64]).expect("inside");
-        let local = source.slice(..).expect("all");
+        source.write_at(0, &[5; 64])?;
+        let local = source.slice(..)?;
         pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-            .expect("posted");
-        completion(&pair.client)?
-            .result()
-            .expect("the memory is still there");
-        source.write_at(0, &[0; 64]).expect("inside");
-        pair.client
-            .read(local, part, Flags::COMPLETION_ALWAYS, 2)
-            .expect("posted");
-        completion(&pair.client)?
-            .result()
-            .expect("the memory is still there");
+            .write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
+        completion(&pair.client)?.result()?;
+        source.write_at(0, &[0; 64])?;
+        pair.client.read(local, part, Flags::COMPLETION_ALWAYS, 2)?;
+        completion(&pair.client)?.result()?;
         assert_eq!(contents(&source)?, [5; 64]);
         Ok(())
     })
@@ -240,9 +223,9 @@ fn threads_share_a_connection() -> Result {
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
         let target = region(&peer, 64, MrUsage::WRITE_DST)?;
-        let part = remote(&target).slice(..).expect("all");
+        let part = remote(&target).slice(..)?;
         let done = AtomicBool::new(false);
-        let polled = thread::scope(|scope| {
+        let polled = thread::scope(|scope| -> Result<_> {
             let posters: Vec<_> = (0..3)
                 .map(|poster| {
                     let (client, source) = (&pair.client, &source);
@@ -260,13 +243,13 @@ fn threads_share_a_connection() -> Result {
                     })
                 })
                 .collect();
-            let poller = scope.spawn(|| {
+            let poller = scope.spawn(|| -> Result<_> {
                 let (mut polled, start) = (Vec::new(), Instant::now());
                 while polled.len() < 3 * POSTS as usize {
                     let mut wcs = [Wc::default(); 8];
-                    let count = pair.client.get_cq().get_wc(&mut wcs).expect("polls");
+                    let count = pair.client.get_cq().get_wc(&mut wcs)?;
                     for wc in &wcs[..count] {
-                        wc.result().expect("every write succeeds");
+                        wc.result()?;
                         polled.push(wc.wr_id());
                     }
                     assert!(
@@ -275,7 +258,7 @@ fn threads_share_a_connection() -> Result {
                         polled.len()
                     );
                 }
-                polled
+                Ok(polled)
             });
             let watcher = scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -286,11 +269,11 @@ fn threads_share_a_connection() -> Result {
             for poster in posters {
                 poster.join().expect("posts everything");
             }
-            let polled = poller.join().expect("polls everything");
+            let polled = poller.join().expect("polls everything")?;
             done.store(true, Ordering::Relaxed);
             watcher.join().expect("sees no event");
-            polled
-        });
+            Ok(polled)
+        })?;
         let mut unique = polled.clone();
         unique.sort_unstable();
         unique.dedup();
@@ -312,8 +295,8 @@ fn disconnecting_while_another_thread_waits() -> Result {
             let pair = Pair::new(&peer)?;
             thread::scope(|scope| -> Result {
                 let waiter = scope.spawn(|| event(&pair.client));
-                pair.client.disconnect().expect("disconnects");
-                pair.server.disconnect().expect("disconnects");
+                pair.client.disconnect()?;
+                pair.server.disconnect()?;
                 assert_eq!(waiter.join().expect("an event")?, ConnEvent::Closed);
                 Ok(())
             })?;
@@ -326,8 +309,8 @@ fn disconnecting_while_another_thread_waits() -> Result {
 #[test]
 fn everything_can_be_sent_to_another_thread() -> Result {
     device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
-        let peer = Peer::new(&device).expect("a peer");
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        let peer = Peer::new(&device)?;
         let pair = Pair::new(&peer)?;
         let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
         thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
@@ -348,16 +331,14 @@ fn handles_of_queues_outlive_their_connection() -> Result {
             cfg.set_rcq_size(10);
             let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
             let cq = client.get_cq().clone();
-            let rcq = client.get_rcq().expect("its own").clone();
+            let rcq = client.get_rcq().ok_or("its own")?.clone();
             let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-            client
-                .write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)
-                .expect("posted");
+            client.write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)?;
             // Another handle, the same queue.
             assert_eq!(common::next_completion(&cq)?.wr_id(), 1);
             common::assert_empty(client.get_cq())?;
-            cq.wait_timeout(LIMIT).expect("its event");
-            client.delete().expect("what it has alone is freed");
+            cq.wait_timeout(LIMIT)?;
+            client.delete()?;
             drop(server);
             common::assert_empty(&cq)?;
             let waited = rcq.wait_timeout(LIMIT);
