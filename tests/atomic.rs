@@ -45,8 +45,8 @@ fn aligned(mr: &Mr<Memory>) -> usize {
     (mr.get_ptr() as usize).next_multiple_of(8) - mr.get_ptr() as usize
 }
 
-fn eight(far: &MrRemote, offset: usize) -> RemoteSlice {
-    far.slice(offset as u64..offset as u64 + 8).expect("inside")
+fn eight(far: &MrRemote, offset: usize) -> Result<RemoteSlice> {
+    Ok(far.slice(offset as u64..offset as u64 + 8)?)
 }
 
 /// 8 bytes arrive, in their order, and no other byte changes; the source may be gone at once.
@@ -66,17 +66,13 @@ fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
                 // Both have no meaning here, and do no harm.
                 (&pair.client, ALWAYS | Flags::INLINE | Flags::SOLICITED),
             ] {
-                dst.write_at(0, &[0xEE; 64]).expect("inside");
+                dst.write_at(0, &[0xEE; 64])?;
                 let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
-                from.atomic_write(eight(&remote(&dst), at), &bytes, flags, 3)
-                    .expect("posted");
+                from.atomic_write(eight(&remote(&dst), at)?, &bytes, flags, 3)?;
                 assert_eq!(opcode_of(&completion(from)?, 3)?, expected(&peer, &cfg));
                 let there = contents(&dst)?;
                 assert_eq!(there[at..at + 8], bytes);
-                assert_eq!(
-                    dst.load_u64(at).expect("aligned"),
-                    u64::from_ne_bytes(bytes)
-                );
+                assert_eq!(dst.load_u64(at)?, u64::from_ne_bytes(bytes));
                 assert!(
                     there[..at]
                         .iter()
@@ -113,15 +109,15 @@ fn a_reader_never_sees_half_a_value() -> Result {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let dst = target(&peer, 64)?;
             let at = aligned(&dst);
-            let far = eight(&remote(&dst), at);
+            let far = eight(&remote(&dst), at)?;
             let done = AtomicBool::new(false);
             thread::scope(|scope| -> Result {
-                let reader = scope.spawn(|| {
+                let reader = scope.spawn(|| -> Result<_> {
                     let mut values = 0;
                     let mut last = 0;
                     loop {
                         let last_look = done.load(Ordering::Relaxed);
-                        let value = dst.load_u64(at).expect("aligned");
+                        let value = dst.load_u64(at)?;
                         let bytes = value.to_ne_bytes();
                         assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{bytes:?}");
                         values += u64::from(value != last);
@@ -130,17 +126,15 @@ fn a_reader_never_sees_half_a_value() -> Result {
                             break;
                         }
                     }
-                    values
+                    Ok(values)
                 });
                 for round in 0..ROUNDS {
                     let bytes = [round as u8; 8];
-                    pair.client
-                        .atomic_write(far, &bytes, ALWAYS, round)
-                        .expect("posted");
-                    completion(&pair.client)?.result().expect("succeeds");
+                    pair.client.atomic_write(far, &bytes, ALWAYS, round)?;
+                    completion(&pair.client)?.result()?;
                 }
                 done.store(true, Ordering::Relaxed);
-                assert!(reader.join().expect("sees whole values") > 0);
+                assert!(reader.join().expect("sees whole values")? > 0);
                 Ok(())
             })?;
         }
@@ -166,30 +160,27 @@ fn a_pointer_is_never_seen_before_its_data() -> Result {
                 // Each round uses the other half, so that a late write could not be overlooked.
                 let half = (round % 2) * LEN;
                 let bytes = pattern(LEN, round as u64);
-                src.write_at(half, &bytes).expect("inside");
+                src.write_at(half, &bytes)?;
                 let data = at + 8 + half;
-                let part = far.slice(data as u64..(data + LEN) as u64).expect("inside");
-                let local = src.slice(half..half + LEN).expect("inside");
+                let part = far.slice(data as u64..(data + LEN) as u64)?;
+                let local = src.slice(half..half + LEN)?;
                 let conn = &pair.client;
                 let quiet = Flags::COMPLETION_ON_ERROR;
-                conn.write(part, local, quiet, 1).expect("posted");
-                conn.flush(part, FlushType::Visibility, quiet, 2)
-                    .expect("posted");
+                conn.write(part, local, quiet, 1)?;
+                conn.flush(part, FlushType::Visibility, quiet, 2)?;
                 let pointer = (round as u64).to_ne_bytes();
-                conn.atomic_write(eight(&far, at), &pointer, quiet, 3)
-                    .expect("posted");
-                conn.flush(eight(&far, at), FlushType::Visibility, ALWAYS, 4)
-                    .expect("posted");
+                conn.atomic_write(eight(&far, at)?, &pointer, quiet, 3)?;
+                conn.flush(eight(&far, at)?, FlushType::Visibility, ALWAYS, 4)?;
 
                 let start = Instant::now();
-                while dst.load_u64(at).expect("aligned") != round as u64 {
+                while dst.load_u64(at)? != round as u64 {
                     assert!(
                         start.elapsed() < LIMIT,
                         "the pointer of round {round} in time"
                     );
                 }
                 let mut there = vec![0; LEN];
-                dst.read_at(data, &mut there).expect("inside");
+                dst.read_at(data, &mut there)?;
                 assert!(
                     there == bytes,
                     "the pointer of round {round} came before its data"
@@ -214,11 +205,11 @@ fn every_refusal_of_an_atomic_write() -> Result {
             let write = |part| conn.atomic_write(part, &[1; 8], ALWAYS, 1);
             // The address counts, not the offset: the C library checks only that.
             for offset in 1..8 {
-                let text = invalid(write(eight(&far, at + offset)));
+                let text = invalid(write(eight(&far, at + offset)?));
                 assert!(text.contains("multiple of 8"), "{text}");
             }
             for len in [0, 1, 7, 9, 16] {
-                let part = far.slice(at as u64..(at + len) as u64).expect("inside");
+                let part = far.slice(at as u64..(at + len) as u64)?;
                 let text = invalid(write(part));
                 assert!(text.contains(&format!("not of {len} at")), "{text}");
             }
@@ -228,11 +219,11 @@ fn every_refusal_of_an_atomic_write() -> Result {
                 64,
                 MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY,
             )?;
-            let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))));
+            let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))?));
             assert!(text.contains("needs WRITE_DST"), "{text}");
             no_completion(conn)?;
             assert_eq!(contents(&dst)?, [0; 64]);
-            write(eight(&far, at)).expect("posted");
+            write(eight(&far, at)?)?;
             assert_eq!(opcode_of(&completion(conn)?, 1)?, expected(&peer, &cfg));
         }
         Ok(())
@@ -249,13 +240,13 @@ fn atomic_writes_fill_the_send_queue() -> Result {
             cfg.set_sq_size(5);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let dst = target(&peer, 64)?;
-            let far = eight(&remote(&dst), aligned(&dst));
+            let far = eight(&remote(&dst), aligned(&dst))?;
             let write = |flags, wr_id| pair.client.atomic_write(far, &[9; 8], flags, wr_id);
             for round in 0..10 {
                 for wr_id in 0..4 {
-                    write(Flags::COMPLETION_ON_ERROR, wr_id).expect("a slot");
+                    write(Flags::COMPLETION_ON_ERROR, wr_id)?;
                 }
-                write(ALWAYS, 4).expect("the last slot");
+                write(ALWAYS, 4)?;
                 let error = write(ALWAYS, 5).expect_err("full");
                 let full = matches!(
                     error,
@@ -283,12 +274,11 @@ fn an_atomic_write_to_a_region_that_is_gone() -> Result {
         for cfg in configurations() {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let dst = target(&peer, 64)?;
-            let far = eight(&remote(&dst), aligned(&dst));
+            let far = eight(&remote(&dst), aligned(&dst))?;
             drop(dst);
             // Without a completion on success, there is one on failure.
             pair.client
-                .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)
-                .expect("posted");
+                .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)?;
             let failure = completion(&pair.client)?.result().expect_err("refused");
             assert_eq!(
                 (failure.wr_id, failure.status),

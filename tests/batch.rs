@@ -33,8 +33,8 @@ fn all_usages() -> MrUsage {
     MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT)
 }
 
-fn part(mr: &Mr<Memory>, at: usize, len: usize) -> MrSlice<'_> {
-    mr.slice(at..at + len).expect("inside")
+fn part(mr: &Mr<Memory>, at: usize, len: usize) -> Result<MrSlice<'_>> {
+    Ok(mr.slice(at..at + len)?)
 }
 
 fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
@@ -47,7 +47,7 @@ fn records_and_their_flush() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(1024, 3)).expect("inside");
+        source.write_at(0, &pattern(1024, 3))?;
         for cfg in configurations() {
             let target = region(&peer, 1024, all_usages())?;
             let far = remote(&target);
@@ -58,16 +58,13 @@ fn records_and_their_flush() -> Result {
                 for n in 0..16 {
                     let at = at + n * 32;
                     let to = there(&far, at as u64, 32);
-                    let added = batch.write(to, part(&source, at, 32), ON_ERROR, 1);
-                    added.expect("added");
+                    batch.write(to, part(&source, at, 32)?, ON_ERROR, 1)?;
                 }
-                batch
-                    .flush(there(&far, at as u64, 512), VISIBLE, ALWAYS, 2)
-                    .expect("added");
+                batch.flush(there(&far, at as u64, 512), VISIBLE, ALWAYS, 2)?;
                 assert_eq!(batch.len(), 17);
-                batch.post().expect("posted");
+                batch.post()?;
                 assert!(batch.is_empty());
-                completion(&pair.client)?.result().expect("flushed");
+                completion(&pair.client)?.result()?;
                 let half = contents(&target)?[at..at + 512].to_vec();
                 assert_eq!(half, contents(&source)?[at..at + 512], "all of it is there");
             }
@@ -81,30 +78,31 @@ fn records_and_their_flush() -> Result {
 const WORD: [u8; 8] = 0x0102_0304_0506_0708_u64.to_le_bytes();
 
 /// Adds every kind of operation, with the numbers from 1 on.
-fn add_every_kind<'a>(batch: &mut Batch<'a, 24>, source: &'a Mr<Memory>, far: &MrRemote) {
+fn add_every_kind<'a>(batch: &mut Batch<'a, 24>, source: &'a Mr<Memory>, far: &MrRemote) -> Result {
     let parts = [
-        part(source, 300, 10),
-        part(source, 500, 0),
-        part(source, 700, 20),
+        part(source, 300, 10)?,
+        part(source, 500, 0)?,
+        part(source, 700, 20)?,
     ];
-    let add = |added: Result<(), Error>| added.expect("added");
+    let add = |added: Result<(), Error>| added;
     let (inline, fenced) = (ALWAYS | Flags::INLINE, ALWAYS | Flags::FENCE);
-    add(batch.write(there(far, 0, 100), part(source, 0, 100), ALWAYS, 1));
-    add(batch.write(there(far, 100, 50), part(source, 100, 50), inline, 2));
-    add(batch.write_with_imm(there(far, 150, 8), part(source, 150, 8), ALWAYS, 77, 3));
-    add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4));
-    add(batch.flush(there(far, 0, 158), VISIBLE, ALWAYS, 5));
-    add(batch.write_gather(there(far, 200, 30), &parts, ALWAYS, 6));
-    add(batch.atomic_write(there(far, 240, 8), &WORD, ALWAYS, 7));
-    add(batch.send(part(source, 1000, 40), ALWAYS, 8));
-    add(batch.send_with_imm(part(source, 1100, 40), inline, 78, 9));
-    add(batch.send_gather(&parts, ALWAYS, 10));
-    add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11));
-    add(batch.flush(there(far, 200, 48), VISIBLE, ALWAYS, 12));
-    add(batch.read(part(source, 2000, 100), there(far, 0, 100), ALWAYS, 13));
-    add(batch.write(there(far, 300, 4), part(source, 300, 4), fenced, 14));
-    add(batch.write_gather(there(far, 310, 20), &[parts[2]], inline, 15));
+    add(batch.write(there(far, 0, 100), part(source, 0, 100)?, ALWAYS, 1))?;
+    add(batch.write(there(far, 100, 50), part(source, 100, 50)?, inline, 2))?;
+    add(batch.write_with_imm(there(far, 150, 8), part(source, 150, 8)?, ALWAYS, 77, 3))?;
+    add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4))?;
+    add(batch.flush(there(far, 0, 158), VISIBLE, ALWAYS, 5))?;
+    add(batch.write_gather(there(far, 200, 30), &parts, ALWAYS, 6))?;
+    add(batch.atomic_write(there(far, 240, 8), &WORD, ALWAYS, 7))?;
+    add(batch.send(part(source, 1000, 40)?, ALWAYS, 8))?;
+    add(batch.send_with_imm(part(source, 1100, 40)?, inline, 78, 9))?;
+    add(batch.send_gather(&parts, ALWAYS, 10))?;
+    add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11))?;
+    add(batch.flush(there(far, 200, 48), VISIBLE, ALWAYS, 12))?;
+    add(batch.read(part(source, 2000, 100)?, there(far, 0, 100), ALWAYS, 13))?;
+    add(batch.write(there(far, 300, 4), part(source, 300, 4)?, fenced, 14))?;
+    add(batch.write_gather(there(far, 310, 20), &[parts[2]], inline, 15))?;
     assert_eq!(batch.len(), 15);
+    Ok(())
 }
 
 /// The kinds of the completions of these operations, in order.
@@ -127,9 +125,9 @@ fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
 /// The messages and the notice of these operations have arrived, in order.
 fn check_received(server: &Conn) -> Result {
     let received = completions(server, 5)?;
-    let received = received.iter().map(|wc| {
-        let message = wc.result().expect("a message");
-        (wc.wr_id(), message.opcode(), message.imm_data())
+    let received = received.iter().map(|wc| -> Result<_> {
+        let message = wc.result()?;
+        Ok((wc.wr_id(), message.opcode(), message.imm_data()))
     });
     let (message, notice) = (WcOpcode::RECV, WcOpcode::RECV_RDMA_WITH_IMM);
     let expected = [
@@ -139,7 +137,7 @@ fn check_received(server: &Conn) -> Result {
         (103, message, None),
         (104, message, None),
     ];
-    assert_eq!(received.collect::<Vec<_>>(), expected);
+    assert_eq!(received.collect::<Result<Vec<_>, _>>()?, expected);
     Ok(())
 }
 
@@ -165,18 +163,18 @@ fn every_kind_of_operation_among_others() -> Result {
         let peer = peer()?;
         for cfg in configurations() {
             let source = region(&peer, 4096, all_usages())?;
-            source.write_at(0, &pattern(4096, 5)).expect("inside");
+            source.write_at(0, &pattern(4096, 5))?;
             let target = region(&peer, 4096, all_usages())?;
             let inbox = region(&peer, 4096, MrUsage::RECV)?;
             let far = remote(&target);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             for n in 0..6 {
-                let receive = part(&inbox, n * 100, 100);
-                pair.server.recv(receive, 100 + n as u64).expect("posted");
+                let receive = part(&inbox, n * 100, 100)?;
+                pair.server.recv(receive, 100 + n as u64)?;
             }
             let mut batch = pair.client.batch::<24>();
-            add_every_kind(&mut batch, &source, &far);
-            batch.post().expect("posted");
+            add_every_kind(&mut batch, &source, &far)?;
+            batch.post()?;
             let sent = completions(&pair.client, 15)?;
             for (n, (wc, kind)) in sent.iter().zip(kinds_of(&pair.client)).enumerate() {
                 assert_eq!(opcode_of(wc, n as u64 + 1)?, kind, "{n}");
@@ -205,21 +203,19 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
 
             let mut batch = conn.batch::<3>();
             let to = there(&far, 0, 8);
-            batch
-                .write(to, part(&source, 0, 8), ALWAYS, 1)
-                .expect("added");
-            let text = invalid(batch.write(to, part(&elsewhere, 0, 8), ALWAYS, 2));
+            batch.write(to, part(&source, 0, 8)?, ALWAYS, 1)?;
+            let text = invalid(batch.write(to, part(&elsewhere, 0, 8)?, ALWAYS, 2));
             assert!(text.contains("another Peer"), "{text}");
-            let text = invalid(batch.write(to, part(&source, 0, 9), ALWAYS, 2));
+            let text = invalid(batch.write(to, part(&source, 0, 9)?, ALWAYS, 2));
             assert!(text.contains("has 9 bytes and the remote part 8"), "{text}");
             invalid(batch.read(
-                part(&source, 0, 8),
+                part(&source, 0, 8)?,
                 there(&remote(&write_only), 0, 8),
                 ALWAYS,
                 2,
             ));
-            invalid(batch.send(part(&elsewhere, 0, 8), ALWAYS, 2));
-            invalid(batch.send(part(&source, 0, 65), ALWAYS | Flags::INLINE, 2));
+            invalid(batch.send(part(&elsewhere, 0, 8)?, ALWAYS, 2));
+            invalid(batch.send(part(&source, 0, 65)?, ALWAYS | Flags::INLINE, 2));
             invalid(batch.flush(RemoteSlice::EMPTY, VISIBLE, ALWAYS, 2));
             let persistent = batch.flush(to, FlushType::Persistent, ALWAYS, 2);
             assert!(
@@ -227,13 +223,13 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
                 "{persistent:?}"
             );
             invalid(batch.atomic_write(there(&far, 4, 8), &[0; 8], ALWAYS, 2));
-            let parts = [part(&source, 0, 2); 4];
+            let parts = [part(&source, 0, 2)?; 4];
             invalid(batch.write_gather(there(&far, 0, 8), &parts, ALWAYS, 2));
 
             // One of several parts takes the room of two.
-            let two = [part(&source, 0, 2); 2];
+            let two = [part(&source, 0, 2)?; 2];
             let four = there(&far, 0, 4);
-            batch.write_gather(four, &two, ALWAYS, 2).expect("added");
+            batch.write_gather(four, &two, ALWAYS, 2)?;
             let text = invalid(batch.write_gather(four, &two, ALWAYS, 2));
             assert!(text.contains("no room") && text.contains(" 3 "), "{text}");
             invalid(batch.flush(to, VISIBLE, ALWAYS, 3));
@@ -243,12 +239,11 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
 
             // Not sent: it is dropped, or taken back. An open one holds no lock and no slot:
             // another operation is posted.
-            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)
-                .expect("posted");
+            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)?;
             assert_eq!(completion(conn)?.wr_id(), 9);
             drop(batch);
             let mut batch = conn.batch::<3>();
-            batch.flush(to, VISIBLE, ALWAYS, 1).expect("added");
+            batch.flush(to, VISIBLE, ALWAYS, 1)?;
             batch.clear();
             let text = invalid(batch.post());
             assert!(text.contains("empty"), "{text}");
@@ -273,16 +268,14 @@ fn nothing_that_reads_is_added_before_the_connection() -> Result {
             let client = ask(&peer, &ep, &cfg)?;
             let server = accept(&ep, &cfg)?;
             let mut batch = client.batch::<2>();
-            let read = batch.read(part(&memory, 8, 8), far, ALWAYS, 1);
+            let read = batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
             assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
-            let single = client.read(part(&memory, 8, 8), far, ALWAYS, 1);
+            let single = client.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
             assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
             assert_eq!(event(&client)?, ConnEvent::Established);
             assert_eq!(event(&server)?, ConnEvent::Established);
-            batch
-                .read(part(&memory, 8, 8), far, ALWAYS, 1)
-                .expect("added");
-            batch.post().expect("posted");
+            batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1)?;
+            batch.post()?;
             assert_eq!(completion(&client)?.wr_id(), 1);
         }
         Ok(())
@@ -304,8 +297,7 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
 
             let mut five = conn.batch::<5>();
             for n in 0..5 {
-                five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)
-                    .expect("added");
+                five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
             }
             let text = invalid(five.post());
             assert!(
@@ -316,19 +308,17 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
             let mut four = conn.batch::<4>();
             for n in 0..4 {
                 let to = there(&far, 0, 8);
-                four.atomic_write(to, &[7; 8], ON_ERROR, n).expect("added");
+                four.atomic_write(to, &[7; 8], ON_ERROR, n)?;
             }
             let text = invalid(four.post());
             assert!(text.contains("an operation with that flag"), "{text}");
 
             let mut three = conn.batch::<3>();
             for n in 0..3 {
-                three
-                    .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)
-                    .expect("added");
+                three.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
             }
-            empty(ALWAYS, 10).expect("posted");
-            empty(ON_ERROR, 11).expect("posted");
+            empty(ALWAYS, 10)?;
+            empty(ON_ERROR, 11)?;
             let full = three.post();
             assert!(
                 matches!(
@@ -341,26 +331,24 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
                 "{full:?}"
             );
             assert_eq!(completion(conn)?.wr_id(), 10);
-            three.post().expect("there is room for three behind one");
+            three.post()?;
             let ids: Vec<_> = completions(conn, 3)?.iter().map(|wc| wc.wr_id()).collect();
             assert_eq!(ids, [0, 1, 2]);
 
             // Without any completion they would fill the queue for ever: one slot is kept.
             for _ in 0..3 {
-                empty(ON_ERROR, 1).expect("posted");
+                empty(ON_ERROR, 1)?;
             }
             let mut one = conn.batch::<1>();
-            one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)
-                .expect("added");
+            one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)?;
             let kept = one.post();
             assert!(
                 matches!(kept, Err(Error::NoCompletionDue { depth: 4 })),
                 "{kept:?}"
             );
             one.clear();
-            one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)
-                .expect("added");
-            one.post().expect("it is kept for this one");
+            one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)?;
+            one.post()?;
             assert_eq!(completion(conn)?.wr_id(), 21);
         }
         Ok(())
@@ -378,17 +366,13 @@ fn inline_data_is_read_when_it_is_posted() -> Result {
             let far = remote(&target);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let mut batch = pair.client.batch::<3>();
-            let bytes = part(&source, 0, 64);
-            batch
-                .write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)
-                .expect("added");
-            batch
-                .flush(there(&far, 0, 64), VISIBLE, ALWAYS, 2)
-                .expect("added");
-            source.write_at(0, &[1; 64]).expect("inside");
-            batch.post().expect("posted");
-            source.write_at(0, &[2; 64]).expect("inside");
-            completion(&pair.client)?.result().expect("flushed");
+            let bytes = part(&source, 0, 64)?;
+            batch.write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)?;
+            batch.flush(there(&far, 0, 64), VISIBLE, ALWAYS, 2)?;
+            source.write_at(0, &[1; 64])?;
+            batch.post()?;
+            source.write_at(0, &[2; 64])?;
+            completion(&pair.client)?.result()?;
             assert_eq!(contents(&target)?, [1; 64]);
         }
         Ok(())
@@ -412,20 +396,16 @@ fn a_failure_in_the_middle_of_a_batch() -> Result {
             let mut batch = pair.client.batch::<5>();
             for (n, to) in [far, far, gone, far, far].iter().enumerate() {
                 let to = there(to, 0, 8);
-                batch
-                    .write(to, part(&source, 0, 8), ON_ERROR, n as u64)
-                    .expect("added");
+                batch.write(to, part(&source, 0, 8)?, ON_ERROR, n as u64)?;
             }
-            batch.post().expect("posted");
+            batch.post()?;
             let failed: Vec<_> = completions(&pair.client, 3)?
                 .iter()
                 .map(|wc| (wc.wr_id(), wc.status()))
                 .collect();
             let (access, flushed) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
             assert_eq!(failed, [(2, access), (3, flushed), (4, flushed)]);
-            batch
-                .flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)
-                .expect("added");
+            batch.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)?;
             let ended = batch.post();
             assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
         }
@@ -490,35 +470,35 @@ fn many_receives_at_once() -> Result {
         let inbox = region(&peer, 40 * 8, MrUsage::RECV)?;
         let source = region(&peer, 8, all_usages())?;
         let receives: Vec<_> = (0..40)
-            .map(|n| (part(&inbox, n * 8, 8), n as u64))
-            .collect();
+            .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
+            .collect::<Result<_, _>>()?;
         let send = |conn: &Conn, count: u64| -> Result {
             for n in 0..count {
-                source.store_u64(0, n + 1).expect("inside");
-                conn.send(part(&source, 0, 8), ALWAYS | Flags::INLINE, n)
-                    .expect("posted");
+                source.store_u64(0, n + 1)?;
+                conn.send(part(&source, 0, 8)?, ALWAYS | Flags::INLINE, n)?;
             }
             for wc in completions(conn, count as usize)? {
-                wc.result().expect("sent");
+                wc.result()?;
             }
             Ok(())
         };
-        let arrived = |count: u64| {
+        let arrived = |count: u64| -> Result {
             for n in 0..count {
-                let word = inbox.load_u64(n as usize * 8).expect("inside");
+                let word = inbox.load_u64(n as usize * 8)?;
                 assert_eq!(word, n + 1, "message {n}");
             }
+            Ok(())
         };
 
         // Before there is a connection, and on it.
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, cfg)?;
         let req = request(&ep, cfg)?;
-        req.recv_many(&receives[..17]).expect("posted");
-        let server = req.connect(&[]).expect("accepts");
+        req.recv_many(&receives[..17])?;
+        let server = req.connect(&[])?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         assert_eq!(event(&server)?, ConnEvent::Established);
-        server.recv_many(&receives[17..]).expect("posted");
+        server.recv_many(&receives[17..])?;
         let full = server.recv_many(&receives[..1]);
         assert!(
             matches!(
@@ -536,13 +516,13 @@ fn many_receives_at_once() -> Result {
             .map(|wc| wc.wr_id())
             .collect();
         assert!(ids.into_iter().eq(0..40));
-        arrived(40);
+        arrived(40)?;
 
         // All receives, or no receive.
-        server.recv(receives[0].0, 1).expect("posted");
+        server.recv(receives[0].0, 1)?;
         let full = server.recv_many(&receives);
         assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        server.recv_many(&receives[1..]).expect("39 are left");
+        server.recv_many(&receives[1..])?;
         let text = invalid(server.recv_many(&[]));
         assert!(text.contains("no receives"), "{text}");
         let twice = [&receives[..], &receives].concat();
@@ -552,7 +532,7 @@ fn many_receives_at_once() -> Result {
             "{text}"
         );
         let no_right = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8), 1)]));
+        let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8)?, 1)]));
         assert!(text.contains("receive 2 of 2"), "{text}");
         Ok(())
     })
@@ -565,7 +545,7 @@ fn many_receives_of_a_shared_queue() -> Result {
         let peer = peer()?;
         let mut srq_cfg = SrqCfg::new();
         srq_cfg.set_rq_size(20);
-        let srq = Srq::new(&peer, &srq_cfg).expect("a shared queue");
+        let srq = Srq::new(&peer, &srq_cfg)?;
         let mut server = ConnCfg::new();
         server.set_srq(Some(&srq));
         let mut client = ConnCfg::new();
@@ -574,15 +554,15 @@ fn many_receives_of_a_shared_queue() -> Result {
         let inbox = region(&peer, 20 * 8, MrUsage::RECV)?;
         let source = region(&peer, 8, all_usages())?;
         let receives: Vec<_> = (0..20)
-            .map(|n| (part(&inbox, n * 8, 8), n as u64))
-            .collect();
+            .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
+            .collect::<Result<_, _>>()?;
 
         let text = invalid(pair.server.recv_many(&receives[..2]));
         assert!(text.contains("shared receive queue"), "{text}");
-        let rcq = srq.get_rcq().expect("its own");
+        let rcq = srq.get_rcq().ok_or("its own")?;
         for _ in 0..3 {
-            srq.recv_many(&receives[..3]).expect("posted");
-            srq.recv_many(&receives[3..20]).expect("posted");
+            srq.recv_many(&receives[..3])?;
+            srq.recv_many(&receives[3..20])?;
             let full = srq.recv_many(&receives[..1]);
             assert!(
                 matches!(
@@ -595,9 +575,7 @@ fn many_receives_of_a_shared_queue() -> Result {
                 "{full:?}"
             );
             for _ in 0..20 {
-                pair.client
-                    .send(part(&source, 0, 8), ALWAYS, 0)
-                    .expect("posted");
+                pair.client.send(part(&source, 0, 8)?, ALWAYS, 0)?;
             }
             let ids: Vec<_> = (0..20)
                 .map(|_| -> Result<_> { Ok(next_completion(rcq)?.wr_id()) })

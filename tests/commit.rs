@@ -52,7 +52,7 @@ fn everything_is_there_with_one_completion() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(SIZE, 5)).expect("inside");
+        source.write_at(0, &pattern(SIZE, 5))?;
         for cfg in configurations() {
             // One part, parts side by side, with small gaps, and far apart; with a pointer and
             // without.
@@ -68,13 +68,12 @@ fn everything_is_there_with_one_completion() -> Result {
                     let far = remote(&target);
                     let pair = Pair::with(&peer, &cfg, &cfg)?;
                     let parts = parts(&far, &source, shape);
-                    let to = far.slice(POINTER as u64..).expect("inside");
+                    let to = far.slice(POINTER as u64..)?;
                     let pointer = pointer.map(|bytes| (to, bytes));
                     for op_context in [1, 2] {
-                        let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context);
-                        let posted = posted.expect("posted");
+                        let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context)?;
                         let wc = completion(&pair.client)?;
-                        wc.result().expect("flushed");
+                        wc.result()?;
                         assert_eq!((wc.posted(), wc.wr_id()), (Some(posted), op_context));
                         assert_empty(pair.client.get_cq())?;
                     }
@@ -99,23 +98,20 @@ fn parts_of_several_regions() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = region(&peer, 256, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(256, 6)).expect("inside");
+        source.write_at(0, &pattern(256, 6))?;
         for cfg in configurations() {
             let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()).expect("registers"));
             let far = targets.each_ref().map(remote);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let part = |n: usize, at: usize| {
+            let part = |n: usize, at: usize| -> Result<_> {
                 let (start, end) = (at as u64, at as u64 + 32);
-                let dst = far[n].slice(start..end).expect("inside");
-                (dst, source.slice(at..at + 32).expect("inside"))
+                let dst = far[n].slice(start..end)?;
+                Ok((dst, source.slice(at..at + 32)?))
             };
-            let parts = [part(0, 0), part(1, 32), part(0, 64)];
-            let pointer = (far[2].slice(8..16).expect("inside"), [9; 8]);
+            let parts = [part(0, 0)?, part(1, 32)?, part(0, 64)?];
+            let pointer = (far[2].slice(8..16)?, [9; 8]);
             let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
-            assert_eq!(
-                completion(&pair.client)?.posted(),
-                Some(posted.expect("posted"))
-            );
+            assert_eq!(completion(&pair.client)?.posted(), Some(posted?));
             assert_empty(pair.client.get_cq())?;
             // Three writes, a flush of each of their two regions, and the pointer with its flush.
             let mut few = cfg.clone();
@@ -147,10 +143,10 @@ fn what_is_wrong_is_refused() -> Result {
         let unflushed = region(&peer, 64, MrUsage::WRITE_DST)?;
         let far = remote(&target);
         let (read_only, unflushed) = (remote(&unwritable), remote(&unflushed));
-        let there = |at: u64, len: u64| far.slice(at..at + len).expect("inside");
-        let here = |len: usize| source.slice(..len).expect("inside");
-        let good = (there(0, 32), here(32));
-        let pointer = |at, len| Some((there(at, len), [1; 8]));
+        let there = |at: u64, len: u64| far.slice(at..at + len);
+        let here = |len: usize| source.slice(..len);
+        let good = (there(0, 32)?, here(32)?);
+        let pointer = |at, len| -> Result<_> { Ok(Some((there(at, len)?, [1; 8]))) };
         for cfg in configurations() {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn: &Conn = &pair.client;
@@ -160,43 +156,46 @@ fn what_is_wrong_is_refused() -> Result {
                     assert!(text.contains(word), "{word}: {text}");
                 }
             };
-            refused(&[], pointer(512, 8), &["0 parts", "1 to 16"]);
+            refused(&[], pointer(512, 8)?, &["0 parts", "1 to 16"]);
             refused(&[good; 17], None, &["17 parts", "1 to 16"]);
-            let empty = (there(64, 0), here(0));
-            refused(&[good, empty], pointer(512, 8), &["part 2 of 2", "0 bytes"]);
+            let empty = (there(64, 0)?, here(0)?);
+            refused(
+                &[good, empty],
+                pointer(512, 8)?,
+                &["part 2 of 2", "0 bytes"],
+            );
             refused(&[empty, good], None, &["part 1 of 2", "0 bytes"]);
-            let longer = (there(64, 33), here(32));
+            let longer = (there(64, 33)?, here(32)?);
             refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
-            let part = (there(64, 32), unread.slice(..32).expect("inside"));
+            let part = (there(64, 32)?, unread.slice(..32)?);
             refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
-            let part = (there(64, 32), others.slice(..32).expect("inside"));
+            let part = (there(64, 32)?, others.slice(..32)?);
             refused(&[part], None, &["part 1 of 1", "another Peer"]);
             refused(&[good, part], None, &["part 2 of 2", "another Peer"]);
-            let part = (read_only.slice(..32).expect("inside"), here(32));
+            let part = (read_only.slice(..32)?, here(32)?);
             refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
-            refused(&[good], pointer(516, 8), &["the pointer", "multiple of 8"]);
-            refused(&[good], pointer(512, 16), &["the pointer", "8 bytes"]);
-            refused(&[good], pointer(24, 8), &["the pointer", "part 1 of 1"]);
+            refused(&[good], pointer(516, 8)?, &["the pointer", "multiple of 8"]);
+            refused(&[good], pointer(512, 16)?, &["the pointer", "8 bytes"]);
+            refused(&[good], pointer(24, 8)?, &["the pointer", "part 1 of 1"]);
             // Between two parts it is right.
-            let parts = [good, (there(64, 32), here(32))];
-            conn.commit(&parts, pointer(40, 8), VISIBLE, 1)
-                .expect("posted");
-            completion(conn)?.result().expect("flushed");
+            let parts = [good, (there(64, 32)?, here(32)?)];
+            conn.commit(&parts, pointer(40, 8)?, VISIBLE, 1)?;
+            completion(conn)?.result()?;
             // Their sources may have other usages beside the one that counts.
-            let part = (there(64, 32), readable.slice(..32).expect("inside"));
+            let part = (there(64, 32)?, readable.slice(..32)?);
             let posted = conn.commit(&[good, part], None, VISIBLE, 1);
-            assert_eq!(completion(conn)?.posted(), Some(posted.expect("posted")));
+            assert_eq!(completion(conn)?.posted(), Some(posted?));
             // The rights are those of each region.
-            let part = (read_only.slice(..32).expect("inside"), here(32));
+            let part = (read_only.slice(..32)?, here(32)?);
             refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
-            let at = |region: &MrRemote| Some((region.slice(..8).expect("inside"), [1; 8]));
-            refused(&[good], at(&read_only), &["the pointer", "WRITE_DST"]);
-            let part = (unflushed.slice(..32).expect("inside"), here(32));
+            let at = |region: &MrRemote| -> Result<_> { Ok(Some((region.slice(..8)?, [1; 8]))) };
+            refused(&[good], at(&read_only)?, &["the pointer", "WRITE_DST"]);
+            let part = (unflushed.slice(..32)?, here(32)?);
             for result in [
                 conn.commit(&[part], None, VISIBLE, 1),
                 conn.commit(&[good, part], None, VISIBLE, 1),
-                conn.commit(&[good], at(&unflushed), VISIBLE, 1),
-                conn.commit(&[good], pointer(512, 8), FlushType::Persistent, 1),
+                conn.commit(&[good], at(&unflushed)?, VISIBLE, 1),
+                conn.commit(&[good], pointer(512, 8)?, FlushType::Persistent, 1),
             ] {
                 assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
             }
@@ -214,22 +213,22 @@ fn a_pointer_beside_its_data_is_right() -> Result {
         let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
         let target = region(&peer, 64, target_usage())?;
         let far = remote(&target);
-        let pointer = Some((far.slice(24..32).expect("inside"), [1; 8]));
-        let part = |start: u64, end: u64| {
-            let src = source.slice(..(end - start) as usize).expect("inside");
-            [(far.slice(start..end).expect("inside"), src)]
+        let pointer = Some((far.slice(24..32)?, [1; 8]));
+        let part = |start: u64, end: u64| -> Result<_> {
+            let src = source.slice(..(end - start) as usize)?;
+            Ok([(far.slice(start..end)?, src)])
         };
         for cfg in configurations() {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
-                let text = invalid(pair.client.commit(&part(start, end), pointer, VISIBLE, 1));
+                let text = invalid(pair.client.commit(&part(start, end)?, pointer, VISIBLE, 1));
                 assert!(text.contains("the pointer"), "{start}..{end}: {text}");
             }
             for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
-                let posted = pair.client.commit(&part(start, end), pointer, VISIBLE, 1);
-                posted.expect("beside it");
+                pair.client
+                    .commit(&part(start, end)?, pointer, VISIBLE, 1)?;
                 // A read of the region's last byte reads no more than that byte.
-                completion(&pair.client)?.result().expect("flushed");
+                completion(&pair.client)?.result()?;
             }
         }
         Ok(())
@@ -246,12 +245,9 @@ fn a_durable_commit_needs_the_peers_promise() -> Result {
         let mut descriptor = target.get_descriptor();
         // No program may register volatile memory so.
         descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
-        let far = MrRemote::from_descriptor(&descriptor).expect("a descriptor");
-        let part = [(
-            far.slice(..8).expect("inside"),
-            source.slice(..8).expect("inside"),
-        )];
-        let pointer = Some((far.slice(8..16).expect("inside"), [1; 8]));
+        let far = MrRemote::from_descriptor(&descriptor)?;
+        let part = [(far.slice(..8)?, source.slice(..8)?)];
+        let pointer = Some((far.slice(8..16)?, [1; 8]));
         for cfg in configurations() {
             for (durable, promised) in [
                 (None, [false, false]),
@@ -268,7 +264,7 @@ fn a_durable_commit_needs_the_peers_promise() -> Result {
                 let by_reading = !pair.client.has_native_flush();
                 let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
                 match promised[usize::from(by_reading)] {
-                    true => drop(posted.expect("promised")),
+                    true => drop(posted?),
                     false => {
                         let error = posted.expect_err("not promised");
                         assert!(matches!(error, Error::NotSupported(_)), "{error}");
@@ -293,7 +289,7 @@ fn a_commit_takes_a_slot_for_each_request() -> Result {
             cfg.set_sq_size(9);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            let pointer = Some((far.slice(1016..).expect("inside"), [2; 8]));
+            let pointer = Some((far.slice(1016..)?, [2; 8]));
             let commit = |count| {
                 let parts = parts(&far, &source, (count, 32, 32));
                 conn.commit(&parts, pointer, VISIBLE, 4)
@@ -308,12 +304,12 @@ fn a_commit_takes_a_slot_for_each_request() -> Result {
                     assert!(text.contains("commit takes 10 slots"), "{text}");
                 }
                 false => {
-                    conn.commit(&distant, pointer, VISIBLE, 4).expect("7 slots");
-                    next_completion(conn.get_cq())?.result().expect("flushed");
+                    conn.commit(&distant, pointer, VISIBLE, 4)?;
+                    next_completion(conn.get_cq())?.result()?;
                 }
             }
-            commit(1).expect("four slots");
-            commit(2).expect("the other five");
+            commit(1)?;
+            commit(2)?;
             let full = commit(1).expect_err("no slot is left");
             assert!(
                 matches!(
@@ -325,10 +321,10 @@ fn a_commit_takes_a_slot_for_each_request() -> Result {
                 ),
                 "{full}"
             );
-            next_completion(conn.get_cq())?.result().expect("flushed");
-            commit(1).expect("four have come back");
+            next_completion(conn.get_cq())?.result()?;
+            commit(1)?;
             for _ in 0..2 {
-                next_completion(conn.get_cq())?.result().expect("flushed");
+                next_completion(conn.get_cq())?.result()?;
             }
         }
         Ok(())
@@ -346,7 +342,7 @@ fn commits_of_two_threads_stay_apart() -> Result {
         let peer = peer()?;
         let len = COMMITS * PLACE;
         let source = region(&peer, len, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(len, 7)).expect("inside");
+        source.write_at(0, &pattern(len, 7))?;
         for cfg in configurations() {
             let target = region(&peer, len + 16, target_usage())?;
             let far = remote(&target);
@@ -383,17 +379,17 @@ fn commits_of_two_threads_stay_apart() -> Result {
                 let mut polled = [const { Vec::new() }; 2];
                 for _ in 0..2 * COMMITS {
                     let wc = next_completion(conn.get_cq())?;
-                    wc.result().expect("flushed");
+                    wc.result()?;
                     let (number, thread) = (wc.wr_id() as usize / 2, wc.wr_id() as usize % 2);
                     assert_eq!(number, polled[thread].len(), "in order");
-                    polled[thread].push(wc.posted().expect("named"));
+                    polled[thread].push(wc.posted().ok_or("named")?);
                     // Word by word: the device writes the others meanwhile.
-                    let found = |at| target.load_u64(at).expect("inside");
+                    let found = |at| target.load_u64(at);
                     for at in starts(thread, number) {
-                        let data = source.load_u64(at).expect("inside");
-                        assert_eq!(found(at), data, "data of {number}");
+                        let data = source.load_u64(at)?;
+                        assert_eq!(found(at)?, data, "data of {number}");
                     }
-                    let shown = found(len + 8 * thread);
+                    let shown = found(len + 8 * thread)?;
                     assert!(shown > number as u64, "the pointer is {shown}");
                 }
                 let posted = threads.map(|thread| thread.join().expect("no panic"));
@@ -421,20 +417,11 @@ fn a_failed_part_shows_nothing() -> Result {
             let gone = remote(&region(&peer, 64, target_usage())?);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let parts = [
-                (
-                    far.slice(..16).expect("inside"),
-                    source.slice(..16).expect("inside"),
-                ),
-                (
-                    gone.slice(..16).expect("inside"),
-                    source.slice(16..32).expect("inside"),
-                ),
+                (far.slice(..16)?, source.slice(..16)?),
+                (gone.slice(..16)?, source.slice(16..32)?),
             ];
-            let pointer = Some((far.slice(56..).expect("inside"), [3; 8]));
-            let posted = pair
-                .client
-                .commit(&parts, pointer, VISIBLE, 5)
-                .expect("posted");
+            let pointer = Some((far.slice(56..)?, [3; 8]));
+            let posted = pair.client.commit(&parts, pointer, VISIBLE, 5)?;
             let next = || next_completion(pair.client.get_cq());
             let mut failed = next()?;
             assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);

@@ -17,18 +17,18 @@ const VISIBLE: FlushType = FlushType::Visibility;
 const LEN: usize = 1024;
 
 /// Native and by reading, and with a peer that is declared to reorder: there some go the long way.
-fn configurations() -> Vec<ConnCfg> {
+fn configurations() -> common::Result<Vec<ConnCfg>> {
     let mut all = Vec::new();
     for (fallback, reorders) in [(false, false), (true, false), (true, true)] {
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(32).set_rq_size(32).set_cq_size(64);
         cfg.set_max_inline_data(64);
-        cfg.set_max_send_sge(2).expect("two parts");
+        cfg.set_max_send_sge(2)?;
         cfg.set_force_fallback(fallback);
         cfg.set_peer_reorders(reorders);
         all.push(cfg);
     }
-    all
+    Ok(all)
 }
 
 /// The memory of both sides.
@@ -50,19 +50,19 @@ impl Memories {
     }
 
     /// A part of a commit.
-    fn part(&self, at: usize, len: usize) -> (RemoteSlice, MrSlice<'_>) {
+    fn part(&self, at: usize, len: usize) -> common::Result<(RemoteSlice, MrSlice<'_>)> {
         let dst = self.far.slice(at as u64..(at + len) as u64);
         let src = self.local.slice(at..at + len);
-        (dst.expect("inside"), src.expect("inside"))
+        Ok((dst?, src?))
     }
 }
 
 /// How much an action adds to the numbers of requests and of bytes.
-fn added(conn: &Conn, action: impl FnOnce()) -> (u64, u64) {
+fn added(conn: &Conn, action: impl FnOnce() -> common::Result) -> common::Result<(u64, u64)> {
     let before = conn.counters();
-    action();
+    action()?;
     let after = conn.counters();
-    (after.posted - before.posted, after.bytes - before.bytes)
+    Ok((after.posted - before.posted, after.bytes - before.bytes))
 }
 
 /// Posts an operation with these flags.
@@ -135,9 +135,9 @@ impl Operation {
             assert_ne!(flags, ALWAYS, "{name}");
             return Ok(false);
         }
-        completion(conn)?.result().expect("done");
-        let alone = added(conn, || (self.single)(conn, m, flags).expect("posted"));
-        completion(conn)?.result().expect("done");
+        completion(conn)?.result()?;
+        let alone = added(conn, || Ok((self.single)(conn, m, flags)?))?;
+        completion(conn)?.result()?;
         assert_eq!(alone, (1, bytes), "{name}, {flags:?}");
         Ok(true)
     }
@@ -153,19 +153,25 @@ impl Operation {
         let conn = &pair.client;
         let mut batch = conn.batch::<8>();
         for _ in 0..count {
-            (self.in_batch)(&mut batch, m, flags).expect("room");
+            (self.in_batch)(&mut batch, m, flags)?;
         }
-        let all = added(conn, || _ = batch.post().expect("posted"));
+        let all = added(conn, || {
+            _ = batch.post()?;
+            Ok(())
+        })?;
         for wc in completions(conn, count as usize)? {
-            wc.result().expect("done");
+            wc.result()?;
         }
         assert_eq!(all, (count, count * bytes), "{count} {name}, {flags:?}");
         // A batch that is used again begins empty.
-        (self.in_batch)(&mut batch, m, flags).expect("room");
+        (self.in_batch)(&mut batch, m, flags)?;
         batch.clear();
-        (self.in_batch)(&mut batch, m, flags).expect("room");
-        let one = added(conn, || _ = batch.post().expect("posted"));
-        completion(conn)?.result().expect("done");
+        (self.in_batch)(&mut batch, m, flags)?;
+        let one = added(conn, || {
+            _ = batch.post()?;
+            Ok(())
+        })?;
+        completion(conn)?.result()?;
         assert_eq!(one, (1, bytes), "{name}, {flags:?}");
         Ok(())
     }
@@ -178,14 +184,14 @@ fn each_way_counts_the_same() -> common::Result {
     device_test(|| {
         let peer = peer()?;
         let m = Memories::new(&peer)?;
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             for operation in OPERATIONS {
                 // Messages need receives.
                 let receives = if operation.name == "send" { 16 } else { 0 };
                 for n in 0..receives {
-                    let part = m.local.slice(512..).expect("inside");
-                    pair.server.recv(part, n).expect("a slot");
+                    let part = m.local.slice(512..)?;
+                    pair.server.recv(part, n)?;
                 }
                 for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
                     if operation.counts_alone(&pair, &m, flags)? {
@@ -205,13 +211,13 @@ fn a_commit_counts_its_parts_and_its_pointer() -> common::Result {
     device_test(|| {
         let peer = peer()?;
         let (m, other) = (Memories::new(&peer)?, Memories::new(&peer)?);
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            let pointer = (m.far.slice(..8).expect("inside"), [1; 8]);
+            let pointer = (m.far.slice(..8)?, [1; 8]);
             // One part, several, and parts of two regions, which go the long way.
-            let parts = [m.part(8, 100), m.part(300, 20), m.part(108, 3)];
-            let far = [parts[0], other.part(0, 50)];
+            let parts = [m.part(8, 100)?, m.part(300, 20)?, m.part(108, 3)?];
+            let far = [parts[0], other.part(0, 50)?];
             for (parts, flushes, bytes) in [
                 (&parts[..1], 1, 100),
                 (&parts[..], 1, 123),
@@ -223,10 +229,13 @@ fn a_commit_counts_its_parts_and_its_pointer() -> common::Result {
                         assert!(pointer.is_some());
                         continue;
                     };
-                    completion(conn)?.result().expect("done");
-                    let commit = || _ = conn.commit(parts, pointer, VISIBLE, 1).expect("posted");
-                    let counted = added(conn, commit);
-                    completion(conn)?.result().expect("done");
+                    completion(conn)?.result()?;
+                    let commit = || {
+                        _ = conn.commit(parts, pointer, VISIBLE, 1)?;
+                        Ok(())
+                    };
+                    let counted = added(conn, commit)?;
+                    completion(conn)?.result()?;
                     let requests = parts.len() as u64 + flushes + more.0;
                     assert_eq!(counted, (requests, bytes + more.1), "{} parts", parts.len());
                 }
@@ -253,7 +262,7 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() -> common::Result {
             conn.write(dst, src, flags, 1)
         };
         for _ in 0..4 {
-            write(ALWAYS).expect("a slot");
+            write(ALWAYS)?;
         }
         for _ in 0..3 {
             let full = write(ALWAYS);
@@ -262,19 +271,19 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() -> common::Result {
         let mut batch = conn.batch::<2>();
         for _ in 0..2 {
             let (dst, src) = (m.far.slice(..16), m.local.slice(..16));
-            let (dst, src) = (dst.expect("inside"), src.expect("inside"));
-            batch.write(dst, src, ALWAYS, 1).expect("room");
+            let (dst, src) = (dst?, src?);
+            batch.write(dst, src, ALWAYS, 1)?;
         }
         let full = batch.post();
         assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        let receive = || conn.recv(m.local.slice(..16).expect("inside"), 1);
-        receive().expect("a slot");
-        receive().expect("a slot");
-        let full = receive();
+        let receive = || -> common::Result<_> { Ok(conn.recv(m.local.slice(..16)?, 1)) };
+        receive()??;
+        receive()??;
+        let full = receive()?;
         assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
         // Not of these lengths.
         let (dst, src) = (m.far.slice(..16), m.local.slice(..17));
-        let wrong = conn.write(dst.expect("inside"), src.expect("inside"), ALWAYS, 1);
+        let wrong = conn.write(dst?, src?, ALWAYS, 1);
         assert!(matches!(wrong, Err(Error::InvalidArgument(_))), "{wrong:?}");
         let now = conn.counters();
         assert_eq!((now.posted, now.bytes, now.receives), (4, 64, 2));
@@ -282,7 +291,7 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() -> common::Result {
         assert_eq!(now.failures().count(), 0);
         completions(conn, 4)?;
         for _ in 0..3 {
-            write(Flags::COMPLETION_ON_ERROR).expect("a slot");
+            write(Flags::COMPLETION_ON_ERROR)?;
         }
         let due = write(Flags::COMPLETION_ON_ERROR);
         assert!(matches!(due, Err(Error::NoCompletionDue { .. })), "{due:?}");
@@ -304,10 +313,10 @@ fn failures_are_counted_by_status() -> common::Result {
         };
         let pair = Pair::new(&peer)?;
         let conn = &pair.client;
-        let src = m.local.slice(..16).expect("inside");
+        let src = m.local.slice(..16)?;
         for _ in 0..2 {
-            let dst = gone.slice(..16).expect("inside");
-            conn.write(dst, src, ALWAYS, 1).expect("posted");
+            let dst = gone.slice(..16)?;
+            conn.write(dst, src, ALWAYS, 1)?;
         }
         assert_eq!(conn.counters().failures().count(), 0, "none is polled");
         let failed: Vec<_> = completions(conn, 2)?
@@ -323,7 +332,7 @@ fn failures_are_counted_by_status() -> common::Result {
         assert_eq!(all, 2);
         assert_eq!(counters.failed(WcStatus::SUCCESS), 0);
         assert_eq!((counters.posted, counters.bytes), (2, 32));
-        let refused = conn.write(m.far.slice(..16).expect("inside"), src, ALWAYS, 1);
+        let refused = conn.write(m.far.slice(..16)?, src, ALWAYS, 1);
         assert!(
             matches!(refused, Err(Error::NotConnected(_))),
             "{refused:?}"

@@ -35,10 +35,10 @@ struct Server {
 
 impl Server {
     fn new(peer: &Peer, limits: Limits) -> Result<Self> {
-        let map = PmemMap::open(devdax(), SIZE).expect("persistent memory");
+        let map = PmemMap::open(devdax(), SIZE)?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let log = Mr::reg(peer, map, usage).expect("registered");
-        log.write_at(0, &[0; SIZE]).expect("inside");
+        let log = Mr::reg(peer, map, usage)?;
+        log.write_at(0, &[0; SIZE])?;
         Ok(Self {
             peer: peer.clone(),
             ep: listen(peer)?,
@@ -62,31 +62,31 @@ impl Server {
     }
 
     /// Accepts the client that asks.
-    fn accept(&mut self) -> Slots {
-        let cfg = self.responder.conn_cfg(&ConnCfg::new()).expect("settings");
-        let req = self.ep.next_conn_req_timeout(&cfg, LIMIT).expect("asks");
+    fn accept(&mut self) -> Result<Slots> {
+        let cfg = self.responder.conn_cfg(&ConnCfg::new())?;
+        let req = self.ep.next_conn_req_timeout(&cfg, LIMIT)?;
         let slots = self.responder.prepare(&req, &self.log, ..OFFERED);
-        let answer = self.offer().encode(Offer::ACCEPT).expect("fits");
-        self.conns.push(req.connect(&answer).expect("accepts"));
-        slots.expect("prepared")
+        let answer = self.offer().encode(Offer::ACCEPT)?;
+        self.conns.push(req.connect(&answer)?);
+        Ok(slots?)
     }
 
-    fn writer(&mut self, cfg: &WriterCfg) -> Writer {
-        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+    fn writer(&mut self, cfg: &WriterCfg) -> Result<Writer> {
+        let settings = cfg.conn_cfg(&ConnCfg::new())?;
         let req = self.request(&settings);
-        let connecting = Writer::connect(req, cfg, &Offer::default()).expect("asks");
-        let slots = self.accept();
+        let connecting = Writer::connect(req, cfg, &Offer::default())?;
+        let slots = self.accept()?;
         self.responder.add(self.conns.len() - 1, slots);
-        connecting.wait(LIMIT).expect("connected")
+        Ok(connecting.wait(LIMIT)?)
     }
 
     /// A client that sends messages of its own, and its memory.
     fn raw(&mut self, cfg: &ConnCfg) -> Result<(Conn, Mr<Memory>)> {
-        let asking = self.request(cfg).connect(&[]).expect("asks");
-        let slots = self.accept();
+        let asking = self.request(cfg).connect(&[])?;
+        let slots = self.accept()?;
         self.responder.add(self.conns.len() - 1, slots);
         let memory = region(&self.peer, 1024, MrUsage::SEND | MrUsage::RECV)?;
-        Ok((asking.wait_established(LIMIT).expect("connected"), memory))
+        Ok((asking.wait_established(LIMIT)?, memory))
     }
 
     /// One round of the server's loop; how many requests it served.
@@ -122,8 +122,8 @@ impl Server {
     }
 }
 
-fn limits(credits: u16) -> Limits {
-    Limits::new(credits, 4, 512).expect("some")
+fn limits(credits: u16) -> Result<Limits> {
+    Ok(Limits::new(credits, 4, 512)?)
 }
 
 fn part<'a>(
@@ -131,20 +131,20 @@ fn part<'a>(
     source: &'a Mr<Memory>,
     at: usize,
     len: usize,
-) -> (RemoteSlice, MrSlice<'a>) {
-    let dst = far.slice(at as u64..(at + len) as u64).expect("inside");
-    (dst, source.slice(at..at + len).expect("inside"))
+) -> Result<(RemoteSlice, MrSlice<'a>)> {
+    let dst = far.slice(at as u64..(at + len) as u64)?;
+    Ok((dst, source.slice(at..at + len)?))
 }
 
 fn source(peer: &Peer) -> Result<Mr<Memory>> {
     let source = region(peer, SIZE, MrUsage::WRITE_SRC)?;
-    source.write_at(0, &pattern(SIZE, 4)).expect("inside");
+    source.write_at(0, &pattern(SIZE, 4))?;
     Ok(source)
 }
 
-fn tail(far: &MrRemote, number: u64) -> Option<(RemoteSlice, [u8; 8])> {
-    let to = far.slice(TAIL as u64..TAIL as u64 + 8).expect("inside");
-    Some((to, number.to_ne_bytes()))
+fn tail(far: &MrRemote, number: u64) -> Result<Option<(RemoteSlice, [u8; 8])>> {
+    let to = far.slice(TAIL as u64..TAIL as u64 + 8)?;
+    Ok(Some((to, number.to_ne_bytes())))
 }
 
 /// More requests of a client than a turn serves are served by the next turns, although no
@@ -154,25 +154,25 @@ fn requests_that_wait_are_served_by_later_turns() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(16))?;
+        let mut server = Server::new(&peer, limits(16)?)?;
         let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_in_flight(16).expect("some");
-        let mut writer = server.writer(&cfg);
+        cfg.set_in_flight(16)?;
+        let mut writer = server.writer(&cfg)?;
         let far = writer.offer().regions()[0];
         for number in 1..=15 {
-            let parts = [part(&far, &source, 32 * number as usize, 8)];
-            writer.commit(&parts, tail(&far, number)).expect("posted");
+            let parts = [part(&far, &source, 32 * number as usize, 8)?];
+            writer.commit(&parts, tail(&far, number)?)?;
         }
         let begin = Instant::now();
         while writer.released() < 15 {
-            writer.look(|_| {}).expect("connected");
+            writer.look(|_| {})?;
             assert!(begin.elapsed() < LIMIT);
         }
         server.until(|_| {
             writer.look(|_| {}).expect("connected");
             writer.durable() == 15
         });
-        assert_eq!(server.log.load_u64(TAIL).expect("inside"), 15);
+        assert_eq!(server.log.load_u64(TAIL)?, 15);
         Ok(())
     })
 }
@@ -184,10 +184,10 @@ fn commits_are_answered_in_their_order() -> Result {
         let source = source(&peer)?;
         // More credits than commits in flight, and fewer.
         for (credits, in_flight, room) in [(16, 3, 3), (2, 16, 2)] {
-            let mut server = Server::new(&peer, limits(credits))?;
+            let mut server = Server::new(&peer, limits(credits)?)?;
             let mut cfg = WriterCfg::new(Method::Server);
-            cfg.set_in_flight(in_flight).expect("some");
-            let mut writer = server.writer(&cfg);
+            cfg.set_in_flight(in_flight)?;
+            let mut writer = server.writer(&cfg)?;
             assert_eq!(writer.room(), room, "the smaller limit");
             let far = writer.offer().regions()[0];
             let mut last = None;
@@ -197,20 +197,21 @@ fn commits_are_answered_in_their_order() -> Result {
                     writer.room() > 0
                 });
                 let at = number as usize * 32;
-                let parts = [part(&far, &source, at, 8), part(&far, &source, at + 16, 16)];
-                let ticket = writer
-                    .commit(&parts, tail(&far, number + 1))
-                    .expect("posted");
+                let parts = [
+                    part(&far, &source, at, 8)?,
+                    part(&far, &source, at + 16, 16)?,
+                ];
+                let ticket = writer.commit(&parts, tail(&far, number + 1)?)?;
                 assert_eq!(ticket.number(), number + 1);
                 last = Some(ticket);
             }
-            let last = last.expect("the last one");
+            let last = last.ok_or("the last one")?;
             server.until(|_| {
                 writer.look(|_| {}).expect("connected");
                 writer.fate(last).expect("its own") == Fate::Durable
             });
             let mut bytes = [0; SIZE];
-            server.log.read_at(0, &mut bytes).expect("inside");
+            server.log.read_at(0, &mut bytes)?;
             assert_eq!(bytes[TAIL..TAIL + 8], 30u64.to_ne_bytes());
             assert_eq!(bytes[..8], pattern(SIZE, 4)[..8]);
             server.until(|_| {
@@ -231,17 +232,17 @@ fn a_wait_for_room_needs_an_answer() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1))?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let mut server = Server::new(&peer, limits(1)?)?;
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
         let far = writer.offer().regions()[0];
-        let parts = [part(&far, &source, 0, 8)];
+        let parts = [part(&far, &source, 0, 8)?];
         for number in 1..=5 {
-            writer.commit(&parts, tail(&far, number)).expect("posted");
+            writer.commit(&parts, tail(&far, number)?)?;
             let short = Duration::from_millis(10);
             let late = writer.wait_room(short, |_| {}).expect_err("no answer");
             assert!(matches!(late, Error::TimedOut(_)), "{late}");
             server.until(|server| server.log.load_u64(TAIL).expect("inside") == number);
-            writer.wait_room(LIMIT, |_| {}).expect("answered");
+            writer.wait_room(LIMIT, |_| {})?;
             assert_eq!((writer.durable(), writer.released()), (number, number));
         }
         Ok(())
@@ -255,11 +256,10 @@ fn short_waits_learn_of_the_end() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1))?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let mut server = Server::new(&peer, limits(1)?)?;
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
         let far = writer.offer().regions()[0];
-        let ticket = writer.commit(&[part(&far, &source, 0, 8)], tail(&far, 1));
-        let ticket = ticket.expect("posted");
+        let ticket = writer.commit(&[part(&far, &source, 0, 8)?], tail(&far, 1)?)?;
         drop(server.conns.pop());
         let begin = Instant::now();
         let ended = loop {
@@ -281,17 +281,17 @@ fn a_full_writer_tells_of_the_end() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1))?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let mut server = Server::new(&peer, limits(1)?)?;
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
         let far = writer.offer().regions()[0];
-        let parts = [part(&far, &source, 0, 8)];
-        writer.commit(&parts, tail(&far, 1)).expect("posted");
-        let full = writer.commit(&parts, tail(&far, 2)).expect_err("no room");
+        let parts = [part(&far, &source, 0, 8)?];
+        writer.commit(&parts, tail(&far, 1)?)?;
+        let full = writer.commit(&parts, tail(&far, 2)?).expect_err("no room");
         assert!(matches!(full, Error::QueueFull { .. }), "{full}");
         drop(server.conns.pop());
         writer.wait_room(LIMIT, |_| {}).expect_err("it has ended");
         let over = writer
-            .commit(&parts, tail(&far, 2))
+            .commit(&parts, tail(&far, 2)?)
             .expect_err("it has ended");
         assert!(matches!(over, Error::NotConnected(_)), "{over}");
         Ok(())
@@ -304,19 +304,19 @@ fn a_writer_asks_for_nothing_that_is_refused() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2))?;
+        let mut server = Server::new(&peer, limits(2)?)?;
         let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_parts(16).expect("as many as there can be");
-        let mut writer = server.writer(&cfg);
+        cfg.set_parts(16)?;
+        let mut writer = server.writer(&cfg)?;
         let far = writer.offer().regions()[0];
-        let one = part(&far, &source, 0, 8);
-        let odd = far.slice(20..28).expect("inside");
-        let long = far.slice(16..32).expect("inside");
+        let one = part(&far, &source, 0, 8)?;
+        let odd = far.slice(20..28)?;
+        let long = far.slice(16..32)?;
         for (parts, pointer, words) in [
             (&[][..], None, "0 parts"),
             (&[one; 5][..], None, "up to 4 parts"),
-            (&[part(&far, &source, 0, 513)][..], None, "513 bytes"),
-            (&[part(&far, &source, 0, 0)][..], None, "0 bytes"),
+            (&[part(&far, &source, 0, 513)?][..], None, "513 bytes"),
+            (&[part(&far, &source, 0, 0)?][..], None, "0 bytes"),
             (&[one][..], Some((odd, [1; 8])), "multiple of 8"),
             (&[one][..], Some((long, [1; 8])), "16 bytes"),
             (&[one][..], Some((one.0, [1; 8])), "lies in part 1"),
@@ -325,8 +325,8 @@ fn a_writer_asks_for_nothing_that_is_refused() -> Result {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(writer.posted(), 0);
-        writer.commit(&[one], tail(&far, 1)).expect("posted");
-        writer.commit(&[one], tail(&far, 2)).expect("posted");
+        writer.commit(&[one], tail(&far, 1)?)?;
+        writer.commit(&[one], tail(&far, 2)?)?;
         let full = writer.commit(&[one], None).expect_err("no credit is left");
         assert!(matches!(full, Error::QueueFull { depth: 2, .. }), "{full}");
         server.until(|_| {
@@ -352,11 +352,11 @@ fn request(number: u32, pointer: Option<(u64, u64)>, ranges: &[(u64, u64)]) -> V
     bytes
 }
 
-fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) {
-    memory.write_at(0, bytes).expect("inside");
-    let message = memory.slice(..bytes.len()).expect("inside");
-    conn.send(message, Flags::COMPLETION_ALWAYS, 0)
-        .expect("posted");
+fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) -> Result {
+    memory.write_at(0, bytes)?;
+    let message = memory.slice(..bytes.len())?;
+    conn.send(message, Flags::COMPLETION_ALWAYS, 0)?;
+    Ok(())
 }
 
 /// A client with a wrong request is cut off, no byte is stored for it, and the others go on.
@@ -365,8 +365,8 @@ fn a_wrong_request_ends_its_connection_alone() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2))?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let mut server = Server::new(&peer, limits(2)?)?;
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
         let far = writer.offer().regions()[0];
         let base = server.log.get_ptr().addr() as u64;
         let end = base + OFFERED as u64;
@@ -411,15 +411,14 @@ fn a_wrong_request_ends_its_connection_alone() -> Result {
         for (number, (bytes, words)) in wrong.into_iter().enumerate() {
             let (conn, memory) = server.raw(&ConnCfg::new())?;
             let client = server.conns.len() - 1;
-            send(&conn, &memory, &bytes);
+            send(&conn, &memory, &bytes)?;
             server.until(|server| !server.ended.is_empty());
             let (ended, text) = server.ended.remove(0);
             assert_eq!(ended, client);
             assert!(text.contains(words), "{words}: {text}");
-            assert_eq!(server.log.load_u64(TAIL).expect("inside"), number as u64);
-            let parts = [part(&far, &source, 0, 8)];
-            let honest = writer.commit(&parts, tail(&far, number as u64 + 1));
-            let honest = honest.expect("posted");
+            assert_eq!(server.log.load_u64(TAIL)?, number as u64);
+            let parts = [part(&far, &source, 0, 8)?];
+            let honest = writer.commit(&parts, tail(&far, number as u64 + 1)?)?;
             server.until(|_| {
                 writer.look(|_| {}).expect("connected");
                 writer.fate(honest).expect("its own") == Fate::Durable && writer.room() == 2
@@ -437,26 +436,26 @@ fn floods_and_deaf_clients_delay_nobody() -> Result {
     device_test(|| {
         let peer = peer()?;
         let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2))?;
+        let mut server = Server::new(&peer, limits(2)?)?;
         let base = server.log.get_ptr().addr() as u64;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
         let far = writer.offer().regions()[0];
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(64).set_cq_size(64);
         let (deaf, deaf_memory) = server.raw(&cfg)?;
         let (flood, flood_memory) = server.raw(&cfg)?;
-        let answer = flood_memory.slice(512..520).expect("inside");
+        let answer = flood_memory.slice(512..520)?;
         for _ in 0..8 {
-            flood.recv(answer, 0).expect("posted");
+            flood.recv(answer, 0)?;
         }
         let mut wcs = [Wc::default(); 16];
         let (mut flooded, mut in_flight) = (0, 0);
         for number in 1..=2 {
-            send(&deaf, &deaf_memory, &request(number, None, &[(base, 8)]));
+            send(&deaf, &deaf_memory, &request(number, None, &[(base, 8)]))?;
         }
         for number in 1..=30u64 {
-            let parts = [part(&far, &source, 0, 8)];
-            let ticket = writer.commit(&parts, tail(&far, number)).expect("posted");
+            let parts = [part(&far, &source, 0, 8)?];
+            let ticket = writer.commit(&parts, tail(&far, number)?)?;
             server.until(|_| {
                 // Six at a time, where two are allowed. All have the same bytes.
                 while in_flight < 6 && flooded < 3 && flood.failure().is_none() {
@@ -476,7 +475,7 @@ fn floods_and_deaf_clients_delay_nobody() -> Result {
                 writer.fate(ticket).expect("its own") == Fate::Durable && writer.room() == 2
             });
         }
-        assert_eq!(server.log.load_u64(TAIL).expect("inside"), 30);
+        assert_eq!(server.log.load_u64(TAIL)?, 30);
         drop((deaf, flood));
         Ok(())
     })
@@ -487,25 +486,22 @@ fn floods_and_deaf_clients_delay_nobody() -> Result {
 fn a_client_is_prepared_with_the_right_memory_and_queues_only() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let server = Server::new(&peer, limits(2))?;
-        let map = PmemMap::open(devdax(), SIZE).expect("persistent memory");
-        let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST).expect("registered");
-        let right = server
-            .responder
-            .conn_cfg(&ConnCfg::new())
-            .expect("settings");
+        let server = Server::new(&peer, limits(2)?)?;
+        let map = PmemMap::open(devdax(), SIZE)?;
+        let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
+        let right = server.responder.conn_cfg(&ConnCfg::new())?;
         let mut few = ConnCfg::new();
         few.set_sq_size(2).set_rq_size(3);
         let _asking = [(); 2].map(|()| {
             let request = server.request(&ConnCfg::new());
             request.connect(&[]).expect("asks")
         });
-        let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT).expect("asks");
+        let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT);
         let responder = &server.responder;
-        let refused = responder.prepare(&ask(&right), &Arc::new(unflushed), ..);
+        let refused = responder.prepare(&ask(&right)?, &Arc::new(unflushed), ..);
         let refused = refused.expect_err("no persistent flushes");
         assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
-        let text = invalid(responder.prepare(&ask(&few), &server.log, ..));
+        let text = invalid(responder.prepare(&ask(&few)?, &server.log, ..));
         assert!(text.contains("Responder::conn_cfg"), "{text}");
         Ok(())
     })
@@ -516,20 +512,19 @@ fn a_client_is_prepared_with_the_right_memory_and_queues_only() -> Result {
 fn a_method_that_is_not_served_is_refused_with_words() -> Result {
     device_test(|| {
         let peer = peer()?;
-        let mut server = Server::new(&peer, limits(2))?;
+        let mut server = Server::new(&peer, limits(2)?)?;
         let cfg = WriterCfg::new(Method::Server);
-        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let settings = cfg.conn_cfg(&ConnCfg::new())?;
         let without = Offer::new(&PeerCfg::new());
 
         let req = server.request(&settings);
-        let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
-        let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let asked = asked.expect("asks");
+        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+        let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
         let refusal = without
             .judge(asked.get_private_data())
             .expect_err("not served");
         assert_eq!(refusal.code(), RefusalCode::Refused);
-        asked.reject(&refusal.encode()).expect("rejects");
+        asked.reject(&refusal.encode())?;
         let text = connecting.wait(LIMIT).expect_err("rejected").to_string();
         assert!(
             text.contains("no durable commits by server's method"),
@@ -538,24 +533,22 @@ fn a_method_that_is_not_served_is_refused_with_words() -> Result {
 
         // A server that does not look.
         let req = server.request(&settings);
-        let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
+        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
         let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let encoded = without.encode(Offer::ACCEPT).expect("fits");
-        server
-            .conns
-            .push(asked.expect("asks").connect(&encoded).expect("accepts"));
+        let encoded = without.encode(Offer::ACCEPT)?;
+        server.conns.push(asked?.connect(&encoded)?);
         let error = connecting.wait(LIMIT).expect_err("not served");
         assert!(matches!(error, Error::NotSupported(_)), "{error}");
-        let judged = server.offer().judge(&cfg_offer(&cfg));
+        let judged = server.offer().judge(&cfg_offer(&cfg)?);
         judged.expect("served");
         Ok(())
     })
 }
 
-fn cfg_offer(cfg: &WriterCfg) -> Vec<u8> {
+fn cfg_offer(cfg: &WriterCfg) -> Result<Vec<u8>> {
     let mut offer = Offer::default();
     offer.set_method(cfg.method(), cfg.flush_type());
-    offer.encode(Offer::CONNECT).expect("fits")
+    Ok(offer.encode(Offer::CONNECT)?)
 }
 
 /// A server that sends a wrong answer ends the connection, and no commit is called durable.
@@ -572,22 +565,20 @@ fn a_wrong_answer_is_no_acknowledgement() -> Result {
             b"rA\x01\0\x01\0\0",
             b"",
         ] {
-            let mut server = Server::new(&peer, limits(2))?;
-            let mut writer = server.writer(&WriterCfg::new(Method::Server));
+            let mut server = Server::new(&peer, limits(2)?)?;
+            let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
             let far = writer.offer().regions()[0];
-            let parts = [part(&far, &source, 0, 8)];
-            let ticket = writer.commit(&parts, None).expect("posted");
-            answers.write_at(0, wrong).expect("inside");
-            let message = answers.slice(..wrong.len()).expect("inside");
-            server.conns[0]
-                .send(message, Flags::COMPLETION_ALWAYS, 0)
-                .expect("posted");
+            let parts = [part(&far, &source, 0, 8)?];
+            let ticket = writer.commit(&parts, None)?;
+            answers.write_at(0, wrong)?;
+            let message = answers.slice(..wrong.len())?;
+            server.conns[0].send(message, Flags::COMPLETION_ALWAYS, 0)?;
             let begin = Instant::now();
             while !writer.is_over() {
                 let _ = writer.look(|_| {});
                 assert!(begin.elapsed() < LIMIT, "{wrong:?}");
             }
-            assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
+            assert_eq!(writer.fate(ticket)?, Fate::Unknown);
             assert_eq!(writer.durable(), 0);
             writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
         }
@@ -603,19 +594,19 @@ fn a_client_that_was_cut_off_is_not_served() -> Result {
     device_test(|| {
         let peer = peer()?;
         for removes in [true, false] {
-            let mut server = Server::new(&peer, limits(4))?;
+            let mut server = Server::new(&peer, limits(4)?)?;
             // Without a receive for the first answer, the server's end fails after its retries.
             let mut cfg = ConnCfg::new();
             cfg.set_rcq_size(4);
             let (client, memory) = server.raw(&cfg)?;
-            let answer = memory.slice(512..520).expect("inside");
-            client.recv(answer, 0).expect("posted");
+            let answer = memory.slice(512..520)?;
+            client.recv(answer, 0)?;
             let (_next, _memory) = server.raw(&ConnCfg::new())?;
             let base = server.log.get_ptr().addr() as u64;
             let asks = |number: u32| -> Result {
                 let pointer = Some((base + TAIL as u64, number.into()));
-                send(&client, &memory, &request(number, pointer, &[(base, 8)]));
-                completion(&client)?.result().expect("it has arrived");
+                send(&client, &memory, &request(number, pointer, &[(base, 8)]))?;
+                completion(&client)?.result()?;
                 Ok(())
             };
             asks(1)?;
@@ -623,13 +614,13 @@ fn a_client_that_was_cut_off_is_not_served() -> Result {
             asks(2)?;
             // The responder has taken it, and has had no turn.
             let mut wcs = [Wc::default(); 16];
-            let count = server.conns[0].get_cq().get_wc(&mut wcs).expect("polls");
+            let count = server.conns[0].get_cq().get_wc(&mut wcs)?;
             for wc in &wcs[..count] {
                 assert!(server.responder.handle(0, wc), "{wc:?}");
             }
             asks(3)?;
 
-            let rest = server.conns.remove(0).cut_off().expect("cut off");
+            let rest = server.conns.remove(0).cut_off()?;
             let is_message = |ok: WcSuccess| ok.opcode() == WcOpcode::RECV;
             let is_request = |wc: &&Wc| wc.result().is_ok_and(is_message);
             let arrived = rest.iter().filter(is_request).count();
@@ -645,7 +636,7 @@ fn a_client_that_was_cut_off_is_not_served() -> Result {
             for wc in &rest {
                 assert!(!server.responder.handle(0, wc), "it is forgotten");
             }
-            assert_eq!(server.log.load_u64(TAIL).expect("inside"), 1);
+            assert_eq!(server.log.load_u64(TAIL)?, 1);
         }
         Ok(())
     })

@@ -19,20 +19,20 @@ const INLINE: u32 = 64;
 
 /// Native and by reading, and with a peer that is declared to reorder: there soft-RoCE misses a
 /// fence.
-fn configurations() -> Vec<ConnCfg> {
+fn configurations() -> common::Result<Vec<ConnCfg>> {
     let mut all = Vec::new();
     for fallback in [false, true] {
         for reorders in [false, true] {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(20).set_rq_size(20).set_cq_size(40);
             cfg.set_max_inline_data(INLINE);
-            cfg.set_max_send_sge(2).expect("two parts");
+            cfg.set_max_send_sge(2)?;
             cfg.set_force_fallback(fallback);
             cfg.set_peer_reorders(reorders);
             all.push(cfg);
         }
     }
-    all
+    Ok(all)
 }
 
 fn flags() -> [Flags; 4] {
@@ -51,28 +51,25 @@ fn local_parts<'a>(
     wrong: &'a Mr<Memory>,
     others: &'a Mr<Memory>,
     at: usize,
-) -> Vec<MrSlice<'a>> {
-    let mut parts = vec![MrSlice::EMPTY, right.slice(100..LEN).expect("inside")];
+) -> common::Result<Vec<MrSlice<'a>>> {
+    let mut parts = vec![MrSlice::EMPTY, right.slice(100..LEN)?];
     for mr in [right, wrong, others] {
-        parts.push(mr.slice(at..at + 32).expect("inside"));
-        parts.push(mr.slice(8..8).expect("inside"));
+        parts.push(mr.slice(at..at + 32)?);
+        parts.push(mr.slice(8..8)?);
     }
-    parts
+    Ok(parts)
 }
 
 /// Remote parts of the right usage and of a wrong one, with the lengths of the local ones and
 /// without.
-fn remote_parts(right: &MrRemote, wrong: &MrRemote) -> Vec<RemoteSlice> {
-    let mut parts = vec![
-        RemoteSlice::EMPTY,
-        right.slice(100..LEN as u64).expect("inside"),
-    ];
+fn remote_parts(right: &MrRemote, wrong: &MrRemote) -> common::Result<Vec<RemoteSlice>> {
+    let mut parts = vec![RemoteSlice::EMPTY, right.slice(100..LEN as u64)?];
     for mr in [right, wrong] {
         for end in [0, 31, 32] {
-            parts.push(mr.slice(0..end).expect("inside"));
+            parts.push(mr.slice(0..end)?);
         }
     }
-    parts
+    Ok(parts)
 }
 
 /// Posts it as a batch of one, or after so many operations of 0 bytes.
@@ -96,7 +93,7 @@ fn outcome(conn: &Conn, posted: Result<Posted>) -> common::Result<String> {
         Ok(posted) => {
             let wc = completion(conn)?;
             assert_eq!(wc.posted(), Some(posted), "of this operation");
-            wc.result().expect("executed");
+            wc.result()?;
             Ok("executed".to_owned())
         }
         Err(error) => Ok(error.to_string()),
@@ -116,18 +113,18 @@ fn every_way_of_a_write() -> common::Result {
     device_test(|| {
         let (peer, other) = (peer()?, peer()?);
         let right = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        right.write_at(0, &pattern(LEN, 1)).expect("inside");
+        right.write_at(0, &pattern(LEN, 1))?;
         let wrong = region(&peer, LEN, MrUsage::RECV)?;
         let others = region(&other, LEN, MrUsage::WRITE_SRC)?;
         let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
         let unwritable = region(&peer, LEN, MrUsage::READ_SRC)?;
         let far = [remote(&target), remote(&unwritable)];
         let mut executed = 0;
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            for src in local_parts(&right, &wrong, &others, 0) {
-                for dst in remote_parts(&far[0], &far[1]) {
+            for src in local_parts(&right, &wrong, &others, 0)? {
+                for dst in remote_parts(&far[0], &far[1])? {
                     for flags in flags() {
                         let answers = [
                             outcome(conn, conn.write(dst, src, flags, 1))?,
@@ -162,17 +159,17 @@ fn every_way_of_a_message() -> common::Result {
     device_test(|| {
         let (peer, other) = (peer()?, peer()?);
         let right = region(&peer, LEN, MrUsage::SEND)?;
-        right.write_at(0, &pattern(LEN, 1)).expect("inside");
+        right.write_at(0, &pattern(LEN, 1))?;
         let wrong = region(&peer, LEN, MrUsage::RECV)?;
         let others = region(&other, LEN, MrUsage::SEND)?;
         let target = region(&peer, LEN, MrUsage::RECV)?;
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             // Each message finds one receive, and takes it.
             let sent = |send: &dyn Fn() -> Result<Posted>, len: u32| -> common::Result<_> {
-                let to = target.slice(..).expect("all");
-                pair.server.recv(to, 2).expect("posted");
+                let to = target.slice(..)?;
+                pair.server.recv(to, 2)?;
                 let answer = outcome(conn, send())?;
                 if answer != "executed" {
                     let empty = conn.send(MrSlice::EMPTY, ALWAYS, 3);
@@ -188,7 +185,7 @@ fn every_way_of_a_message() -> common::Result {
                 Ok(answer)
             };
             // All end with the region, so that the bytes show which part it was.
-            for src in local_parts(&right, &wrong, &others, LEN - 32) {
+            for src in local_parts(&right, &wrong, &others, LEN - 32)? {
                 let len = src.len() as u32;
                 for flags in flags() {
                     let answers = [
@@ -218,15 +215,15 @@ fn every_way_of_a_read() -> common::Result {
         let wrong = region(&peer, LEN, MrUsage::SEND)?;
         let others = region(&other, LEN, MrUsage::READ_DST)?;
         let source = region(&peer, LEN, MrUsage::READ_SRC)?;
-        source.write_at(0, &pattern(LEN, 1)).expect("inside");
+        source.write_at(0, &pattern(LEN, 1))?;
         let unreadable = region(&peer, LEN, MrUsage::WRITE_DST)?;
         let far = [remote(&source), remote(&unreadable)];
         let mut executed = 0;
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
-            for dst in local_parts(&right, &wrong, &others, 0) {
-                for src in remote_parts(&far[0], &far[1]) {
+            for dst in local_parts(&right, &wrong, &others, 0)? {
+                for src in remote_parts(&far[0], &far[1])? {
                     for flags in flags() {
                         let answers = [
                             outcome(conn, conn.read(dst, src, flags, 1))?,
@@ -256,13 +253,13 @@ fn every_way_of_a_flush_and_of_an_atomic_write() -> common::Result {
         let far = [remote(&target), remote(&wrong)];
         let word = 0x0102_0304_0506_0708u64.to_ne_bytes();
         let mut executed = 0;
-        for cfg in configurations() {
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let mut parts = vec![RemoteSlice::EMPTY];
             for mr in &far {
                 for range in [0..0, 0..1, 0..7, 0..8, 4..12, 8..LEN as u64] {
-                    parts.push(mr.slice(range).expect("inside"));
+                    parts.push(mr.slice(range)?);
                 }
             }
             for dst in parts {
@@ -289,11 +286,8 @@ fn every_way_of_a_flush_and_of_an_atomic_write() -> common::Result {
                     executed += usize::from(same(&answers, &(dst, flags)));
                 }
             }
-            assert_eq!(
-                target.load_u64(0).expect("aligned"),
-                u64::from_ne_bytes(word)
-            );
-            target.store_u64(0, 0).expect("aligned");
+            assert_eq!(target.load_u64(0)?, u64::from_ne_bytes(word));
+            target.store_u64(0, 0)?;
         }
         assert!(executed > 40, "{executed}");
         Ok(())
@@ -307,18 +301,16 @@ fn parts_together_are_too_long() -> common::Result {
         let peer = peer()?;
         let target = region(&peer, LEN, MrUsage::WRITE_DST | MrUsage::RECV)?;
         let source = region(&peer, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        let (far, part) = (remote(&target), source.slice(..40).expect("inside"));
-        for cfg in configurations() {
+        let (far, part) = (remote(&target), source.slice(..40)?);
+        for cfg in configurations()? {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             for count in [1, 2, 3, 16, 17, 100] {
                 // One fits into a request, two do not, and three are more than the connection has.
                 let parts = vec![part; count];
-                let to = far.slice(..40 * count.min(6) as u64).expect("inside");
+                let to = far.slice(..40 * count.min(6) as u64)?;
                 let flags = ALWAYS | Flags::INLINE;
-                pair.server
-                    .recv(target.slice(..).expect("all"), 1)
-                    .expect("posted");
+                pair.server.recv(target.slice(..)?, 1)?;
                 let sent = conn.send_gather(&parts, flags, 1);
                 assert_eq!(sent.is_ok(), count == 1, "{sent:?}");
                 let message = match sent.is_ok() {
@@ -348,7 +340,7 @@ fn a_long_flush_takes_more_slots() -> common::Result {
         // Made up: no operation is posted.
         let mut descriptor = target.get_descriptor();
         descriptor[8..16].copy_from_slice(&(5u64 << 30).to_le_bytes());
-        let far = MrRemote::from_descriptor(&descriptor).expect("valid");
+        let far = MrRemote::from_descriptor(&descriptor)?;
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(2);
         let pair = Pair::with(&peer, &cfg, &cfg)?;
@@ -356,7 +348,7 @@ fn a_long_flush_takes_more_slots() -> common::Result {
             return Ok(());
         }
         for (len, slots) in [((4u64 << 30) + 1, 3), (5 << 30, 3)] {
-            let to = far.slice(..len).expect("inside");
+            let to = far.slice(..len)?;
             let posted = pair.client.flush(to, FlushType::Visibility, ALWAYS, 1);
             let text = posted.expect_err("it has two slots").to_string();
             assert!(text.contains(&format!("takes {slots} slots")), "{text}");
@@ -373,29 +365,28 @@ fn a_flush_that_is_posted_after_the_declaration() -> common::Result {
         let peer = peer()?;
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
         let target = region(&peer, LEN, usage)?;
-        let there = remote(&target).slice(..8).expect("inside");
+        let there = remote(&target).slice(..8)?;
         for same_batch in [false, true] {
             let mut cfg = ConnCfg::new();
             cfg.set_force_fallback(true);
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             let conn = &pair.client;
             let mut batch = conn.batch::<4>();
-            let flushed = batch.flush(there, FlushType::Visibility, ALWAYS, 1);
-            flushed.expect("added");
+            batch.flush(there, FlushType::Visibility, ALWAYS, 1)?;
             let mut platform = PeerCfg::new();
             platform.set_reorders(true);
             conn.apply_remote_peer_cfg(&platform);
             let answer = match same_batch {
                 true => batch.atomic_write(there, &[1; 8], ALWAYS, 2),
                 false => {
-                    batch.post().expect("posted");
+                    batch.post()?;
                     conn.atomic_write(there, &[1; 8], ALWAYS, 2).map(drop)
                 }
             };
             // An adapter has a fence.
             match peer_is_soft_roce(conn) {
                 true => assert!(matches!(answer, Err(Error::NotSupported(_))), "{answer:?}"),
-                false => answer.expect("a fence keeps the order"),
+                false => answer?,
             }
         }
         Ok(())
@@ -411,6 +402,6 @@ fn peer_is_soft_roce(conn: &Conn) -> bool {
 /// The bytes of the next message.
 fn arrived(conn: &Conn) -> common::Result<u32> {
     let wc = next_completion(conn.get_cq())?;
-    let message = wc.result().expect("received");
-    Ok(message.byte_len().expect("a message"))
+    let message = wc.result()?;
+    Ok(message.byte_len().ok_or("a message")?)
 }
