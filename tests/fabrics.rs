@@ -17,14 +17,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 /// Posts a write of no bytes, and polls until it is done.
-fn write(conn: &Conn) {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-        .expect("posted");
+fn write(conn: &Conn) -> Result {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
     let mut wcs = [Wc::default()];
-    while conn.get_cq().get_wc(&mut wcs).expect("polls") == 0 {
+    while conn.get_cq().get_wc(&mut wcs)? == 0 {
         thread::yield_now();
     }
-    wcs[0].result().expect("it succeeds");
+    wcs[0].result()?;
+    Ok(())
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn fabrics_are_apart() -> Result {
     let [one, other] = [&fabrics[0], &fabrics[1]].map(|fabric| fabric.host("here"));
     assert_eq!((one.addr(), one.addr6()), (other.addr(), other.addr6()));
     let entered = one.enter();
-    let ep = Ep::listen(&peer()?, &one.addr().to_string(), 7204).expect("listens");
+    let ep = Ep::listen(&peer()?, &one.addr().to_string(), 7204)?;
     drop(entered);
     let _entered = other.enter();
     let asking = ConnReq::new(&peer()?, &one.addr().to_string(), 7204, &ConnCfg::new());
-    let asking = asking.expect("resolves").connect(&[]).expect("asks");
-    match asking.next_event_timeout(LIMIT).expect("an event") {
+    let asking = asking?.connect(&[])?;
+    match asking.next_event_timeout(LIMIT)? {
         ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
         event => panic!("{event}"),
     }
@@ -71,7 +71,7 @@ fn objects_of_one_host() -> Result {
     drop(fabric);
     let _entered = one.enter();
     let peer = peer()?;
-    let region = Mr::reg(&peer, vec![0; 8], MrUsage::WRITE_DST).expect("registers");
+    let region = Mr::reg(&peer, vec![0; 8], MrUsage::WRITE_DST)?;
     assert_eq!(one.objects().get("mr"), Some(&1));
     assert_eq!(one.objects(), clone.objects());
     assert!(other.objects().is_empty());
@@ -142,9 +142,9 @@ fn the_call_that_is_meant_fails() -> Result {
     let calls = |fabric: &Fabric| fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0);
     let before = calls(&fabric);
     for _ in 0..3 {
-        register(&there).expect("of another host");
+        register(&there)?;
     }
-    register(&here).expect("the first");
+    register(&here)?;
     assert!(failing.is_pending());
     let error = register(&here).expect_err("the second");
     assert!(
@@ -152,12 +152,12 @@ fn the_call_that_is_meant_fails() -> Result {
         "{error}"
     );
     assert!(!failing.is_pending() && !failing.disarm());
-    register(&here).expect("the third");
+    register(&here)?;
     assert_eq!(calls(&fabric) - before, 6);
 
     let failing = fabric.fail("ibv_reg_mr").next(Errno::NOSPC);
     assert!(failing.disarm());
-    register(&here).expect("taken back");
+    register(&here)?;
     Ok(())
 }
 
@@ -187,8 +187,8 @@ fn events_that_nobody_reads() -> Result {
     let (conn, server) = Pair::new(&peer()?)?.ends();
     let cq = conn.get_cq();
     for _ in 0..EVENTS {
-        cq.req_notify(Notify::Any).expect("armed");
-        write(&conn);
+        cq.req_notify(Notify::Any)?;
+        write(&conn)?;
     }
     let mut read = 0;
     while cq.wait_timeout(Duration::ZERO).is_ok() {
@@ -207,8 +207,8 @@ fn a_port_at_each_address() -> Result {
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
-    let _four = Ep::listen(&peer, &host.addr().to_string(), 7204).expect("listens");
-    let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204).expect("listens");
+    let _four = Ep::listen(&peer, &host.addr().to_string(), 7204)?;
+    let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204)?;
     let again = Ep::listen(&peer, &host.addr().to_string(), 7204).expect_err("taken");
     assert_eq!(again.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
     Ok(())
@@ -276,7 +276,7 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
         let error = Ep::listen_on(&far, at).expect_err("it fails");
         assert!(error.to_string().starts_with("rdma_create_id failed"));
         assert!(!failing.is_pending());
-        let ep = Ep::listen_on(&far, at).expect("listens");
+        let ep = Ep::listen_on(&far, at)?;
         assert_eq!(ids(&server), before[1] + 1);
 
         let at = (server.addr(), ep.get_port()).into();
@@ -285,9 +285,9 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
         let error = ConnReq::resolve(&near, at, &ConnCfg::new()).expect_err("it fails");
         assert!(error.to_string().starts_with(call), "{error}");
         assert!(!failing.is_pending());
-        let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
+        let req = ConnReq::to_addr(&near, at, &ConnCfg::new())?;
         assert_eq!(ids(&client), before[0] + 1);
-        let asking = req.connect(&[]).expect("asks");
+        let asking = req.connect(&[])?;
 
         // The channel of a request is made on the host of its endpoint.
         let other = fabric.fail(call).on(&client).next(Errno::NOMEM);
@@ -295,13 +295,13 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
         ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
             .expect_err("it fails");
         assert!(!failing.is_pending() && other.disarm());
-        let event = asking.next_event_timeout(LIMIT).expect("an event");
+        let event = asking.next_event_timeout(LIMIT)?;
         assert!(matches!(event, ConnEvent::Rejected { .. }), "{event}");
 
-        let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
-        let asking = req.connect(&[]).expect("asks");
+        let req = ConnReq::to_addr(&near, at, &ConnCfg::new())?;
+        let asking = req.connect(&[])?;
         let _end = accept(&ep, &ConnCfg::new())?;
-        write(&asking.wait_established(LIMIT).expect("established"));
+        write(&asking.wait_established(LIMIT)?)?;
     }
     drop((near, far));
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());

@@ -4,21 +4,24 @@
 //! Promises: the simulator is in the tests alone, never in the result of `cargo build`; and while
 //! no fabric is alive the program's tests find no device, and get the reason.
 
+#[path = "common/failed.rs"]
+mod failed;
+
+use failed::Result;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Runs cargo with these words on the program, with a target directory that is ours.
-fn cargo(words: &[&str]) -> Output {
+fn cargo(words: &[&str]) -> Result<Output> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    Ok(Command::new(cargo)
         .args(words)
         .args(["--offline", "--manifest-path"])
         .arg(root.join("tests/linking/Cargo.toml"))
         .arg("--target-dir")
         .arg(target())
-        .output();
-    output.expect("cargo runs")
+        .output()?)
 }
 
 fn target() -> PathBuf {
@@ -31,36 +34,37 @@ fn text(output: &Output) -> String {
 }
 
 /// The libraries that a program is linked to, and whether the simulator is in it.
-fn linked(program: &Path) -> (bool, bool) {
-    let bytes = std::fs::read(program).expect("the program is built");
+fn linked(program: &Path) -> Result<(bool, bool)> {
+    let bytes = std::fs::read(program)?;
     let has = |what: &str| {
         bytes
             .windows(what.len())
             .any(|part| part == what.as_bytes())
     };
-    (has("libibverbs.so"), has("no simulated Fabric is alive"))
+    Ok((has("libibverbs.so"), has("no simulated Fabric is alive")))
 }
 
 #[test]
 #[ignore = "long: it compiles a workspace of its own three times"]
-fn the_simulator_is_in_the_tests_alone() {
-    let built = cargo(&["build", "--release"]);
+fn the_simulator_is_in_the_tests_alone() -> Result {
+    let built = cargo(&["build", "--release"])?;
     assert!(built.status.success(), "{}", text(&built));
     let program = target().join("release/linking");
     assert_eq!(
-        linked(&program),
+        linked(&program)?,
         (true, false),
         "libibverbs, and no simulator"
     );
 
-    let tested = cargo(&["test"]);
+    let tested = cargo(&["test"])?;
     let said = text(&tested);
     assert!(tested.status.success(), "{said}");
     assert!(said.contains("test a_write_arrives ... ok"), "{said}");
     assert!(said.contains("test without_a_fabric ... ok"), "{said}");
 
     // Not even when it is built after its tests.
-    let built = cargo(&["build"]);
+    let built = cargo(&["build"])?;
     assert!(built.status.success(), "{}", text(&built));
-    assert_eq!(linked(&target().join("debug/linking")), (true, false));
+    assert_eq!(linked(&target().join("debug/linking"))?, (true, false));
+    Ok(())
 }

@@ -79,54 +79,54 @@ fn an_hour_passes_at_once() {
 fn retries_take_virtual_seconds() -> Result {
     let (fabric, host) = jumping();
     let _entered = host.enter();
-    let fails = |conn: &Conn, status: WcStatus| {
+    let fails = |conn: &Conn, status: WcStatus| -> Result {
         let before = fabric.now();
         // Its end is an event, which comes first.
         let mut wcs = [Wc::default()];
-        while let Next::Event(_) = conn.next(&mut wcs, HOUR).expect("it fails") {}
+        while let Next::Event(_) = conn.next(&mut wcs, HOUR)? {}
         assert_eq!(wcs[0].status(), status);
         let took = fabric.now() - before;
         assert!(took > Duration::from_secs(3) && took < HOUR, "{took:?}");
+        Ok(())
     };
     // A peer without a receive: 6 times 655.36 ms.
     let mut cfg = ConnCfg::new();
-    cfg.set_rnr_retry_count(6).expect("3 bits");
-    cfg.set_min_rnr_timer(Some(0)).expect("a code");
+    cfg.set_rnr_retry_count(6)?;
+    cfg.set_min_rnr_timer(Some(0))?;
     let peer = peer()?;
     let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-    let sent = client.send(MrSlice::EMPTY, ALWAYS, 1);
-    sent.expect("posted");
-    fails(&client, WcStatus::RNR_RETRY_EXC_ERR);
+    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    fails(&client, WcStatus::RNR_RETRY_EXC_ERR)?;
     drop((client, server));
 
     // A peer that has destroyed its queue pair: 7 times 537 ms.
     let Pair { client, server } = Pair::new(&peer)?;
     drop(server);
-    let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-    posted.expect("posted");
-    fails(&client, WcStatus::RETRY_EXC_ERR);
+    client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
+    fails(&client, WcStatus::RETRY_EXC_ERR)?;
     Ok(())
 }
 
 /// The clock does not jump over the work of a thread that is on a host.
 #[test]
-fn no_jump_while_a_thread_is_busy() {
+fn no_jump_while_a_thread_is_busy() -> Result {
     let (fabric, host) = jumping();
     let _entered = host.enter();
     let (client, server) = pair();
-    server.recv(MrSlice::EMPTY, 7).expect("posted");
-    let sending = host.spawn(move || {
+    server.recv(MrSlice::EMPTY, 7)?;
+    let sending = host.spawn(move || -> Result<_> {
         // A wait of the program: the fabric does not see it.
         thread::sleep(Duration::from_millis(50));
-        client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-        client
+        client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+        Ok(client)
     });
     let before = fabric.now();
     let limit = Duration::from_secs(10);
     let next = server.next(&mut [Wc::default()], limit);
     assert!(matches!(next, Ok(Next::Completions(1))), "{next:?}");
     assert!(fabric.now() - before < limit);
-    sending.join().expect("no panic");
+    sending.join().expect("no panic")?;
+    Ok(())
 }
 
 /// A thread on no host has the system's time, and those who wait for it too.
@@ -289,31 +289,31 @@ fn planted() {
 }
 
 #[test]
-fn a_bug_is_found_again() {
+fn a_bug_is_found_again() -> Result {
     let finds = |seed| run(&Profile::RXE_6_12, seed, add_twice).0 != 2;
     let found: Vec<u64> = (0..50).filter(|seed| finds(*seed)).collect();
     assert!(!found.is_empty() && found.len() < 50, "{found:?}");
     let other = (0..50).find(|seed| !found.contains(seed));
-    for (seed, fails) in [(found[0], true), (other.expect("one"), false)] {
-        let program = env::current_exe().expect("its path");
+    for (seed, fails) in [(found[0], true), (other.ok_or("one")?, false)] {
+        let program = env::current_exe()?;
         let output = Command::new(program)
             .args(["planted", "--exact", "--nocapture"])
             .env(PLANTED, "")
             .env("RPMA_SIM_SEED", seed.to_string())
-            .output()
-            .expect("it runs");
+            .output()?;
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(!output.status.success(), fails, "{told}");
         let again = format!("seed {seed}: run again with RPMA_SIM_SEED={seed}\n");
         assert_eq!(told.contains(&again), fails, "{told}");
         assert!(!told.contains("may not repeat the run"), "{told}");
     }
+    Ok(())
 }
 
 /// A thread that waits for a lock of the program has the turn, and comes back when the one goes on
 /// that has the lock.
 #[test]
-fn a_lock_of_the_program_is_told() {
+fn a_lock_of_the_program_is_told() -> Result {
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
     let host = fabric.host("here");
     let _entered = host.enter();
@@ -335,28 +335,30 @@ fn a_lock_of_the_program_is_told() {
     });
     holding.join().expect("no panic");
     assert_eq!(waiting.join().expect("no panic"), 2);
-    let why = fabric.why_not_repeatable().expect("it was away");
+    let why = fabric.why_not_repeatable().ok_or("it was away")?;
     assert!(
         why.contains("did not come back") && why.contains("lock"),
         "{why}"
     );
+    Ok(())
 }
 
 /// A thread that sleeps elsewhere until its end keeps the others waiting, and not in vain.
 #[test]
-fn a_thread_that_ends_elsewhere_has_ended() {
+fn a_thread_that_ends_elsewhere_has_ended() -> Result {
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
     let host = fabric.host("here");
     let _entered = host.enter();
     let ends = host.spawn(|| thread::sleep(Duration::from_secs(3)));
     ends.join().expect("no panic");
-    let why = fabric.why_not_repeatable().expect("it was away");
+    let why = fabric.why_not_repeatable().ok_or("it was away")?;
     assert!(why.contains("did not come back"), "{why}");
+    Ok(())
 }
 
 /// An event that comes at a time of its own is reported as well.
 #[test]
-fn what_is_not_ordered_is_told() {
+fn what_is_not_ordered_is_told() -> Result {
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
     let host = fabric.host("here");
     let there = host.clone();
@@ -367,15 +369,16 @@ fn what_is_not_ordered_is_told() {
         sleep(Duration::from_millis(1));
     }
     by_itself.join().expect("no panic");
-    let why = fabric.why_not_repeatable().expect("it came");
+    let why = fabric.why_not_repeatable().ok_or("it came")?;
     assert!(why.contains("Host::spawn"), "{why}");
 
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
     let host = fabric.host("here");
     let called = thread::spawn(move || host.name()).join();
     assert_eq!(called.expect("no panic"), "here");
-    let why = fabric.why_not_repeatable().expect("it called");
+    let why = fabric.why_not_repeatable().ok_or("it called")?;
     assert!(why.contains("none of its hosts"), "{why}");
+    Ok(())
 }
 
 /// A panic is one thread's, and threads may be started by threads.
@@ -403,7 +406,7 @@ fn threads_come_and_go() {
 
 /// A wait without an end, which no other thread ends: the places of the threads are reported.
 #[test]
-fn a_wait_in_vain_is_told() {
+fn a_wait_in_vain_is_told() -> Result {
     let panic = catch_unwind(AssertUnwindSafe(|| {
         let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
         let host = fabric.host("here");
@@ -415,11 +418,12 @@ fn a_wait_in_vain_is_told() {
         drop(conn.get_cq().wait());
     }));
     let panic = panic.expect_err("nothing is to come");
-    let text = panic.downcast_ref::<String>().expect("a text");
+    let text = panic.downcast_ref::<String>().ok_or("a text")?;
     assert!(
         text.contains("nothing is to come") && text.contains("was last in"),
         "{text}"
     );
+    Ok(())
 }
 
 /// Virtual time goes with calls and jumps: the same in each run.
@@ -451,7 +455,7 @@ fn a_wait_in_vain_is_told_without_a_seed() -> Result {
     let ended = catch_unwind(AssertUnwindSafe(|| waiting.join()));
     // Either of the two.
     let panic = ended.unwrap_or_else(Err).expect_err("nobody asks");
-    let text = panic.downcast_ref::<String>().expect("a text");
+    let text = panic.downcast_ref::<String>().ok_or("a text")?;
     assert!(text.contains("every thread of the fabric waits"), "{text}");
     Ok(())
 }
@@ -459,12 +463,12 @@ fn a_wait_in_vain_is_told_without_a_seed() -> Result {
 /// A thread that is long in giving its turn away, because something else has the fabric's lock, is
 /// not taken for one that is away: it would never go on.
 #[test]
-fn who_gives_the_turn_away_slowly_is_not_away() {
+fn who_gives_the_turn_away_slowly_is_not_away() -> Result {
     let fabric = Fabric::seeded(Profile::STRICT, 1);
     let host = fabric.host("here");
     let pmem = host.pmem("log", 1);
     let _entered = host.enter();
-    let map = PmemMap::open(pmem.path(), 1).expect("memory");
+    let map = PmemMap::open(pmem.path(), 1)?;
     let (begins, has_begun) = mpsc::channel();
     let check = move |_: &Cut<'_>| {
         // The first check is that of the thread on no host.
@@ -473,10 +477,11 @@ fn who_gives_the_turn_away_slowly_is_not_away() {
     };
     fabric.on_every_event(check, || {
         let waiting = host.spawn(|| sleep(HOUR));
-        let outside = thread::spawn(move || map.persist(..).expect("inside"));
-        has_begun.recv().expect("the check");
+        let outside = thread::spawn(move || map.persist(..));
+        has_begun.recv()?;
         // The lock is taken: to give the turn away takes three seconds.
         waiting.join().expect("it ends");
-        outside.join().expect("it ends");
-    });
+        outside.join().expect("it ends")?;
+        Ok(())
+    })
 }

@@ -1,5 +1,9 @@
 //! The pages of docs/ agree with the code that they show.
 
+#[path = "common/failed.rs"]
+mod failed;
+
+use failed::Result;
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +15,7 @@ fn read(path: &str) -> String {
 /// The reader of the page saves three files. They are the example `hello` and its test, except that
 /// their code finds the library as a crate.
 #[test]
-fn getting_started_has_the_files_of_the_example() {
+fn getting_started_has_the_files_of_the_example() -> Result {
     let page = read("docs/getting-started.md");
     for file in [
         "examples/hello/hello.rs",
@@ -19,7 +23,7 @@ fn getting_started_has_the_files_of_the_example() {
         "tests/hello.rs",
     ] {
         let (_, block) = page.split_once(&format!("<!-- {file} -->\n")).expect(file);
-        let block = block.split("```").nth(1).expect("a block of code");
+        let block = block.split("```").nth(1).ok_or("a block of code")?;
         let code: Vec<_> = block
             .lines()
             .skip(1)
@@ -34,19 +38,21 @@ fn getting_started_has_the_files_of_the_example() {
         let expected: Vec<_> = text.lines().filter(|line| !with_module(line)).collect();
         assert_eq!(code, expected, "{file}");
     }
+    Ok(())
 }
 
 /// A page without a module of `rpma::guide` cannot be reached from the crate's documentation.
 #[test]
-fn each_page_is_in_the_guide() {
+fn each_page_is_in_the_guide() -> Result {
     let guide = read("rpma/src/guide.rs");
-    let pages = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).expect("docs/");
+    let pages = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs"))?;
     for page in pages {
-        let page = page.expect("a page").file_name();
+        let page = page?.file_name();
         let name = format!("{page:?}");
         assert!(
             guide.contains(&name),
             "{name} has no module in rpma/src/guide.rs"
         );
     }
+    Ok(())
 }

@@ -1,6 +1,10 @@
 //! Two guarantees of docs/architecture.md: its table names each place with `unsafe`, and only places
 //! that have it. Its rooms name each module of the libraries, and only modules that exist.
 
+#[path = "common/failed.rs"]
+mod failed;
+
+use failed::Result;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -38,29 +42,30 @@ fn has_unsafe(text: &str) -> bool {
     })
 }
 
-fn sources(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").to_string_lossy();
+fn sources(root: &Path, folder: &Path, found: &mut BTreeSet<String>) -> Result {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().ok_or("a name")?.to_string_lossy();
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                sources(root, &path, found);
+                sources(root, &path, found)?;
             }
-        } else if name.ends_with(".rs") && has_unsafe(&fs::read_to_string(&path).expect("text")) {
-            let path = path.strip_prefix(root).expect("inside");
+        } else if name.ends_with(".rs") && has_unsafe(&fs::read_to_string(&path)?) {
+            let path = path.strip_prefix(root)?;
             found.insert(path.to_string_lossy().into_owned());
         }
     }
+    Ok(())
 }
 
 /// Promise: a reader of the page finds each place with soundness that the compiler does not check.
 #[test]
-fn each_place_is_on_the_page() {
+fn each_place_is_on_the_page() -> Result {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page");
+    let page = fs::read_to_string(root.join("docs/architecture.md"))?;
     let listed = listed(&page, HEADING);
     let mut found = BTreeSet::new();
-    sources(root, root, &mut found);
+    sources(root, root, &mut found)?;
     // This file names the forms.
     found.remove("tests/places.rs");
     let is_in = |file: &str, place: &str| match place.ends_with('/') {
@@ -77,6 +82,7 @@ fn each_place_is_on_the_page() {
         .filter(|place| !found.iter().any(|file| is_in(file, place)))
         .collect();
     assert!(empty.is_empty(), "on the page, and without it: {empty:?}");
+    Ok(())
 }
 
 /// A folder, the page with its modules, and the line before each table of them.
@@ -111,11 +117,11 @@ const ROOMS: [(&str, &str, &[&str]); 5] = [
 /// The modules of a folder that need no room: its head, unit tests, and the lower floor.
 const WITHOUT: [&str; 4] = ["lib.rs", "mod.rs", "tests.rs", "verbs"];
 
-fn modules(folder: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(folder).expect("a folder");
+fn modules(folder: &Path) -> Result<BTreeSet<String>> {
+    let entries = fs::read_dir(folder)?;
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
     let names = names.map(|name| name.expect("a name in UTF-8"));
-    names.filter(|name| !WITHOUT.contains(&&**name)).collect()
+    Ok(names.filter(|name| !WITHOUT.contains(&&**name)).collect())
 }
 
 /// Whether a listed file or folder exists. A file of the folder before it in its row is named
@@ -126,20 +132,21 @@ fn exists(src: &Path, listed: &str) -> bool {
 
 /// Promise: a reader of the pages finds each module of the libraries in a room.
 #[test]
-fn each_module_is_in_a_room() {
+fn each_module_is_in_a_room() -> Result {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (folder, page, lines) in ROOMS {
-        let text = fs::read_to_string(root.join(page)).expect("the page");
+        let text = fs::read_to_string(root.join(page))?;
         let rooms: Vec<&str> = lines.iter().flat_map(|line| listed(&text, line)).collect();
         let is_named = |module: &String| {
             let mut parts = rooms.iter().flat_map(|room| room.split('/'));
             parts.any(|part| part == module)
         };
-        let modules = modules(&root.join(folder));
+        let modules = modules(&root.join(folder))?;
         let missing: Vec<_> = modules.iter().filter(|module| !is_named(module)).collect();
         assert!(missing.is_empty(), "{folder}, not in {page}: {missing:?}");
         let src = root.join(folder.trim_end_matches("/conn"));
         let gone: Vec<_> = rooms.iter().filter(|room| !exists(&src, room)).collect();
         assert!(gone.is_empty(), "in {page}, and not in {folder}: {gone:?}");
     }
+    Ok(())
 }

@@ -2,6 +2,10 @@
 //! `librpma.h`, and for each of the C library's weaknesses, with tests that exist. That the Rust
 //! items exist is rustdoc's to check: the page is part of the documentation.
 
+#[path = "common/failed.rs"]
+mod failed;
+
+use failed::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +71,7 @@ fn declared(header: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn each_function_of_the_installed_header_has_a_row() {
+fn each_function_of_the_installed_header_has_a_row() -> Result {
     let header = read(Path::new(HEADER));
     let declared = declared(&header);
     // A typedef of a function looks like one.
@@ -78,8 +82,8 @@ fn each_function_of_the_installed_header_has_a_row() {
     let rows = table("Functions");
     let listed: Vec<&str> = rows
         .iter()
-        .map(|row| names(&row[0]).next().expect("a function in the first cell"))
-        .collect();
+        .map(|row| names(&row[0]).next().ok_or("a function in the first cell"))
+        .collect::<Result<_, _>>()?;
     assert_eq!(duplicates(&listed), [""; 0], "listed twice");
     let listed: BTreeSet<_> = listed.into_iter().collect();
     let missing: Vec<_> = declared.difference(&listed).collect();
@@ -87,6 +91,7 @@ fn each_function_of_the_installed_header_has_a_row() {
     let unknown: Vec<_> = listed.difference(&declared).collect();
     assert!(unknown.is_empty(), "not in {HEADER}: {unknown:?}");
     assert_eq!(declared.len(), 84, "librpma 1.3.0 has 84");
+    Ok(())
 }
 
 #[test]
@@ -103,27 +108,30 @@ fn each_row_names_a_rust_item_as_a_link() {
 
 /// The library's documentation promises that a search for a C name finds the Rust one.
 #[test]
-fn each_function_is_found_by_its_c_name() {
-    let all = sources().into_values().flatten();
+fn each_function_is_found_by_its_c_name() -> Result {
+    let all = sources()?.into_values().flatten();
     let library = root().join("rpma/src");
     let text: Vec<_> = all.filter(|path| path.starts_with(&library)).collect();
     let text: String = text.iter().map(|path| read(path)).collect();
     for row in table("Functions") {
-        let name = names(&row[0]).next().expect("a function in the first cell");
+        let name = names(&row[0])
+            .next()
+            .ok_or("a function in the first cell")?;
         let alias = format!("#[doc(alias = \"{name}\")]");
         assert!(text.contains(&alias), "nothing has {alias}");
     }
+    Ok(())
 }
 
 /// Where the tests named `module::…` may be.
-fn sources() -> BTreeMap<String, Vec<PathBuf>> {
+fn sources() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut dirs = vec![root().join("tests"), root().join("rpma/src")];
     while let Some(dir) = dirs.pop() {
         let entries =
             fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
         for entry in entries {
-            let path = entry.expect("an entry").path();
+            let path = entry?.path();
             if path.is_dir() {
                 dirs.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -135,7 +143,7 @@ fn sources() -> BTreeMap<String, Vec<PathBuf>> {
             }
         }
     }
-    found
+    Ok(found)
 }
 
 /// Whether `source` has a test of that name: a function, or a program that must not compile.
@@ -154,7 +162,7 @@ fn has_test(source: &str, name: &str) -> bool {
 }
 
 #[test]
-fn each_weakness_has_a_row_whose_tests_exist() {
+fn each_weakness_has_a_row_whose_tests_exist() -> Result {
     let rows = table("Weaknesses");
     let numbers: Vec<String> = rows.iter().map(|row| row[0].clone()).collect();
     let expected: Vec<String> = (1..=WEAKNESSES)
@@ -162,12 +170,12 @@ fn each_weakness_has_a_row_whose_tests_exist() {
         .collect();
     assert_eq!(numbers, expected, "each once, in their order");
 
-    let sources = sources();
+    let sources = sources()?;
     for row in rows {
         assert_eq!(row.len(), 4, "{row:?}");
         assert!(!row[2].is_empty(), "no answer: {row:?}");
         for name in names(&row[3]) {
-            let (module, test) = name.split_once("::").expect("module::test");
+            let (module, test) = name.split_once("::").ok_or("module::test")?;
             let exists = sources
                 .get(module)
                 .into_iter()
@@ -176,4 +184,5 @@ fn each_weakness_has_a_row_whose_tests_exist() {
             assert!(exists, "{}: there is no test {name}", row[0]);
         }
     }
+    Ok(())
 }

@@ -4,6 +4,9 @@
 //! program breaks its promise under it; several faults at once are drawn, shrunk, and run again by
 //! their text.
 
+#[path = "common/failed.rs"]
+mod failed;
+
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use failed::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Platform, Pmem, Profile, storm, sweep};
 use rpma::{
@@ -174,36 +178,37 @@ fn two_faults_at_once_are_found() {
 /// A storm prints the faults that the program needs to break its promise, and the variable that
 /// brings them does.
 #[test]
-fn a_storm_prints_the_faults_that_it_needs() {
+fn a_storm_prints_the_faults_that_it_needs() -> Result {
     if env::var(WRONG).is_ok() {
         storm(&Profile::STRICT, 200, |fabric| {
             drop(append(fabric, Safe::FailedOnBoth));
         });
-        return;
+        return Ok(());
     }
     let run = |fault| run_wrong("a_storm_prints_the_faults_that_it_needs", fault);
-    let printed = run(None);
-    let fault = |printed: &str| {
+    let printed = run(None)?;
+    let fault = |printed: &str| -> Result<_> {
         let (_, rest) = printed
             .split_once("RPMA_SIM_FAULT=\"")
-            .expect("the variable");
-        rest.split('"').next().unwrap_or_default().to_owned()
+            .ok_or("the variable")?;
+        Ok(rest.split('"').next().unwrap_or_default().to_owned())
     };
-    let faults = fault(&printed);
+    let faults = fault(&printed)?;
     assert_eq!(faults.split("; ").count(), 2, "{faults}");
-    assert_eq!(fault(&run(Some(&faults))), faults);
+    assert_eq!(fault(&run(Some(&faults))?)?, faults);
+    Ok(())
 }
 
 /// Runs another test of this program, with the variable that asks it for a wrong program; returns
 /// its errors.
-fn run_wrong(test: &str, fault: Option<&str>) -> String {
-    let mut command = Command::new(env::current_exe().expect("this program"));
+fn run_wrong(test: &str, fault: Option<&str>) -> Result<String> {
+    let mut command = Command::new(env::current_exe()?);
     command.args(["--exact", test, "--nocapture"]);
     command.env(WRONG, "1").env_remove(FAULT);
     command.envs(fault.map(|fault| (FAULT, fault)));
-    let output = command.output().expect("it runs");
+    let output = command.output()?;
     assert!(!output.status.success(), "the promise is broken");
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// Appends to one replica, and panics when anything fails.
@@ -238,15 +243,15 @@ fn planted_without_a_fault() {
 
 /// The line after a fault has its host, its call or operation, and the line of the program.
 #[test]
-fn a_sweep_names_the_place_of_its_fault() {
-    let line_of = |part: &str| {
+fn a_sweep_names_the_place_of_its_fault() -> Result {
+    let line_of = |part: &str| -> Result<_> {
         let lines = include_str!("storm.rs").lines();
         let line = lines.zip(1..).find(|(line, _)| line.contains(part));
-        line.expect("a line of this file").1
+        Ok(line.ok_or("a line of this file")?.1)
     };
-    let registers = line_of("Mr::reg(&peer, RECORD");
-    let writes = line_of("self.conn.write(to");
-    let flushes = line_of("self.conn.flush(to");
+    let registers = line_of("Mr::reg(&peer, RECORD")?;
+    let writes = line_of("self.conn.write(to")?;
+    let flushes = line_of("self.conn.flush(to")?;
     for (fault, parts) in [
         (
             "ibv_reg_mr 2",
@@ -284,7 +289,7 @@ fn a_sweep_names_the_place_of_its_fault() {
             ],
         ),
     ] {
-        let printed = run_wrong("planted", Some(fault));
+        let printed = run_wrong("planted", Some(fault))?;
         let head =
             format!("with the fault \"{fault}\": run it alone with {FAULT}=\"{fault}\"\n    ");
         let (_, line) = printed
@@ -295,23 +300,25 @@ fn a_sweep_names_the_place_of_its_fault() {
             assert!(line.contains(&part), "{fault}, {part}: {printed}");
         }
     }
+    Ok(())
 }
 
 /// A program that panics without a fault is run alone by a variable, too.
 #[test]
-fn a_sweep_names_a_run_without_a_fault() {
+fn a_sweep_names_a_run_without_a_fault() -> Result {
     const NONE: &str = "no fault";
     for fault in [None, Some(NONE)] {
-        let printed = run_wrong("planted_without_a_fault", fault);
+        let printed = run_wrong("planted_without_a_fault", fault)?;
         let line = format!("without a fault: run it alone with {FAULT}=\"{NONE}\"\n");
         assert!(printed.contains(&line), "{printed}");
     }
+    Ok(())
 }
 
 /// An action happens at its step, once, in the same moment of each run; not if it is taken back.
 #[test]
-fn an_action_happens_at_its_step() {
-    let steps = |at: Option<u64>| {
+fn an_action_happens_at_its_step() -> Result {
+    let steps = |at: Option<u64>| -> Result<_> {
         let fabric = Fabric::seeded(Profile::STRICT, 1);
         let happened = Arc::new(AtomicU64::new(0));
         let action = |step: u64| {
@@ -324,21 +331,22 @@ fn an_action_happens_at_its_step() {
         };
         drop(action(1));
         let armed = at.map(action);
-        append(&fabric, Safe::Flushed).expect("nothing fails");
+        append(&fabric, Safe::Flushed)?;
         assert!(!armed.as_ref().is_some_and(|armed| armed.is_pending()));
-        (
+        Ok((
             fabric.steps(),
             happened.load(Ordering::Relaxed),
             fabric.trace(),
-        )
+        ))
     };
-    let (all, none, trace) = steps(None);
+    let (all, none, trace) = steps(None)?;
     assert_eq!(none, 0, "it was taken back");
     for step in [1, all / 2, all] {
-        let (again, at, same) = steps(Some(step));
+        let (again, at, same) = steps(Some(step))?;
         assert_eq!((again, same), (all, trace), "an action is no step");
         // A request may be in the middle of a call.
         assert!((step..step + 4).contains(&at), "{at} and not {step}");
-        assert_eq!(steps(Some(step)).1, at, "the same moment");
+        assert_eq!(steps(Some(step))?.1, at, "the same moment");
     }
+    Ok(())
 }

@@ -52,15 +52,15 @@ fn executed_on(
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
-    let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
-    source.store_u64(0, 1).expect("aligned");
+    let source = Mr::reg(&peer, zeroed()?, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
+    source.store_u64(0, 1)?;
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
     let part = |mr: &Mr<AlignedBuf>| -> RemoteSlice {
         let remote = MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor");
         remote.slice(..).expect("all")
     };
-    let gone = part(&Mr::reg(&peer, zeroed(), usage).expect("mr"));
-    let tail = Mr::reg(&peer, zeroed(), usage).expect("mr");
+    let gone = part(&Mr::reg(&peer, zeroed()?, usage)?);
+    let tail = Mr::reg(&peer, zeroed()?, usage)?;
     let mut cfg = ConnCfg::new();
     cfg.set_force_fallback(force_fallback);
     Ok((0..ROUNDS)
@@ -105,8 +105,8 @@ fn executed_on(
 }
 
 /// 8 bytes, at a multiple of 8.
-fn zeroed() -> AlignedBuf {
-    AlignedBuf::zeroed(8).expect("memory")
+fn zeroed() -> Result<AlignedBuf> {
+    Ok(AlignedBuf::zeroed(8)?)
 }
 
 /// The basis of the other tests: this adapter does let a write overtake. (The write is posted
@@ -199,7 +199,7 @@ fn a_failed_queue_pair_is_told() -> Result {
     let _entered = host.enter();
     let peer = peer()?;
     let Pair { client, server } = Pair::new(&peer)?;
-    fail_both(&peer, &client);
+    fail_both(&peer, &client)?;
     let told = server.next(&mut [Wc::default()], LIMIT);
     assert!(is_given_up(&told), "{told:?}");
     let refused = server.recv(MrSlice::EMPTY, 1);
@@ -212,17 +212,18 @@ fn is_given_up<T>(result: &rpma::Result<T>) -> bool {
 }
 
 /// Writes to memory that is gone: the queue pairs of both sides fail.
-fn fail_both(peer: &Peer, client: &Conn) {
-    let source = Mr::reg(peer, zeroed(), MrUsage::WRITE_SRC).expect("mr");
+fn fail_both(peer: &Peer, client: &Conn) -> Result {
+    let source = Mr::reg(peer, zeroed()?, MrUsage::WRITE_SRC)?;
     let gone = {
-        let mr = Mr::reg(peer, zeroed(), MrUsage::WRITE_DST).expect("mr");
-        MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor")
+        let mr = Mr::reg(peer, zeroed()?, MrUsage::WRITE_DST)?;
+        MrRemote::from_descriptor(&mr.get_descriptor())?
     };
-    let (to, from) = (gone.slice(..).expect("all"), source.slice(..).expect("all"));
+    let (to, from) = (gone.slice(..)?, source.slice(..)?);
     let written = client.write(to, from, Flags::COMPLETION_ALWAYS, 1);
     client
-        .wait_for(written.expect("posted"), LIMIT, |_| {})
+        .wait_for(written?, LIMIT, |_| {})
         .expect_err("its memory is gone");
+    Ok(())
 }
 
 /// Promise of `Cq::wait` and `Conn::wait`: a wait ends when the device gives the queue pair up,
@@ -251,9 +252,9 @@ fn a_wait_ends_with_its_queue_pair() -> Result {
                     told.send(wait(&server)).expect("the test goes on");
                 });
             }
-            fail_both(&peer, &client);
+            fail_both(&peer, &client)?;
             for _ in 0..waiters {
-                let ended = ends.recv_timeout(LIMIT).expect("it sleeps on");
+                let ended = ends.recv_timeout(LIMIT)?;
                 assert!(is_given_up(&ended), "{ended:?}");
             }
         }

@@ -1,12 +1,16 @@
 //! Promises of `rpma::sync` and `rpma::thread`: they are std's, and on a simulated host
 //! their waits are in the order and in the time of the fabric.
 
+#[path = "common/failed.rs"]
+mod failed;
+
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::time::{Duration, Instant};
 
+use failed::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Profile, now, sleep};
 use rpma::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, mpsc};
@@ -291,21 +295,22 @@ fn the_same_program_is_repeated_by_its_seed() {
 }
 
 /// A fabric with a clock that jumps, and one with a seed; each with a host.
-fn with_virtual_time(test: impl Fn(&Fabric, &Host)) {
+fn with_virtual_time(test: impl Fn(&Fabric, &Host) -> Result) -> Result {
     let [_, jumping, seeded] = fabrics();
     for fabric in [jumping, seeded] {
         let host = fabric.host("here");
         let real = Instant::now();
         let entered = host.enter();
-        test(&fabric, &host);
+        test(&fabric, &host)?;
         drop(entered);
         assert!(real.elapsed() < SOON);
         assert_eq!(fabric.why_not_repeatable(), None);
     }
+    Ok(())
 }
 
 #[test]
-fn limits_are_virtual() {
+fn limits_are_virtual() -> Result {
     with_virtual_time(|fabric, _| {
         let (lock, changed) = (Mutex::new(0), Condvar::new());
         let (_sends, receives) = mpsc::channel::<u8>();
@@ -319,12 +324,13 @@ fn limits_are_virtual() {
         sleep(HOUR);
         let passed = fabric.now() - before;
         assert!(passed >= 4 * HOUR && passed < 5 * HOUR, "{passed:?}");
-    });
+        Ok(())
+    })
 }
 
 /// A thread that was woken goes on before the clock jumps to another thread's limit.
 #[test]
-fn the_clock_does_not_jump_past_a_notification() {
+fn the_clock_does_not_jump_past_a_notification() -> Result {
     with_virtual_time(|fabric, _| {
         let (lock, changed) = (Mutex::new(0), Condvar::new());
         let (sends, receives) = mpsc::channel();
@@ -342,15 +348,16 @@ fn the_clock_does_not_jump_past_a_notification() {
             }
             let notified = fabric.now();
             sleep(HOUR / 2);
-            let woken = receives.recv_timeout(HOUR).expect("it was woken");
+            let woken = receives.recv_timeout(HOUR)?;
             assert!(woken < notified + HOUR / 4);
-        });
-    });
+            Ok(())
+        })
+    })
 }
 
 /// The clock jumps while a thread holds a lock and another one waits for it.
 #[test]
-fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() {
+fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() -> Result {
     with_virtual_time(|fabric, host| {
         let before = fabric.now();
         let lock = Arc::new(Mutex::new(0));
@@ -367,7 +374,8 @@ fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() {
         }
         assert_eq!(*lock.lock().expect("no panic"), 3);
         assert!(fabric.now() - before >= 3 * HOUR);
-    });
+        Ok(())
+    })
 }
 
 /// For each seed: the test's result, twice the same.
@@ -479,7 +487,7 @@ fn a_lost_notification_is_found() {
 /// Threads that wait for each other end with a panic that has their last calls, with a seed and
 /// without.
 #[test]
-fn a_deadlock_is_told() {
+fn a_deadlock_is_told() -> Result {
     for fabric in fabrics().into_iter().skip(1) {
         let host = fabric.host("here");
         let _entered = host.enter();
@@ -508,8 +516,9 @@ fn a_deadlock_is_told() {
     let _entered = fabric.host("here").enter();
     let (_sends, receives) = mpsc::channel::<u8>();
     let panic = catch_unwind(AssertUnwindSafe(|| receives.recv())).expect_err("nothing is to come");
-    let text = panic.downcast_ref::<String>().expect("a text");
+    let text = panic.downcast_ref::<String>().ok_or("a text")?;
     assert!(text.contains("was last in Receiver::recv"), "{text}");
+    Ok(())
 }
 
 /// A thread on no host wakes one on a host, and the other way round. If there is a seed the fabric
@@ -591,7 +600,7 @@ fn a_lock_is_shared_between_fabrics() {
 
 /// A guard that is dropped by a panic poisons the lock for the threads that wait for it.
 #[test]
-fn a_panic_poisons_for_threads_that_wait() {
+fn a_panic_poisons_for_threads_that_wait() -> Result {
     with_virtual_time(|_, host| {
         let lock = Arc::new(Mutex::new(0));
         let held = Arc::clone(&lock);
@@ -605,7 +614,8 @@ fn a_panic_poisons_for_threads_that_wait() {
         assert_eq!(poisoned, Err(()));
         assert!(matches!(lock.try_lock(), Err(TryLockError::Poisoned(_))));
         assert!(panics.join().is_err());
-    });
+        Ok(())
+    })
 }
 
 /// A persistent word that a thread counts up, and how the check gets the count.
@@ -660,7 +670,7 @@ fn a_check_locks_and_reads_channels() {
 
 /// A check that waits for the program is an error with a reason, and no wait for ever.
 #[test]
-fn a_check_does_not_wait_for_the_program() {
+fn a_check_does_not_wait_for_the_program() -> Result {
     for fabric in fabrics() {
         let host = fabric.host("here");
         let _entered = host.enter();
@@ -683,19 +693,20 @@ fn a_check_does_not_wait_for_the_program() {
         let (taken, is_taken) = std::sync::mpsc::channel();
         let (ends, is_over) = std::sync::mpsc::channel::<()>();
         let check = |_| drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-        thread::scope(|scope| {
+        thread::scope(|scope| -> Result {
             let lock = &lock;
             scope.spawn(move || {
                 let _held = lock.lock();
                 taken.send(()).expect("a receiver");
                 let _ = is_over.recv();
             });
-            is_taken.recv().expect("it is taken");
+            is_taken.recv()?;
             let found = count_up(&fabric, &host, check, |store| store(1));
             drop(ends);
             let report = found.expect_err("the check cannot have the lock");
             assert!(report.contains("holds while it calls rpma"), "{report}");
-        });
+            Ok(())
+        })?;
     }
     let fabric = Fabric::seeded(Profile::STRICT, 1);
     let host = fabric.host("here");
@@ -708,6 +719,7 @@ fn a_check_does_not_wait_for_the_program() {
     };
     let report = count_up(&fabric, &host, check, |store| store(1)).expect_err("nothing comes");
     assert!(report.contains("waits for the program"), "{report}");
+    Ok(())
 }
 
 /// Threads are where those are that start them: also of a host that has lost its power meanwhile.
@@ -770,7 +782,7 @@ fn an_end_is_repeated() {
 
 /// Threads of a scope that are not joined end before it, in virtual time.
 #[test]
-fn a_scope_ends_with_its_threads() {
+fn a_scope_ends_with_its_threads() -> Result {
     with_virtual_time(|fabric, _| {
         let (before, ended) = (fabric.now(), AtomicU64::new(0));
         thread::scope(|scope| {
@@ -788,7 +800,8 @@ fn a_scope_ends_with_its_threads() {
         assert_eq!(ended.into_inner(), 3);
         let passed = fabric.now() - before;
         assert!(passed >= 4 * HOUR && passed < 5 * HOUR, "{passed:?}");
-    });
+        Ok(())
+    })
 }
 
 /// Locks, conditions and channels outlive their fabric.
