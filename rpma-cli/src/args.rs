@@ -1,0 +1,315 @@
+//! The arguments of all commands. The help, the man pages and the completions come from here.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// The port of `rpma serve`, unless another one is given.
+const DEFAULT_PORT: u16 = 7204;
+
+/// Find out whether RDMA with persistent memory works here, and what you may rely on
+///
+/// `rpma doctor` looks at this host, and names a remedy for each problem. It changes nothing and
+/// needs no root. `rpma serve` and `rpma check` try every operation of the library rpma between
+/// two hosts, and write a report.
+#[derive(Debug, Parser)]
+#[command(name = "rpma", version, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[cfg(not(feature = "sim"))]
+const AFTER_HELP: &str = "\
+Examples:
+  rpma doctor                            this host, with all its RDMA devices
+  rpma serve 192.0.2.2                   on one host ...
+  rpma check 192.0.2.2 --out report.json   ... and on the other
+
+Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
+
+Without RDMA, the same commands run on a simulated fabric: build rpma-cli with
+`--no-default-features --features sim`.";
+
+#[cfg(feature = "sim")]
+const AFTER_HELP: &str = "\
+This is the simulated build. It needs no RDMA, and its results are about no real device.
+
+Examples:
+  rpma doctor                    a simulated host
+  rpma check --profile strict    both sides of a check, in one process
+
+Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Doctor(Doctor),
+    Serve(Serve),
+    Check(Check),
+    /// Print the man page of rpma, or of one of its commands
+    #[command(after_help = "Example:\n  rpma man doctor | man -l -")]
+    Man {
+        /// The command, such as doctor
+        command: Option<String>,
+    },
+    /// Print the completions for a shell
+    #[command(
+        after_help = "Example:\n  rpma completions bash > ~/.local/share/bash-completion/completions/rpma"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Look at this host: can a remote flush work here?
+///
+/// Each line has a verdict: `good`, `BAD` (a remote flush cannot work), `note` (a limit of this
+/// host) or `unseen` (this user cannot see it). A remedy follows its finding. Nothing is changed,
+/// and no root is needed.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rpma doctor                            all RDMA devices of this host
+  rpma doctor 192.0.2.2                  the device that has this address
+  rpma doctor mlx5_0 --memory /dev/dax0.0
+  rpma doctor --json
+
+Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
+pub(crate) struct Doctor {
+    /// An address of this host, or the name of an RDMA device, that the program will use
+    #[arg(value_name = "ADDR|DEVICE")]
+    pub(crate) target: Option<String>,
+    /// Also look at this memory: a device-DAX, or a file
+    #[arg(long, value_name = "PATH")]
+    pub(crate) memory: Option<PathBuf>,
+    /// Print a JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[cfg(feature = "sim")]
+    #[command(flatten)]
+    pub(crate) fabric: SimulatedFabric,
+}
+
+/// Answer the checks of another host, until ctrl-c
+///
+/// Clients are served one after the other. The peers are not authenticated: use a network that you
+/// trust, and memory without data.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rpma serve 192.0.2.2
+  rpma serve 192.0.2.2:7300 --memory /dev/dax0.0 --ddio off
+  rpma serve '[fd00::2]:7300'")]
+pub(crate) struct Serve {
+    /// The address of an RDMA device of this host, and the port to listen on (7204)
+    #[arg(value_name = "ADDR[:PORT]")]
+    pub(crate) addr: Endpoint,
+    /// Offer this memory, whose contents are lost: a device-DAX, or a file. Otherwise it is
+    /// ordinary memory
+    #[arg(long, value_name = "PATH")]
+    pub(crate) memory: Option<PathBuf>,
+    /// Whether the adapter writes into the caches of the processor (DDIO): the operator's word
+    #[arg(long, value_enum, value_name = "SETTING", default_value_t = Ddio::On)]
+    pub(crate) ddio: Ddio,
+    /// A fault to put in, for tests of `rpma check`
+    #[arg(long, value_enum, value_name = "NAME", hide = true)]
+    pub(crate) fault: Option<Fault>,
+}
+
+/// Try every operation of the library against `rpma serve` on another host
+///
+/// Each case ends as passed, failed or not possible here. A failed case names the expected and the
+/// actual result. The report also has both hosts: device, firmware, kernel, rdma-core and memory.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rpma check 192.0.2.2
+  rpma check 192.0.2.2 --out report.json
+  rpma check 192.0.2.2 --fallback --only flush commit
+  rpma check --list
+
+Exit status: 0 if no case failed, 1 if one failed or for an error, 2 for wrong arguments.")]
+pub(crate) struct Check {
+    /// The address of the server, and its port (7204)
+    #[arg(value_name = "SERVER[:PORT]")]
+    #[cfg_attr(not(feature = "sim"), arg(required_unless_present = "list"))]
+    pub(crate) server: Option<Endpoint>,
+    /// Print a JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also write the report as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Run only the cases whose names begin so
+    #[arg(long, value_name = "CASE", num_args = 1..)]
+    pub(crate) only: Vec<String>,
+    /// List the cases instead of running them
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Use no native flush and no native atomic write, as on a device without them
+    #[arg(long)]
+    pub(crate) fallback: bool,
+    #[cfg(feature = "sim")]
+    #[command(flatten)]
+    pub(crate) fabric: SimulatedFabric,
+    /// The fault of the simulated server
+    #[cfg(feature = "sim")]
+    #[arg(long, value_enum, value_name = "NAME", hide = true)]
+    pub(crate) fault: Option<Fault>,
+}
+
+/// The simulated fabric, for both sides of a command.
+#[cfg(feature = "sim")]
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SimulatedFabric {
+    /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict or adapter
+    #[arg(long, default_value = "rxe-6.12", value_parser = profile)]
+    pub(crate) profile: rpma::sim::Profile,
+}
+
+#[cfg(feature = "sim")]
+fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
+    use rpma::sim::Profile;
+
+    let known = Profile::ALL.into_iter();
+    known
+        .clone()
+        .find(|profile| profile.name() == name)
+        .ok_or_else(|| {
+            let names: Vec<_> = known.map(|profile| profile.name()).collect();
+            format!("the profiles are {}", names.join(", "))
+        })
+}
+
+/// The operator's word about DDIO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ddio {
+    On,
+    Off,
+}
+
+impl From<Ddio> for rpma::pmem::Ddio {
+    fn from(ddio: Ddio) -> Self {
+        match ddio {
+            Ddio::On => Self::On,
+            Ddio::Off => Self::Off,
+        }
+    }
+}
+
+/// A fault of the server, that a check has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fault {
+    /// Flips a byte that arrived
+    WrongByte,
+    /// Offers a region without a right
+    Refuses,
+    /// Declares what its device or memory does not keep
+    Lies,
+    /// Ends in the middle
+    Dies,
+}
+
+/// An address or a host name, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    /// An IPv6 address with a port is in brackets.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, port) = split(text)?;
+        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(
+                "an address is needed, such as 192.0.2.2, 192.0.2.2:7204 or [fd00::2]:7204".into(),
+            );
+        }
+        let port = match port {
+            None => DEFAULT_PORT,
+            Some(port) => parse_port(port)?,
+        };
+        Ok(Self {
+            host: host.into(),
+            port,
+        })
+    }
+}
+
+/// The host, and the port if there is one.
+fn split(text: &str) -> Result<(&str, Option<&str>), String> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("the bracket `]` is missing")?;
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err("after `]` there is only a colon and a port".into()),
+        };
+    }
+    match text.split_once(':') {
+        // An IPv6 address without a port.
+        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
+        Some((host, port)) => Ok((host, Some(port))),
+        None => Ok((text, None)),
+    }
+}
+
+fn parse_port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{text:?} is no port: give a number of 1 to 65535")),
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_have_a_port_or_not() {
+        for (text, host, port) in [
+            ("192.0.2.2", "192.0.2.2", DEFAULT_PORT),
+            ("192.0.2.2:1", "192.0.2.2", 1),
+            ("host.example:65535", "host.example", 65535),
+            ("fd00::2", "fd00::2", DEFAULT_PORT),
+            ("fe80::1%eth0", "fe80::1%eth0", DEFAULT_PORT),
+            ("[fd00::2]", "fd00::2", DEFAULT_PORT),
+            ("[fe80::1%eth0]:80", "fe80::1%eth0", 80),
+        ] {
+            let endpoint: Endpoint = text.parse().expect(text);
+            assert_eq!((endpoint.host.as_str(), endpoint.port), (host, port));
+            assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+        }
+    }
+
+    #[test]
+    fn wrong_addresses_are_refused() {
+        for text in [
+            "", ":1", "a:", "a:0", "a:65536", "a:-1", "a:b", "[a", "[a]1", "[]:1", "a b", "a\n",
+        ] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text:?}");
+        }
+    }
+}

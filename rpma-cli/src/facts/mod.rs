@@ -1,0 +1,1 @@
+//! What this host is, as the files of sysfs and procfs show it.

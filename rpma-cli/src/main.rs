@@ -1,0 +1,57 @@
+//! The command `rpma`: does RDMA with persistent memory work here, and which promises hold?
+//!
+//! `rpma doctor` looks at one host. `rpma serve` and `rpma check` try every operation of the
+//! library between two hosts. The exit status is 0 for a good result, 1 for a bad result or an
+//! error, and 2 for wrong arguments.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod check;
+mod doctor;
+#[cfg(feature = "sim")]
+mod fabric;
+mod facts;
+mod interrupt;
+mod pages;
+mod problem;
+mod report;
+mod serve;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use interrupt::Interrupt;
+use problem::Problem;
+use report::{Outcome, Output};
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::Bad) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("{}error: {problem}", report::LABEL);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Outcome, Problem> {
+    let out = &mut Output::stdout();
+    match command {
+        Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),
+        Command::Serve(args) => serve(&args, &Interrupt::install()?, out),
+        Command::Check(args) => check(&args, &Interrupt::install()?, out),
+        Command::Man { command } => pages::man(command.as_deref(), out),
+        Command::Completions { shell } => pages::completions(shell, out),
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+use self::{check::run as check, doctor::run as diagnose, serve::run as serve};
+
+#[cfg(feature = "sim")]
+use self::fabric::{check, diagnose, serve};

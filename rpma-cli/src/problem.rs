@@ -1,0 +1,60 @@
+//! [`Problem`]: the error of every command, one line that ends with what to do.
+
+use std::fmt;
+
+/// The reason why a command could not go on, and what to do about it.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    what: String,
+    remedy: String,
+}
+
+impl Problem {
+    /// Both are sentences without a full stop. `remedy` is empty if `what` has it.
+    pub(crate) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&one_line(&self.what))?;
+        if !self.remedy.is_empty() {
+            write!(f, ". {}", one_line(&self.remedy))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// The messages of the library have their remedies.
+impl From<rpma::Error> for Problem {
+    fn from(error: rpma::Error) -> Self {
+        Self::new(error.to_string(), "")
+    }
+}
+
+/// The same text without line ends and without commands to a terminal: it can be another host's.
+pub(crate) fn one_line(text: &str) -> String {
+    let printable = |character: char| match character.is_control() {
+        true => ' ',
+        false => character,
+    };
+    text.trim().chars().map(printable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line_with_its_remedy() {
+        let problem = Problem::new("no\nanswer\u{1b}[2J", "start\tthe server");
+        assert_eq!(problem.to_string(), "no answer [2J. start the server");
+        assert_eq!(Problem::new("all in one", "").to_string(), "all in one");
+    }
+}

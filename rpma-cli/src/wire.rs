@@ -1,0 +1,1 @@
+//! The messages between `rpma serve` and `rpma check`.
