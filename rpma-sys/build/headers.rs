@@ -37,6 +37,7 @@ fn find_libraries() -> Result<Vec<PathBuf>, String> {
                      pkg-config said: {error}"
                 )
             })?;
+        println!("cargo::metadata={name}={}", library.version);
         include_paths.extend(library.include_paths);
     }
     let system = PathBuf::from("/usr/include");

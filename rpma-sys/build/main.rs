@@ -2,7 +2,8 @@
 //!
 //! The native operations that were found are handed on as metadata of the `links` key, so that a
 //! dependant's build script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and
-//! `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE` (`1` or `0`).
+//! `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE` (`1` or `0`). With the libraries, their versions are in
+//! `DEP_RPMA_VERBS_LIBIBVERBS` (such as `1.14.56.0`) and `DEP_RPMA_VERBS_LIBRDMACM`.
 
 #[cfg(feature = "verbs")]
 mod headers;
