@@ -1,1 +1,58 @@
-//! What this host is, as the files of sysfs and procfs show it.
+//! What this host is, as the files of sysfs and procfs show it. All of them are readable without
+//! root, and reading changes nothing.
+
+mod dax;
+mod devices;
+mod files;
+mod network;
+mod system;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub(crate) use self::dax::{DaxSize, dax_devices, dax_size};
+pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
+pub(crate) use self::files::Files;
+#[cfg(not(feature = "sim"))]
+pub(crate) use self::network::local_addresses;
+pub(crate) use self::network::parse as parse_address;
+pub(crate) use self::system::{
+    Access, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number,
+};
+
+/// What this host is.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Facts {
+    /// The kernel's release, such as `6.12.43+deb13-amd64`.
+    pub(crate) kernel: Option<String>,
+    pub(crate) rdma_core: RdmaCore,
+    /// The kernel modules of RDMA. None on a simulated host.
+    pub(crate) modules: Vec<Module>,
+    /// The device files that the libraries open. None on a simulated host.
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) devices: Vec<RdmaDevice>,
+    pub(crate) locked_memory: LockedMemory,
+    /// The kind of the container that this process is in.
+    pub(crate) container: Option<String>,
+}
+
+impl Facts {
+    /// Reads about the host whose file systems begin at `root`: `/`, except in tests.
+    pub(crate) fn read(root: &Path) -> Self {
+        let files = Files::new(root);
+        Self {
+            kernel: files.word("proc/sys/kernel/osrelease"),
+            rdma_core: system::rdma_core(&files),
+            modules: system::modules(&files),
+            nodes: system::nodes(&files),
+            devices: devices::read(&files),
+            locked_memory: system::locked_memory(&files),
+            container: system::container(&files),
+        }
+    }
+
+    pub(crate) fn device(&self, name: &str) -> Option<&RdmaDevice> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+}

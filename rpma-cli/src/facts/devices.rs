@@ -1,0 +1,307 @@
+//! RDMA devices in sysfs: `/sys/class/infiniband/DEVICE`.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::Serialize;
+
+use super::Files;
+
+const CLASS: &str = "sys/class/infiniband";
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct RdmaDevice {
+    /// The name, as `rdma link` prints it.
+    pub(crate) name: String,
+    /// `CA` for InfiniBand and RoCE, `RNIC` for iWARP.
+    pub(crate) node_type: Option<String>,
+    /// The description: `rxe`, `siw`, or the adapter's own text.
+    pub(crate) description: Option<String>,
+    /// Software devices have none.
+    pub(crate) firmware: Option<String>,
+    pub(crate) board: Option<String>,
+    pub(crate) ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Port {
+    pub(crate) number: u32,
+    /// `ACTIVE`, `DOWN`, `INIT` or `ARMED`.
+    pub(crate) state: Option<String>,
+    /// `Ethernet` or `InfiniBand`.
+    pub(crate) link_layer: Option<String>,
+    pub(crate) rate: Option<String>,
+    pub(crate) gids: Vec<Gid>,
+    /// The network interfaces of the port.
+    pub(crate) interfaces: Vec<Interface>,
+}
+
+/// A gid that is in use.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Gid {
+    pub(crate) index: u32,
+    pub(crate) gid: Ipv6Addr,
+    /// `RoCE v2`, or `IB/RoCE v1`.
+    pub(crate) kind: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) mtu: Option<u32>,
+    /// `up`, `down`, or `unknown` for interfaces without a carrier.
+    pub(crate) state: Option<String>,
+}
+
+impl RdmaDevice {
+    pub(crate) fn is_active(&self) -> bool {
+        self.ports.iter().any(Port::is_active)
+    }
+
+    pub(crate) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.ports.iter().flat_map(|port| &port.interfaces)
+    }
+
+    /// The gids that are addresses of a network: those of RoCE.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let is_roce = |port: &&Port| {
+            port.link_layer.as_deref() == Some("Ethernet")
+                && self.node_type.as_deref() == Some("CA")
+        };
+        let gids = self
+            .ports
+            .iter()
+            .filter(is_roce)
+            .flat_map(|port| &port.gids);
+        gids.map(|gid| gid.gid.to_canonical())
+    }
+}
+
+impl Port {
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.as_deref() == Some("ACTIVE")
+    }
+}
+
+pub(super) fn read(files: &Files) -> Vec<RdmaDevice> {
+    let names = files.names(CLASS);
+    names.into_iter().map(|name| device(files, name)).collect()
+}
+
+fn device(files: &Files, name: String) -> RdmaDevice {
+    let dir = format!("{CLASS}/{name}");
+    let attribute = |file: &str| files.word(format!("{dir}/{file}"));
+    let ports = files.names(format!("{dir}/ports"));
+    RdmaDevice {
+        node_type: attribute("node_type").map(after_colon),
+        description: attribute("node_desc"),
+        firmware: attribute("fw_ver"),
+        board: attribute("board_id").or_else(|| attribute("hca_type")),
+        ports: ports
+            .iter()
+            .filter_map(|port| Some(self::port(files, &name, port.parse().ok()?)))
+            .collect(),
+        name,
+    }
+}
+
+fn port(files: &Files, device: &str, number: u32) -> Port {
+    let dir = format!("{CLASS}/{device}/ports/{number}");
+    let attribute = |file: &str| files.word(format!("{dir}/{file}"));
+    let (gids, names) = gids(files, &dir);
+    let interfaces = match names.is_empty() {
+        true => interfaces_of_device(files, device, number),
+        false => names,
+    };
+    Port {
+        number,
+        state: attribute("state").map(after_colon),
+        link_layer: attribute("link_layer"),
+        rate: attribute("rate"),
+        gids,
+        interfaces: interfaces
+            .into_iter()
+            .map(|name| interface(files, name))
+            .collect(),
+    }
+}
+
+/// The gids that are in use, and the network interfaces that they belong to.
+fn gids(files: &Files, port: &str) -> (Vec<Gid>, Vec<String>) {
+    let (mut gids, mut names) = (Vec::new(), Vec::new());
+    for index in files.names(format!("{port}/gids")) {
+        let gid = files.word(format!("{port}/gids/{index}"));
+        let (Ok(number), Some(Ok(gid))) = (index.parse(), gid.map(|gid| gid.parse())) else {
+            continue;
+        };
+        if Ipv6Addr::is_unspecified(&gid) {
+            continue;
+        }
+        gids.push(Gid {
+            index: number,
+            gid,
+            kind: files.word(format!("{port}/gid_attrs/types/{index}")),
+        });
+        let name = files.word(format!("{port}/gid_attrs/ndevs/{index}"));
+        names.extend(name.filter(|name| is_name(name)));
+    }
+    names.sort();
+    names.dedup();
+    (gids, names)
+}
+
+/// InfiniBand and iWARP: the interfaces of the same adapter. `dev_port` counts from 0.
+fn interfaces_of_device(files: &Files, device: &str, port: u32) -> Vec<String> {
+    let software = files.word(format!("{CLASS}/{device}/parent"));
+    let names = files.names(format!("{CLASS}/{device}/device/net"));
+    let is_of_port = |name: &String| {
+        let dev_port = files.word(format!("sys/class/net/{name}/dev_port"));
+        dev_port.is_none_or(|dev_port| dev_port.parse() == Ok(port.saturating_sub(1)))
+    };
+    let names = names
+        .into_iter()
+        .chain(software.filter(|name| is_name(name)));
+    names.filter(is_of_port).collect()
+}
+
+fn interface(files: &Files, name: String) -> Interface {
+    let attribute = |file: &str| files.word(format!("sys/class/net/{name}/{file}"));
+    Interface {
+        mtu: attribute("mtu").and_then(|mtu| mtu.parse().ok()),
+        state: attribute("operstate"),
+        name,
+    }
+}
+
+/// `4: ACTIVE` is ACTIVE.
+fn after_colon(text: String) -> String {
+    match text.split_once(':') {
+        Some((_, word)) => word.trim().to_owned(),
+        None => text,
+    }
+}
+
+/// Whether a text can be an interface's name, which is part of a path.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text != "." && text != ".." && !text.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::super::files::tests::tree;
+    use super::*;
+
+    /// soft-RoCE, as Linux 6.12 shows it.
+    const RXE: &[(&str, &str)] = &[
+        ("sys/class/infiniband/rxe0/node_type", "1: CA\n"),
+        ("sys/class/infiniband/rxe0/node_desc", "rxe\n"),
+        ("sys/class/infiniband/rxe0/parent", "eth0\n"),
+        ("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n"),
+        ("sys/class/infiniband/rxe0/ports/1/link_layer", "Ethernet\n"),
+        (
+            "sys/class/infiniband/rxe0/ports/1/rate",
+            "2.5 Gb/sec (1X SDR)\n",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gids/0",
+            "fe80:0000:0000:0000:5054:00ff:fe77:0101\n",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gids/1",
+            "0000:0000:0000:0000:0000:ffff:0a4d:0001\n",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gids/2",
+            "0000:0000:0000:0000:0000:0000:0000:0000\n",
+        ),
+        ("sys/class/infiniband/rxe0/ports/1/gids/3", "spoilt\n"),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gid_attrs/types/1",
+            "RoCE v2\n",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0",
+            "eth0\n",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/1",
+            "eth0\n",
+        ),
+        ("sys/class/net/eth0/mtu", "1500\n"),
+        ("sys/class/net/eth0/operstate", "up\n"),
+    ];
+
+    #[test]
+    fn soft_roce_has_the_addresses_of_its_gids() -> io::Result<()> {
+        let tree = tree(RXE)?;
+        let devices = read(&Files::new(tree.path()));
+        let [device] = &devices[..] else {
+            panic!("{devices:?}");
+        };
+        assert_eq!(device.node_type.as_deref(), Some("CA"));
+        assert_eq!(device.firmware, None);
+        assert!(device.is_active());
+        let [port] = &device.ports[..] else {
+            panic!("{device:?}");
+        };
+        let addresses: Vec<String> = device.addresses().map(|ip| ip.to_string()).collect();
+        assert_eq!(addresses, ["fe80::5054:ff:fe77:101", "10.77.0.1"]);
+        assert_eq!(port.gids[1].kind.as_deref(), Some("RoCE v2"));
+        let eth0 = Interface {
+            name: "eth0".into(),
+            mtu: Some(1500),
+            state: Some("up".into()),
+        };
+        assert_eq!(port.interfaces, [eth0]);
+        Ok(())
+    }
+
+    #[test]
+    fn an_adapter_of_infiniband_has_the_interface_of_its_port() -> io::Result<()> {
+        let tree = tree(&[
+            ("sys/class/infiniband/mlx5_0/node_type", "1: CA"),
+            ("sys/class/infiniband/mlx5_0/fw_ver", "20.31.1014\n"),
+            ("sys/class/infiniband/mlx5_0/board_id", "MT_0000000223\n"),
+            ("sys/class/infiniband/mlx5_0/hca_type", "MT4123\n"),
+            ("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN"),
+            ("sys/class/infiniband/mlx5_0/ports/2/state", "4: ACTIVE"),
+            (
+                "sys/class/infiniband/mlx5_0/ports/2/link_layer",
+                "InfiniBand",
+            ),
+            ("sys/class/infiniband/mlx5_0/ports/2/gids/0", "fe80::1"),
+            ("sys/class/infiniband/mlx5_0/device/net/ib0/", ""),
+            ("sys/class/infiniband/mlx5_0/device/net/ib1/", ""),
+            ("sys/class/net/ib0/dev_port", "0"),
+            ("sys/class/net/ib1/dev_port", "1"),
+        ])?;
+        let devices = read(&Files::new(tree.path()));
+        let device = &devices[0];
+        assert_eq!(device.firmware.as_deref(), Some("20.31.1014"));
+        assert_eq!(device.board.as_deref(), Some("MT_0000000223"));
+        assert!(device.is_active() && !device.ports[0].is_active());
+        let names: Vec<_> = device.interfaces().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["ib0", "ib1"]);
+        assert_eq!(device.ports[1].interfaces[0].name, "ib1");
+        assert_eq!(device.addresses().count(), 0, "no address of a network");
+        Ok(())
+    }
+
+    #[test]
+    fn a_host_without_rdma_has_no_devices() -> io::Result<()> {
+        for files in [&[][..], &[("sys/class/infiniband/", "")]] {
+            assert!(read(&Files::new(tree(files)?.path())).is_empty());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_device_without_attributes_is_a_device() -> io::Result<()> {
+        let tree = tree(&[("sys/class/infiniband/new0/ports/x/", "")])?;
+        let devices = read(&Files::new(tree.path()));
+        assert_eq!(devices[0].name, "new0");
+        assert!(!devices[0].is_active());
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! The kernel's side: modules, device files, the limit of locked memory, containers; and rdma-core.
+
+use std::fs::OpenOptions;
+use std::io;
+
+use serde::Serialize;
+
+use super::Files;
+
+/// The modules that every program on librdmacm needs, in the order of their dependences; and a file
+/// that each of them makes, also if it is built in.
+const MODULES: [(&str, &str); 4] = [
+    ("ib_core", "sys/class/infiniband"),
+    ("ib_uverbs", "sys/class/infiniband_verbs"),
+    // It makes no file of its own.
+    ("rdma_cm", "sys/class/misc/rdma_cm"),
+    ("rdma_ucm", "sys/class/misc/rdma_cm"),
+];
+
+/// The capability to lock memory without a limit.
+const CAP_IPC_LOCK: u32 = 14;
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Module {
+    pub(crate) name: &'static str,
+    pub(crate) state: ModuleState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ModuleState {
+    Loaded,
+    BuiltIn,
+    /// It can be loaded, as far as this process sees.
+    Missing,
+    /// Nor can it be loaded: this kernel was built without it.
+    Absent,
+}
+
+/// Which modules are there.
+pub(super) fn modules(files: &Files) -> Vec<Module> {
+    let built_in = listed(files, "modules.builtin").unwrap_or_default();
+    // In a container there is no such file.
+    let loadable = listed(files, "modules.dep");
+    let state = |name: &str, made: &str| {
+        let is_in = |list: &Vec<String>| list.iter().any(|module| module == name);
+        if is_in(&built_in) {
+            ModuleState::BuiltIn
+        } else if files.exists(format!("sys/module/{name}")) || files.exists(made) {
+            ModuleState::Loaded
+        } else if loadable.as_ref().is_none_or(is_in) {
+            ModuleState::Missing
+        } else {
+            ModuleState::Absent
+        }
+    };
+    let module = |(name, made)| Module {
+        name,
+        state: state(name, made),
+    };
+    MODULES.map(module).into()
+}
+
+/// Those of our modules that a list of the kernel's build has. A line begins with a path:
+/// `kernel/drivers/infiniband/core/ib_core.ko.xz: ...`.
+fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
+    let release = files.word("proc/sys/kernel/osrelease")?;
+    let lines = files.lines(format!("lib/modules/{release}/{list}")).ok()?;
+    let name = |line: String| {
+        let path = line.split(':').next()?;
+        let file = path.rsplit('/').next()?;
+        Some(file.split('.').next()?.replace('-', "_"))
+    };
+    let is_ours = |name: &String| MODULES.iter().any(|(ours, _)| ours == name);
+    Some(lines.filter_map(name).filter(is_ours).collect())
+}
+
+/// A device file that the libraries open.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Node {
+    pub(crate) path: String,
+    /// The RDMA device. `rdma_cm` is for all of them.
+    pub(crate) device: Option<String>,
+    pub(crate) access: Access,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Access {
+    /// It was opened for reading and writing.
+    Usable,
+    Missing,
+    /// The reason.
+    Refused(String),
+}
+
+/// The files of the devices that sysfs has, and that of the connection manager.
+pub(super) fn nodes(files: &Files) -> Vec<Node> {
+    let verbs = files.names("sys/class/infiniband_verbs");
+    let verbs = verbs.iter().filter(|name| name.starts_with("uverbs"));
+    let verbs = verbs.map(|name| {
+        let device = files.word(format!("sys/class/infiniband_verbs/{name}/ibdev"));
+        node(files, name, device)
+    });
+    [node(files, "rdma_cm", None)]
+        .into_iter()
+        .chain(verbs)
+        .collect()
+}
+
+/// Opening one of these files does nothing: every command is an `ioctl` or a `write`.
+fn node(files: &Files, name: &str, device: Option<String>) -> Node {
+    let path = format!("dev/infiniband/{name}");
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(files.at(&path));
+    Node {
+        path: format!("/{path}"),
+        device,
+        access: match opened {
+            Ok(_) => Access::Usable,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Access::Missing,
+            Err(error) => Access::Refused(error.to_string()),
+        },
+    }
+}
+
+/// How much memory this process may lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct LockedMemory {
+    /// In bytes. `None` is without a limit, or unknown.
+    pub(crate) limit: Option<u64>,
+    /// The process has CAP_IPC_LOCK, and the limit does not count.
+    pub(crate) ignored: bool,
+}
+
+pub(super) fn locked_memory(files: &Files) -> LockedMemory {
+    LockedMemory {
+        limit: memlock(files),
+        ignored: has_capability(files, CAP_IPC_LOCK),
+    }
+}
+
+/// `Max locked memory       8388608              8388608              bytes`: the soft limit.
+fn memlock(files: &Files) -> Option<u64> {
+    let mut lines = files.lines("proc/self/limits").ok()?;
+    let limits = lines.find_map(|line| Some(line.strip_prefix("Max locked memory")?.to_owned()))?;
+    limits.split_whitespace().next()?.parse().ok()
+}
+
+/// `CapEff:` and the digits in the status of this process.
+fn has_capability(files: &Files, capability: u32) -> bool {
+    let Ok(mut lines) = files.lines("proc/self/status") else {
+        return false;
+    };
+    let effective = lines.find_map(|line| {
+        let digits = line.strip_prefix("CapEff:")?;
+        u64::from_str_radix(digits.trim(), 16).ok()
+    });
+    effective.is_some_and(|effective| effective >> capability & 1 == 1)
+}
+
+/// The version of rdma-core: the one that this process has loaded, and the one that it was compiled
+/// with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct RdmaCore {
+    pub(crate) loaded: Option<u32>,
+    pub(crate) built_with: Option<u32>,
+}
+
+pub(super) fn rdma_core(files: &Files) -> RdmaCore {
+    RdmaCore {
+        loaded: loaded(files),
+        built_with: option_env!("RPMA_CLI_BUILT_WITH").and_then(release_of),
+    }
+}
+
+/// The name of the mapped file has the version: `libibverbs.so.1.14.56.0`.
+fn loaded(files: &Files) -> Option<u32> {
+    let mut lines = files.lines("proc/self/maps").ok()?;
+    lines.find_map(|line| {
+        let (_, file) = line.rsplit_once('/')?;
+        release_of(file.strip_prefix("libibverbs.so.")?)
+    })
+}
+
+/// libibverbs carries rdma-core's version as its third number: `1.14.56.0`.
+fn release_of(version: &str) -> Option<u32> {
+    version.split('.').nth(2)?.parse().ok()
+}
+
+/// The first two numbers of a kernel's release.
+pub(crate) fn release_number(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The kind of container, by the marks that the usual programs leave.
+pub(super) fn container(files: &Files) -> Option<String> {
+    if files.exists("run/.containerenv") {
+        return Some("podman".into());
+    }
+    if files.exists(".dockerenv") {
+        return Some("docker".into());
+    }
+    if let Some(kind) = files.word("run/systemd/container") {
+        return Some(kind);
+    }
+    let groups = files.lines("proc/self/cgroup").ok()?;
+    let kinds = ["kubepods", "docker", "libpod", "lxc", "containerd"];
+    let mut found = groups.filter_map(|line| kinds.into_iter().find(|kind| line.contains(kind)));
+    found.next().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::tests::tree;
+    use super::*;
+
+    fn states(paths: &[(&str, &str)]) -> io::Result<Vec<ModuleState>> {
+        let tree = tree(paths)?;
+        let modules = modules(&Files::new(tree.path()));
+        Ok(modules.iter().map(|module| module.state).collect())
+    }
+
+    #[test]
+    fn modules_are_loaded_built_in_or_missing() -> io::Result<()> {
+        use ModuleState::{Absent, BuiltIn, Loaded, Missing};
+        assert_eq!(states(&[])?, [Missing; 4]);
+        let loaded = [
+            ("sys/module/ib_core/", ""),
+            ("sys/module/ib_uverbs/", ""),
+            ("sys/module/rdma_cm/", ""),
+        ];
+        assert_eq!(states(&loaded)?, [Loaded, Loaded, Loaded, Missing]);
+        let built_in = [
+            ("proc/sys/kernel/osrelease", "6.12.1\n"),
+            (
+                "lib/modules/6.12.1/modules.builtin",
+                "kernel/drivers/infiniband/core/ib_core.ko\nkernel/drivers/infiniband/core/rdma_cm.ko\nspoilt\n",
+            ),
+            ("sys/class/infiniband_verbs/", ""),
+        ];
+        assert_eq!(states(&built_in)?, [BuiltIn, Loaded, BuiltIn, Missing]);
+        let cut_down = [
+            ("proc/sys/kernel/osrelease", "6.12.1\n"),
+            (
+                "lib/modules/6.12.1/modules.dep",
+                "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/drivers/dax/rdma_cm.ko.xz\n",
+            ),
+        ];
+        assert_eq!(states(&cut_down)?, [Missing, Absent, Absent, Absent]);
+        // In a container without /lib/modules, the files show it.
+        assert_eq!(
+            states(&[("sys/class/misc/rdma_cm/", "")])?[2..],
+            [Loaded; 2]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn device_files_are_tried() -> io::Result<()> {
+        let tree = tree(&[
+            ("sys/class/infiniband_verbs/abi_version", "6"),
+            ("sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0"),
+            ("sys/class/infiniband_verbs/uverbs1/ibdev", "rxe1"),
+            ("dev/infiniband/uverbs0", ""),
+            // Not even root opens a directory for writing.
+            ("dev/infiniband/uverbs1/", ""),
+        ])?;
+        let nodes = nodes(&Files::new(tree.path()));
+        let [cm, first, second] = &nodes[..] else {
+            panic!("{nodes:?}");
+        };
+        assert_eq!(
+            (cm.path.as_str(), &cm.access),
+            ("/dev/infiniband/rdma_cm", &Access::Missing)
+        );
+        assert_eq!(
+            (first.device.as_deref(), &first.access),
+            (Some("rxe0"), &Access::Usable)
+        );
+        assert!(matches!(second.access, Access::Refused(_)), "{second:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn the_limit_of_locked_memory_has_an_exception() -> io::Result<()> {
+        let limits = |limit: &str, capabilities: &str| {
+            let limits = format!("Limit  Soft Limit\nMax locked memory  {limit}  65536  bytes \n");
+            let status = format!("Name:\trpma\nCapEff:\t{capabilities}\n");
+            let tree = tree(&[("proc/self/limits", &limits), ("proc/self/status", &status)])?;
+            Ok::<_, io::Error>(locked_memory(&Files::new(tree.path())))
+        };
+        let of = |limit, ignored| LockedMemory { limit, ignored };
+        assert_eq!(limits("65536", "0000000000000000")?, of(Some(65536), false));
+        assert_eq!(limits("unlimited", "0000000000000000")?, of(None, false));
+        assert_eq!(limits("65536", "0000000000004000")?, of(Some(65536), true));
+        assert_eq!(limits("65536", "spoilt")?, of(Some(65536), false));
+        Ok(())
+    }
+
+    #[test]
+    fn rdma_cores_version_is_in_the_name_of_a_file() -> io::Result<()> {
+        let maps = |line: &str| {
+            let tree = tree(&[("proc/self/maps", line)])?;
+            Ok::<_, io::Error>(loaded(&Files::new(tree.path())))
+        };
+        let line = "7f2c-7f2d r--p 0 fe:01 12   /usr/lib/x86_64-linux-gnu/";
+        assert_eq!(
+            maps(&format!(
+                "7f00-7f01 rw-p 0 0 0\n{line}libibverbs.so.1.14.56.0\n"
+            ))?,
+            Some(56)
+        );
+        for name in ["libibverbs.so.1", "libc.so.6", "libibverbs.so.1.14.x", ""] {
+            assert_eq!(maps(&format!("{line}{name}\n"))?, None, "{name}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn containers_are_seen_by_their_marks() -> io::Result<()> {
+        for (file, text, kind) in [
+            ("run/.containerenv", "", Some("podman")),
+            (".dockerenv", "", Some("docker")),
+            ("run/systemd/container", "lxc\n", Some("lxc")),
+            (
+                "proc/self/cgroup",
+                "0::/kubepods/burstable/pod1\n",
+                Some("kubepods"),
+            ),
+            ("proc/self/cgroup", "0::/user.slice\n", None),
+        ] {
+            let tree = tree(&[(file, text)])?;
+            assert_eq!(
+                container(&Files::new(tree.path())).as_deref(),
+                kind,
+                "{file}"
+            );
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_release_begins_with_two_numbers() {
+        assert_eq!(release_number("6.12.43+deb13-amd64"), Some((6, 12)));
+        assert_eq!(release_number("6.1"), Some((6, 1)));
+        assert_eq!(release_number("six"), None);
+    }
+}
