@@ -75,6 +75,7 @@ Examples:
   rpma doctor                            all RDMA devices of this host
   rpma doctor 192.0.2.2                  the device that has this address
   rpma doctor mlx5_0 --memory /dev/dax0.0
+  rpma doctor --memory /dev/dax0.0 --range 0..4194304
   rpma doctor --json
 
 Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
@@ -85,6 +86,9 @@ pub(crate) struct Doctor {
     /// Also look at this memory: a device-DAX, or a file
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
+    /// Only this range of the memory, in bytes, as the program will map it
+    #[arg(long, value_name = "START..END", requires = "memory")]
+    pub(crate) range: Option<Range>,
     /// Print a JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -166,7 +170,7 @@ pub(crate) struct Check {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SimulatedFabric {
     /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict or adapter
-    #[arg(long, default_value = "rxe-6.12", value_parser = profile)]
+    #[arg(long, value_name = "NAME", default_value = "rxe-6.12", value_parser = profile)]
     pub(crate) profile: rpma::sim::Profile,
 }
 
@@ -174,14 +178,13 @@ pub(crate) struct SimulatedFabric {
 fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
     use rpma::sim::Profile;
 
-    let known = Profile::ALL.into_iter();
-    known
-        .clone()
-        .find(|profile| profile.name() == name)
-        .ok_or_else(|| {
-            let names: Vec<_> = known.map(|profile| profile.name()).collect();
-            format!("the profiles are {}", names.join(", "))
-        })
+    match name {
+        "rxe-6.12" => Ok(Profile::RXE_6_12),
+        "rxe-6.1" => Ok(Profile::RXE_6_1),
+        "strict" => Ok(Profile::STRICT),
+        "adapter" => Ok(Profile::ADAPTER),
+        _ => Err("the profiles are rxe-6.12, rxe-6.1, strict and adapter".to_owned()),
+    }
 }
 
 /// The operator's word about DDIO.
@@ -276,6 +279,29 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
+/// A range of bytes, without its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl FromStr for Range {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok();
+        let range = text.split_once("..").and_then(|(start, end)| {
+            let (start, end) = (number(start)?, number(end)?);
+            Some(Self { start, end })
+        });
+        match range {
+            Some(range) if range.start < range.end => Ok(range),
+            _ => Err("give two numbers of bytes, such as 0..4194304".into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -310,6 +336,14 @@ mod tests {
             "", ":1", "a:", "a:0", "a:65536", "a:-1", "a:b", "[a", "[a]1", "[]:1", "a b", "a\n",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_bytes() {
+        assert_eq!("0..8".parse(), Ok(Range { start: 0, end: 8 }));
+        for text in ["", "8", "8..8", "9..8", "a..b", "-1..8", "0..=8"] {
+            assert!(text.parse::<Range>().is_err(), "{text:?}");
         }
     }
 }

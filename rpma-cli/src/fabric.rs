@@ -1,12 +1,21 @@
 //! The commands of the simulated build: both sides run in this process, on a fabric of their own.
 
-use rpma::sim::Fabric;
+use std::path::Path;
+
+use rpma::sim::{Fabric, Host, Profile};
+use rpma::{Device, Side};
 
 use crate::args::{Check, Doctor, Serve};
+use crate::facts::{Facts, Files, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
 use crate::{check as checks, doctor};
+
+/// The path of the simulated device-DAX begins so.
+const DAX: &str = "/dev/dax";
+/// Its size. The fabric compares all of it at each event.
+const DAX_LEN: usize = 64 << 10;
 
 /// `rpma doctor` on a simulated host.
 pub(crate) fn diagnose(
@@ -14,10 +23,46 @@ pub(crate) fn diagnose(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    let fabric = Fabric::new(args.fabric.profile.clone());
+    let profile = &args.fabric.profile;
+    let fabric = Fabric::new(profile.clone());
     let host = fabric.host("host");
     let _entered = host.enter();
-    doctor::run(args, interrupt, out)
+    let mut args = args.clone();
+    if let Some(path) = args.memory.as_mut().filter(|path| is_dax(path)) {
+        *path = host.pmem("dax0.0", DAX_LEN).path().into();
+    }
+    doctor::examine(&args, &simulated(&host, profile)?, interrupt, out)
+}
+
+fn is_dax(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.starts_with(DAX))
+}
+
+/// What files would show of a simulated host.
+fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
+    let addresses = vec![host.addr().to_string(), host.addr6().to_string()];
+    let device = Device::from_addr(&addresses[0], Side::Local)?;
+    let port = Port {
+        number: 1,
+        state: Some("ACTIVE".into()),
+        link_layer: Some("Ethernet".into()),
+        ..Port::default()
+    };
+    let device = RdmaDevice {
+        name: device.get_name().into(),
+        description: Some(profile.name().into()),
+        ports: vec![port],
+        ..RdmaDevice::default()
+    };
+    let facts = Facts {
+        devices: vec![device],
+        ..Facts::default()
+    };
+    Ok(doctor::Host {
+        files: Files::new(Path::new("/nonexistent")),
+        facts,
+        addresses,
+    })
 }
 
 /// No other process reaches a fabric.

@@ -11,6 +11,10 @@ mod check;
 mod doctor;
 #[cfg(feature = "sim")]
 mod fabric;
+#[cfg_attr(
+    feature = "sim",
+    allow(dead_code, reason = "a simulated host has no files")
+)]
 mod facts;
 mod interrupt;
 mod pages;

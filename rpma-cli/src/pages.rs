@@ -29,8 +29,7 @@ fn named(cli: &clap::Command, name: &str) -> Result<clap::Command, Problem> {
         let remedy = "`rpma help` lists the commands";
         Problem::new(format!("there is no command {name:?}"), remedy)
     })?;
-    let name = format!("rpma-{}", command.get_name());
-    Ok(command.clone().name(name))
+    Ok(command.clone())
 }
 
 /// Prints a shell's completions.

@@ -17,7 +17,8 @@ pub(crate) const LABEL: &str = match cfg!(feature = "sim") {
 };
 
 /// The result of a command that did its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
     Good,
     Bad,

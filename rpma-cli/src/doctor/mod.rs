@@ -1,15 +1,300 @@
-//! `rpma doctor`: does RDMA with persistent memory work on this host?
+//! `rpma doctor`: can a remote flush work on this host?
+//!
+//! It is a list of steps. A step looks at one thing, with the files of sysfs and procfs or with the
+//! library, and returns its findings. Later steps use the devices that an earlier step has opened.
 
+mod addresses;
+mod devices;
+mod durable;
+mod memory;
+mod opened;
+mod registering;
+mod remedies;
+mod system;
+
+#[cfg(not(feature = "sim"))]
+use std::path::Path;
+
+use rpma::pmem::Domain;
+use serde::Serialize;
+
+use self::opened::Opened;
 use crate::args::Doctor;
+use crate::facts::{Facts, Files};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{Outcome, Output};
+use crate::report::{Finding, Outcome, Output, Report, Verdict};
 
-/// Looks at everything in turn, and prints each finding.
+/// What is known before the library is called.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) files: Files,
+    pub(crate) facts: Facts,
+    /// The addresses of the network interfaces, without loopback.
+    pub(crate) addresses: Vec<String>,
+}
+
+#[cfg(not(feature = "sim"))]
+impl Host {
+    /// This host.
+    pub(crate) fn this() -> Self {
+        let root = Path::new("/");
+        let files = Files::new(root);
+        let facts = Facts::read(root);
+        Self {
+            addresses: addresses::of_host(&files, &facts),
+            facts,
+            files,
+        }
+    }
+}
+
+/// Looks at this host, and prints each finding.
+#[cfg(not(feature = "sim"))]
 pub(crate) fn run(
-    _args: &Doctor,
-    _interrupt: &Interrupt,
-    _out: &mut Output,
+    args: &Doctor,
+    interrupt: &Interrupt,
+    out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    Err(Problem::new("`rpma doctor` is not written yet", ""))
+    examine(args, &Host::this(), interrupt, out)
+}
+
+/// Looks at a host, which is this one or a simulated one. The calling thread is on it.
+pub(crate) fn examine(
+    args: &Doctor,
+    host: &Host,
+    interrupt: &Interrupt,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    let mut exam = Exam {
+        args,
+        host,
+        interrupt,
+        findings: Vec::new(),
+        devices: Vec::new(),
+        domain: None,
+    };
+    let mut printed = 0;
+    for step in STEPS {
+        if interrupt.is_set() {
+            break;
+        }
+        let findings = step(&mut exam);
+        exam.findings.extend(findings);
+        if !args.json {
+            for finding in &exam.findings[printed..] {
+                out.finding(finding)?;
+            }
+        }
+        printed = exam.findings.len();
+    }
+    let outcome = exam.outcome();
+    if args.json {
+        out.json(&Report::new(Diagnosis::new(&exam, outcome)))?;
+    } else if interrupt.is_set() {
+        out.line("interrupted: the other checks were not done")?;
+    }
+    Ok(outcome)
+}
+
+type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
+
+const STEPS: [Step; 14] = [
+    |exam| system::kernel(&exam.host.facts),
+    |exam| system::container(&exam.host.facts),
+    |exam| system::modules(&exam.host.facts),
+    |exam| system::nodes(&exam.host.facts),
+    |exam| devices::list(&exam.host.facts, exam.wanted_device()),
+    |exam| system::rdma_core(&exam.host.facts),
+    addresses::open,
+    registering::locked_memory,
+    |exam| opened::native_operations(&exam.devices, &exam.host.facts),
+    |exam| opened::on_demand_paging(&exam.devices),
+    |exam| opened::iwarp(&exam.devices),
+    memory::open,
+    durable::check,
+    |exam| vec![exam.summary()],
+];
+
+/// The state of an examination.
+struct Exam<'a> {
+    args: &'a Doctor,
+    host: &'a Host,
+    interrupt: &'a Interrupt,
+    findings: Vec<Finding>,
+    /// The devices that the library has opened, of those that were asked for.
+    devices: Vec<Opened>,
+    /// That of the memory that was mapped.
+    domain: Option<Domain>,
+}
+
+impl Exam<'_> {
+    /// The target, if it is the name of a device.
+    fn wanted_device(&self) -> Option<&str> {
+        let target = self.args.target.as_deref()?;
+        let device = self.host.facts.device(target)?;
+        Some(&device.name)
+    }
+
+    fn is_bad(&self) -> bool {
+        let mut verdicts = self.findings.iter().map(|finding| finding.verdict);
+        verdicts.any(|verdict| verdict == Verdict::Bad)
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.is_bad() || self.devices.is_empty() || self.interrupt.is_set() {
+            true => Outcome::Bad,
+            false => Outcome::Good,
+        }
+    }
+
+    fn summary(&self) -> Finding {
+        const CHECK: &str = "remote flush";
+        match self.outcome() {
+            Outcome::Good => {
+                let places: Vec<_> = self.devices.iter().map(ToString::to_string).collect();
+                Finding::good(CHECK, format!("can work on {}", places.join(", ")))
+                    .with_remedy(remedies::TRY_BETWEEN_HOSTS)
+            }
+            Outcome::Bad => Finding::bad(CHECK, "cannot work", remedies::MEND),
+        }
+    }
+}
+
+/// The report.
+#[derive(Serialize)]
+struct Diagnosis<'a> {
+    command: &'static str,
+    result: Outcome,
+    interrupted: bool,
+    host: &'a Facts,
+    findings: &'a [Finding],
+}
+
+impl<'a> Diagnosis<'a> {
+    fn new(exam: &'a Exam<'_>, result: Outcome) -> Self {
+        Self {
+            command: "doctor",
+            result,
+            interrupted: exam.interrupt.is_set(),
+            host: &exam.host.facts,
+            findings: &exam.findings,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::path::Path;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::facts::{Module, ModuleState};
+    use crate::report::LABEL;
+
+    /// Output that a test reads.
+    #[derive(Clone, Default)]
+    struct Text(Arc<Mutex<Vec<u8>>>);
+
+    impl Text {
+        fn read(&self) -> String {
+            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&bytes).into()
+        }
+    }
+
+    impl Write for Text {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            text.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Examines a host without RDMA.
+    fn examine_nothing(args: &[&str], interrupt: &Interrupt) -> (Outcome, String) {
+        let args = [&["rpma", "doctor"], args].concat();
+        let Command::Doctor(args) = Cli::parse_from(args).command else {
+            panic!("another command");
+        };
+        let module = Module {
+            name: "rdma_ucm",
+            state: ModuleState::Missing,
+        };
+        let host = Host {
+            files: Files::new(Path::new("/nonexistent")),
+            facts: Facts {
+                kernel: Some("6.12.1".into()),
+                modules: vec![module],
+                ..Facts::default()
+            },
+            addresses: vec!["192.0.2.1".into()],
+        };
+        let text = Text::default();
+        let outcome = examine(&args, &host, interrupt, &mut Output::to(text.clone()));
+        (outcome.expect("it is printed"), text.read())
+    }
+
+    #[test]
+    fn a_host_without_rdma_is_bad_and_each_bad_finding_has_a_remedy() {
+        let (outcome, text) = examine_nothing(&[], &Interrupt::default());
+        assert_eq!(outcome, Outcome::Bad);
+        let lines: Vec<&str> = text.lines().map(|line| &line[LABEL.len()..]).collect();
+        let bad = |line: &&[&str]| line[0].starts_with("BAD");
+        assert!(
+            lines
+                .windows(2)
+                .filter(bad)
+                .all(|pair| pair[1].contains("-> ")),
+            "{text}"
+        );
+        for text in [
+            "not loaded: rdma_ucm",
+            "this host has none",
+            "remote flush: cannot work",
+        ] {
+            assert!(
+                lines.iter().any(|line| line.contains(text)),
+                "{text}: {lines:#?}"
+            );
+        }
+        assert!(text.contains("no device was opened"), "{text}");
+    }
+
+    /// Without a call of the library.
+    #[test]
+    fn a_wrong_target_is_named_on_a_host_without_rdma() {
+        for (target, named) in [
+            ("127.0.0.1", "is the loopback address"),
+            ("::", "is a wildcard"),
+            ("192.0.2.9", "is not an address of this host"),
+        ] {
+            let (_, text) = examine_nothing(&[target], &Interrupt::default());
+            assert!(text.contains(named), "{text}");
+        }
+        let (_, text) = examine_nothing(&["192.0.2.1"], &Interrupt::default());
+        assert!(!text.contains("192.0.2.1"), "{text}");
+    }
+
+    #[test]
+    fn an_interrupt_ends_with_the_report_so_far() -> serde_json::Result<()> {
+        let interrupt = Interrupt::default();
+        interrupt.set();
+        let (outcome, text) = examine_nothing(&[], &interrupt);
+        assert_eq!(outcome, Outcome::Bad);
+        assert!(text.contains("interrupted"), "{text}");
+        let (_, text) = examine_nothing(&["--json"], &interrupt);
+        let report: serde_json::Value = serde_json::from_str(&text)?;
+        assert_eq!(report["interrupted"], true);
+        assert_eq!(report["result"], "bad");
+        assert_eq!(report["host"]["kernel"], "6.12.1");
+        Ok(())
+    }
 }

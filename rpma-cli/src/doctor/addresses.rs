@@ -1,0 +1,290 @@
+//! Which addresses lead to a device: the library opens each of them.
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use rpma::{Device, Side};
+
+use super::opened::Opened;
+use super::{Exam, devices, remedies};
+#[cfg(not(feature = "sim"))]
+use crate::facts::Files;
+use crate::facts::{self, Access, Facts, ModuleState, Node, RdmaDevice};
+use crate::report::Finding;
+
+const CHECK: &str = "address";
+
+/// The addresses that can lead to a device: those of the host, and the gids of RoCE in case that
+/// procfs does not show them.
+#[cfg(not(feature = "sim"))]
+pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
+    let mut addresses = facts::local_addresses(files);
+    let gids = facts.devices.iter().flat_map(RdmaDevice::addresses);
+    for address in gids {
+        let is_known = |known: &String| facts::parse_address(known) == Some(address);
+        if !addresses.iter().any(is_known) {
+            addresses.push(address.to_string());
+        }
+    }
+    addresses
+}
+
+/// Opens the devices: of the target, or all of them.
+pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
+    let target = exam.args.target.clone();
+    let target = target.filter(|_| exam.wanted_device().is_none());
+    if !can_be_opened(&exam.host.facts) {
+        // A call of the library could load modules.
+        let found = "no device was opened, because of the BAD lines above";
+        let mut findings = vec![Finding::unseen(CHECK, found)];
+        findings.extend(target.and_then(|target| wrong(exam, &target)));
+        return findings;
+    }
+    match target {
+        Some(target) => open_target(exam, &target),
+        None => open_all(exam),
+    }
+}
+
+/// Whether the kernel's side is complete.
+fn can_be_opened(facts: &Facts) -> bool {
+    let is_there = |state| matches!(state, ModuleState::Loaded | ModuleState::BuiltIn);
+    let modules = facts.modules.iter().all(|module| is_there(module.state));
+    let mut nodes = facts.nodes.iter().filter(|node| node.device.is_none());
+    let cm = nodes.all(|node| node.access == Access::Usable);
+    modules && cm && !facts.devices.is_empty()
+}
+
+/// Opens the devices by all addresses of this host. Only the wanted one is kept, if there is one.
+fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
+    let host = exam.host;
+    let wanted = exam.wanted_device().map(str::to_owned);
+    let (mut devices, mut failed) = (Vec::new(), None);
+    for address in &host.addresses {
+        if exam.interrupt.is_set() {
+            break;
+        }
+        if let Err(error) = open_one(&mut devices, address) {
+            failed = Some(error);
+        }
+    }
+    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+    devices.retain(|device| is_wanted(device.name()));
+    let is_left = |device: &&RdmaDevice| {
+        let is_opened = devices.iter().any(|opened| opened.name() == device.name);
+        is_wanted(&device.name) && !is_opened
+    };
+    let left: Vec<&RdmaDevice> = host.facts.devices.iter().filter(is_left).collect();
+    let mut findings = keep(exam, devices);
+    let is_bad = exam.devices.is_empty();
+    findings.extend(
+        left.iter()
+            .map(|device| not_opened(exam, device, is_bad, failed.as_ref())),
+    );
+    findings
+}
+
+/// Opens the device of an address, or adds the address to its device.
+fn open_one(devices: &mut Vec<Opened>, address: &str) -> rpma::Result<()> {
+    let device = Device::from_addr(address, Side::Local)?;
+    let known = devices
+        .iter_mut()
+        .find(|known| known.name() == device.get_name());
+    match known {
+        Some(known) => known.addresses.push(address.into()),
+        None => devices.push(Opened::new(&device, address)?),
+    }
+    Ok(())
+}
+
+/// Keeps the devices that can reach another host.
+fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
+    let host = exam.host;
+    let facts = &host.facts;
+    let is_active = |device: &Opened| {
+        facts
+            .device(device.name())
+            .is_none_or(RdmaDevice::is_active)
+    };
+    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_active);
+    let mut findings = Vec::new();
+    for device in &active {
+        let found = format!(
+            "{} is opened by {}",
+            device.name(),
+            device.addresses.join(", ")
+        );
+        findings.push(Finding::good(CHECK, found));
+    }
+    for device in inactive {
+        let addresses = device.addresses.join(", ");
+        let found = format!(
+            "{addresses} leads to {}, and no port of it is ACTIVE",
+            device.name()
+        );
+        let remedy = facts
+            .device(device.name())
+            .map_or_else(String::new, devices::activate);
+        findings.push(match active.is_empty() {
+            true => Finding::bad(CHECK, found, remedy),
+            false => Finding::note(CHECK, found).with_remedy(remedy),
+        });
+    }
+    exam.devices = active;
+    findings
+}
+
+/// A device that no address has opened.
+fn not_opened(
+    exam: &Exam<'_>,
+    device: &RdmaDevice,
+    is_bad: bool,
+    failed: Option<&rpma::Error>,
+) -> Finding {
+    let facts = &exam.host.facts;
+    let (mut found, remedy) = match unusable_node(facts, Some(&device.name)) {
+        Some(node) => (
+            format!("{} cannot be opened without {}", device.name, node.path),
+            remedies::refused_node(&node.path),
+        ),
+        None => (
+            format!("no address of this host leads to {}", device.name),
+            remedies::no_address(
+                devices::is_infiniband(device),
+                devices::first_interface(device),
+                facts.container.is_some(),
+            ),
+        ),
+    };
+    if !is_bad {
+        return Finding::note(CHECK, found).with_remedy(remedy);
+    }
+    if let Some(error) = failed {
+        found = format!("{found} (the last attempt: {})", remedies::reason(error));
+    }
+    Finding::bad(CHECK, found, remedy)
+}
+
+/// The file of a device, or of any one, that this process cannot open.
+fn unusable_node<'a>(facts: &'a Facts, device: Option<&str>) -> Option<&'a Node> {
+    let mut nodes = facts.nodes.iter();
+    nodes.find(|node| {
+        let is_of = node.device.is_some() && (device.is_none() || node.device.as_deref() == device);
+        is_of && node.access != Access::Usable
+    })
+}
+
+/// Opens the device of an address or a host name.
+fn open_target(exam: &mut Exam<'_>, target: &str) -> Vec<Finding> {
+    let mut devices = Vec::new();
+    match open_one(&mut devices, target) {
+        Ok(()) => keep(exam, devices),
+        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, &error))],
+    }
+}
+
+/// A target that can lead to no device, whichever devices there are.
+fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
+    let found = match facts::parse_address(target) {
+        Some(address) => vec![address],
+        None => looked_up(target),
+    };
+    if found.is_empty() {
+        let text = format!("{target:?} is no address, no host and no RDMA device");
+        return Some(Finding::bad(
+            CHECK,
+            text,
+            remedies::other_target(&exam.host.facts),
+        ));
+    }
+    let addresses = exam.host.addresses.iter();
+    let own: Vec<IpAddr> = addresses
+        .filter_map(|text| facts::parse_address(text))
+        .collect();
+    let text = if found.iter().all(IpAddr::is_loopback) {
+        "is the loopback address, which belongs to no RDMA device"
+    } else if found.iter().all(IpAddr::is_unspecified) {
+        "is a wildcard, which belongs to no RDMA device in particular"
+    } else if !found.iter().any(|address| own.contains(address)) {
+        "is not an address of this host"
+    } else {
+        return None;
+    };
+    let remedy = remedies::other_address(&leading(exam));
+    Some(Finding::bad(CHECK, format!("{target} {text}"), remedy))
+}
+
+/// An address of this host that opens no device.
+fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
+    let reason = remedies::reason(error);
+    let found =
+        format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
+    let remedy = match unusable_node(&exam.host.facts, None) {
+        Some(node) => remedies::refused_node(&node.path),
+        None => remedies::other_address(&leading(exam)),
+    };
+    Finding::bad(CHECK, found, remedy)
+}
+
+/// The addresses of a host name. The system's resolver has its own limit.
+fn looked_up(name: &str) -> Vec<IpAddr> {
+    let found = (name, 0).to_socket_addrs();
+    found.map_or_else(
+        |_| Vec::new(),
+        |found| found.map(|address| address.ip()).collect(),
+    )
+}
+
+/// The addresses of this host that lead to a device, if the library may be called.
+fn leading(exam: &Exam<'_>) -> Vec<String> {
+    let mut devices = Vec::new();
+    if !can_be_opened(&exam.host.facts) {
+        return Vec::new();
+    }
+    for address in &exam.host.addresses {
+        // A failure is about an address that nobody has asked for.
+        let _ = open_one(&mut devices, address);
+    }
+    devices
+        .into_iter()
+        .flat_map(|device| device.addresses)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Module;
+
+    #[test]
+    fn the_library_is_called_only_if_all_is_there() {
+        let mut facts = Facts {
+            devices: vec![RdmaDevice::default()],
+            ..Facts::default()
+        };
+        assert!(can_be_opened(&facts));
+        facts.modules.push(Module {
+            name: "rdma_ucm",
+            state: ModuleState::Missing,
+        });
+        assert!(!can_be_opened(&facts), "a call could load it");
+        facts.modules[0].state = ModuleState::BuiltIn;
+        assert!(can_be_opened(&facts));
+        let mut node = Node {
+            path: "/dev/infiniband/rdma_cm".into(),
+            device: None,
+            access: Access::Refused("denied".into()),
+        };
+        facts.nodes.push(node.clone());
+        assert!(!can_be_opened(&facts));
+        assert!(unusable_node(&facts, None).is_none(), "it is of no device");
+
+        node.device = Some("rxe0".into());
+        facts.nodes = vec![node];
+        assert!(can_be_opened(&facts), "another device may do");
+        assert!(unusable_node(&facts, Some("rxe0")).is_some());
+        assert!(unusable_node(&facts, None).is_some());
+        assert!(unusable_node(&facts, Some("rxe1")).is_none());
+        facts.devices.clear();
+        assert!(!can_be_opened(&facts));
+    }
+}

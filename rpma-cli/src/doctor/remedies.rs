@@ -1,0 +1,181 @@
+//! The remedies. docs/getting-started.md has the same commands with their reasons.
+
+use std::io::ErrorKind;
+
+use rpma::Error;
+
+use crate::facts::Facts;
+
+/// Where that page begins with hardware.
+const PAGE: &str = "docs/getting-started.md";
+
+pub(super) const MEND: &str = "mend each BAD line above, from the top, and run `rpma doctor` again";
+
+pub(super) const TRY_BETWEEN_HOSTS: &str = "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` \
+                                            on the other host. Firewalls must let RoCE pass (UDP port 4791)";
+
+/// For a module that is not loaded. The devices' own modules come with the adapter's driver.
+pub(super) fn load(modules: &[&str], container: bool) -> String {
+    let place = match container {
+        true => "as root, on the host of the container",
+        false => "as root",
+    };
+    format!("{place}: modprobe -a {}", modules.join(" "))
+}
+
+/// For a kernel that was built without the modules.
+pub(super) const OTHER_KERNEL: &str = "install the kernel package with all modules: linux-image-amd64 in the place of \
+                                       a cloud kernel, linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora";
+
+/// Without an RDMA device.
+pub(super) fn no_device(container: bool) -> String {
+    let make = format!(
+        "an adapter's driver makes its device. soft-RoCE makes one out of any Ethernet card, as root: modprobe -a \
+         rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev eth0. {PAGE} has the other networks, and a guest \
+         machine and a simulated fabric for tests without RDMA"
+    );
+    match container {
+        true => format!(
+            "if the host of the container has one, give it to the container: {CONTAINER}. If not, {make}"
+        ),
+        false => make,
+    }
+}
+
+pub(super) const CONTAINER: &str = "--device /dev/infiniband/uverbs0 --device /dev/infiniband/rdma_cm --ulimit \
+                                    memlock=-1 --network host";
+
+pub(super) fn missing_node(path: &str, container: bool) -> String {
+    match container {
+        true => format!("give it to the container: --device {path}"),
+        false => format!(
+            "the kernel makes it with the modules ib_uverbs and rdma_ucm. If they are loaded, look for udev or for a \
+             /dev of your own: {path}"
+        ),
+    }
+}
+
+/// For a device file that this user may not use.
+pub(super) fn refused_node(path: &str) -> String {
+    format!(
+        "this user needs the right to read and write it. rdma-core's udev rules give it to everybody (as root: \
+         chmod 666 {path}, until the next boot). In a container: --device {path}"
+    )
+}
+
+/// For a device without an active port.
+pub(super) fn inactive(is_infiniband: bool, interface: Option<&str>) -> String {
+    match (is_infiniband, interface) {
+        (true, _) => "connect the cable, and run a subnet manager in the network (opensm)".into(),
+        (false, Some(interface)) => format!(
+            "connect the cable, and as root: ip link set {interface} up. `rdma link` must show ACTIVE"
+        ),
+        (false, None) => {
+            "connect the cable, and as root: ip link set INTERFACE up. `rdma link` must show ACTIVE"
+                .into()
+        }
+    }
+}
+
+/// For a device that no address leads to.
+pub(super) fn no_address(is_infiniband: bool, interface: Option<&str>, container: bool) -> String {
+    let interface = interface.unwrap_or("INTERFACE");
+    match (container, is_infiniband) {
+        (true, _) => {
+            "give the container the network that has the address: --network host".into()
+        }
+        (false, true) => "as root: modprobe ib_ipoib, and give its interface an address: ip addr add ADDR/24 dev ib0"
+            .into(),
+        (false, false) => format!("as root: ip addr add ADDR/24 dev {interface}"),
+    }
+}
+
+/// For a target that is nothing.
+pub(super) fn other_target(facts: &Facts) -> String {
+    let names: Vec<&str> = facts.devices.iter().map(|device| &*device.name).collect();
+    match &names[..] {
+        [] => "name an RDMA device, or an address of one, when there is one".into(),
+        names => format!("name a device ({}) or an address of it", names.join(", ")),
+    }
+}
+
+/// For an address that leads to no device. `others` are those that do.
+pub(super) fn other_address(others: &[String]) -> String {
+    match others {
+        [] => "use the address of an interface that `rdma link` shows".into(),
+        others => format!("use an address of an RDMA device: {}", others.join(", ")),
+    }
+}
+
+pub(super) const MEMLOCK: &str = "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log \
+                                  in again; or LimitMEMLOCK=infinity in a systemd unit; or --ulimit memlock=-1 for a \
+                                  container";
+
+pub(super) const OLD_RDMA_CORE: &str =
+    "if native flushes are wanted, build rpma with the headers of rdma-core 45 or newer";
+
+pub(super) const OLD_KERNEL: &str = "rpma is tested with Linux 6.1 and newer";
+
+/// Memory that is not persistent.
+pub(super) const DEVICE_DAX: &str = "map a device-DAX. As root, and the contents of the namespace are lost: ndctl \
+                                     create-namespace --force --reconfig=namespace0.0 --mode=devdax";
+
+pub(super) fn memory_rights(path: &str) -> String {
+    format!("as root: chown USER {path}, or give the file to a group of this user")
+}
+
+pub(super) const MEMORY: &str =
+    "name a device-DAX such as /dev/dax0.0, or a file on a DAX file system";
+
+/// For a range that cannot be mapped.
+pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins and ends at multiples of the \
+                                    alignment, or map all of it and take a part (PmemMap::part)";
+
+pub(super) const SHUTDOWNS: &str =
+    "a program keeps the count beside its data, and compares (Platform::trusts)";
+
+pub(super) const OTHER_DOMAIN: &str =
+    "if you know the platform better, declare its Domain yourself (docs/persistence.md)";
+
+/// The reason and the remedy of a registration that failed.
+pub(super) fn of_registering(error: &Error) -> (String, &'static str) {
+    let (reason, hint) = split(error);
+    let remedy = match kind(error) {
+        // The hint is about programs.
+        Some(ErrorKind::OutOfMemory) => MEMLOCK,
+        _ => hint.unwrap_or(DEVICE_DAX),
+    };
+    (reason, remedy)
+}
+
+/// The reason and the remedy of memory that cannot be mapped.
+pub(super) fn of_mapping(error: &Error, path: &str) -> (String, String) {
+    let (reason, hint) = split(error);
+    let remedy = match (kind(error), hint) {
+        (Some(ErrorKind::PermissionDenied), _) => memory_rights(path),
+        (_, Some(hint)) => hint.into(),
+        (_, None) => MEMORY.into(),
+    };
+    (reason, remedy)
+}
+
+/// The message of an error without its remedy.
+pub(super) fn reason(error: &Error) -> String {
+    split(error).0
+}
+
+/// The message of an error, and the remedy that belongs to it.
+fn split(error: &Error) -> (String, Option<&'static str>) {
+    match error {
+        Error::Provider { call, cause, hint } => (format!("{call} failed: {cause}"), *hint),
+        // They name the remedy themselves.
+        other => (other.to_string(), None),
+    }
+}
+
+fn kind(error: &Error) -> Option<ErrorKind> {
+    match error {
+        Error::Provider { cause, .. } => Some(cause.kind()),
+        _ => None,
+    }
+}

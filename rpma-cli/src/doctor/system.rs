@@ -1,0 +1,258 @@
+//! Checks of the kernel's side: its release, modules, device files; containers; rdma-core.
+
+use super::remedies;
+use crate::facts::{Access, Facts, ModuleState, Node, RdmaCore, release_number};
+use crate::report::Finding;
+
+/// The oldest Linux that the library is for.
+const OLDEST_LINUX: (u32, u32) = (6, 1);
+/// The first rdma-core with the native flush.
+const NATIVE_FLUSH: u32 = 45;
+
+pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "kernel";
+    if cfg!(feature = "sim") && facts.kernel.is_none() {
+        return Vec::new();
+    }
+    let Some(release) = &facts.kernel else {
+        return vec![Finding::unseen(
+            CHECK,
+            "/proc/sys/kernel/osrelease cannot be read",
+        )];
+    };
+    let found = format!("Linux {release}");
+    vec![match release_number(release) {
+        Some(number) if number < OLDEST_LINUX => {
+            Finding::note(CHECK, found).with_remedy(remedies::OLD_KERNEL)
+        }
+        _ => Finding::good(CHECK, found),
+    }]
+}
+
+pub(super) fn container(facts: &Facts) -> Vec<Finding> {
+    let Some(kind) = &facts.container else {
+        return Vec::new();
+    };
+    let found = format!(
+        "this is a container ({kind}): it needs the devices, the limit and the network of its host"
+    );
+    vec![Finding::note("container", found).with_remedy(remedies::CONTAINER)]
+}
+
+pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "kernel modules";
+    if facts.modules.is_empty() {
+        return Vec::new();
+    }
+    let named = |wanted: fn(ModuleState) -> bool| -> Vec<&str> {
+        let modules = facts.modules.iter();
+        modules
+            .filter(|module| wanted(module.state))
+            .map(|module| module.name)
+            .collect()
+    };
+    let absent = named(|state| state == ModuleState::Absent);
+    if !absent.is_empty() {
+        let found = format!("this kernel has no {}", absent.join(", "));
+        return vec![Finding::bad(CHECK, found, remedies::OTHER_KERNEL)];
+    }
+    let missing = named(|state| state == ModuleState::Missing);
+    if !missing.is_empty() {
+        let found = format!("not loaded: {}", missing.join(", "));
+        let remedy = remedies::load(&missing, facts.container.is_some());
+        return vec![Finding::bad(CHECK, found, remedy)];
+    }
+    let mut found = format!(
+        "loaded: {}",
+        named(|state| state == ModuleState::Loaded).join(", ")
+    );
+    let built_in = named(|state| state == ModuleState::BuiltIn);
+    if !built_in.is_empty() {
+        found = format!("{found}; built in: {}", built_in.join(", "));
+    }
+    vec![Finding::good(CHECK, found)]
+}
+
+pub(super) fn nodes(facts: &Facts) -> Vec<Finding> {
+    let one_is_usable = |for_device: bool| {
+        let mut nodes = facts.nodes.iter();
+        nodes.any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
+    };
+    let container = facts.container.is_some();
+    let finding = |node| self::node(node, one_is_usable(true), container);
+    facts.nodes.iter().map(finding).collect()
+}
+
+/// The file of one device is bad only if that of no other device can be used.
+fn node(node: &Node, another_is_usable: bool, container: bool) -> Finding {
+    const CHECK: &str = "device file";
+    let Node {
+        path,
+        device,
+        access,
+    } = node;
+    let name = match device {
+        Some(device) => format!("{path} ({device})"),
+        None => path.clone(),
+    };
+    let (found, remedy) = match access {
+        Access::Usable => {
+            return Finding::good(CHECK, format!("{name} can be read and written"));
+        }
+        Access::Missing => {
+            let remedy = remedies::missing_node(path, container);
+            (format!("{name} does not exist"), remedy)
+        }
+        Access::Refused(reason) => (format!("{name}: {reason}"), remedies::refused_node(path)),
+    };
+    match device.is_some() && another_is_usable {
+        true => Finding::note(CHECK, found).with_remedy(remedy),
+        false => Finding::bad(CHECK, found, remedy),
+    }
+}
+
+pub(super) fn rdma_core(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "rdma-core";
+    if cfg!(feature = "sim") {
+        return vec![Finding::good(
+            CHECK,
+            "the simulated build needs no C library",
+        )];
+    }
+    let RdmaCore { loaded, built_with } = facts.rdma_core;
+    let version = |version: Option<u32>| version.map_or("unknown".into(), |v| v.to_string());
+    let found = format!(
+        "version {} is loaded, this program was built with version {}",
+        version(loaded),
+        version(built_with)
+    );
+    vec![match built_with {
+        Some(old) if old < NATIVE_FLUSH => {
+            let found = format!("{found}, which has no native flush: rpma flushes by reading");
+            Finding::note(CHECK, found).with_remedy(remedies::OLD_RDMA_CORE)
+        }
+        _ => Finding::good(CHECK, found),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Module;
+    use crate::report::Verdict;
+
+    fn bad(findings: &[Finding]) -> Vec<&Finding> {
+        let findings = findings.iter();
+        findings
+            .filter(|finding| finding.verdict == Verdict::Bad)
+            .collect()
+    }
+
+    #[test]
+    fn a_missing_module_has_its_command() {
+        let module = |name, state| Module { name, state };
+        let mut facts = Facts {
+            modules: vec![
+                module("ib_core", ModuleState::BuiltIn),
+                module("ib_uverbs", ModuleState::Loaded),
+                module("rdma_cm", ModuleState::Loaded),
+                module("rdma_ucm", ModuleState::Missing),
+            ],
+            ..Facts::default()
+        };
+        let findings = modules(&facts);
+        let [finding] = bad(&findings)[..] else {
+            panic!("{findings:?}");
+        };
+        assert_eq!(
+            finding.remedy.as_deref(),
+            Some("as root: modprobe -a rdma_ucm")
+        );
+
+        facts.modules[0].state = ModuleState::Absent;
+        let findings = modules(&facts);
+        assert_eq!(bad(&findings)[0].found, "this kernel has no ib_core");
+
+        facts.modules[0].state = ModuleState::BuiltIn;
+        facts.modules[3].state = ModuleState::Loaded;
+        let found = &modules(&facts)[0].found;
+        assert_eq!(
+            found,
+            "loaded: ib_uverbs, rdma_cm, rdma_ucm; built in: ib_core"
+        );
+    }
+
+    #[test]
+    fn a_refused_device_file_is_bad_unless_another_device_can_be_used() {
+        let node = |path: &str, device: Option<&str>, access| Node {
+            path: path.into(),
+            device: device.map(Into::into),
+            access,
+        };
+        let mut facts = Facts {
+            nodes: vec![
+                node("/dev/infiniband/rdma_cm", None, Access::Usable),
+                node(
+                    "/dev/infiniband/uverbs0",
+                    Some("mlx5_0"),
+                    Access::Refused("denied".into()),
+                ),
+            ],
+            ..Facts::default()
+        };
+        let findings = nodes(&facts);
+        assert_eq!(bad(&findings).len(), 1);
+        let remedy = findings[1].remedy.as_deref().unwrap_or_default();
+        assert!(
+            remedy.contains("chmod 666 /dev/infiniband/uverbs0"),
+            "{remedy}"
+        );
+
+        facts.nodes.push(node(
+            "/dev/infiniband/uverbs1",
+            Some("mlx5_1"),
+            Access::Usable,
+        ));
+        assert!(bad(&nodes(&facts)).is_empty());
+        facts.nodes[0].access = Access::Missing;
+        assert_eq!(
+            bad(&nodes(&facts)).len(),
+            1,
+            "the connection manager is for all"
+        );
+    }
+
+    #[test]
+    fn an_old_kernel_is_a_note() {
+        for (release, verdict) in [
+            ("5.15.0-91", Verdict::Note),
+            ("6.1.0", Verdict::Good),
+            ("7.0", Verdict::Good),
+        ] {
+            let facts = Facts {
+                kernel: Some(release.into()),
+                ..Facts::default()
+            };
+            assert_eq!(kernel(&facts)[0].verdict, verdict, "{release}");
+        }
+    }
+
+    #[cfg(not(feature = "sim"))]
+    #[test]
+    fn headers_before_45_have_no_native_flush() {
+        for (built_with, verdict) in [
+            (Some(44), Verdict::Note),
+            (Some(45), Verdict::Good),
+            (None, Verdict::Good),
+        ] {
+            let facts = Facts {
+                rdma_core: RdmaCore {
+                    loaded: Some(56),
+                    built_with,
+                },
+                ..Facts::default()
+            };
+            assert_eq!(rdma_core(&facts)[0].verdict, verdict, "{built_with:?}");
+        }
+    }
+}
