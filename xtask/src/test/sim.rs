@@ -64,6 +64,11 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
         "test --locked --doc -p rpma -p rpma-async -p rpma-sim {FEATURES}"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
+    // The commands of rpma-cli, both sides in one process.
+    let mut cli = workspace.cargo(&format!(
+        "test --locked -p rpma-cli {FEATURES} --no-fail-fast"
+    ));
+    report.cargo_test("simulated: rpma-cli", &mut cli)?;
     // Its reader of callgrind's requests is of this processor.
     if cfg!(target_arch = "x86_64") {
         let what = "simulated: the data path costs no more than recorded";

@@ -1,0 +1,256 @@
+//! `rpma doctor` on a simulated host, and what all commands share.
+
+mod common;
+
+use std::error::Error;
+use std::fs::{self, OpenOptions};
+
+use common::{command, rpma};
+use serde_json::Value;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
+const DAX: &str = "/dev/dax0.0";
+
+/// Each line of the simulated build has its label, and a simulated host is a good one.
+#[test]
+fn a_simulated_host_is_good_on_each_profile() -> Result {
+    for profile in PROFILES {
+        let ended = rpma(&["doctor", "--profile", profile])?;
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+        assert!(
+            ended
+                .stdout
+                .lines()
+                .all(|line| line.starts_with("simulated: ")),
+            "{ended:#?}"
+        );
+        ended.line("good    remote flush: can work on")?;
+        ended.line("64 MiB were registered")?;
+        assert_eq!(ended.stderr, "");
+    }
+    Ok(())
+}
+
+/// The table of docs/persistence.md, for ADR memory.
+#[test]
+fn the_method_depends_on_the_device_and_on_ddio() -> Result {
+    for (profile, lines) in [
+        ("rxe-6.12", &["on rxe0: only a native flush"][..]),
+        ("rxe-6.1", &["on rxe0: no flush makes data durable"]),
+        (
+            "strict",
+            &[
+                "on strict0 with DDIO on (the usual setting): only a native flush",
+                "on strict0 with DDIO off (the operator's word): every flush",
+            ],
+        ),
+        (
+            "adapter",
+            &[
+                "on strict0 with DDIO on (the usual setting): no flush makes data durable",
+                "on strict0 with DDIO off (the operator's word): every flush",
+            ],
+        ),
+    ] {
+        let ended = rpma(&["doctor", "--profile", profile, "--memory", DAX])?;
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+        ended.line("is a device-DAX")?;
+        ended.line("can register the memory for writing and for persistent flushes")?;
+        for line in lines {
+            ended.line(line)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_json_has_the_same_findings() -> Result {
+    let text = rpma(&["doctor", "--memory", DAX])?;
+    let json = rpma(&["doctor", "--memory", DAX, "--json"])?;
+    assert_eq!(json.status, Some(0));
+    let report: Value = serde_json::from_str(&json.stdout)?;
+    assert_eq!(report["version"], 1);
+    assert_eq!(report["simulated"], true);
+    assert_eq!(report["command"], "doctor");
+    assert_eq!(report["result"], "good");
+    assert_eq!(report["interrupted"], false);
+    assert_eq!(report["host"]["devices"][0]["name"], "rxe0");
+    let findings = report["findings"].as_array().ok_or("an array")?;
+    assert!(findings.len() > 5, "{findings:?}");
+    for finding in findings {
+        let found = finding["found"].as_str().ok_or("a text")?;
+        // The path of the simulated memory has a number of its own.
+        if finding["check"] != "persistence domain" {
+            text.line(found)?;
+        }
+    }
+    Ok(())
+}
+
+/// The faults of the first hour that need no device: each is named with its remedy.
+#[test]
+fn a_wrong_target_is_named_with_its_remedy() -> Result {
+    for (target, text) in [
+        ("127.0.0.1", "127.0.0.1 is the loopback address"),
+        ("::1", "::1 is the loopback address"),
+        ("localhost", "localhost is the loopback address"),
+        ("0.0.0.0", "0.0.0.0 is a wildcard"),
+        ("::", ":: is a wildcard"),
+        (
+            "198.51.100.7",
+            "198.51.100.7 is not an address of this host",
+        ),
+    ] {
+        let ended = rpma(&["doctor", target])?;
+        assert_eq!(ended.status, Some(1), "{ended:#?}");
+        let remedy = ended.remedy(text)?;
+        assert!(
+            remedy.starts_with("use an address of an RDMA device: "),
+            "{remedy}"
+        );
+    }
+    let ended = rpma(&["doctor", "no-such-device.invalid"])?;
+    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    let remedy = ended.remedy("is no address, no host and no RDMA device")?;
+    assert!(remedy.starts_with("name a device (rxe0)"), "{remedy}");
+    Ok(())
+}
+
+#[test]
+fn a_device_is_named_or_addressed() -> Result {
+    let all = rpma(&["doctor", "--json"])?;
+    let report: Value = serde_json::from_str(&all.stdout)?;
+    let findings = report["findings"].as_array().ok_or("an array")?;
+    let leads = |finding: &&Value| finding["check"] == "address";
+    let found = findings.iter().find(leads).ok_or("a finding")?["found"].as_str();
+    let (_, addresses) = found
+        .and_then(|found| found.split_once(" is opened by "))
+        .ok_or("addresses")?;
+    for target in addresses.split(", ").chain(["rxe0"]) {
+        let ended = rpma(&["doctor", target])?;
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_memory_is_named_with_its_remedy() -> Result {
+    let dir = tempfile::tempdir()?;
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(at("ordinary"), [0; 4096])?;
+    fs::write(at("empty"), [])?;
+    for (path, text, remedy) in [
+        (at("."), "is a directory", "name a device-DAX"),
+        (at("missing"), "No such file", "create the file first"),
+        (at("empty"), "is empty", "name a device-DAX"),
+        (at("ordinary"), "is an ordinary file", "map a device-DAX"),
+        (
+            "/dev/null".into(),
+            "not a device-DAX one",
+            "name a device-DAX",
+        ),
+    ] {
+        let ended = rpma(&["doctor", "--memory", &path])?;
+        assert_eq!(ended.status, Some(1), "{ended:#?}");
+        assert!(ended.line(text)?.contains("BAD"), "{ended:#?}");
+        assert!(ended.remedy(text)?.contains(remedy), "{ended:#?}");
+    }
+    assert_eq!(fs::read(at("ordinary"))?, [0; 4096], "nothing was written");
+    Ok(())
+}
+
+#[test]
+fn a_misaligned_range_is_named_with_the_alignment() -> Result {
+    let range = |range| rpma(&["doctor", "--memory", DAX, "--range", range]);
+    let ended = range("0..4096")?;
+    assert_eq!(ended.status, Some(0), "{ended:#?}");
+    let ended = range("0..100")?;
+    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    ended.line("its alignment is 4096. 0..4096 can")?;
+    Ok(())
+}
+
+#[test]
+fn wrong_arguments_end_with_status_2() -> Result {
+    for args in [
+        &[][..],
+        &["operate"],
+        &["doctor", "--profile", "rxe"],
+        &["doctor", "--range", "0..4096"],
+        &["doctor", "--memory", DAX, "--range", "4096..0"],
+        &["doctor", "a", "b"],
+        &["serve"],
+        &["serve", "192.0.2.1:0"],
+        &["check", "[::1"],
+        &["completions", "no-shell"],
+    ] {
+        let ended = rpma(args)?;
+        assert_eq!(ended.status, Some(2), "{args:?} {ended:#?}");
+        assert_ne!(ended.stderr, "", "{args:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_error_is_one_line() -> Result {
+    for args in [&["serve", "192.0.2.1"][..], &["man", "operate"]] {
+        let ended = rpma(args)?;
+        assert_eq!(ended.status, Some(1), "{ended:#?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+        assert!(ended.stderr.starts_with("simulated: error: "), "{ended:#?}");
+    }
+    Ok(())
+}
+
+/// A full disk is an error and no panic.
+#[test]
+fn output_that_cannot_be_written_is_an_error() -> Result {
+    for args in [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["man"],
+        &["completions", "bash"],
+    ] {
+        let full = OpenOptions::new().write(true).open("/dev/full")?;
+        let output = command(args).stdout(full).output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?} {stderr}");
+        assert!(
+            stderr.contains("the output cannot be written"),
+            "{args:?} {stderr}"
+        );
+    }
+    Ok(())
+}
+
+/// The help, the pages and the completions are from one definition.
+#[test]
+fn the_pages_have_all_commands_and_options() -> Result {
+    let help = rpma(&["--help"])?;
+    let page = rpma(&["man"])?;
+    let bash = rpma(&["completions", "bash"])?;
+    for ended in [&help, &page, &bash] {
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+        for command in ["doctor", "serve", "check", "man", "completions"] {
+            assert!(ended.stdout.contains(command), "{command} {}", ended.stdout);
+        }
+    }
+    assert!(page.stdout.contains(".TH rpma 1"), "{}", page.stdout);
+    let page = rpma(&["man", "doctor"])?;
+    assert!(page.stdout.contains(".TH rpma-doctor 1"), "{}", page.stdout);
+    assert!(page.stdout.contains("memory"), "{}", page.stdout);
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let ended = rpma(&["completions", shell])?;
+        assert!(
+            ended.stdout.contains("fallback"),
+            "{shell}: {}",
+            ended.stdout
+        );
+    }
+    // It is for tests.
+    let help = rpma(&["serve", "--help"])?;
+    assert!(!help.stdout.contains("--fault"), "{}", help.stdout);
+    Ok(())
+}
