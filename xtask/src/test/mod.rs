@@ -10,6 +10,7 @@ mod report;
 mod sim;
 mod versions;
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ impl Options {
 const CLIPPY: &str = "clippy --locked --all-targets --workspace --features rpma-examples/device";
 
 /// That side: the code that is compiled with the simulated fabric in the libraries' place.
-const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim";
+const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim,rpma-cli/sim";
 /// The features of rpma-async that only dependants with tests turn on.
 const RUNTIMES: &str = "--features rpma-async/tokio,rpma-async/async-io";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
@@ -165,9 +166,9 @@ fn device_tests(
         report.not_run("device tests", &anyhow!("the root package has none"));
     }
     let is_built = build(report, lab, Headers::Native)?;
-    let build_of_44 = match options.host {
+    let builds_of_44 = match options.host {
         true => None,
-        false => Some(lab.cargo(Headers::Old44, BUILD)?),
+        false => Some(builds(lab, Headers::Old44)?),
     };
     // The guest waits most of the time: for limits that have to pass, and for its own processor.
     let (beside, answers) = thread::scope(|scope| {
@@ -177,9 +178,8 @@ fn device_tests(
             nice(10)?;
             let mut report = Report::beside(workspace);
             host_tests(&mut report, workspace, options)?;
-            let label = format!("{}: build", label(Headers::Old44));
-            let is_built = match build_of_44 {
-                Some(mut build) => report.check(&label, &mut build)?,
+            let is_built = match builds_of_44 {
+                Some(builds) => check_all(&mut report, builds)?,
                 None => false,
             };
             Ok((report, is_built))
@@ -221,6 +221,8 @@ fn device_tests(
 }
 
 const BUILD: &str = "test --no-run";
+/// The command of rpma-cli, which a test program starts.
+const CLI: &str = "build -p rpma-cli --bin rpma";
 
 fn label(headers: Headers) -> &'static str {
     match headers {
@@ -231,12 +233,29 @@ fn label(headers: Headers) -> &'static str {
 
 /// Compiles the device tests; returns whether they are there.
 fn build(report: &mut Report<'_>, lab: &Lab<'_>, headers: Headers) -> Result<bool> {
-    let mut build = lab.cargo(headers, BUILD)?;
-    let is_built = report.check(&format!("{}: build", label(headers)), &mut build)?;
+    let is_built = check_all(report, builds(lab, headers)?)?;
     if !is_built {
         not_built(report, headers);
     }
     Ok(is_built)
+}
+
+/// The builds of the device tests and of the programs that they start, with their names.
+fn builds(lab: &Lab<'_>, headers: Headers) -> Result<[(String, Command); 2]> {
+    let label = label(headers);
+    Ok([
+        (format!("{label}: build"), lab.cargo(headers, BUILD)?),
+        (format!("{label}: build rpma"), lab.cargo(headers, CLI)?),
+    ])
+}
+
+/// Whether all of them succeed.
+fn check_all(report: &mut Report<'_>, builds: [(String, Command); 2]) -> Result<bool> {
+    let mut all = true;
+    for (label, mut build) in builds {
+        all &= report.check(&label, &mut build)?;
+    }
+    Ok(all)
 }
 
 fn not_built(report: &mut Report<'_>, headers: Headers) {

@@ -4,15 +4,16 @@ use std::process::ExitStatus;
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Options, programs};
+use super::{CLI, Options, programs};
 use crate::guest::chroot::Headers::Native;
 use crate::host::Workspace;
 use crate::lab::Lab;
 use crate::process::output;
 use crate::progress::run_step;
 
-/// The programs that start examples, and which.
-const STARTS: [(&str, &str); 3] = [
+/// The programs that start other ones, and which.
+const STARTS: [(&str, &str); 4] = [
+    ("cli", CLI),
     ("connect", "build --example 01-connection"),
     ("examples", "build --examples"),
     ("swapped", "build --examples"),

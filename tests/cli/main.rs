@@ -1,0 +1,6 @@
+//! The command `rpma` of rpma-cli on a device, as a user runs it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod doctor;
+mod support;
