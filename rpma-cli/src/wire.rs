@@ -1,1 +1,403 @@
-//! The messages between `rpma serve` and `rpma check`.
+//! The messages between `rpma serve` and `rpma check`, and the private data of their connections.
+//!
+//! One connection of a session carries requests and answers, one after the other. Each message is
+//! one send of up to [`MAX`] bytes, little endian:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 4 | `rpmC` |
+//! | 2 | the [`VERSION`] |
+//! | 2 | the length of the JSON |
+//! | 8 | the checksum of the JSON |
+//! | the rest | the JSON of a [`Request`] or an [`Answer`] |
+//!
+//! The private data of each connection are an [`Offer`](rpma::Offer), whose data are a [`Tag`].
+//! Some cases announce other bytes instead ([`Asks::Bytes`]).
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::checksum;
+use crate::host::Host;
+
+/// Both sides need the same.
+pub(crate) const VERSION: u16 = 1;
+/// The most bytes of a message.
+pub(crate) const MAX: usize = 4096;
+
+const MAGIC: [u8; 4] = *b"rpmC";
+const HEAD: usize = 16;
+
+/// The bytes of memory that the server offers. The first page has a mark, and tests nothing. A
+/// fabric compares all persistent memory again and again, so it has less.
+pub(crate) const ARENA: usize = match cfg!(feature = "sim") {
+    true => 256 << 10,
+    false => 2 << 20,
+};
+/// The longest transfer of a case.
+pub(crate) const LONGEST: usize = ARENA / 2;
+/// The first bytes for cases.
+pub(crate) const FIRST: u64 = 4096;
+/// The most receives of a request for arrivals.
+pub(crate) const MOST_ARRIVALS: u32 = 16;
+/// The most bytes that an answer has.
+pub(crate) const MOST_BYTES: u64 = 256;
+
+/// A part of the server's memory: an offset and a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+}
+
+/// What the client asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// The session begins: who are you?
+    Begin,
+    /// Fill a part with the bytes of a seed.
+    Fill { part: Part, seed: u64 },
+    /// Set 8 bytes to 0.
+    Zero { word: u64 },
+    /// The checksum of a part, as the server's processor sees it.
+    Sum(Part),
+    /// The bytes of a part, as the server's processor sees them.
+    Bytes(Part),
+    /// Expect a connection, as the next one.
+    Expect(Expect),
+    /// Send the bytes of a seed as a message.
+    Send(Send),
+    /// The receives of a connection that have completed, from the number `first` on. The server
+    /// waits for `count` of them.
+    Arrived { line: u32, first: u32, count: u32 },
+    /// Wait for the end of a connection.
+    Ended { line: u32 },
+    /// Cut a connection off, and then sum a part.
+    CutOff { line: u32, part: Part },
+    /// Let the queue pair of a connection fail, and do not tell the peer.
+    Vanish { line: u32 },
+    /// Drop a connection.
+    Drop { line: u32 },
+    /// Drop all connections.
+    Clear,
+    /// Look at a word that the client writes, until its last value is there.
+    Spin(Spin),
+}
+
+/// A message from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Send {
+    pub(crate) line: u32,
+    pub(crate) len: u32,
+    pub(crate) seed: u64,
+    pub(crate) imm: Option<u32>,
+}
+
+/// A connection that the client is about to make.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Expect {
+    /// Its name in later requests.
+    pub(crate) line: u32,
+    pub(crate) asks: Asks,
+    pub(crate) answers: Answers,
+    pub(crate) fallback: bool,
+    pub(crate) keep_alive_ms: Option<u64>,
+    /// The number of receives, each of so many bytes.
+    pub(crate) receives: (u32, u32),
+    /// A part that is summed when a receive completes.
+    pub(crate) watch: Option<Part>,
+}
+
+/// The private data with which the client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Asks {
+    /// An offer with the [`Tag`] of this connection.
+    Offer,
+    /// The bytes of a seed.
+    Bytes { len: u32, seed: u64 },
+}
+
+/// How the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answers {
+    /// It accepts, with its offer.
+    Offer,
+    /// It accepts, with the bytes of a seed.
+    Accept { len: u32, seed: u64 },
+    /// It rejects, with the bytes of a seed.
+    Reject { len: u32, seed: u64 },
+}
+
+/// A word to look at, and the bytes that its values show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spin {
+    /// The offset of the word. Its values are `n` in each of its 8 bytes, for `n` from 1 on.
+    pub(crate) word: u64,
+    /// The last `n`.
+    pub(crate) last: u8,
+    /// Where the bytes of the first value are. Those of each value follow those before it.
+    pub(crate) data: u64,
+    /// The bytes that each value shows: those of the seed `seed + n`.
+    pub(crate) data_len: u32,
+    pub(crate) seed: u64,
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    Done,
+    Server(Box<Server>),
+    Sum(u64),
+    Bytes(Vec<u8>),
+    Arrivals(Vec<Arrival>),
+    /// How a connection ended, or that it did not.
+    Ended(Option<String>),
+    /// The server looks at the word: [`Answer::Spun`] follows.
+    Spins,
+    Spun(Spun),
+    /// The request cannot be served, for this reason.
+    Cannot(String),
+}
+
+/// The server, at the beginning of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) host: Host,
+    /// The descriptor of the memory for cases.
+    pub(crate) arena: Vec<u8>,
+    /// The descriptor of a region that nobody may write to.
+    pub(crate) guarded: Vec<u8>,
+    /// The seed of its bytes.
+    pub(crate) guarded_seed: u64,
+}
+
+/// A receive that has completed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Arrival {
+    /// The bytes of the message, or of the write with immediate data.
+    pub(crate) len: u32,
+    pub(crate) imm: Option<u32>,
+    /// The checksum of the message.
+    pub(crate) sum: u64,
+    /// The checksum of the watched part at this moment.
+    pub(crate) watched: Option<u64>,
+    /// The status of a receive that failed.
+    pub(crate) failed: Option<String>,
+}
+
+/// What the server saw of the word.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spun {
+    /// How many values it saw.
+    pub(crate) seen: u32,
+    /// The last value.
+    pub(crate) last: u64,
+    /// A value that is not 8 times the same byte.
+    pub(crate) torn: Option<u64>,
+    /// The first value that showed bytes which were not there.
+    pub(crate) early: Option<u8>,
+}
+
+/// The name of a connection, in the data of its offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    /// The number of the session. 0 asks for a session.
+    pub(crate) session: u64,
+    /// The number of the connection in its session. 0 is the one of the messages.
+    pub(crate) line: u32,
+}
+
+/// Bytes that are no [`Tag`] of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTag {
+    Other,
+    Version(u16),
+}
+
+impl Tag {
+    /// Asks for a session.
+    pub(crate) const BEGIN: Self = Self {
+        session: 0,
+        line: 0,
+    };
+    const LEN: usize = 18;
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        self.encode_as(VERSION)
+    }
+
+    pub(crate) fn encode_as(self, version: u16) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(version.to_le_bytes());
+        bytes.extend(self.session.to_le_bytes());
+        bytes.extend(self.line.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NoTag> {
+        check_head(bytes)?;
+        match bytes.len() {
+            Self::LEN => Ok(Self {
+                session: u64::from_le_bytes(field(bytes, 6)),
+                line: u32::from_le_bytes(field(bytes, 14)),
+            }),
+            _ => Err(NoTag::Other),
+        }
+    }
+}
+
+/// Checks the magic number and the version.
+fn check_head(bytes: &[u8]) -> Result<(), NoTag> {
+    match bytes {
+        [m0, m1, m2, m3, v0, v1, ..] if [*m0, *m1, *m2, *m3] == MAGIC => {
+            match u16::from_le_bytes([*v0, *v1]) {
+                VERSION => Ok(()),
+                version => Err(NoTag::Version(version)),
+            }
+        }
+        _ => Err(NoTag::Other),
+    }
+}
+
+impl fmt::Display for NoTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other => f.write_str("they do not belong to `rpma check`"),
+            Self::Version(version) => write!(
+                f,
+                "they have the version {version} of `rpma check`, and this is {VERSION}: install \
+                 the same rpma on both hosts"
+            ),
+        }
+    }
+}
+
+/// The bytes of a message. The error is one line.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, String> {
+    let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
+    let len = u16::try_from(json.len()).ok();
+    let Some(len) = len.filter(|_| HEAD + json.len() <= MAX) else {
+        return Err(format!(
+            "a message of {} bytes is too long: {MAX} fit",
+            json.len()
+        ));
+    };
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(checksum(&json).to_le_bytes());
+    bytes.extend(json);
+    Ok(bytes)
+}
+
+/// The message in these bytes. The error is one line.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    check_head(bytes).map_err(|no_tag| format!("a message has wrong bytes: {no_tag}"))?;
+    let Some((head, json)) = bytes.split_at_checked(HEAD) else {
+        return Err(format!("a message has only {} bytes", bytes.len()));
+    };
+    let (len, sum) = (u16::from_le_bytes(field(head, 6)), field(head, 8));
+    if json.len() != usize::from(len) {
+        return Err(format!(
+            "a message has {} bytes of JSON instead of {len}",
+            json.len()
+        ));
+    }
+    if checksum(json) != u64::from_le_bytes(sum) {
+        return Err(
+            "the checksum of a message is wrong: the network or a device damaged it".into(),
+        );
+    }
+    serde_json::from_slice(json).map_err(|error| format!("a message cannot be read: {error}"))
+}
+
+/// The bytes of a field. The callers' fields are inside.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|n| bytes[at + n])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEND: Request = Request::Send(Send {
+        line: 3,
+        len: 65,
+        seed: u64::MAX,
+        imm: Some(7),
+    });
+
+    #[test]
+    fn a_message_survives() -> Result<(), String> {
+        let bytes = encode(&SEND)?;
+        assert_eq!(decode::<Request>(&bytes)?, SEND);
+        Ok(())
+    }
+
+    #[test]
+    fn a_message_of_wrong_bytes_is_refused_with_the_reason() -> Result<(), String> {
+        let good = encode(&SEND)?;
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            bytes
+        };
+        let mut no_json = good.clone();
+        let last = no_json.len() - 1;
+        no_json[last] = b'x';
+        let sum = checksum(&no_json[HEAD..]);
+        no_json[8..HEAD].copy_from_slice(&sum.to_le_bytes());
+        for (bytes, reason) in [
+            (vec![], "do not belong"),
+            (good[..15].to_vec(), "only 15 bytes"),
+            (with(0, b'x'), "do not belong"),
+            (with(4, 2), "the version 2"),
+            (good[..last].to_vec(), "bytes of JSON instead of"),
+            (with(last, b'x'), "checksum"),
+            (no_json, "cannot be read"),
+        ] {
+            let error = decode::<Request>(&bytes).expect_err(reason);
+            assert!(error.contains(reason), "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused() {
+        let error = encode(&Answer::Cannot("x".repeat(MAX))).expect_err("too long");
+        assert!(error.contains("too long"), "{error}");
+    }
+
+    /// Promise: the longest answers fit.
+    #[test]
+    fn the_longest_answers_fit() -> Result<(), String> {
+        let arrival = Arrival {
+            len: u32::MAX,
+            imm: Some(u32::MAX),
+            sum: u64::MAX,
+            watched: Some(u64::MAX),
+            failed: Some("x".repeat(80)),
+        };
+        encode(&Answer::Arrivals(vec![arrival; MOST_ARRIVALS as usize]))?;
+        encode(&Answer::Bytes(vec![255; MOST_BYTES as usize]))?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_tag_of_another_version_is_named() {
+        let tag = Tag {
+            session: 0x0102_0304_0506_0708,
+            line: 9,
+        };
+        assert_eq!(Tag::decode(&tag.encode()), Ok(tag));
+        assert_eq!(Tag::decode(&tag.encode_as(2)), Err(NoTag::Version(2)));
+        assert_eq!(Tag::decode(&tag.encode()[..17]), Err(NoTag::Other));
+        assert_eq!(Tag::decode(b""), Err(NoTag::Other));
+    }
+}
