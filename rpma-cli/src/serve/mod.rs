@@ -1,15 +1,232 @@
 //! `rpma serve`: the other side of `rpma check`.
+//!
+//! One thread with one [`Wait`] does everything. A session has a connection for messages, and any
+//! number of connections that its client announces ([`Line`]).
 
-use crate::args::Serve;
+mod admit;
+mod arena;
+mod line;
+mod requests;
+mod session;
+mod spin;
+
+use std::time::Duration;
+
+use rpma::commit::{Limits, Responder, Turn};
+use rpma::wait::{Happened, Member, Wait};
+use rpma::{
+    AlignedBuf, ConnEvent, Device, Durable, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, Side, Wc,
+};
+
+use self::arena::Arena;
+pub(crate) use self::line::conn_cfg;
+use self::session::Session;
+use crate::args::{Fault, Serve};
+use crate::bytes::pattern;
+use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{Outcome, Output};
+#[cfg(any(test, not(feature = "sim")))]
+use crate::report::Outcome;
+use crate::report::Output;
 
-/// Answers checks until the interrupt.
+/// The longest sleep before the interrupt and the limits are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// A session without a request for so long ends.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The bytes of the region that nobody may write to.
+const GUARDED: usize = 4096;
+const GUARDED_SEED: u64 = 0x6775_6172;
+/// After so many requests the fault `dies` ends the server.
+const DIES_AFTER: u32 = 40;
+/// `ENODEV`: the device is gone.
+const NO_DEVICE: i32 = 19;
+
+/// Answers checks until the interrupt. On a fabric, `rpma check` has its own server.
+#[cfg(any(test, not(feature = "sim")))]
 pub(crate) fn run(
-    _args: &Serve,
-    _interrupt: &Interrupt,
-    _out: &mut Output,
+    args: &Serve,
+    interrupt: &Interrupt,
+    out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    Err(Problem::new("`rpma serve` is not written yet", ""))
+    let mut server = Server::open(args)?;
+    out.line(format!("listening on {}; ctrl-c ends it", args.addr))?;
+    if let Some(memory) = &server.host.memory {
+        out.line(format!("memory: {memory}"))?;
+    }
+    server.serve(interrupt, out)?;
+    Ok(Outcome::Good)
 }
+
+/// A server of one session at a time.
+pub(crate) struct Server {
+    // Before the memory that its connections use.
+    session: Option<Session>,
+    wait: Wait,
+    peer: Peer,
+    arena: Arena,
+    guarded: Mr<AlignedBuf>,
+    /// What this host declares.
+    platform: PeerCfg,
+    responder: Responder<Member>,
+    /// Whether commits by the server's method are served.
+    serves_commits: bool,
+    host: Host,
+    fault: Option<Fault>,
+    /// The requests of all sessions.
+    answered: u32,
+    /// Whether the fault `wrong-byte` has changed its byte.
+    is_spoiled: bool,
+}
+
+impl Server {
+    /// Listens, with all memory registered.
+    pub(crate) fn open(args: &Serve) -> Result<Self, Problem> {
+        let addr = &args.addr;
+        let peer = Peer::new(&Device::from_addr(&addr.host, Side::Local)?)?;
+        let opened = Arena::open(&peer, args)?;
+        let ep = Ep::listen(&peer, &addr.host, addr.port)?;
+        let mut wait = Wait::new()?;
+        wait.add_ep(ep).map_err(Error::from)?;
+        let guarded = Mr::reg(&peer, AlignedBuf::zeroed(GUARDED)?, GUARDED_USAGE);
+        let guarded = guarded.map_err(Error::from)?;
+        guarded.write_at(0, &pattern(GUARDED_SEED, GUARDED))?;
+        let serves_commits = opened.serves_commits();
+        let mut host = Host::of(&peer);
+        host.memory = Some(opened.memory);
+        let mut server = Self {
+            session: None,
+            wait,
+            peer,
+            arena: opened.arena,
+            guarded,
+            platform: opened.platform,
+            responder: Responder::new(Limits::new(16, 2, 1 << 20)?),
+            serves_commits,
+            host,
+            fault: args.fault,
+            answered: 0,
+            is_spoiled: false,
+        };
+        if server.fault == Some(Fault::Lies) {
+            server.lie();
+        }
+        Ok(server)
+    }
+
+    /// Declares everything that a client could wish for.
+    fn lie(&mut self) {
+        self.platform.set_durable(Durable::DirectWrites);
+        self.host.native_flush = true;
+        self.host.native_atomic_write = true;
+        self.serves_commits = true;
+    }
+
+    /// Answers checks until the interrupt.
+    pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result<(), Problem> {
+        let mut wcs = [Wc::default(); 16];
+        while !interrupt.is_set() {
+            if let Some(happened) = self.wait.next(&mut wcs, TICK)? {
+                self.take(happened, &wcs, interrupt, out)?;
+            }
+            self.serve_commits();
+            self.answer_waiting(out)?;
+            self.end_silent(out)?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        happened: Happened,
+        wcs: &[Wc],
+        interrupt: &Interrupt,
+        out: &mut Output,
+    ) -> Result<(), Problem> {
+        match happened {
+            Happened::Request(_, request) => self.admit(request, out),
+            Happened::Completions(member, count) => wcs[..count]
+                .iter()
+                .try_for_each(|wc| self.completed(member, wc, interrupt, out)),
+            Happened::Event(_, ConnEvent::Established) => Ok(()),
+            Happened::Event(member, event) => self.ended(member, &event.to_string(), out),
+            Happened::Failed(_, error) if error.raw_os_error() == Some(NO_DEVICE) => {
+                Err(error.into())
+            }
+            Happened::Failed(member, error) if self.wait.ep(member).is_some() => {
+                out.line(format!("a request failed: {error}"))
+            }
+            Happened::Failed(member, error) => self.ended(member, &error.to_string(), out),
+            _ => Ok(()),
+        }
+    }
+
+    fn completed(
+        &mut self,
+        member: Member,
+        wc: &Wc,
+        interrupt: &Interrupt,
+        out: &mut Output,
+    ) -> Result<(), Problem> {
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        if session.control == member {
+            return self.message(wc, interrupt, out);
+        }
+        if self.responder.handle(member, wc) {
+            return Ok(());
+        }
+        let Some(line) = session.line_of(member) else {
+            return Ok(());
+        };
+        let taken = line.completed(wc, &self.arena).and_then(|()| {
+            let conn = self.wait.conn(member).filter(|_| line.lies);
+            let lie = conn.map(|conn| line.answer_falsely(&self.peer, conn, wc));
+            lie.unwrap_or(Ok(()))
+        });
+        taken.or_else(|error| self.ended(member, &error, out))
+    }
+
+    /// A connection ended: the session, or one of its lines.
+    fn ended(&mut self, member: Member, reason: &str, out: &mut Output) -> Result<(), Problem> {
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        if session.control == member {
+            return self.end_session(reason, out);
+        }
+        if let Some(line) = session.line_of(member) {
+            line.end.get_or_insert_with(|| reason.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Serves the requests of commits that have arrived.
+    fn serve_commits(&mut self) {
+        loop {
+            match self.responder.turn(|client| self.wait.conn(client)) {
+                Turn::Idle => return,
+                Turn::Ended(client, error) => {
+                    let session = self.session.as_mut();
+                    if let Some(line) = session.and_then(|session| session.line_of(client)) {
+                        line.end.get_or_insert_with(|| error.to_string());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The offer to each client.
+    fn offer(&self) -> Offer {
+        let mut offer = Offer::new(&self.platform);
+        self.arena.add_to(&mut offer);
+        if self.serves_commits {
+            offer.set_limits(self.responder.limits());
+        }
+        offer
+    }
+}
+
+const GUARDED_USAGE: MrUsage = MrUsage::READ_SRC.union(MrUsage::FLUSH_TYPE_VISIBILITY);

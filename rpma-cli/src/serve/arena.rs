@@ -1,0 +1,213 @@
+//! [`Arena`]: the memory that a server offers.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use rpma::pmem::{DevicePath, Platform, PmemMap};
+use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
+
+use crate::args::{Fault, Serve};
+use crate::host::Memory;
+use crate::problem::Problem;
+use crate::wire::{ARENA, FIRST, Part};
+
+/// In the first bytes of memory that an earlier server has overwritten.
+const MARK: &[u8] = b"overwritten by rpma serve";
+
+const VOLATILE: MrUsage = MrUsage::READ_SRC
+    .union(MrUsage::WRITE_DST)
+    .union(MrUsage::FLUSH_TYPE_VISIBILITY);
+
+/// [`ARENA`] bytes, registered for all that a client does.
+pub(super) enum Arena {
+    Plain(Mr<AlignedBuf>),
+    Pmem(Arc<Mr<PmemMap>>),
+}
+
+/// An arena, and what its host declares about it.
+pub(super) struct Opened {
+    pub(super) arena: Arena,
+    pub(super) platform: PeerCfg,
+    pub(super) memory: Memory,
+}
+
+impl Opened {
+    /// Whether the processor of this host makes commits durable here.
+    pub(super) fn serves_commits(&self) -> bool {
+        self.arena.persistent().is_some()
+            && self.memory.not_persistent.is_none()
+            && self.platform.get_processor_persists()
+    }
+}
+
+impl Arena {
+    pub(super) fn open(peer: &Peer, args: &Serve) -> Result<Opened, Problem> {
+        let usage = match args.fault {
+            Some(Fault::Refuses) => MrUsage::WRITE_DST,
+            _ => VOLATILE,
+        };
+        let path = DevicePath::of(peer, args.ddio.into());
+        match &args.memory {
+            None => Self::plain(peer, usage, path),
+            Some(memory) => {
+                let map = open_map(memory, args.overwrite)?;
+                Self::pmem(peer, map, usage, path)
+            }
+        }
+    }
+
+    fn plain(peer: &Peer, usage: MrUsage, path: DevicePath) -> Result<Opened, Problem> {
+        let region = Mr::reg(peer, AlignedBuf::zeroed(ARENA)?, usage).map_err(Error::from)?;
+        let memory = Memory {
+            kind: "ordinary memory".to_owned(),
+            domain: rpma::pmem::Domain::Volatile.into(),
+            source: "the server has no --memory".to_owned(),
+            path: path.into(),
+            not_persistent: None,
+        };
+        Ok(Opened {
+            arena: Self::Plain(region),
+            platform: memory.platform(),
+            memory,
+        })
+    }
+
+    fn pmem(
+        peer: &Peer,
+        map: PmemMap,
+        usage: MrUsage,
+        path: DevicePath,
+    ) -> Result<Opened, Problem> {
+        let platform = Platform::detect(&map)?;
+        let kind = map.kind().to_string();
+        let (region, not_persistent) = register(peer, map, usage)?;
+        region.write_at(0, MARK)?;
+        let memory = Memory {
+            kind,
+            domain: platform.domain().into(),
+            source: platform.source().to_owned(),
+            path: path.into(),
+            not_persistent,
+        };
+        Ok(Opened {
+            arena: Self::Pmem(Arc::new(region)),
+            platform: memory.platform(),
+            memory,
+        })
+    }
+
+    /// The bytes of a part, as the processor sees them.
+    pub(super) fn read(&self, part: Part) -> Result<Vec<u8>, String> {
+        let range = inside(part)?;
+        let mut bytes = vec![0; range.len()];
+        let read = match self {
+            Self::Plain(region) => region.read_at(range.start, &mut bytes),
+            Self::Pmem(region) => region.read_at(range.start, &mut bytes),
+        };
+        read.map(|()| bytes).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), String> {
+        let part = Part {
+            at,
+            len: bytes.len() as u64,
+        };
+        let range = inside(part)?;
+        let written = match self {
+            Self::Plain(region) => region.write_at(range.start, bytes),
+            Self::Pmem(region) => region.write_at(range.start, bytes),
+        };
+        written.map_err(|error| error.to_string())
+    }
+
+    /// The 8 bytes there, at once. What was written before them is visible afterwards.
+    pub(super) fn load(&self, at: u64) -> Result<u64, String> {
+        let at = inside(Part { at, len: 8 })?.start;
+        let loaded = match self {
+            Self::Plain(region) => region.load_u64(at),
+            Self::Pmem(region) => region.load_u64(at),
+        };
+        loaded.map_err(|error| error.to_string())
+    }
+
+    pub(super) fn add_to(&self, offer: &mut Offer) {
+        match self {
+            Self::Plain(region) => offer.add_region(region),
+            Self::Pmem(region) => offer.add_region(region),
+        };
+    }
+
+    /// The memory, if its processor may make commits durable.
+    pub(super) fn persistent(&self) -> Option<&Arc<Mr<PmemMap>>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Pmem(region) => Some(region),
+        }
+    }
+
+    /// Changes an encoded offer: the region has all rights there.
+    pub(super) fn promise_all_rights(&self, offer: &mut [u8]) {
+        let descriptor = self.descriptor();
+        let at = offer
+            .windows(descriptor.len())
+            .position(|bytes| bytes == descriptor);
+        if let Some(usage) = at.and_then(|at| offer.get_mut(at + descriptor.len() - 1)) {
+            *usage = VOLATILE.bits();
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> [u8; 21] {
+        match self {
+            Self::Plain(region) => region.get_descriptor(),
+            Self::Pmem(region) => region.get_descriptor(),
+        }
+    }
+}
+
+/// The range of a part that lies behind the mark.
+fn inside(part: Part) -> Result<Range<usize>, String> {
+    let end = part.at.checked_add(part.len);
+    match end.filter(|end| part.at >= FIRST && *end <= ARENA as u64) {
+        Some(end) => Ok(part.at as usize..end as usize),
+        None => Err(format!("{part:?} is not inside the memory for cases")),
+    }
+}
+
+/// Maps the beginning of a memory, if its contents may be lost.
+fn open_map(path: &Path, overwrite: bool) -> Result<PmemMap, Problem> {
+    let map = PmemMap::open(path, ARENA)?.part(..ARENA)?;
+    let mut bytes = vec![0; ARENA];
+    map.read_at(0, &mut bytes)?;
+    if overwrite || bytes.starts_with(MARK) || bytes.iter().all(|byte| *byte == 0) {
+        return Ok(map);
+    }
+    Err(Problem::new(
+        format!(
+            "{} has data in its first {ARENA} bytes, and a check overwrites them",
+            path.display()
+        ),
+        "If you do not need the data, add --overwrite",
+    ))
+}
+
+/// Registers a map for persistent flushes too, if that is possible. Otherwise the text has the
+/// reason.
+fn register(
+    peer: &Peer,
+    map: PmemMap,
+    usage: MrUsage,
+) -> Result<(Mr<PmemMap>, Option<String>), Problem> {
+    // A right to flush would be one to read.
+    let persistent = match usage.contains(VOLATILE) {
+        true => usage | MrUsage::FLUSH_TYPE_PERSISTENT,
+        false => usage,
+    };
+    match Mr::reg(peer, map, persistent) {
+        Ok(region) => Ok((region, None)),
+        Err(refused) => {
+            let region = Mr::reg(peer, refused.memory, usage).map_err(Error::from)?;
+            Ok((region, Some(refused.error.to_string())))
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! [`Line`]: a connection of a case, on the server.
+
+use std::time::Duration;
+
+use rpma::wait::Member;
+use rpma::{
+    AlignedBuf, Conn, ConnCfg, ConnReq, Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcOpcode,
+    WcStatus,
+};
+
+use super::arena::Arena;
+use crate::bytes::{checksum, pattern};
+use crate::wire::{Arrival, Expect, Part, Send};
+
+/// 67 ms, so that a keep-alive of a second or two is possible.
+pub(crate) const ACK_TIMEOUT: u8 = 14;
+/// Requests that are answered falsely.
+const REQUESTS: u32 = 32;
+const LONGEST_REQUEST: usize = 288;
+/// The `op_context` of the message that fails the queue pair.
+const VANISHES: u64 = u64::MAX;
+
+/// A connection, and its receives.
+#[derive(Default)]
+pub(super) struct Line {
+    /// Its member of the wait. `None` once it was cut off, or if it was not made.
+    pub(super) member: Option<Member>,
+    /// How it ended.
+    pub(super) end: Option<String>,
+    pub(super) arrivals: Vec<Arrival>,
+    /// Whether its queue pair is asked to fail.
+    pub(super) vanishes: bool,
+    /// Whether it has failed for that.
+    pub(super) has_vanished: bool,
+    /// Whether it answers requests of the server's method without doing the work.
+    pub(super) lies: bool,
+    watch: Option<Part>,
+    receives: Option<Mr<AlignedBuf>>,
+    each: usize,
+    /// Of messages that may be in flight.
+    sent: Vec<Mr<AlignedBuf>>,
+}
+
+/// The settings of a connection of a case, on both sides.
+pub(crate) fn conn_cfg(keep_alive_ms: Option<u64>, fallback: bool) -> rpma::Result<ConnCfg> {
+    let mut cfg = ConnCfg::new();
+    cfg.set_ack_timeout(Some(ACK_TIMEOUT))?
+        .set_rnr_retry_count(6)?
+        .set_keep_alive(keep_alive_ms.map(Duration::from_millis))?
+        .set_force_fallback(fallback)
+        .set_sq_size(64)
+        .set_rq_size(16);
+    Ok(cfg)
+}
+
+impl Line {
+    /// A connection that was announced, with the memory of its receives.
+    pub(super) fn new(peer: &Peer, expect: &Expect) -> rpma::Result<Self> {
+        let (count, each) = (expect.receives.0 as usize, expect.receives.1 as usize);
+        let receives = match count * each {
+            0 => None,
+            len => Some(Mr::reg(peer, AlignedBuf::zeroed(len)?, MrUsage::RECV)?),
+        };
+        Ok(Self {
+            watch: expect.watch,
+            receives,
+            each,
+            ..Self::default()
+        })
+    }
+
+    /// A connection that could not be made.
+    pub(super) fn failed(reason: String) -> Self {
+        Self {
+            end: Some(reason),
+            ..Self::default()
+        }
+    }
+
+    /// Posts all receives before the connection exists.
+    pub(super) fn post_receives(&self, req: &ConnReq, count: u32) -> rpma::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let places = (0..u64::from(count)).map(|place| Ok((self.place(place)?, place)));
+        req.recv_many(&places.collect::<rpma::Result<Vec<_>>>()?)
+    }
+
+    fn place(&self, place: u64) -> rpma::Result<MrSlice<'_>> {
+        let at = place as usize * self.each;
+        match &self.receives {
+            Some(memory) => memory.slice(at..at + self.each),
+            None => Ok(MrSlice::EMPTY),
+        }
+    }
+
+    /// Takes a completion of its queues. What arrived is summed at once.
+    pub(super) fn completed(&mut self, wc: &Wc, arena: &Arena) -> Result<(), String> {
+        match wc.result() {
+            Err(failure) => self.failed_operation(wc, failure),
+            Ok(success) if success.opcode().is_receive() => {
+                let watched = self.watch.map(|part| arena.read(part)).transpose()?;
+                let len = match success.opcode() {
+                    WcOpcode::RECV => success.byte_len(),
+                    _ => success.written_len(),
+                };
+                self.arrivals.push(Arrival {
+                    len: len.unwrap_or_default(),
+                    imm: success.imm_data(),
+                    sum: checksum(&self.message(wc.wr_id(), success.byte_len())?),
+                    watched: watched.as_deref().map(checksum),
+                    failed: None,
+                });
+            }
+            Ok(_sent) => {}
+        }
+        Ok(())
+    }
+
+    fn failed_operation(&mut self, wc: &Wc, failure: WcFailure) {
+        if wc.wr_id() == VANISHES {
+            self.has_vanished = true;
+        } else if wc.posted().is_none() && failure.status != WcStatus::WR_FLUSH_ERR {
+            self.arrivals.push(Arrival {
+                failed: Some(failure.status.to_string()),
+                ..Arrival::default()
+            });
+        }
+    }
+
+    /// The bytes of a message. A write with immediate data has none.
+    pub(super) fn message(&self, place: u64, len: Option<u32>) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; len.unwrap_or_default() as usize];
+        match &self.receives {
+            Some(memory) => memory.read_at(place as usize * self.each, &mut bytes),
+            None => Ok(()),
+        }
+        .map(|()| bytes)
+        .map_err(|error| error.to_string())
+    }
+
+    /// Sends the bytes of a seed.
+    pub(super) fn send(&mut self, peer: &Peer, conn: &Conn, send: &Send) -> rpma::Result<()> {
+        self.send_bytes(peer, conn, &pattern(send.seed, send.len as usize), send.imm)
+    }
+
+    pub(super) fn send_bytes(
+        &mut self,
+        peer: &Peer,
+        conn: &Conn,
+        bytes: &[u8],
+        imm: Option<u32>,
+    ) -> rpma::Result<()> {
+        let src = match bytes {
+            [] => MrSlice::EMPTY,
+            bytes => {
+                let memory = AlignedBuf::zeroed(bytes.len())?;
+                // A right to receive makes it writable for this program.
+                let memory = Mr::reg(peer, memory, MrUsage::SEND | MrUsage::RECV)?;
+                memory.write_at(0, bytes)?;
+                self.sent.push(memory);
+                self.sent[self.sent.len() - 1].slice(..)?
+            }
+        };
+        let flags = Flags::COMPLETION_ALWAYS;
+        match imm {
+            Some(imm) => conn.send_with_imm(src, flags, imm, 0),
+            None => conn.send(src, flags, 0),
+        }
+        .map(drop)
+    }
+
+    /// Posts receives for requests of the server's method.
+    pub(super) fn prepare_lies(&mut self, peer: &Peer, req: &ConnReq) -> rpma::Result<()> {
+        (self.lies, self.each) = (true, LONGEST_REQUEST);
+        let memory = AlignedBuf::zeroed(REQUESTS as usize * LONGEST_REQUEST)?;
+        self.receives = Some(Mr::reg(peer, memory, MrUsage::RECV)?);
+        self.post_receives(req, REQUESTS)
+    }
+
+    /// Answers a request of the server's method, and does nothing for it.
+    pub(super) fn answer_falsely(
+        &mut self,
+        peer: &Peer,
+        conn: &Conn,
+        wc: &Wc,
+    ) -> Result<(), String> {
+        let Some(len) = wc.result().ok().and_then(|success| success.byte_len()) else {
+            return Ok(());
+        };
+        // Bytes 4 to 8 of a request are its number, and those of an answer as well.
+        let request = self.message(wc.wr_id(), Some(len))?;
+        let answer = [&b"rA\x01\0"[..], request.get(4..8).unwrap_or_default()].concat();
+        let sent = self.send_bytes(peer, conn, &answer, None);
+        sent.map_err(|error| error.to_string())
+    }
+
+    /// Sends a message for which the client has no receive. The queue pair fails when the retries
+    /// end, and no event tells the client.
+    pub(super) fn vanish(conn: &Conn) -> rpma::Result<()> {
+        let flags = Flags::COMPLETION_ALWAYS;
+        conn.send(MrSlice::EMPTY, flags, VANISHES).map(drop)
+    }
+}

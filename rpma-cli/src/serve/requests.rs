@@ -1,0 +1,199 @@
+//! What the server does for each request of a session.
+
+use rpma::Conn;
+
+use super::line::Line;
+use super::spin;
+use super::{DIES_AFTER, GUARDED_SEED, Server};
+use crate::args::Fault;
+use crate::bytes::{checksum, pattern};
+use crate::interrupt::Interrupt;
+use crate::problem::Problem;
+use crate::wire::{self, Answer, MOST_ARRIVALS, MOST_BYTES, Part, Request, Spin};
+
+type Result<T> = std::result::Result<T, String>;
+
+impl Server {
+    /// The answer to a request. `None` if it has to wait, and the reason if it cannot be served.
+    pub(super) fn answer(&mut self, request: &Request) -> Result<Option<Answer>> {
+        match request {
+            Request::Begin => Ok(Some(self.begun())),
+            Request::Fill { .. } | Request::Zero { .. } | Request::Sum(_) | Request::Bytes(_) => {
+                self.of_memory(request).map(Some)
+            }
+            Request::Expect(expect) => {
+                if let Some(session) = &mut self.session {
+                    session.expected = Some(expect.clone());
+                }
+                Ok(Some(Answer::Done))
+            }
+            Request::Send(send) => {
+                let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
+                let sent = line.send(&peer, conn, send);
+                sent.map_err(|error| error.to_string())?;
+                Ok(Some(Answer::Done))
+            }
+            Request::Arrived { line, first, count } => self.arrived(*line, *first, *count),
+            Request::Ended { line } => {
+                let end = self.line(*line)?.end.clone();
+                Ok(end.map(|end| Answer::Ended(Some(end))))
+            }
+            Request::CutOff { line, part } => self.cut_off(*line, *part).map(Some),
+            Request::Vanish { line } => self.vanish(*line),
+            Request::Drop { line } => {
+                self.remove_lines(|number| number == *line);
+                Ok(Some(Answer::Done))
+            }
+            Request::Clear => {
+                self.remove_lines(|_| true);
+                Ok(Some(Answer::Done))
+            }
+            Request::Spin(_) => Err("a spin has answers of its own".to_owned()),
+        }
+    }
+
+    /// The answer to a request that is about the memory for cases.
+    fn of_memory(&mut self, request: &Request) -> Result<Answer> {
+        match request {
+            Request::Fill { part, seed } => {
+                let bytes = pattern(*seed, part.len.min(wire::ARENA as u64) as usize);
+                self.arena.write(part.at, &bytes).map(|()| Answer::Done)
+            }
+            Request::Zero { word } => self.arena.write(*word, &[0; 8]).map(|()| Answer::Done),
+            Request::Bytes(part) => self.bytes(*part),
+            Request::Sum(part) => self.sum(*part).map(Answer::Sum),
+            other => Err(format!("{other:?} is not about the memory")),
+        }
+    }
+
+    /// The answer to a request whose time has passed.
+    pub(super) fn late_answer(&mut self, request: &Request) -> Answer {
+        match request {
+            Request::Arrived { line, first, .. } => match self.line(*line) {
+                Ok(line) => Answer::Arrivals(line.arrivals.get(*first as usize..).map_or_else(
+                    Vec::new,
+                    |arrivals| {
+                        arrivals
+                            .iter()
+                            .take(MOST_ARRIVALS as usize)
+                            .cloned()
+                            .collect()
+                    },
+                )),
+                Err(reason) => Answer::Cannot(reason),
+            },
+            Request::Ended { .. } => Answer::Ended(None),
+            _ => Answer::Cannot("the server has waited in vain".to_owned()),
+        }
+    }
+
+    /// Counts a request. The fault `dies` ends the server in the middle.
+    pub(super) fn count_request(&mut self) -> std::result::Result<(), Problem> {
+        self.answered += 1;
+        match self.fault {
+            Some(Fault::Dies) if self.answered == DIES_AFTER => {
+                Err(Problem::new("the server ends, as its --fault asks", ""))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begun(&self) -> Answer {
+        Answer::Server(Box::new(wire::Server {
+            host: self.host.clone(),
+            arena: self.arena.descriptor().to_vec(),
+            guarded: self.guarded.get_descriptor().to_vec(),
+            guarded_seed: GUARDED_SEED,
+        }))
+    }
+
+    fn sum(&mut self, part: Part) -> Result<u64> {
+        let mut bytes = self.arena.read(part)?;
+        let spoils = self.fault == Some(Fault::WrongByte) && !self.is_spoiled;
+        if let Some(byte) = bytes.get_mut(part.len as usize / 2).filter(|_| spoils) {
+            *byte ^= 1;
+            self.is_spoiled = true;
+            self.arena.write(part.at, &bytes)?;
+        }
+        Ok(checksum(&bytes))
+    }
+
+    fn bytes(&self, part: Part) -> Result<Answer> {
+        match part.len <= MOST_BYTES {
+            true => self.arena.read(part).map(Answer::Bytes),
+            false => Err(format!(
+                "{} bytes are asked for: at most {MOST_BYTES}",
+                part.len
+            )),
+        }
+    }
+
+    fn arrived(&mut self, line: u32, first: u32, count: u32) -> Result<Option<Answer>> {
+        let line = self.line(line)?;
+        let (first, count) = (first as usize, count.min(MOST_ARRIVALS) as usize);
+        let arrivals = line.arrivals.get(first..first.saturating_add(count));
+        match (arrivals, &line.end) {
+            (Some(arrivals), _) => Ok(Some(Answer::Arrivals(arrivals.to_vec()))),
+            (None, Some(end)) => Err(format!("the connection has ended: {end}")),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn cut_off(&mut self, number: u32, part: Part) -> Result<Answer> {
+        let member = self.line(number)?.member.take();
+        let conn = member.and_then(|member| self.take_conn(member));
+        let conn = conn.ok_or("the connection is gone already")?;
+        conn.cut_off().map_err(|error| error.to_string())?;
+        Ok(Answer::Sum(checksum(&self.arena.read(part)?)))
+    }
+
+    fn vanish(&mut self, number: u32) -> Result<Option<Answer>> {
+        let (line, conn) = self.line_and_conn(number)?;
+        if line.has_vanished {
+            return Ok(Some(Answer::Done));
+        }
+        if !std::mem::replace(&mut line.vanishes, true) {
+            Line::vanish(conn).map_err(|error| error.to_string())?;
+        }
+        Ok(None)
+    }
+
+    pub(super) fn spin(&mut self, spin: &Spin, interrupt: &Interrupt) -> Result<Answer> {
+        spin::spin(&self.arena, spin, interrupt).map(Answer::Spun)
+    }
+
+    fn remove_lines(&mut self, is_one: impl Fn(u32) -> bool) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        session.expected = None;
+        let numbers: Vec<u32> = session
+            .lines
+            .keys()
+            .copied()
+            .filter(|&n| is_one(n))
+            .collect();
+        let lines: Vec<Line> = numbers
+            .iter()
+            .filter_map(|number| session.lines.remove(number))
+            .collect();
+        for line in lines {
+            self.drop_line(line);
+        }
+    }
+
+    fn line(&mut self, number: u32) -> Result<&mut Line> {
+        let lines = self.session.as_mut().map(|session| &mut session.lines);
+        let line = lines.and_then(|lines| lines.get_mut(&number));
+        line.ok_or_else(|| format!("there is no connection {number}"))
+    }
+
+    fn line_and_conn(&mut self, number: u32) -> Result<(&mut Line, &Conn)> {
+        let lines = self.session.as_mut().map(|session| &mut session.lines);
+        let line = lines.and_then(|lines| lines.get_mut(&number));
+        let line = line.ok_or_else(|| format!("there is no connection {number}"))?;
+        let conn = line.member.and_then(|member| self.wait.conn(member));
+        let conn = conn.ok_or("the connection is gone already")?;
+        Ok((line, conn))
+    }
+}

@@ -1,0 +1,169 @@
+//! [`Session`]: one client of the server.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rpma::wait::Member;
+use rpma::{Identity, Wc};
+
+use super::line::Line;
+use super::{SILENCE, Server};
+use crate::interrupt::Interrupt;
+use crate::mailbox::Mailbox;
+use crate::problem::Problem;
+use crate::report::Output;
+use crate::wire::{Answer, Expect, Request};
+
+/// How long a client's request waits for what it asks for.
+const WAITS: Duration = Duration::from_secs(5);
+
+/// A client, and its connections.
+pub(super) struct Session {
+    pub(super) number: u64,
+    /// The client's address.
+    pub(super) from: String,
+    /// The connection for messages.
+    pub(super) control: Member,
+    pub(super) mailbox: Mailbox,
+    pub(super) lines: BTreeMap<u32, Line>,
+    /// The connection that the client has announced.
+    pub(super) expected: Option<Expect>,
+    /// A request that waits, and until when.
+    waiting: Option<(Request, Instant)>,
+    heard: Instant,
+}
+
+impl Session {
+    pub(super) fn new(number: u64, from: String, control: Member, mailbox: Mailbox) -> Self {
+        Self {
+            number,
+            from,
+            control,
+            mailbox,
+            lines: BTreeMap::new(),
+            expected: None,
+            waiting: None,
+            heard: Instant::now(),
+        }
+    }
+
+    pub(super) fn line_of(&mut self, member: Member) -> Option<&mut Line> {
+        self.lines
+            .values_mut()
+            .find(|line| line.member == Some(member))
+    }
+}
+
+/// The number of a new session. The library's instances are random.
+pub(super) fn new_number() -> rpma::Result<u64> {
+    Ok(Identity::new(1, 0)?.instance.max(1))
+}
+
+impl Server {
+    /// Takes a completion of the connection for messages.
+    pub(super) fn message(
+        &mut self,
+        wc: &Wc,
+        interrupt: &Interrupt,
+        out: &mut Output,
+    ) -> Result<(), Problem> {
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        let Some(conn) = self.wait.conn(session.control) else {
+            return Ok(());
+        };
+        match session.mailbox.take::<Request>(conn, wc) {
+            Ok(None) => Ok(()),
+            Ok(Some(request)) => {
+                session.heard = Instant::now();
+                session.waiting = None;
+                self.request(request, interrupt, out)
+            }
+            Err(error) => self.end_session(&error, out),
+        }
+    }
+
+    fn request(
+        &mut self,
+        request: Request,
+        interrupt: &Interrupt,
+        out: &mut Output,
+    ) -> Result<(), Problem> {
+        self.count_request()?;
+        let answer = match &request {
+            Request::Spin(spin) => {
+                self.send(&Answer::Spins, out)?;
+                self.spin(spin, interrupt).map(Some)
+            }
+            request => self.answer(request),
+        };
+        match answer {
+            Ok(Some(answer)) => self.send(&answer, out),
+            Ok(None) => {
+                if let Some(session) = &mut self.session {
+                    session.waiting = Some((request, Instant::now() + WAITS));
+                }
+                Ok(())
+            }
+            Err(reason) => self.send(&Answer::Cannot(reason), out),
+        }
+    }
+
+    /// Answers the request that waits, if it can be answered or its time has passed.
+    pub(super) fn answer_waiting(&mut self, out: &mut Output) -> Result<(), Problem> {
+        let session = self.session.as_mut();
+        let Some((request, until)) = session.and_then(|session| session.waiting.take()) else {
+            return Ok(());
+        };
+        let answer = match self.answer(&request) {
+            Ok(None) if Instant::now() < until => {
+                if let Some(session) = &mut self.session {
+                    session.waiting = Some((request, until));
+                }
+                return Ok(());
+            }
+            Ok(None) => self.late_answer(&request),
+            Ok(Some(answer)) => answer,
+            Err(reason) => Answer::Cannot(reason),
+        };
+        self.send(&answer, out)
+    }
+
+    fn send(&mut self, answer: &Answer, out: &mut Output) -> Result<(), Problem> {
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        let sent = match self.wait.conn(session.control) {
+            Some(conn) => session.mailbox.send(conn, answer),
+            None => Ok(()),
+        };
+        sent.or_else(|error| self.end_session(&error, out))
+    }
+
+    /// Ends the session of a client that stands still.
+    pub(super) fn end_silent(&mut self, out: &mut Output) -> Result<(), Problem> {
+        match &self.session {
+            Some(session) if session.heard.elapsed() > SILENCE => {
+                let reason = format!("no request came for {} s", SILENCE.as_secs());
+                self.end_session(&reason, out)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops all connections of the session.
+    pub(super) fn end_session(&mut self, reason: &str, out: &mut Output) -> Result<(), Problem> {
+        let Some(mut session) = self.session.take() else {
+            return Ok(());
+        };
+        for line in std::mem::take(&mut session.lines).into_values() {
+            self.drop_line(line);
+        }
+        drop(self.wait.remove(session.control));
+        out.line(format!(
+            "the session of {} has ended: {reason}",
+            session.from
+        ))
+    }
+}
