@@ -115,6 +115,9 @@ pub(crate) struct Serve {
     /// ordinary memory
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
+    /// Overwrite the memory even if it has data
+    #[arg(long, requires = "memory")]
+    pub(crate) overwrite: bool,
     /// Whether the adapter writes into the caches of the processor (DDIO): the operator's word
     #[arg(long, value_enum, value_name = "SETTING", default_value_t = Ddio::On)]
     pub(crate) ddio: Ddio,
@@ -148,7 +151,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Run only the cases whose names begin so
-    #[arg(long, value_name = "CASE", num_args = 1..)]
+    #[arg(long, value_name = "CASE", num_args = 1.., value_parser = crate::check::known_case)]
     pub(crate) only: Vec<String>,
     /// List the cases instead of running them
     #[arg(long)]

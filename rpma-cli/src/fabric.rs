@@ -1,15 +1,18 @@
 //! The commands of the simulated build: both sides run in this process, on a fabric of their own.
 
+use std::io;
 use std::path::Path;
 
-use rpma::sim::{Fabric, Host, Profile};
+use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Side};
 
-use crate::args::{Check, Doctor, Serve};
+use crate::args::{Check, Ddio, Doctor, Endpoint, Serve};
 use crate::facts::{Facts, Files, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
+use crate::serve::Server;
+use crate::wire::ARENA;
 use crate::{check as checks, doctor};
 
 /// The path of the simulated device-DAX begins so.
@@ -84,7 +87,61 @@ pub(crate) fn check(
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
     let fabric = Fabric::new(args.fabric.profile.clone());
-    let (client, _server) = (fabric.host("client"), fabric.host("server"));
-    let _entered = client.enter();
-    checks::run(args, interrupt, out)
+    let (client, host) = (fabric.host("client"), fabric.host("server"));
+    let addr = Endpoint {
+        host: host.addr().to_string(),
+        port: PORT,
+    };
+    let memory = host.pmem("dax0.0", ARENA);
+    let server = Serve {
+        addr: addr.clone(),
+        memory: Some(memory.path().to_owned()),
+        ddio: Ddio::On,
+        overwrite: false,
+        fault: args.fault,
+    };
+    let server = Running::start(&host, &server)?;
+    let args = Check {
+        server: Some(addr),
+        ..args.clone()
+    };
+    let checked = {
+        let _entered = client.enter();
+        checks::run(&args, interrupt, out)
+    };
+    // The server may have ended by its fault, which is in the result of the check.
+    let _ = server.stop();
+    checked
+}
+
+/// Any port: no other program is on the fabric.
+const PORT: u16 = 7204;
+
+/// A server in a thread.
+pub(crate) struct Running {
+    thread: JoinHandle<Result<(), Problem>>,
+    interrupt: Interrupt,
+}
+
+impl Running {
+    /// Starts it on a host. It listens when this returns.
+    pub(crate) fn start(host: &Host, args: &Serve) -> Result<Self, Problem> {
+        let mut server = {
+            let _entered = host.enter();
+            Server::open(args)?
+        };
+        let interrupt = Interrupt::default();
+        let ends = interrupt.clone();
+        let thread = host.spawn(move || server.serve(&ends, &mut Output::to(io::sink())));
+        Ok(Self { thread, interrupt })
+    }
+
+    /// Ends it, and returns its result.
+    pub(crate) fn stop(self) -> Result<(), Problem> {
+        self.interrupt.set();
+        match self.thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bytes;
 mod check;
 mod doctor;
 #[cfg(feature = "sim")]
@@ -16,7 +17,9 @@ mod fabric;
     allow(dead_code, reason = "a simulated host has no files")
 )]
 mod facts;
+mod host;
 mod interrupt;
+mod mailbox;
 mod pages;
 mod problem;
 mod report;

@@ -1,15 +1,150 @@
 //! `rpma check`: every operation of the library, against a server of another host.
 
+mod bench;
+mod cases;
+mod control;
+mod report;
+mod stop;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use self::bench::Bench;
+use self::cases::Case;
+pub(crate) use self::cases::known as known_case;
+use self::report::{CaseResult, CheckReport, Verdict};
+use self::stop::{Result as CaseEnd, Stop};
 use crate::args::Check;
+use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{Outcome, Output};
+use crate::report::{self as output, Outcome, Output, Report};
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(
-    _args: &Check,
-    _interrupt: &Interrupt,
-    _out: &mut Output,
+    args: &Check,
+    interrupt: &Interrupt,
+    out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    Err(Problem::new("`rpma check` is not written yet", ""))
+    let cases = cases::chosen(&args.only);
+    if args.list {
+        return list(&cases, out);
+    }
+    let file = args.out.as_deref().map(create).transpose()?;
+    let Some(server) = &args.server else {
+        return Err(Problem::new("no server is given", "`rpma check SERVER`"));
+    };
+    let mut bench = match Bench::connect(server, args.fallback, interrupt) {
+        Ok(bench) => bench,
+        Err(Stop::Interrupted) => {
+            return Err(Problem::new("interrupted before the first case", ""));
+        }
+        Err(Stop::Over(problem)) => return Err(problem),
+        Err(Stop::Failed(text) | Stop::NotPossible(text)) => return Err(Problem::new(text, "")),
+    };
+    let client = Host::of(&bench.peer);
+    let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
+    let report = run_cases(&cases, &mut bench, report, args.json, out)?;
+    finish(report, args, file, out)
+}
+
+fn list(cases: &[&Case], out: &mut Output) -> Result<Outcome, Problem> {
+    for case in cases {
+        out.line(format!("{:<28} {}", case.name, case.about))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Runs cases until the last one, or until none can run any more.
+fn run_cases(
+    cases: &[&Case],
+    bench: &mut Bench,
+    mut report: CheckReport,
+    quiet: bool,
+    out: &mut Output,
+) -> Result<CheckReport, Problem> {
+    let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
+    report.head().into_iter().try_for_each(&mut say)?;
+    for case in cases {
+        let (started, end) = (Instant::now(), run_case(case, bench));
+        let (result, detail) = match end {
+            Ok(detail) => (Verdict::Passed, detail),
+            Err(Stop::Failed(detail)) => (Verdict::Failed, detail),
+            Err(Stop::NotPossible(detail)) => (Verdict::NotPossible, detail),
+            Err(Stop::Over(problem)) => {
+                report.ended_early = Some(format!("in {}, {problem}", case.name));
+                break;
+            }
+            Err(Stop::Interrupted) => {
+                report.ended_early = Some(format!("interrupted in {}", case.name));
+                break;
+            }
+        };
+        let result = CaseResult {
+            case: case.name,
+            result,
+            detail: crate::problem::one_line(&detail),
+            milliseconds: started.elapsed().as_millis(),
+        };
+        say(result.line())?;
+        report.add(result);
+    }
+    report.finish();
+    say(report.summary())?;
+    Ok(report)
+}
+
+fn run_case(case: &Case, bench: &mut Bench) -> CaseEnd<String> {
+    bench.clock.restart(Duration::from_secs(case.seconds));
+    let end = (case.run)(bench);
+    if matches!(end, Err(Stop::Over(_) | Stop::Interrupted)) {
+        return end;
+    }
+    // The next case begins without connections of this one.
+    bench.clock.restart(Duration::from_secs(case.seconds));
+    bench.clear().and(end)
+}
+
+/// Made before the first case, so that no results are lost.
+fn create(path: &Path) -> Result<(&Path, File), Problem> {
+    let file = File::create(path);
+    file.map(|file| (path, file)).map_err(|error| {
+        Problem::new(
+            format!(
+                "the report cannot be written to {}: {error}",
+                path.display()
+            ),
+            "Give the path of a new file with --out",
+        )
+    })
+}
+
+fn finish(
+    report: CheckReport,
+    args: &Check,
+    file: Option<(&Path, File)>,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    let outcome = report.result;
+    let report = Report::new(report);
+    if args.json {
+        out.json(&report)?;
+    }
+    if let Some((path, mut file)) = file {
+        let text = output::json(&report)?;
+        file.write_all(text.as_bytes()).map_err(|error| {
+            Problem::new(
+                format!(
+                    "the report cannot be written to {}: {error}",
+                    path.display()
+                ),
+                "Free space there, or give another path with --out",
+            )
+        })?;
+    }
+    Ok(outcome)
 }

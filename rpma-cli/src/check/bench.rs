@@ -1,0 +1,388 @@
+//! [`Bench`]: what every case has: the session, the memory of both sides, and its connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rpma::{
+    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Device, Failure, Flags, FlushType, Mr, MrRemote,
+    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Side, Wc,
+};
+
+use super::control::Control;
+use super::stop::{Clock, Result, Stop, failed, not_possible};
+use crate::args::Endpoint;
+use crate::bytes::{checksum, pattern};
+use crate::host::Host;
+use crate::interrupt::Interrupt;
+use crate::serve::conn_cfg;
+use crate::wire::{self, ARENA, Answer, Answers, Arrival, Asks, Expect, Part, Request, Tag};
+
+/// A session with a server, and the memory of this side.
+pub(crate) struct Bench {
+    pub(crate) peer: Peer,
+    pub(crate) addr: SocketAddr,
+    /// What the server has said of itself.
+    pub(crate) server: wire::Server,
+    /// The server's offer.
+    pub(crate) offer: Offer,
+    /// The server's memory for cases.
+    pub(crate) arena: MrRemote,
+    /// Memory of this side, as long as the server's.
+    pub(crate) local: Mr<AlignedBuf>,
+    pub(crate) clock: Clock,
+    control: Control,
+    session: u64,
+    /// The number of the last connection.
+    lines: u32,
+    /// Why there is no native flush.
+    not_native: Option<String>,
+}
+
+/// A connection of a case.
+pub(crate) struct Line {
+    pub(crate) conn: Conn,
+    pub(crate) number: u32,
+    clock: Clock,
+}
+
+/// What a case wants of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) fallback: bool,
+    pub(crate) keep_alive: Option<Duration>,
+    /// The number of the server's receives, each of so many bytes.
+    pub(crate) receives: (u32, u32),
+    /// A part that the server sums when a receive completes.
+    pub(crate) watch: Option<Part>,
+}
+
+impl Wanted {
+    /// A connection for messages.
+    pub(crate) fn receives(count: u32, len: u32) -> Self {
+        Self {
+            receives: (count, len),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn fallback(fallback: bool) -> Self {
+        Self {
+            fallback,
+            ..Self::default()
+        }
+    }
+}
+
+impl Bench {
+    /// Begins a session. `fallback`: no case uses native operations, except to say so.
+    pub(crate) fn connect(
+        server: &Endpoint,
+        fallback: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let over = |error: rpma::Error| Stop::Over(error.into());
+        let device = Device::from_addr(&server.host, Side::Remote).map_err(over)?;
+        let peer = Peer::new(&device).map_err(over)?;
+        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND | MrUsage::RECV;
+        let local = AlignedBuf::zeroed(ARENA).and_then(|all| Ok(Mr::reg(&peer, all, usage)?));
+        let local = local.map_err(over)?;
+        let (mut control, offer) = Control::connect(&peer, server, interrupt)?;
+        let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
+        let region = offer.regions().first().copied();
+        let arena = region.ok_or_else(|| control.over("the server offers no memory"))?;
+        let Answer::Server(server) = control.request(&Request::Begin)? else {
+            return Err(control.over("the server sent another answer than the one to `begin`"));
+        };
+        Ok(Self {
+            addr: control.peer_addr()?,
+            not_native: not_native(&peer, &server.host, fallback),
+            server: *server,
+            session: tag.session,
+            clock: Clock::new(interrupt, Duration::ZERO),
+            peer,
+            offer,
+            arena,
+            local,
+            control,
+            lines: 0,
+        })
+    }
+
+    /// The end of a case that needs a native flush.
+    pub(crate) fn needs_native(&self) -> Result {
+        match &self.not_native {
+            Some(reason) => not_possible(reason.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// A request with the answer "done".
+    pub(crate) fn tell(&mut self, request: &Request) -> Result {
+        match self.control.request(request)? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(request, &other)),
+        }
+    }
+
+    /// A request with an answer of its own. `take` returns `None` for another one.
+    pub(crate) fn ask<T>(
+        &mut self,
+        request: &Request,
+        take: impl FnOnce(Answer) -> Option<T>,
+    ) -> Result<T> {
+        let answer = self.control.request(request)?;
+        let taken = take(answer);
+        taken.ok_or_else(|| self.control.over(&format!("a wrong answer to {request:?}")))
+    }
+
+    /// Begins a request that has several answers.
+    pub(crate) fn control(&mut self) -> &mut Control {
+        &mut self.control
+    }
+
+    fn unexpected(&self, request: &Request, answer: &Answer) -> Stop {
+        self.control
+            .over(&format!("a wrong answer to {request:?}: {answer:?}"))
+    }
+
+    /// Fills a part of the server's memory.
+    pub(crate) fn fill(&mut self, part: Part, seed: u64) -> Result {
+        self.tell(&Request::Fill { part, seed })
+    }
+
+    /// Clears a word of the server's memory.
+    pub(crate) fn fill_zero(&mut self, word: u64) -> Result {
+        self.tell(&Request::Zero { word })
+    }
+
+    /// Makes a connection.
+    pub(crate) fn line(&mut self, wanted: &Wanted) -> Result<Line> {
+        let (number, cfg) = self.announce(wanted)?;
+        let data = self.private_data(number)?;
+        let req = ConnReq::to_addr(&self.peer, self.addr, &cfg)?;
+        let conn = req.connect(&data).map_err(rpma::Error::from)?;
+        self.established(conn, number)
+    }
+
+    /// Tells the server that the next connection is for a case. Returns its number, and the
+    /// settings of this side.
+    pub(crate) fn announce(&mut self, wanted: &Wanted) -> Result<(u32, ConnCfg)> {
+        self.lines += 1;
+        let number = self.lines;
+        let cfg = self.announce_again(number, wanted)?;
+        Ok((number, cfg))
+    }
+
+    /// As [`announce`](Self::announce), for a number that the server knows: it drops the connection
+    /// of that number.
+    pub(crate) fn announce_again(&mut self, number: u32, wanted: &Wanted) -> Result<ConnCfg> {
+        let fallback = wanted.fallback || self.not_native.is_some();
+        let keep_alive_ms = wanted.keep_alive.map(|time| time.as_millis() as u64);
+        self.expect(Expect {
+            line: number,
+            asks: Asks::Offer,
+            answers: Answers::Offer,
+            fallback,
+            keep_alive_ms,
+            receives: wanted.receives,
+            watch: wanted.watch,
+        })?;
+        let mut cfg = conn_cfg(keep_alive_ms, fallback)?;
+        cfg.set_max_send_sge(4)?.set_max_inline_data(8);
+        Ok(cfg)
+    }
+
+    pub(crate) fn expect(&mut self, expect: Expect) -> Result {
+        self.tell(&Request::Expect(expect))
+    }
+
+    /// The offer of this side for a connection.
+    pub(crate) fn own_offer(&self, number: u32) -> Offer {
+        let tag = Tag {
+            session: self.session,
+            line: number,
+        };
+        let mut offer = Offer::default();
+        offer.set_data(&tag.encode());
+        offer
+    }
+
+    fn private_data(&self, number: u32) -> Result<Vec<u8>> {
+        Ok(self.own_offer(number).encode(Offer::CONNECT)?)
+    }
+
+    /// Waits until a connection is established, and applies the server's declaration.
+    pub(crate) fn established(&mut self, conn: Conn, number: u32) -> Result<Line> {
+        match self.clock.within(|limit| conn.next_event_timeout(limit))? {
+            ConnEvent::Established => {}
+            event => return Err(self.not_established(number, &event)),
+        }
+        let offer = Offer::decode(conn.get_private_data())?;
+        conn.apply_remote_peer_cfg(offer.platform());
+        Ok(self.line_of(conn, number))
+    }
+
+    pub(crate) fn line_of(&self, conn: Conn, number: u32) -> Line {
+        let clock = self.clock.clone();
+        Line {
+            conn,
+            number,
+            clock,
+        }
+    }
+
+    /// Why a connection was not made. The server may know more.
+    pub(crate) fn not_established(&mut self, number: u32, event: &ConnEvent) -> Stop {
+        let ended = self.ask(&Request::Ended { line: number }, |answer| match answer {
+            Answer::Ended(end) => Some(end),
+            _ => None,
+        });
+        match ended {
+            Err(stop @ (Stop::Over(_) | Stop::Interrupted)) => stop,
+            Ok(Some(end)) => Stop::Failed(format!("no connection: {event}; the server: {end}")),
+            _ => Stop::Failed(format!("no connection: {event}")),
+        }
+    }
+
+    /// The receives of a connection that have completed at the server.
+    pub(crate) fn arrived(&mut self, line: &Line, first: u32, count: u32) -> Result<Vec<Arrival>> {
+        let request = Request::Arrived {
+            line: line.number,
+            first,
+            count,
+        };
+        let arrivals = self.ask(&request, |answer| match answer {
+            Answer::Arrivals(arrivals) => Some(arrivals),
+            _ => None,
+        })?;
+        match arrivals.len() == count as usize {
+            true => Ok(arrivals),
+            false => failed(format!(
+                "{} of {count} receives have completed at the server in time",
+                arrivals.len()
+            )),
+        }
+    }
+
+    /// The one receive of this number.
+    pub(crate) fn arrival(&mut self, line: &Line, number: u32) -> Result<Arrival> {
+        let mut arrivals = self.arrived(line, number, 1)?;
+        arrivals
+            .pop()
+            .ok_or_else(|| self.control.over("an answer without an arrival"))
+    }
+
+    /// The checksum of a part, as the server's processor sees it.
+    pub(crate) fn sum(&mut self, part: Part) -> Result<u64> {
+        self.ask(&Request::Sum(part), |answer| match answer {
+            Answer::Sum(sum) => Some(sum),
+            _ => None,
+        })
+    }
+
+    /// Compares the server's bytes, as its processor sees them, with the expected ones.
+    pub(crate) fn compare(&mut self, at: u64, expected: &[u8]) -> Result {
+        let len = expected.len() as u64;
+        if self.sum(Part { at, len })? == checksum(expected) {
+            return Ok(());
+        }
+        // The first `equal` bytes are as expected, the first `other` are not.
+        let (mut equal, mut other) = (0, expected.len());
+        while other - equal > 1 {
+            let len = equal + (other - equal) / 2;
+            let part = Part {
+                at,
+                len: len as u64,
+            };
+            match self.sum(part)? == checksum(&expected[..len]) {
+                true => equal = len,
+                false => other = len,
+            }
+        }
+        let part = Part {
+            at: at + equal as u64,
+            len: 1,
+        };
+        let found = self.ask(&Request::Bytes(part), |answer| match answer {
+            Answer::Bytes(bytes) => bytes.first().copied(),
+            _ => None,
+        })?;
+        failed(wrong_byte(equal, len as usize, found, expected[equal]))
+    }
+
+    /// Compares bytes of this side with the expected ones.
+    pub(crate) fn compare_local(&self, at: usize, expected: &[u8]) -> Result {
+        let mut found = vec![0; expected.len()];
+        self.local.read_at(at, &mut found)?;
+        let mut pairs = found.iter().zip(expected).enumerate();
+        match pairs.find(|(_, (found, expected))| found != expected) {
+            None => Ok(()),
+            Some((byte, (found, right))) => {
+                failed(wrong_byte(byte, expected.len(), *found, *right))
+            }
+        }
+    }
+
+    /// Puts the bytes of a seed into the memory of this side.
+    pub(crate) fn put(&self, at: usize, seed: u64, len: usize) -> Result<Vec<u8>> {
+        let bytes = pattern(seed, len);
+        self.local.write_at(at, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Drops the connections of a case, at the server.
+    pub(crate) fn clear(&mut self) -> Result {
+        self.tell(&Request::Clear)
+    }
+}
+
+impl Line {
+    /// Waits for an operation.
+    pub(crate) fn wait(&self, posted: Posted) -> Result<Wc> {
+        self.clock
+            .within(|limit| self.conn.wait_for(posted, limit, |_| {}))
+    }
+
+    /// Waits for completions or an event.
+    pub(crate) fn next(&self, wcs: &mut [Wc]) -> Result<Next> {
+        self.clock.within(|limit| self.conn.next(wcs, limit))
+    }
+
+    /// Flushes, and waits for it.
+    pub(crate) fn flush(&self, range: RemoteSlice, flush_type: FlushType) -> Result {
+        let flags = Flags::COMPLETION_ALWAYS;
+        let flushed = self.conn.flush(range, flush_type, flags, 0)?;
+        self.wait(flushed).map(drop)
+    }
+
+    /// Waits for an operation that the server's device has to refuse. Returns the status.
+    pub(crate) fn is_refused(&self, posted: Posted) -> Result<String> {
+        match (self.wait(posted), self.conn.failure()) {
+            (Ok(_), _) => failed("the server's device executed it, and an error was expected"),
+            (Err(Stop::Failed(_)), Some(Failure::Operation(failure))) => {
+                Ok(failure.status.to_string())
+            }
+            (Err(stop), _) => Err(stop),
+        }
+    }
+}
+
+fn wrong_byte(at: usize, len: usize, found: u8, expected: u8) -> String {
+    format!("byte {at} of {len} is {found:#04x}, and {expected:#04x} was expected")
+}
+
+/// Why the two hosts cannot flush natively.
+fn not_native(peer: &Peer, server: &Host, fallback: bool) -> Option<String> {
+    let own = peer.is_native_flush_capable() && peer.is_native_atomic_write_capable();
+    let reason = match (
+        fallback,
+        own,
+        server.native_flush && server.native_atomic_write,
+    ) {
+        (true, ..) => "--fallback is given",
+        (_, false, _) => "this host's device has no native flush and atomic write",
+        (.., false) => "the server's device has no native flush and atomic write",
+        _ => return None,
+    };
+    Some(reason.to_owned())
+}

@@ -1,0 +1,130 @@
+//! Commits by each method, with a `Writer`. The server has a `Responder`.
+
+use rpma::commit::{Method, Ticket, Writer, WriterCfg};
+use rpma::{ConnEvent, ConnReq, FlushType};
+
+use super::super::bench::{Bench, Wanted};
+use super::super::stop::{InStep, Result};
+use super::Case;
+use super::flush::needs_served;
+use crate::bytes::pattern;
+use crate::wire::FIRST;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "commit-native-visible",
+        "visible commits by native flushes",
+        |bench| commits(bench, Method::Native, FlushType::Visibility),
+    ),
+    Case::new(
+        "commit-reading-visible",
+        "visible commits by reading",
+        |bench| commits(bench, Method::Reading, FlushType::Visibility),
+    ),
+    Case::new(
+        "commit-native-durable",
+        "durable commits by native flushes",
+        |bench| commits(bench, Method::Native, FlushType::Persistent),
+    ),
+    Case::new(
+        "commit-reading-durable",
+        "durable commits by reading",
+        |bench| commits(bench, Method::Reading, FlushType::Persistent),
+    ),
+    Case::new(
+        "commit-server-durable",
+        "durable commits by the server's processor",
+        |bench| commits(bench, Method::Server, FlushType::Persistent),
+    ),
+];
+
+/// One after the other, and then all at once.
+const ONE_BY_ONE: u64 = 16;
+const AT_ONCE: u64 = 8;
+/// The two parts of each commit.
+const PARTS: [(u64, usize); 2] = [(0, 100), (128, 61)];
+const PLACE: u64 = 256;
+/// The pointer is before the places.
+const POINTER: u64 = FIRST;
+const PLACES: u64 = FIRST + 64;
+
+fn commits(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<String> {
+    needs_served(bench, method, flush_type)?;
+    bench.fill_zero(POINTER)?;
+    let mut writer = writer(bench, method, flush_type)?;
+    for number in 1..=ONE_BY_ONE {
+        let ticket = commit(bench, &mut writer, number)?;
+        is_there(bench, &mut writer, ticket, number).step(|| format!("commit {number}"))?;
+    }
+    let mut tickets = Vec::new();
+    for number in ONE_BY_ONE + 1..=ONE_BY_ONE + AT_ONCE {
+        tickets.push((number, commit(bench, &mut writer, number)?));
+    }
+    if let Some((number, ticket)) = tickets.pop() {
+        is_there(bench, &mut writer, ticket, number).step(|| format!("commit {number}"))?;
+    }
+    for (number, _) in tickets {
+        parts_are_there(bench, number).step(|| format!("commit {number}"))?;
+    }
+    Ok(format!(
+        "{} commits of {} parts",
+        ONE_BY_ONE + AT_ONCE,
+        PARTS.len()
+    ))
+}
+
+fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Writer> {
+    let mut cfg = WriterCfg::new(method);
+    cfg.set_flush_type(flush_type)?
+        .set_in_flight(AT_ONCE as u16)?;
+    let wanted = Wanted::fallback(method != Method::Native);
+    let (number, conn_cfg) = bench.announce(&wanted)?;
+    let req = ConnReq::to_addr(&bench.peer, bench.addr, &cfg.conn_cfg(&conn_cfg)?)?;
+    let asked = Writer::connect(req, &cfg, &bench.own_offer(number));
+    let asked = asked.map_err(rpma::Error::from)?;
+    let event = bench
+        .clock
+        .within(|limit| asked.conn().next_event_timeout(limit))?;
+    match event {
+        ConnEvent::Established => Ok(asked.finish()?),
+        event => Err(bench.not_established(number, &event)),
+    }
+}
+
+/// Posts a commit, whose pointer is its number.
+fn commit(bench: &Bench, writer: &mut Writer, number: u64) -> Result<Ticket> {
+    let place = PLACES + (number - 1) * PLACE;
+    let mut parts = Vec::new();
+    for (seed, (offset, len)) in seeds(number).zip(PARTS) {
+        let at = place + offset;
+        bench.put(at as usize, seed, len)?;
+        let dst = bench.arena.slice(at..at + len as u64)?;
+        parts.push((dst, bench.local.slice(at as usize..at as usize + len)?));
+    }
+    let pointer = bench.arena.slice(POINTER..POINTER + 8)?;
+    Ok(writer.commit(&parts, Some((pointer, number.to_le_bytes())))?)
+}
+
+/// The seeds of its parts.
+fn seeds(number: u64) -> impl Iterator<Item = u64> {
+    [2 * number, 2 * number + 1].into_iter()
+}
+
+/// Waits for a commit. The server's processor sees its parts and its pointer afterwards.
+fn is_there(bench: &mut Bench, writer: &mut Writer, ticket: Ticket, number: u64) -> Result {
+    bench
+        .clock
+        .within(|limit| writer.wait(ticket, limit, |_| {}))?;
+    let pointer = bench.compare(POINTER, &number.to_le_bytes());
+    pointer.step(|| "it is acknowledged, and its pointer is not there".to_owned())?;
+    parts_are_there(bench, number)
+}
+
+fn parts_are_there(bench: &mut Bench, number: u64) -> Result {
+    let place = PLACES + (number - 1) * PLACE;
+    for (seed, (offset, len)) in seeds(number).zip(PARTS) {
+        let part = bench.compare(place + offset, &pattern(seed, len));
+        part.step(|| "it is acknowledged, and its bytes are not there".to_owned())?;
+    }
+    Ok(())
+}

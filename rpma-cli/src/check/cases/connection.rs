@@ -1,0 +1,200 @@
+//! The life of connections: keep-alive, close, cut-off, and connecting again.
+
+use std::time::{Duration, Instant};
+
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
+use rpma::{ConnEvent, Failure, Flags, FlushType, Next, Wc};
+
+use super::super::bench::{Bench, Line, Wanted};
+use super::super::stop::{InStep, Result, Stop, failed};
+use super::Case;
+use crate::wire::{Answer, FIRST, Part, Request};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "connection-idle",
+        "a keep-alive does not end an idle connection",
+        idle,
+    ),
+    Case::new(
+        "connection-silent",
+        "a keep-alive ends a connection whose peer is silent",
+        silent,
+    ),
+    Case::new(
+        "connection-closed",
+        "the end by the server is an event here",
+        closed,
+    ),
+    Case::new(
+        "connection-cut-off",
+        "no byte lands after a cut-off",
+        cut_off,
+    ),
+    Case::new(
+        "connection-again",
+        "connections again and again, with the same memory",
+        again,
+    ),
+];
+
+/// Thirty time-outs of an acknowledgement.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(5);
+/// After its time, a keep-alive may need this much more to be seen.
+const LATE: Duration = Duration::from_secs(2);
+const LEN: usize = 1000;
+
+fn wanted() -> Wanted {
+    Wanted {
+        keep_alive: Some(KEEP_ALIVE),
+        ..Wanted::default()
+    }
+}
+
+/// Both sides have a keep-alive.
+fn idle(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&wanted())?;
+    let mut wcs = [Wc::default()];
+    let clock = bench.clock.clone();
+    if let Some(next) = clock.for_a_while(IDLE, |limit| line.conn.next(&mut wcs, limit))? {
+        return failed(format!("{} on an idle connection", in_words(&next)));
+    }
+    write(bench, &line, 1).step(|| "a write after that".to_owned())?;
+    Ok(format!(
+        "idle for {} s, with a keep-alive of {} s",
+        IDLE.as_secs(),
+        KEEP_ALIVE.as_secs()
+    ))
+}
+
+fn in_words(next: &Next) -> String {
+    match next {
+        Next::Completions(count) => format!("{count} completions came"),
+        Next::Event(event) => format!("{event}: this event came"),
+    }
+}
+
+/// The server's queue pair fails, and no message tells this side.
+fn silent(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&wanted())?;
+    write(bench, &line, 1)?;
+    bench.tell(&Request::Vanish { line: line.number })?;
+    let mut wcs = [Wc::default(); 4];
+    let clock = bench.clock.clone();
+    let started = Instant::now();
+    loop {
+        let left = (KEEP_ALIVE + LATE).saturating_sub(started.elapsed());
+        match clock.for_a_while(left, |limit| line.conn.next(&mut wcs, limit))? {
+            Some(Next::Completions(_)) => {}
+            Some(Next::Event(ConnEvent::Lost { .. })) => break,
+            Some(next) => return failed(in_words(&next)),
+            None => return failed(format!("nothing ended the connection within {left:?}")),
+        }
+    }
+    let seconds = started.elapsed().as_secs_f32();
+    match line.conn.failure() {
+        Some(Failure::Silent { .. }) => Ok(format!("after {seconds:.1} s without an answer")),
+        Some(Failure::Probe { status }) => {
+            Ok(format!("after {seconds:.1} s, by a probe: {status}"))
+        }
+        failure => failed(format!("another reason than silence: {failure:?}")),
+    }
+}
+
+fn closed(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::default())?;
+    write(bench, &line, 1)?;
+    bench.tell(&Request::Drop { line: line.number })?;
+    match bench
+        .clock
+        .within(|limit| line.conn.next_event_timeout(limit))?
+    {
+        ConnEvent::Closed => Ok("the event came".to_owned()),
+        event => failed(format!("{event}: this event came")),
+    }
+}
+
+/// The server cuts the connection off while writes are in flight.
+fn cut_off(bench: &mut Bench) -> Result<String> {
+    const WRITES: usize = 30;
+    let line = bench.line(&Wanted::default())?;
+    write(bench, &line, 1)?;
+    bench.put(0, 2, LEN)?;
+    let (dst, src) = (target(bench)?, bench.local.slice(..LEN)?);
+    for _ in 0..WRITES {
+        line.conn.write(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+    }
+    let after = cut(bench, &line)?;
+    bench.put(0, 3, LEN)?;
+    let flags = Flags::COMPLETION_ALWAYS;
+    let outcome = line.conn.write(dst, bench.local.slice(..LEN)?, flags, 0);
+    let outcome = outcome
+        .map_err(Stop::from)
+        .and_then(|posted| line.wait(posted));
+    match outcome {
+        Ok(_) => return failed("a write after the cut-off completed without an error"),
+        Err(Stop::Failed(_)) => {}
+        Err(stop) => return Err(stop),
+    }
+    match bench.sum(PART)? == after {
+        true => Ok(format!("{WRITES} writes were in flight")),
+        false => failed("bytes of the server changed after the cut-off"),
+    }
+}
+
+/// Returns the checksum directly after it.
+fn cut(bench: &mut Bench, line: &Line) -> Result<u64> {
+    let request = Request::CutOff {
+        line: line.number,
+        part: PART,
+    };
+    bench.ask(&request, |answer| match answer {
+        Answer::Sum(sum) => Some(sum),
+        _ => None,
+    })
+}
+
+fn again(bench: &mut Bench) -> Result<String> {
+    const ROUNDS: u64 = 5;
+    let (number, mut cfg) = bench.announce(&Wanted::default())?;
+    let mut limits = ReconnectCfg::new();
+    limits
+        .set_limit(Duration::from_secs(8))
+        .set_waits(Duration::from_millis(1), Duration::from_millis(20))?;
+    let (offer, addr) = (bench.own_offer(number), bench.addr);
+    let mut server = Reconnect::to_addrs(&bench.peer, &[addr], offer, ToConn)?;
+    server.set_cfg(&limits);
+    for round in 1..=ROUNDS {
+        let conn = server.connect(&cfg);
+        let conn = conn.map_err(|gave_up| Stop::Failed(gave_up.to_string()))?;
+        let line = bench.line_of(conn, number);
+        write(bench, &line, round).step(|| format!("connection {round}"))?;
+        cut(bench, &line)?;
+        drop(line);
+        cfg = bench.announce_again(number, &Wanted::default())?;
+    }
+    Ok(format!(
+        "{ROUNDS} connections of {} tries",
+        server.counts().tries
+    ))
+}
+
+const PART: Part = Part {
+    at: FIRST,
+    len: LEN as u64,
+};
+
+fn target(bench: &Bench) -> Result<rpma::RemoteSlice> {
+    Ok(bench.arena.slice(PART.at..PART.at + PART.len)?)
+}
+
+/// Writes, and compares the bytes.
+fn write(bench: &mut Bench, line: &Line, seed: u64) -> Result {
+    let bytes = bench.put(0, seed, LEN)?;
+    let dst = target(bench)?;
+    let src = bench.local.slice(..LEN)?;
+    line.conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
+    line.flush(dst, FlushType::Visibility)?;
+    bench.compare(PART.at, &bytes)
+}

@@ -1,0 +1,25 @@
+//! What the server declares about its memory, compared with what it knows of it.
+
+use super::super::bench::Bench;
+use super::super::stop::{Result, failed};
+use super::Case;
+
+pub(super) const CASES: &[Case] = &[Case::new(
+    "declaration",
+    "the server declares no more than its memory and its device keep",
+    declaration,
+)];
+
+fn declaration(bench: &mut Bench) -> Result<String> {
+    let declared = bench.offer.platform().get_durable();
+    let Some(memory) = &bench.server.host.memory else {
+        return failed("the server does not describe its memory");
+    };
+    let known = memory.durable();
+    match declared == known {
+        true => Ok(format!("durable by {declared}, in {}", memory.kind)),
+        false => failed(format!(
+            "the server declares that data are durable by {declared}, and for {memory} it is {known}"
+        )),
+    }
+}

@@ -1,0 +1,221 @@
+//! Messages and immediate data, in both directions.
+
+use rpma::{Error, Flags, MrSlice, Next, Wc};
+
+use super::super::bench::{Bench, Line, Wanted};
+use super::super::stop::{InStep, Result, failed};
+use super::Case;
+use crate::bytes::{checksum, pattern};
+use crate::wire::{Arrival, FIRST, LONGEST, Part, Request, Send};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "message-sizes",
+        "messages of 0 bytes up to the receive's size, both ways",
+        sizes,
+    ),
+    Case::new(
+        "message-large",
+        "a message of many packets, both ways",
+        large,
+    ),
+    Case::new(
+        "message-immediate",
+        "messages with immediate data, both ways",
+        immediate,
+    ),
+    Case::new(
+        "message-write-immediate",
+        "writes with immediate data",
+        write_immediate,
+    ),
+    Case::new("message-gather", "a message of several local parts", gather),
+    Case::new(
+        "message-too-long",
+        "a message longer than its receive fails at both ends",
+        too_long,
+    ),
+];
+
+/// The size of the receives.
+const RECEIVE: usize = 4097;
+const LENGTHS: [usize; 16] = [
+    0, 1, 7, 8, 9, 63, 64, 65, 255, 256, 257, 1024, 1025, 4095, 4096, RECEIVE,
+];
+/// Where received messages land on this side: after the messages that are sent.
+const INBOX: usize = LONGEST;
+const IMMEDIATES: [u32; 4] = [0, 1, 0x0102_0304, u32::MAX];
+
+fn sizes(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::receives(LENGTHS.len() as u32, RECEIVE as u32))?;
+    for (number, len) in (0..).zip(LENGTHS) {
+        there_and_back(bench, &line, number, (len, None))
+            .step(|| format!("a message of {len} bytes"))?;
+    }
+    Ok(format!("{} messages each way", LENGTHS.len()))
+}
+
+fn large(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::receives(1, LONGEST as u32))?;
+    there_and_back(bench, &line, 0, (LONGEST, None))?;
+    Ok(format!("a message of {LONGEST} bytes each way"))
+}
+
+fn immediate(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::receives(2 * IMMEDIATES.len() as u32, 65))?;
+    for (pair, imm) in (0..).zip(IMMEDIATES) {
+        for (number, len) in [(2 * pair, 0), (2 * pair + 1, 65)] {
+            there_and_back(bench, &line, number, (len, Some(imm)))
+                .step(|| format!("a message of {len} bytes with {imm:#x}"))?;
+        }
+    }
+    Ok(format!("{} messages each way", 2 * IMMEDIATES.len()))
+}
+
+/// Sends a message, and gets one as long.
+fn there_and_back(
+    bench: &mut Bench,
+    line: &Line,
+    number: u32,
+    (len, imm): (usize, Option<u32>),
+) -> Result {
+    let bytes = bench.put(0, u64::from(number) + 1, len)?;
+    let src = slice(bench, 0, len)?;
+    let flags = Flags::COMPLETION_ALWAYS;
+    let sent = match imm {
+        Some(imm) => line.conn.send_with_imm(src, flags, imm, 0)?,
+        None => line.conn.send(src, flags, 0)?,
+    };
+    line.wait(sent)?;
+    let arrival = bench.arrival(line, number)?;
+    arrived(&arrival, (len as u32, imm), checksum(&bytes))?;
+
+    // Other bytes than those that are there.
+    bench.put(INBOX, 0, len)?;
+    line.conn.recv(slice(bench, INBOX, len)?, 1)?;
+    let seed = 2 * u64::from(number) + 1;
+    bench.tell(&Request::Send(Send {
+        line: line.number,
+        len: len as u32,
+        seed,
+        imm,
+    }))?;
+    let wc = line.receive()?;
+    let success = wc.result().map_err(Error::from)?;
+    let came = (success.byte_len(), success.imm_data());
+    if came != (Some(len as u32), imm) {
+        return failed(format!(
+            "the server sent {len} bytes with {imm:?}, and this side got (length, immediate) {came:?}"
+        ));
+    }
+    let compared = bench.compare_local(INBOX, &pattern(seed, len));
+    compared.step(|| "the message from the server".to_owned())
+}
+
+/// A part of this side's memory. A message of 0 bytes needs none.
+fn slice(bench: &Bench, at: usize, len: usize) -> Result<MrSlice<'_>> {
+    match len {
+        0 => Ok(MrSlice::EMPTY),
+        len => Ok(bench.local.slice(at..at + len)?),
+    }
+}
+
+/// Compares a receive of the server with the expected one.
+fn arrived(arrival: &Arrival, expected: (u32, Option<u32>), sum: u64) -> Result {
+    if let Some(status) = &arrival.failed {
+        return failed(format!("the server's receive failed: {status}"));
+    }
+    let came = (arrival.len, arrival.imm);
+    if came != expected {
+        return failed(format!(
+            "the server got (length, immediate) {came:?}, and {expected:?} was expected"
+        ));
+    }
+    match arrival.sum == sum {
+        true => Ok(()),
+        false => failed("the server got other bytes than those that were sent"),
+    }
+}
+
+fn write_immediate(bench: &mut Bench) -> Result<String> {
+    const LENGTHS: [usize; 6] = [0, 1, 63, 4096, 4097, 65_537];
+    let watch = Part {
+        at: FIRST + 3,
+        len: 65_537,
+    };
+    bench.fill(watch, 0)?;
+    let mut expected = pattern(0, watch.len as usize);
+    let receives = Wanted::receives(LENGTHS.len() as u32, 0);
+    let line = bench.line(&Wanted {
+        watch: Some(watch),
+        ..receives
+    })?;
+    for (number, len) in (0..).zip(LENGTHS) {
+        let bytes = bench.put(0, u64::from(number) + 1, len)?;
+        expected[..len].copy_from_slice(&bytes);
+        let dst = bench.arena.slice(watch.at..watch.at + len as u64)?;
+        let (src, flags) = (bench.local.slice(..len)?, Flags::COMPLETION_ALWAYS);
+        let imm = 0xffff_fff0 + number;
+        let posted = line.conn.write_with_imm(dst, src, flags, imm, 0)?;
+        line.wait(posted)?;
+        let arrival = bench.arrival(&line, number)?;
+        let step = || format!("a write of {len} bytes with immediate data");
+        arrived(&arrival, (len as u32, Some(imm)), checksum(&[])).step(step)?;
+        if arrival.watched != Some(checksum(&expected)) {
+            return failed("bytes were missing when the receive completed").step(step);
+        }
+    }
+    Ok(format!("{} writes", LENGTHS.len()))
+}
+
+fn gather(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::receives(1, 4096))?;
+    let bytes = bench.put(0, 1, 4000)?;
+    let parts = [0..1, 1000..1063, 2000..4000];
+    let message: Vec<u8> = parts
+        .iter()
+        .flat_map(|part| bytes[part.clone()].to_vec())
+        .collect();
+    let src: rpma::Result<Vec<_>> = parts
+        .iter()
+        .map(|part| bench.local.slice(part.clone()))
+        .collect();
+    let sent = line.conn.send_gather(&src?, Flags::COMPLETION_ALWAYS, 0)?;
+    line.wait(sent)?;
+    let arrival = bench.arrival(&line, 0)?;
+    arrived(&arrival, (message.len() as u32, None), checksum(&message))?;
+    Ok(format!(
+        "{} parts with {} bytes",
+        parts.len(),
+        message.len()
+    ))
+}
+
+fn too_long(bench: &mut Bench) -> Result<String> {
+    let line = bench.line(&Wanted::receives(1, 64))?;
+    let src = bench.local.slice(..65)?;
+    let sent = line.conn.send(src, Flags::COMPLETION_ALWAYS, 0)?;
+    let here = line.is_refused(sent)?;
+    let arrival = bench.arrival(&line, 0)?;
+    match arrival.failed {
+        Some(there) => Ok(format!("here: {here}; at the server: {there}")),
+        None => failed(format!(
+            "the server's receive of 64 bytes completed with {} bytes",
+            arrival.len
+        )),
+    }
+}
+
+impl Line {
+    /// Waits for the completion of a receive on this side.
+    pub(crate) fn receive(&self) -> Result<Wc> {
+        loop {
+            let mut wcs = [Wc::default()];
+            match self.next(&mut wcs)? {
+                Next::Completions(_) if wcs[0].posted().is_none() => return Ok(wcs[0]),
+                Next::Completions(_) => {}
+                Next::Event(event) => return failed(format!("the connection has ended: {event}")),
+            }
+        }
+    }
+}

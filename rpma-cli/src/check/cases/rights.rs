@@ -1,0 +1,77 @@
+//! What the server's device has to refuse: bytes outside a region, a missing right, a wrong key.
+
+use rpma::{Flags, MrRemote, MrUsage};
+
+use super::super::bench::{Bench, Line, Wanted};
+use super::super::stop::{InStep, Result};
+use super::Case;
+use crate::bytes::pattern;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "rights-outside",
+        "a read beyond a region is refused",
+        outside,
+    ),
+    Case::new(
+        "rights-write",
+        "a write to a region without that right is refused",
+        write,
+    ),
+    Case::new("rights-key", "a read with a wrong key is refused", key),
+];
+
+/// The fields of a descriptor.
+const SIZE: std::ops::Range<usize> = 8..16;
+const KEY: usize = 16;
+const USAGE: usize = 20;
+
+/// A read, which harms nothing if it is executed.
+fn outside(bench: &mut Bench) -> Result<String> {
+    let size = bench.arena.get_size();
+    let mut descriptor = bench.server.arena.clone();
+    descriptor[SIZE].copy_from_slice(&(size + 8).to_le_bytes());
+    let region = MrRemote::from_descriptor(&descriptor)?;
+    let line = bench.line(&Wanted::default())?;
+    refused_read(bench, &line, &region, size - 4)
+}
+
+fn key(bench: &mut Bench) -> Result<String> {
+    let mut descriptor = bench.server.arena.clone();
+    // The part of a key that changes with each registration.
+    descriptor[KEY] ^= 0x5a;
+    let region = MrRemote::from_descriptor(&descriptor)?;
+    let line = bench.line(&Wanted::default())?;
+    refused_read(bench, &line, &region, 0)
+}
+
+fn refused_read(bench: &Bench, line: &Line, region: &MrRemote, at: u64) -> Result<String> {
+    let src = region.slice(at..at + 8)?;
+    let dst = bench.local.slice(..8)?;
+    let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+    line.is_refused(read)
+}
+
+fn write(bench: &mut Bench) -> Result<String> {
+    let mut descriptor = bench.server.guarded.clone();
+    descriptor[USAGE] |= MrUsage::WRITE_DST.bits();
+    let region = MrRemote::from_descriptor(&descriptor)?;
+    let line = bench.line(&Wanted::default())?;
+    let dst = region.slice(64..128)?;
+    bench.put(0, 1, 64)?;
+    let (src, flags) = (bench.local.slice(..64)?, Flags::COMPLETION_ALWAYS);
+    let reason = line.is_refused(line.conn.write(dst, src, flags, 0)?)?;
+    is_unchanged(bench).step(|| "the region after a write that was refused".to_owned())?;
+    Ok(reason)
+}
+
+/// Reads the region that nobody may write to.
+fn is_unchanged(bench: &mut Bench) -> Result {
+    let region = MrRemote::from_descriptor(&bench.server.guarded)?;
+    let len = region.get_size() as usize;
+    let line = bench.line(&Wanted::default())?;
+    let (dst, src) = (bench.local.slice(..len)?, region.slice(..)?);
+    let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+    line.wait(read)?;
+    bench.compare_local(0, &pattern(bench.server.guarded_seed, len))
+}

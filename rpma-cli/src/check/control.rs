@@ -1,0 +1,156 @@
+//! [`Control`]: the client's end of the connection for messages.
+
+use std::time::Duration;
+
+use rpma::{Conn, ConnEvent, ConnReq, Error, Next, Offer, Peer, Refusal, RejectReason, Wc};
+
+use super::stop::{Clock, Result, Stop};
+use crate::args::Endpoint;
+use crate::interrupt::Interrupt;
+use crate::mailbox::{self, Mailbox};
+use crate::problem::Problem;
+use crate::wire::{Answer, Request, Tag};
+
+/// For an answer of the server.
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub(crate) struct Control {
+    conn: Conn,
+    mailbox: Mailbox,
+    interrupt: Interrupt,
+    server: Endpoint,
+}
+
+impl Control {
+    /// Asks the server for a session.
+    pub(crate) fn connect(
+        peer: &Peer,
+        server: &Endpoint,
+        interrupt: &Interrupt,
+    ) -> Result<(Self, Offer)> {
+        let unreachable = |error: Error| Stop::Over(unreachable(server, &error));
+        let cfg = mailbox::conn_cfg().map_err(unreachable)?;
+        let req = ConnReq::new(peer, &server.host, server.port, &cfg).map_err(unreachable)?;
+        let mailbox = Mailbox::new(peer, &req).map_err(unreachable)?;
+        let mut offer = Offer::default();
+        let data = offer.set_data(&Tag::BEGIN.encode()).encode(Offer::CONNECT);
+        let asked = data.and_then(|data| Ok(req.connect(&data)?));
+        let conn = asked.map_err(unreachable)?;
+        let clock = Clock::new(interrupt, LIMIT);
+        match clock.within(|limit| conn.next_event_timeout(limit)) {
+            Ok(ConnEvent::Established) => {}
+            Ok(event) => return Err(Stop::Over(refused(server, &event))),
+            Err(Stop::Failed(_)) => return Err(Stop::Over(no_answer(server))),
+            Err(stop) => return Err(stop),
+        }
+        let offer = offer_of(&conn, server)?;
+        let control = Self {
+            conn,
+            mailbox,
+            interrupt: interrupt.clone(),
+            server: server.clone(),
+        };
+        Ok((control, offer))
+    }
+
+    /// The server's address, after the look-up of its name.
+    pub(crate) fn peer_addr(&self) -> Result<std::net::SocketAddr> {
+        Ok(self.conn.peer_addr()?)
+    }
+
+    /// Sends a request, and returns the answer.
+    pub(crate) fn request(&mut self, request: &Request) -> Result<Answer> {
+        self.ask(request)?;
+        self.answer()
+    }
+
+    /// Sends a request without a wait for the answer.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result {
+        let sent = self.mailbox.send(&self.conn, request);
+        sent.map_err(|error| self.over(&error))
+    }
+
+    /// Waits for the next answer.
+    pub(crate) fn answer(&mut self) -> Result<Answer> {
+        let clock = Clock::new(&self.interrupt, LIMIT);
+        loop {
+            let mut wcs = [Wc::default()];
+            match clock.within(|limit| self.conn.next(&mut wcs, limit)) {
+                Ok(Next::Completions(_)) => {}
+                Ok(Next::Event(event)) => return Err(self.over(&event.to_string())),
+                Err(Stop::Failed(_)) if self.conn.failure().is_none() => {
+                    return Err(Stop::Over(no_answer(&self.server)));
+                }
+                Err(Stop::Failed(text)) => return Err(self.over(&text)),
+                Err(stop) => return Err(stop),
+            }
+            let taken = self.mailbox.take::<Answer>(&self.conn, &wcs[0]);
+            match taken.map_err(|error| self.over(&error))? {
+                None => {}
+                Some(Answer::Cannot(reason)) => {
+                    return Err(Stop::Failed(format!("the server reports: {reason}")));
+                }
+                Some(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// The end of the session.
+    pub(crate) fn over(&self, reason: &str) -> Stop {
+        Stop::Over(Problem::new(
+            format!("the session with {} has ended: {reason}", self.server),
+            "The output of `rpma serve` there may have the cause. Start it again, and then the check",
+        ))
+    }
+}
+
+/// The server's offer.
+fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
+    let offer = Offer::decode(conn.get_private_data()).map_err(|error| error.to_string());
+    let offer = offer.and_then(|offer| match Tag::decode(offer.data()) {
+        Ok(_) => Ok(offer),
+        Err(no_tag) => Err(format!("its private data are wrong: {no_tag}")),
+    });
+    offer.map_err(|reason| {
+        Stop::Over(Problem::new(
+            format!("the program at {server} is no `rpma serve` of this version: {reason}"),
+            "Start `rpma serve` there, from the same version of rpma, on a port of its own",
+        ))
+    })
+}
+
+fn unreachable(server: &Endpoint, error: &Error) -> Problem {
+    Problem::new(
+        format!("no connection to {server}: {error}"),
+        "`rpma doctor` looks at this host",
+    )
+}
+
+/// Why no connection was made.
+fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
+    let (reason, private_data) = match event {
+        ConnEvent::Rejected {
+            reason,
+            private_data,
+        } => (Some(*reason), &private_data[..]),
+        _ => (None, &[][..]),
+    };
+    let remedy = match (reason, Refusal::decode(private_data)) {
+        (_, Ok(refusal)) => {
+            return Problem::new(format!("{server} refuses the check: {refusal}"), "");
+        }
+        (Some(RejectReason::NO_LISTENER), _) => {
+            "Start `rpma serve` on that host, with this address"
+        }
+        _ => "Look whether `rpma serve` runs on that host, and at its output",
+    };
+    Problem::new(format!("no connection to {server}: {event}"), remedy)
+}
+
+fn no_answer(server: &Endpoint) -> Problem {
+    Problem::new(
+        format!("{server} did not answer within {} s", LIMIT.as_secs()),
+        "Look whether `rpma serve` runs there and is not stopped. RoCE needs UDP port 4791 open \
+         between the hosts",
+    )
+}
