@@ -1,0 +1,277 @@
+//! Servers and clients that are not as they should be: each gets one line that says what to do.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::sim::Platform;
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Offer, Peer, Refusal, Side};
+
+use super::world::{Result, World};
+use crate::args::{Endpoint, Serve};
+use crate::interrupt::Interrupt;
+use crate::report::{Outcome, Output};
+use crate::wire::{Tag, VERSION};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing in {text:?}");
+    }
+}
+
+#[test]
+fn no_server_listens() -> Result {
+    let world = World::new();
+    let words = [
+        "nobody listens on that port",
+        "Start `rpma serve` on that host",
+    ];
+    assert_has(&world.problem()?, &words);
+    assert!(world.is_empty());
+    Ok(())
+}
+
+/// What a server of another kind does with a client.
+#[derive(Clone, Copy)]
+enum Does {
+    AcceptsWithout,
+    AcceptsAs(u16),
+    Nothing,
+}
+
+/// The problem of a client whose server is another program.
+fn with_other_program(does: Does) -> Result<String> {
+    let world = World::new();
+    let addr = world.endpoint();
+    let listening = {
+        let _entered = world.server.enter();
+        let peer = Peer::new(&Device::from_addr(&addr.host, Side::Local)?)?;
+        Ep::listen(&peer, &addr.host, addr.port)?
+    };
+    let other = world
+        .server
+        .spawn(move || serve_otherwise(&listening, does));
+    let problem = world.problem()?;
+    match other.join() {
+        Ok(served) => served?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    Ok(problem)
+}
+
+fn serve_otherwise(ep: &Ep, does: Does) -> rpma::Result<()> {
+    let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+    let data = match does {
+        Does::AcceptsWithout => Vec::new(),
+        Does::AcceptsAs(version) => {
+            let mut offer = Offer::default();
+            let tag = Tag {
+                session: 1,
+                line: 0,
+            };
+            offer.set_data(&tag.encode_as(version));
+            offer.encode(Offer::ACCEPT)?
+        }
+        Does::Nothing => {
+            thread::sleep(LIMIT + Duration::from_secs(1));
+            return Ok(());
+        }
+    };
+    let conn = req.connect(&data)?;
+    // The client ends it.
+    while !matches!(conn.next_event_timeout(LIMIT)?, ConnEvent::Closed) {}
+    Ok(())
+}
+
+#[test]
+fn another_program_listens() -> Result {
+    let problem = with_other_program(Does::AcceptsWithout)?;
+    assert_has(&problem, &["is no `rpma serve`", "on a port of its own"]);
+    Ok(())
+}
+
+#[test]
+fn a_server_of_another_version() -> Result {
+    let problem = with_other_program(Does::AcceptsAs(VERSION + 1))?;
+    assert_has(&problem, &["the version 2", "the same rpma on both hosts"]);
+    Ok(())
+}
+
+/// Promise: no wait is longer than its limit.
+#[test]
+fn a_server_that_does_not_answer() -> Result {
+    let started = Instant::now();
+    let problem = with_other_program(Does::Nothing)?;
+    assert_has(&problem, &["did not answer within 10 s", "UDP port 4791"]);
+    assert!(started.elapsed() < 3 * LIMIT, "{:?}", started.elapsed());
+    Ok(())
+}
+
+/// The words with which a server refuses a client.
+fn refusal(world: &World, data: &[u8]) -> Result<String> {
+    let _entered = world.client.enter();
+    let addr = world.endpoint();
+    let peer = Peer::new(&Device::from_addr(&addr.host, Side::Remote)?)?;
+    let req = ConnReq::new(&peer, &addr.host, addr.port, &ConnCfg::new())?;
+    let conn = req.connect(data).map_err(rpma::Error::from)?;
+    match conn.next_event_timeout(LIMIT)? {
+        ConnEvent::Rejected { private_data, .. } => {
+            Ok(Refusal::decode(&private_data)?.words().to_owned())
+        }
+        event => Err(format!("not refused: {event}").into()),
+    }
+}
+
+fn offer(data: &[u8]) -> Result<Vec<u8>> {
+    let mut offer = Offer::default();
+    Ok(offer.set_data(data).encode(Offer::CONNECT)?)
+}
+
+/// Promise: the server says why, and serves the next client.
+#[test]
+fn clients_that_are_refused() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let stranger = Tag {
+        session: 7,
+        line: 1,
+    };
+    for (data, words) in [
+        (vec![], "not an offer"),
+        (offer(b"other")?, "do not belong to `rpma check`"),
+        (
+            offer(&Tag::BEGIN.encode_as(VERSION + 1))?,
+            "the same rpma on both hosts",
+        ),
+        (offer(&stranger.encode())?, "was not announced"),
+    ] {
+        assert_has(&refusal(&world, &data)?, &[words]);
+    }
+    let checked = world.check(&["transfer-zero"])?;
+    assert_eq!(checked.outcome, Outcome::Good, "{:#}", checked.report);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_second_client_is_told_that_the_server_is_busy() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let first = {
+        let _entered = world.client.enter();
+        crate::check::bench::Bench::connect(&world.endpoint(), false, &Interrupt::default())
+    };
+    let first = first.map_err(|stop| format!("{stop:?}"))?;
+    assert_has(
+        &world.problem()?,
+        &["refuses the check", "busy with a check of"],
+    );
+    drop(first);
+    // The end of the first session may come after this request.
+    let started = Instant::now();
+    while world.check(&["transfer-zero"]).is_err() {
+        assert!(started.elapsed() < LIMIT, "the server is still busy");
+    }
+    server.stop()?;
+    Ok(())
+}
+
+/// Promise: ctrl-c ends with the report so far.
+#[test]
+fn an_interrupt_ends_with_the_report_so_far() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let interrupt = Interrupt::default();
+    let ends = interrupt.clone();
+    let later = thread::spawn(move || {
+        thread::sleep(Duration::from_secs(1));
+        ends.set();
+    });
+    // An idle connection for 5 s.
+    let args = world.args(&["declaration", "connection-idle"]);
+    let started = Instant::now();
+    let checked = world.check_with(&args, &interrupt)?;
+    later.join().map_err(|_| "the thread panicked")?;
+    server.stop()?;
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(checked.outcome, Outcome::Bad);
+    assert_eq!(checked.report["passed"], 1, "{:#}", checked.report);
+    assert_eq!(
+        checked.report["ended_early"],
+        "interrupted in connection-idle"
+    );
+    Ok(())
+}
+
+#[test]
+fn memory_with_data_is_not_overwritten() -> Result {
+    let world = World::new();
+    let args = world.serve_pmem(Platform::Eadr);
+    let path = args.memory.clone().ok_or("it has memory")?;
+    {
+        let _entered = world.server.enter();
+        let map = rpma::pmem::PmemMap::open(&path, 0)?;
+        map.write_at(5000, b"precious")?;
+    }
+    let problem = world
+        .start(&args)
+        .err()
+        .ok_or("it has overwritten the data")?;
+    assert_has(&problem.to_string(), &["has data", "add --overwrite"]);
+    let args = Serve {
+        overwrite: true,
+        ..args
+    };
+    world.start(&args)?.stop()?;
+    Ok(())
+}
+
+/// Promise: wrong arguments of a server are one line.
+#[test]
+fn arguments_of_a_server_that_cannot_work() -> Result {
+    let world = World::new();
+    let good = world.serve();
+    let at = |host: &str| Serve {
+        addr: Endpoint {
+            host: host.to_owned(),
+            port: 7204,
+        },
+        ..good.clone()
+    };
+    let directory = Serve {
+        memory: Some(std::env::temp_dir()),
+        ..good.clone()
+    };
+    for (args, words) in [
+        (at("0.0.0.0"), "0.0.0.0"),
+        (at("127.0.0.1"), "127.0.0.1"),
+        (at("no host"), "no host"),
+        (directory, "directory"),
+    ] {
+        let _entered = world.server.enter();
+        let mut out = Output::to(io::sink());
+        let ran = crate::serve::run(&args, &Interrupt::default(), &mut out);
+        let problem = ran.err().ok_or("it served")?.to_string();
+        assert_has(&problem, &[words]);
+        assert!(!problem.contains('\n'), "{problem}");
+    }
+    Ok(())
+}
+
+/// Promise: a report that cannot be written is an error before the first case.
+#[test]
+fn a_report_that_cannot_be_written() -> Result {
+    let world = World::new();
+    let mut args = world.args(&[]);
+    args.out = Some(std::env::temp_dir());
+    let error = world.check_with(&args, &Interrupt::default());
+    let error = error.err().ok_or("it ran")?.to_string();
+    assert_has(&error, &["the report cannot be written", "--out"]);
+    Ok(())
+}

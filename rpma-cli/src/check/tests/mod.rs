@@ -1,0 +1,6 @@
+//! Checks between two simulated hosts.
+
+mod bad_input;
+mod faults;
+mod results;
+mod world;

@@ -1,0 +1,176 @@
+//! Two hosts that work: every case passes, or its reason is named.
+
+use rpma::sim::{Platform, Profile};
+
+use super::world::{Result, World, profile};
+use crate::args::{Ddio, Serve};
+use crate::interrupt::Interrupt;
+use crate::report::Outcome;
+
+/// Cases that need native operations.
+const NATIVE: [&str; 5] = [
+    "flush-native-visible",
+    "atomic-native",
+    "order-atomic-native",
+    "batch-native",
+    "commit-native-visible",
+];
+const NATIVE_DURABLE: [&str; 2] = ["flush-native-durable", "commit-native-durable"];
+const READING_DURABLE: [&str; 2] = ["flush-reading-durable", "commit-reading-durable"];
+const SERVER_DURABLE: [&str; 1] = ["commit-server-durable"];
+
+/// Promise: with ordinary memory, all cases pass except for those of persistence, and those of
+/// native operations that the device does not have.
+#[test]
+fn all_cases_pass_with_ordinary_memory() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let checked = world.check(&[])?;
+    server.stop()?;
+    assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
+    assert_eq!(checked.outcome, Outcome::Good);
+    let durable = [&NATIVE_DURABLE[..], &READING_DURABLE, &SERVER_DURABLE].concat();
+    let expected = match profile().flushes_natively() {
+        true => durable,
+        false => [&NATIVE[..], &durable].concat(),
+    };
+    assert_same(checked.with("not-possible"), &expected);
+    assert!(world.is_empty());
+    Ok(())
+}
+
+/// Promise: which commits and flushes are durable follows the table of docs/persistence.md.
+#[test]
+fn durable_cases_follow_the_platform() -> Result {
+    for platform in [
+        Platform::AdrDdioOn,
+        Platform::AdrDdioOff,
+        Platform::Eadr,
+        Platform::Volatile,
+    ] {
+        let world = World::new();
+        let ddio = match platform {
+            Platform::AdrDdioOff => Ddio::Off,
+            _ => Ddio::On,
+        };
+        let serve = Serve {
+            ddio,
+            ..world.serve_pmem(platform)
+        };
+        let server = world.start(&serve)?;
+        let checked = world.check(&["declaration", "flush", "commit"])?;
+        server.stop()?;
+        assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
+        assert_same(checked.with("not-possible"), &not_durable(platform));
+    }
+    Ok(())
+}
+
+/// The cases of flushes and commits that are not possible.
+fn not_durable(platform: Platform) -> Vec<&'static str> {
+    let profile = profile();
+    let (native, adapter) = (profile.flushes_natively(), profile.is_adapter());
+    let direct = platform == Platform::Eadr || platform == Platform::AdrDdioOff && adapter;
+    let by_native = direct || platform != Platform::Volatile && native;
+    let mut expected = Vec::new();
+    if !native {
+        expected.extend(["flush-native-visible", "commit-native-visible"]);
+    }
+    if !(native && by_native) {
+        expected.extend(NATIVE_DURABLE);
+    }
+    if !direct {
+        expected.extend(READING_DURABLE);
+    }
+    if platform == Platform::Volatile {
+        expected.extend(SERVER_DURABLE);
+    }
+    expected
+}
+
+fn assert_same(mut found: Vec<&str>, expected: &[&str]) {
+    let mut expected = expected.to_vec();
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+/// Promise: `--fallback` uses no native operation.
+#[test]
+fn the_fallback_is_forced() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let mut args = world.args(&["flush", "atomic", "order", "batch"]);
+    args.fallback = true;
+    let checked = world.check_with(&args, &Interrupt::default())?;
+    server.stop()?;
+    assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
+    let (result, detail) = checked.case("atomic-native").ok_or("the case ran")?;
+    assert_eq!(result, "not-possible");
+    assert!(
+        detail.contains("--fallback") || !profile().flushes_natively(),
+        "{detail}"
+    );
+    Ok(())
+}
+
+/// Promise: a pair of which one device has no native operations uses the fallbacks.
+#[test]
+fn one_native_device_is_not_enough() -> Result {
+    for (client, server) in [
+        (Profile::RXE_6_12, Profile::RXE_6_1),
+        (Profile::RXE_6_1, Profile::RXE_6_12),
+        (Profile::STRICT, Profile::ADAPTER),
+    ] {
+        let world = World::of(client, server);
+        let server = world.start(&world.serve())?;
+        let checked = world.check(&["transfer", "flush", "atomic", "commit"])?;
+        server.stop()?;
+        assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
+        let (result, _) = checked.case("flush-native-visible").ok_or("it ran")?;
+        assert_eq!(result, "not-possible");
+    }
+    Ok(())
+}
+
+/// Promise: one session follows the other, and memory that a session has overwritten is used again.
+#[test]
+fn a_server_serves_one_client_after_the_other() -> Result {
+    let world = World::new();
+    let args = world.serve_pmem(Platform::Eadr);
+    for _ in 0..2 {
+        let server = world.start(&args)?;
+        for _ in 0..3 {
+            let checked = world.check(&["transfer-zero", "message-large"])?;
+            assert_eq!(checked.outcome, Outcome::Good, "{:#}", checked.report);
+        }
+        server.stop()?;
+    }
+    assert!(world.is_empty());
+    Ok(())
+}
+
+/// Promise: the report has both hosts, and a place for each fact.
+#[test]
+fn the_report_names_both_hosts() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let checked = world.check(&["transfer-zero"])?;
+    server.stop()?;
+    let report = &checked.report;
+    assert_eq!(report["simulated"], true);
+    assert_eq!(report["passed"], 1);
+    for host in ["client", "server"] {
+        assert!(report[host]["device"].is_string(), "{report:#}");
+        assert!(report[host]["native_flush"].is_boolean(), "{report:#}");
+        // A simulated host has no files.
+        assert!(report[host]["kernel"].is_null(), "{report:#}");
+    }
+    assert_eq!(report["server"]["memory"]["kind"], "ordinary memory");
+    assert!(
+        report["time"]
+            .as_str()
+            .is_some_and(|time| time.ends_with('Z'))
+    );
+    Ok(())
+}
