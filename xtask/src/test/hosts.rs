@@ -5,6 +5,7 @@
 //! Host 1 writes, host 2 owns the memory. In every case no wait is without an end, every record
 //! that was acknowledged is there and whole, and the tail shows no record that is not.
 
+mod check;
 mod cut_off;
 mod keep_alive;
 mod replicated_log;
@@ -85,6 +86,9 @@ pub(super) fn run(
     all.push((endless.to_owned(), Test::notices_endless, ""));
     all.push((found_out.to_owned(), Test::tail_first, ""));
     all.extend(replicated_log::scenarios(options.long));
+    // They overwrite the log.
+    let checks = check::scenarios().into_iter();
+    all.extend(checks.map(|(what, scenario, method)| (what.to_owned(), scenario, method)));
     // Last: they leave a host without power.
     all.push((keep_alive::NAME.to_owned(), Test::keep_alive, ""));
     for (what, scenario, method) in all {
@@ -316,8 +320,14 @@ impl Test<'_> {
     }
 
     fn kill(&self, number: u8, program: &str) -> Result<()> {
+        self.signal(number, "KILL", program)
+    }
+
+    /// Sends a signal to a program in a host.
+    fn signal(&self, number: u8, signal: &str, program: &str) -> Result<()> {
         let ssh = self.hosts.machines.ssh(number)?;
-        output(&mut ssh.command(&["pkill", "-KILL", "-f", program], false)).map(drop)
+        let signal = format!("-{signal}");
+        output(&mut ssh.command(&["pkill", &signal, "-f", program], false)).map(drop)
     }
 
     /// Starts the hosts that an earlier test has left cut or frozen.
@@ -354,10 +364,21 @@ impl Test<'_> {
     }
 
     fn start(&mut self, number: u8, role: &'static str, args: &[&str]) -> Result<Remote> {
+        self.start_at(number, PROGRAM, role, args)
+    }
+
+    /// Starts another program than [`PROGRAM`].
+    fn start_at(
+        &mut self,
+        number: u8,
+        program: &str,
+        role: &'static str,
+        args: &[&str],
+    ) -> Result<Remote> {
         self.step += 1;
         let log = format!("hosts-{:02}-{role}.log", self.step);
         let ssh = self.hosts.machines.ssh(number)?;
-        let command = ssh.command(&[&[PROGRAM], args].concat(), false);
+        let command = ssh.command(&[&[program], args].concat(), false);
         Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 

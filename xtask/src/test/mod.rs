@@ -97,11 +97,12 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
 pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -> Result<bool> {
     let mut lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
-    let mut build = lab.cargo(
-        Headers::Native,
-        "build --bin hosts --example replicated-log",
-    )?;
-    if report.check("compile", &mut build)? {
+    let hosts = "build --bin hosts --example replicated-log";
+    let builds = [
+        ("compile".to_owned(), lab.cargo(Headers::Native, hosts)?),
+        ("compile rpma".to_owned(), lab.cargo(Headers::Native, CLI)?),
+    ];
+    if check_all(&mut report, builds)? {
         hosts::run(&mut report, workspace, &mut lab, names, options);
     }
     Ok(report.close())

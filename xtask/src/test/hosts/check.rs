@@ -1,0 +1,96 @@
+//! `rpma check` between the two hosts, with the native operations and with the fallbacks; and the
+//! faults that it has to find.
+
+use anyhow::{Context, Result, ensure};
+
+use super::{LIMIT, PMEM, Scenario, Test};
+use crate::process::Remote;
+
+const PROGRAM: &str = "/src/target/guest/debug/rpma";
+const ADDRESS: &str = "10.77.0.2:7207";
+/// Of another program's ctrl-c.
+const CTRL_C: &str = "INT";
+
+/// The faults of `rpma serve --fault`, the cases that find them, and what they print.
+const FAULTS: [(&str, &str, &str); 5] = [
+    ("wrong-byte", "transfer-write", "byte 96 of 192 is"),
+    ("refuses", "transfer-read", "remote access error"),
+    ("lies", "declaration", "the server declares"),
+    ("lies", "commit-server", "it is acknowledged, and"),
+    ("dies", "transfer-write", "the session with"),
+];
+
+pub(super) fn scenarios<'a>() -> [(&'static str, Scenario<'a>, &'static str); 3] {
+    [
+        ("rpma check, native", Test::checks, "native"),
+        ("rpma check, fallback", Test::checks, "fallback"),
+        ("rpma check finds faults", Test::check_finds_faults, ""),
+    ]
+}
+
+impl Test<'_> {
+    /// All cases pass, except for those that are not possible on soft-RoCE.
+    fn checks(&mut self, method: &str) -> Result<String> {
+        let server = self.check_server(&[])?;
+        let fallback: &[&str] = match method {
+            "fallback" => &["--fallback"],
+            _ => &[],
+        };
+        let mut client = self.start_at(
+            1,
+            PROGRAM,
+            "check",
+            &[&["check", ADDRESS], fallback].concat(),
+        )?;
+        client.finish(4 * LIMIT)?;
+        self.end_server(server)?;
+        let said = client.said();
+        let last = said.last().context("it printed nothing")?;
+        // In the fallback the native cases are not possible.
+        let possible = method == "native";
+        ensure!(
+            last.contains(", 0 failed, 0 not possible") == possible,
+            "{last}"
+        );
+        Ok(last.clone())
+    }
+
+    /// Each fault of a server is named by a case.
+    fn check_finds_faults(&mut self, _: &str) -> Result<String> {
+        for (fault, case, words) in FAULTS {
+            let server = self.check_server(&["--fault", fault])?;
+            let args = ["check", ADDRESS, "--only", case];
+            let mut client = self.start_at(1, PROGRAM, "check", &args)?;
+            let found = client.finish(LIMIT);
+            ensure!(found.is_err(), "{case} passes with the fault {fault}");
+            let said = client.said();
+            let is_named = said.iter().any(|line| line.contains(words));
+            ensure!(is_named, "{fault}, {case}: {said:?}");
+            drop(server);
+            self.kill(2, "rpma serve").or_else(|error| match fault {
+                // It has ended.
+                "dies" => Ok(()),
+                _ => Err(error),
+            })?;
+        }
+        Ok(format!("{} of {} faults", FAULTS.len(), FAULTS.len()))
+    }
+
+    /// Starts a server on host 2, with the persistent memory of the log there, which it overwrites.
+    fn check_server(&mut self, more: &[&str]) -> Result<Remote> {
+        self.all_up()?;
+        self.server = None;
+        // It may not run.
+        let _ = self.kill(2, "hosts serve");
+        let args = [&["serve", ADDRESS, "--memory", PMEM, "--overwrite"], more].concat();
+        let mut server = self.start_at(2, PROGRAM, "check-server", &args)?;
+        server.wait_for("listening on", LIMIT)?;
+        Ok(server)
+    }
+
+    /// Ends it as ctrl-c does.
+    fn end_server(&mut self, mut server: Remote) -> Result<()> {
+        self.signal(2, CTRL_C, "rpma serve")?;
+        server.finish(LIMIT)
+    }
+}
