@@ -24,6 +24,7 @@ page!(completion_events, "completion-events.md");
 page!(examples, "examples.md");
 page!(failures, "failures.md");
 page!(getting_started, "getting-started.md");
+page!(hardware, "hardware.md");
 page!(performance, "performance.md");
 page!(persistence, "persistence.md");
 page!(

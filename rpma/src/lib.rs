@@ -118,6 +118,7 @@
 //! | to | read |
 //! |---|---|
 //! | write a first program, and mend the first errors | [getting started](crate::guide::getting_started) |
+//! | check two hosts and their adapters | [hardware](crate::guide::hardware) |
 //! | know when data is durable | [persistence](crate::guide::persistence) |
 //! | build a replicated log | [building a log](crate::guide::building_a_log) |
 //! | handle dead peers, lost packets and time-outs | [failures](crate::guide::failures) |
