@@ -1,5 +1,7 @@
 //! The program `rpma`, as a user runs it.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::io;
 use std::process::{Command, Stdio};
 

@@ -1,0 +1,103 @@
+//! `rpma check` on a simulated fabric, as a user runs it. The unit tests have the rest.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::process::Command;
+
+use common::{command, rpma};
+use serde_json::Value;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
+const SHORT: [&str; 3] = ["--only", "transfer-zero", "batch"];
+
+/// Each line of the simulated build has its label.
+#[test]
+fn a_check_passes_on_each_profile() -> Result {
+    for profile in PROFILES {
+        let ended = rpma(&[&["check", "--profile", profile], &SHORT[..]].concat())?;
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+        let mut lines = ended.stdout.lines();
+        assert!(lines.all(|line| line.starts_with("simulated: ")));
+        ended.line("passed  transfer-zero: ")?;
+        ended.line(" 0 failed, ")?;
+        assert_eq!(ended.stderr, "");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_json_and_the_file_have_the_same_cases() -> Result {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("report.json");
+    let path = file.to_str().ok_or("text")?;
+    let ended = rpma(&[&["check", "--json", "--out", path], &SHORT[..]].concat())?;
+    assert_eq!(ended.status, Some(0), "{ended:#?}");
+    assert_eq!(fs::read_to_string(&file)?, ended.stdout);
+    let report: Value = serde_json::from_str(&ended.stdout)?;
+    assert_eq!(report["version"], 1);
+    assert_eq!(report["simulated"], true);
+    assert_eq!(report["command"], "check");
+    assert_eq!(report["result"], "good");
+    let cases = report["cases"].as_array().ok_or("an array")?;
+    let names: Vec<_> = cases
+        .iter()
+        .filter_map(|case| case["case"].as_str())
+        .collect();
+    assert_eq!(names, ["transfer-zero", "batch-native", "batch-reading"]);
+    Ok(())
+}
+
+#[test]
+fn a_fault_is_a_bad_result() -> Result {
+    let args = ["check", "--fault", "wrong-byte", "--only", "transfer-write"];
+    let ended = rpma(&args)?;
+    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    ended.line("FAILED  transfer-write: ")?;
+    ended.line("0 passed, 1 failed")?;
+    Ok(())
+}
+
+#[test]
+fn each_case_is_listed_with_words() -> Result {
+    let ended = rpma(&["check", "--list"])?;
+    assert_eq!(ended.status, Some(0), "{ended:#?}");
+    ended.line("private-data-reject")?;
+    let words = |line: &str| line.split_whitespace().count();
+    assert!(
+        ended.stdout.lines().all(|line| words(line) > 3),
+        "{ended:#?}"
+    );
+    let some = rpma(&["check", "--list", "--only", "flush", "commit"])?;
+    assert!(some.stdout.lines().count() < ended.stdout.lines().count());
+    Ok(())
+}
+
+#[test]
+fn a_case_that_is_not_there_is_a_wrong_argument() -> Result {
+    let ended = rpma(&["check", "--only", "flash"])?;
+    assert_eq!(ended.status, Some(2), "{ended:#?}");
+    assert!(ended.stderr.contains("rpma check --list"), "{ended:#?}");
+    Ok(())
+}
+
+/// Promise: ctrl-c ends with the report so far.
+#[test]
+fn ctrl_c_ends_with_the_report_so_far() -> Result {
+    // An idle connection for 5 s.
+    let check = command(&["check", "--only", "declaration", "connection-idle"]);
+    let mut interrupted = Command::new("timeout");
+    interrupted
+        .args(["--preserve-status", "--signal=INT", "2"])
+        // Without the `timeout` of a minute.
+        .args(check.get_args().skip(2));
+    let output = interrupted.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("passed  declaration: "), "{text}");
+    assert!(text.contains("interrupted in connection-idle"), "{text}");
+    Ok(())
+}
