@@ -4,9 +4,11 @@ mod common;
 
 use std::error::Error;
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
-use common::{command, rpma};
+use common::rpma;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -87,17 +89,20 @@ fn a_case_that_is_not_there_is_a_wrong_argument() -> Result {
 /// Promise: ctrl-c ends with the report so far.
 #[test]
 fn ctrl_c_ends_with_the_report_so_far() -> Result {
-    // An idle connection for 5 s.
-    let check = command(&["check", "--only", "declaration", "connection-idle"]);
-    let mut interrupted = Command::new("timeout");
-    interrupted
-        .args(["--preserve-status", "--signal=INT", "2"])
-        // Without the `timeout` of a minute.
-        .args(check.get_args().skip(2));
-    let output = interrupted.output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("passed  declaration: "), "{text}");
-    assert!(text.contains("interrupted in connection-idle"), "{text}");
+    // An idle connection for 5 s. Without `timeout`, which passes a signal on twice.
+    let mut check = Command::new(env!("CARGO_BIN_EXE_rpma"))
+        .args(["check", "--only", "declaration", "connection-idle"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let stdout = check.stdout.take().ok_or("a pipe")?;
+    let mut text = String::new();
+    for line in BufReader::new(stdout).lines() {
+        text = format!("{text}{}\n", line?);
+        if text.ends_with(" ms)\n") && text.contains("passed  declaration: ") {
+            kill_process(Pid::from_child(&check), Signal::INT)?;
+        }
+    }
+    assert_eq!(check.wait()?.code(), Some(1), "{text}");
+    assert!(text.contains("interrupted in "), "{text}");
     Ok(())
 }
