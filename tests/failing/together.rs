@@ -3,7 +3,7 @@
 
 use rpma::{
     Batch, Conn, ConnCfg, ConnEvent, Error, FlushType, MrSlice, MrUsage, RemoteSlice, Srq, SrqCfg,
-    WcOpcode,
+    Wc, WcOpcode,
 };
 use rustix::io::Errno;
 
@@ -23,13 +23,11 @@ fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Result<Batch
 
 fn numbers(conn: &Conn, count: usize) -> Result<Vec<u64>> {
     let wcs = completions(conn, count)?;
-    Ok(wcs
-        .iter()
-        .map(|wc| -> Result<_> {
-            opcode_of(wc, wc.wr_id())?;
-            Ok(wc.wr_id())
-        })
-        .collect::<Result<_, _>>()?)
+    let number = |wc: &Wc| {
+        opcode_of(wc, wc.wr_id())?;
+        Ok(wc.wr_id())
+    };
+    wcs.iter().map(number).collect()
 }
 
 fn ended(conn: &Conn) {
