@@ -52,7 +52,7 @@ fn text(test: &str) -> Option<&'static str> {
         ("cuts", test) => (CUTS, test),
         (_, test) => (SCENES, test),
     };
-    let begin = file.find(&format!("#[test]\nfn {test}() {{"))?;
+    let begin = file.find(&format!("#[test]\nfn {test}()"))?;
     let text = &file[begin..];
     Some(&text[..text.find("\n}\n")?])
 }
