@@ -64,8 +64,9 @@ pub(crate) fn refuse_wildcard(addr: SocketAddr) -> Result<()> {
 
 /// Advises about a failure to bind or to resolve an address.
 pub(crate) fn hint(error: Error, side: Side) -> Error {
-    const NO_DEVICE: &str = "No RDMA device has this address or leads to it: use an address of a \
-                             network interface that has one (`rdma link` lists them)";
+    const NO_DEVICE: &str = "No RDMA device that this user may open has this address or leads to it: use \
+                             an address of a network interface that has one (`rdma link` lists them), \
+                             and look at the rights of /dev/infiniband/uverbs*";
     const NO_ROUTE: &str = "The address cannot be reached from any RDMA device of this host: is it \
                             right, is the other host up, and is there a route to it?";
     const TAKEN: &str = "Another program listens on this port: choose another one";

@@ -25,7 +25,8 @@ pub(crate) fn registration(error: Error, persistent: bool) -> Error {
         return error;
     };
     match errno {
-        Errno::NOMEM => error.with_hint(
+                // EPERM is for a limit of 0.
+        Errno::NOMEM | Errno::PERM => error.with_hint(
             "Registered memory is locked: raise RLIMIT_MEMLOCK (`ulimit -l unlimited`, LimitMEMLOCK= \
              of a systemd unit) or give the process CAP_IPC_LOCK",
         ),

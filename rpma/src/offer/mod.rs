@@ -373,6 +373,12 @@ impl Offer {
             ));
         };
         let [m0, m1, m2, version, len, flags, method, regions] = *head;
+        if [m0, m1, m2] == [0; 3] {
+            return refused(
+                "the peer sent no Offer: its program passes the bytes of Offer::encode to ConnReq::connect"
+                    .to_owned(),
+            );
+        }
         if [m0, m1, m2] != MAGIC {
             return refused(format!(
                 "the peer's private data is not an offer: it begins with {m0:#04x} {m1:#04x} {m2:#04x}"
@@ -668,7 +674,8 @@ mod tests {
         for (bytes, reason) in [
             (vec![], "these are 0"),
             (good[..7].to_vec(), "these are 7"),
-            (vec![0; 56], "not an offer: it begins with 0x00"),
+            (vec![0; 56], "the peer sent no Offer"),
+            (vec![1; 56], "not an offer: it begins with 0x01"),
             (with(3, 1), "has the version 1, and this library knows 2"),
             (with(3, 3), "has the version 3, and this library knows 2"),
             (

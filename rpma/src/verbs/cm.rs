@@ -35,8 +35,9 @@ use crate::hints;
 /// Why there may be no RDMA here.
 fn no_rdma() -> &'static str {
     #[cfg(not(feature = "sim"))]
-    return "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? \
-            docs/getting-started.md has the commands for a software device (soft-RoCE)";
+    return "Is there an RDMA device, is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`), and may this \
+            user open the files in /dev/infiniband? docs/getting-started.md has the commands for a software device \
+            (soft-RoCE)";
     #[cfg(feature = "sim")]
     sys::why_no_device()
 }
