@@ -24,8 +24,8 @@ pub(crate) struct Cli {
 #[cfg(not(feature = "sim"))]
 const AFTER_HELP: &str = "\
 Examples:
-  rpma doctor                            this host, with all its RDMA devices
-  rpma serve 192.0.2.2                   on one host ...
+  rpma doctor                              this host, with all its RDMA devices
+  rpma serve 192.0.2.2                     on one host ...
   rpma check 192.0.2.2 --out report.json   ... and on the other
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
