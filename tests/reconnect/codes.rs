@@ -155,7 +155,10 @@ fn a_server_that_cannot_serve_ends_it() -> Result {
         let server = Server::new()?;
         let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT);
         // No offer, and one that promises no durable memory.
-        for (answer, text) in [(Vec::new(), "not an offer"), (offer?, "does not serve")] {
+        for (answer, text) in [
+            (Vec::new(), "the peer sent no Offer"),
+            (offer?, "does not serve"),
+        ] {
             let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
             let mut client = server.client_with(identified(1), to_writer)?;
             let mut current = None;

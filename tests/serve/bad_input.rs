@@ -30,7 +30,7 @@ fn broken_private_data() -> Result {
         let encoded = |offer: Offer| offer.encode(Offer::CONNECT);
         let broken = RefusalCode::Broken;
         for (data, epoch, words) in [
-            (vec![], 0, "not an offer"),
+            (vec![], 0, "the peer sent no Offer"),
             (vec![0xA5; 56], 0, "not an offer"),
             (good[..7].to_vec(), 0, "the key is 0"),
             (with(3, 1), 0, "has the version 1"),

@@ -139,7 +139,7 @@ fn clients_that_are_refused() -> Result {
         line: 1,
     };
     for (data, words) in [
-        (vec![], "not an offer"),
+        (vec![], "the peer sent no Offer"),
         (offer(b"other")?, "do not belong to `rpma check`"),
         (
             offer(&Tag::BEGIN.encode_as(VERSION + 1))?,
