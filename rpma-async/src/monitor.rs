@@ -79,8 +79,8 @@ impl<T> Monitor<T> {
 
     /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
     /// calls `look` at once, and again after each change. `None` means that the limit has passed,
-    /// or that the driver of the reactor is gone ([`Reactor::timeout`]). Other calls of the
-    /// reactor then fail with that reason.
+    /// or that the driver of the reactor is gone ([`Reactor::timeout`]). If the driver is gone,
+    /// other calls of the reactor fail with that reason.
     ///
     /// # Cancel safety
     ///

@@ -125,9 +125,9 @@ impl<C: Connects> Reconnect<C> {
 }
 
 impl Reconnect<ToWriter> {
-    /// Makes a client of the server at this address, which connects as a writer of commits: for
-    /// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add). The offer
-    /// that it sends contains `identity`.
+    /// Makes a client of the server at this address. The client connects as a writer of commits,
+    /// for [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add). The
+    /// offer that it sends contains `identity`.
     ///
     /// # Errors
     ///
@@ -181,7 +181,8 @@ struct Prepared {
 }
 
 impl ToConn {
-    /// Makes connections of this reactor. The reactor and the reconnect must have the same peer.
+    /// Makes connections of this reactor. The reactor and the reconnect must have the same
+    /// [`Peer`](rpma::Peer).
     #[must_use]
     pub fn new(reactor: &Reactor) -> Self {
         Self {

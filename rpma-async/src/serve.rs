@@ -54,8 +54,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes an awaited server. The reactor watches the server's descriptor. The peers of the
-    /// server may differ from the reactor's peer.
+    /// Makes an awaited server. The reactor watches the server's descriptor. The `Peer`s of the
+    /// server may differ from the reactor's `Peer`.
     ///
     /// # Errors
     ///

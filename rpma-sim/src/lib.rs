@@ -45,17 +45,17 @@
 //! # How it is put in the place of the libraries
 //!
 //! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the
-//! functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so
-//! that other code in the same program that links libibverbs is not served by accident. A thread
-//! that is on no host opens no device, and gets the reason.
+//! functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses. This crate defines no C
+//! symbol. So it does not serve, by accident, other code of the program that links libibverbs. A
+//! thread that is on no host opens no device, and gets the reason.
 //!
 //! # What is simulated, and what is not
 //!
 //! Work is done inside the calls, by the threads that make them. Work that has to wait (a peer
 //! without a receive, a peer that is gone) is tried again by one thread of the fabric, or by a
 //! [future](Fabric::tick) of an async program. Descriptors are real pipes with a byte for each
-//! event. Time is real, unless the clock [jumps over waits](Fabric::jump_over_waits),
-//! [follows](Fabric::follow) another clock, or has a [seed](repeatable). Without a seed, the
+//! event. Time is real, unless the fabric has a [seed](repeatable), or its clock [jumps over
+//! waits](Fabric::jump_over_waits) or [follows](Fabric::follow) another clock. Without a seed, the
 //! operating system decides the order of threads. A device's memory accesses are made by this
 //! process: 8 aligned bytes at once.
 

@@ -75,10 +75,10 @@ impl Fabric {
     ///
     /// # Panics
     ///
-    /// If the fabric has a [seed](Self::seeded), and with it a clock of its own: as those of
-    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm). If
-    /// its clock [jumps](Self::jump_over_waits) already, or follows a clock already. If it already
-    /// has delayed work, for instance a retry.
+    /// If the fabric has a [seed](Self::seeded), and with it a clock of its own. The fabrics of
+    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm) have
+    /// one. Also if its clock [jumps](Self::jump_over_waits) already, or follows a clock already.
+    /// If it already has delayed work, for instance a retry.
     pub fn follow(&self, now: impl Fn() -> Instant + Send + Sync + 'static) {
         let (shared, wrong) = (self.shared(), "Fabric::follow");
         let order = &shared.order;
@@ -121,8 +121,8 @@ impl Fabric {
     /// # Panics
     ///
     /// If the fabric does not follow a clock, or has such a future already, or if the calling
-    /// thread is not on the fabric: there the limits of `rpma` would be real time. The future
-    /// panics if such a thread polls it.
+    /// thread is not on the fabric. In such a thread, the limits of `rpma` would be real time. The
+    /// future panics if such a thread polls it.
     pub fn tick<F, S>(&self, mut sleep_until: F) -> impl Future<Output = ()> + use<F, S>
     where
         F: FnMut(Instant) -> S,

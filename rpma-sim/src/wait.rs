@@ -87,8 +87,8 @@ fn wait_or(
 }
 
 /// Waits until a descriptor is readable, or until `deadline` by [`now`]. `None` is no limit. The
-/// call is `poll(2)`, under the clock and the order of threads of the fabric of the calling
-/// thread's host. On no host it waits in real time.
+/// call is `poll(2)`. The fabric of the calling thread's host decides its time and the order of
+/// threads. On no host it waits in real time.
 ///
 /// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
 /// the fabric does not see such a sleep. In tests the loop waits here for the descriptor of its

@@ -31,8 +31,8 @@ pub enum ComplChannel {
     ///
     /// Choose this, the default, if the program uses [`Conn::next`](crate::Conn::next) or
     /// [`Conn::wait_for`](crate::Conn::wait_for), or if it serves each queue in its own thread.
-    /// Leave this setting also in the settings for a [`Place`](crate::wait::Place::cfg) of a
-    /// [`Wait`](crate::wait::Wait).
+    /// Also keep this default in the settings that you give to
+    /// [`Place::cfg`](crate::wait::Place::cfg).
     #[default]
     PerCq,
     /// The connection's two queues share one channel: wait with [`Conn::wait`](crate::Conn::wait).

@@ -113,8 +113,8 @@ impl Ep {
     /// that. The request is still returned, and its connection is never established.
     /// [`Conn::wait_established`](crate::Conn::wait_established) with a limit ends such a
     /// connection. Do not let other clients wait for this limit: accept the next client while this
-    /// connection is being established. Wait in one thread for each connection, or for the
-    /// descriptors of all connections.
+    /// connection is being established. Give each connection a thread that waits for it. Or let one
+    /// thread wait for the descriptors of all connections.
     ///
     /// # Errors
     ///

@@ -138,8 +138,8 @@ pub enum Error {
 
     /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
     /// client's key ([`Identity::key`](crate::Identity::key)), or could not register it again. The
-    /// server registers memory again if a connection of its key could not be cut off. It does the
-    /// same if a queue pair remains after a failed admission.
+    /// server registers the memory again if it could not cut off a connection of that key. It does
+    /// the same if a queue pair remains after a failed admission.
     ///
     /// The key has no memory until the program ends. Other keys are served as before.
     #[error(
@@ -196,9 +196,9 @@ pub enum Queue {
     /// whichever connection it arrived on.
     SharedReceive,
     /// The commits in flight of a [`Writer`](crate::commit::Writer).
-    /// [`WriterCfg::in_flight`](crate::commit::WriterCfg::in_flight) and the server's credits limit
-    /// their number. Another commit is possible when the oldest one is complete:
-    /// [`Writer::look`](crate::commit::Writer::look) takes its completions.
+    /// [`WriterCfg::in_flight`](crate::commit::WriterCfg::in_flight) and the server's credits
+    /// ([`Limits`](crate::commit::Limits)) limit their number. Another commit is possible when the
+    /// oldest one is complete: [`Writer::look`](crate::commit::Writer::look) takes its completions.
     Commits,
 }
 

@@ -16,9 +16,9 @@ pub enum FlushType {
     ///
     /// It needs two things from the peer. The region must have been registered with
     /// [`MrUsage::FLUSH_TYPE_PERSISTENT`]. And the peer must have declared that the flushes of this
-    /// connection make data durable ([`Durable`](crate::Durable)), which
-    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies. The promise is
-    /// as good as that declaration: no software can check it.
+    /// connection make data durable ([`Durable`](crate::Durable)).
+    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies the declaration.
+    /// The promise is as good as that declaration: no software can check it.
     Persistent,
     /// When the flush completes, every reader of the memory at the peer sees the data of every
     /// earlier write on the same connection to the flushed range.

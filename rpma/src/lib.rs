@@ -172,11 +172,12 @@
 //! The conditions, and the order of operations, are in [`Conn`'s documentation](Conn#order) and in
 //! [persistence](crate::guide::persistence).
 //!
-//! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
-//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
-//! without the descriptor can guess it. By guessing, it can reach any region of the [`Peer`] on
-//! which its connection was made. So use one `Peer` for each domain of trust. No traffic is
-//! encrypted or authenticated. [Security](crate::guide::security) has the details.
+//! **Peers.** A peer with a region's descriptor ([`Mr::get_descriptor`]) can use the region as its
+//! [`MrUsage`] allows. It can read the region if the region may be flushed. On iWARP it can also
+//! write to destinations of reads. A peer without the descriptor can guess it. By guessing, it can
+//! reach any region of the [`Peer`] on which its connection was made. So use one `Peer` for each
+//! domain of trust. No traffic is encrypted or authenticated. [Security](crate::guide::security)
+//! has the details.
 //!
 //! # Threads
 //!

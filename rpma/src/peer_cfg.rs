@@ -13,8 +13,9 @@ use crate::pmem::{DevicePath, Domain, durable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durable {
-    /// The memory is volatile, or its host makes no declaration. Only the host's program may be
-    /// able to make data durable ([`Method::Server`](crate::commit::Method::Server)).
+    /// The memory is volatile, or its host makes no declaration. No operation of a client makes
+    /// data durable there. The host's program may be able to do so
+    /// ([`Method::Server`](crate::commit::Method::Server)).
     #[default]
     Nothing,
     /// Native flushes ([`Conn::has_native_flush`](crate::Conn::has_native_flush)). A flush by

@@ -175,7 +175,7 @@ impl State {
 
 impl Writer {
     /// Makes an awaited writer. The reactor watches its connection. That connection may belong to
-    /// any peer, and must not use a [`CompletionChannel`](rpma::CompletionChannel).
+    /// any [`Peer`](rpma::Peer), and must not use a [`CompletionChannel`](rpma::CompletionChannel).
     ///
     /// # Errors
     ///

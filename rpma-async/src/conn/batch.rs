@@ -172,7 +172,7 @@ impl<const N: usize> Batch<'_, N> {
     ///
     /// [`Refused`] with the sources: the errors of [`rpma::Batch`] for the first operation that is
     /// not possible, and [`rpma::Error::InvalidArgument`] if the batch is empty. Otherwise as [all
-    /// operations](Conn#errors).
+    /// operations](Conn#operations).
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit(self) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {

@@ -30,8 +30,8 @@ impl Conn {
     /// * [`Error::Provider`]: a call that posts, or a call of the reactor, failed.
     /// * [`Error::NotConnected`]: the device gave the connection up.
     ///
-    /// If the peer does not answer, the connection manager gives an event only after 69 s.
-    /// [`Error::InvalidArgument`] if the driver is gone.
+    /// If the peer does not answer this side's end, the connection manager gives an event only
+    /// after 69 s. [`Error::InvalidArgument`] if the driver is gone.
     pub fn closed(&self) -> Closed {
         Closed {
             shared: Arc::clone(&self.shared),
@@ -50,9 +50,9 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if the operations or the peer's answer take longer: the operations that
-    /// were in flight may not be executed. [`Error::Ended`] if the peer ended the connection while
-    /// operations were in flight. If the connection failed: its first failure, or
+    /// [`Error::TimedOut`] if the operations or the peer's answer take longer. Then it is possible
+    /// that operations in flight were not executed. [`Error::Ended`] if the peer ended the
+    /// connection while operations were in flight. If the connection failed: its first failure, or
     /// [`Error::NotConnected`].
     pub async fn close(self, limit: Duration) -> Result<()> {
         let ends = async {

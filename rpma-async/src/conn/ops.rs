@@ -35,7 +35,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::write`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::write`].
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write(&self, dst: RemoteSlice, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
@@ -48,7 +48,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::write_with_imm`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::write_with_imm`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write_with_imm(
         &self,
@@ -65,7 +65,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
+    /// As [all operations](Self#operations); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
     /// device of iWARP, where the peer could write to the destination of a read at any time.
     /// There, read with [`rpma::Conn`] into an [`rpma::Mr`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
@@ -85,7 +85,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::send`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::send`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send(&self, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
         self.post(src, 1, |conn, src, number| {
@@ -97,7 +97,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::send_with_imm`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::send_with_imm`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send_with_imm(&self, src: Frozen, imm: u32) -> Result<Op<Frozen>, Refused<Frozen>> {
         self.post(src, 1, |conn, src, number| {
@@ -109,7 +109,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::flush`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::flush`].
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn flush(&self, dst: RemoteSlice, flush_type: FlushType) -> Result<Op<()>, Refused<()>> {
@@ -123,7 +123,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors); see [`rpma::Conn::atomic_write`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::atomic_write`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn atomic_write(&self, dst: RemoteSlice, src: [u8; 8]) -> Result<Op<()>, Refused<()>> {
         self.post((), 1, |conn, (), number| {
@@ -182,7 +182,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#errors), and those of [`rpma::Conn::commit`].
+    /// As [all operations](Self#operations), and those of [`rpma::Conn::commit`].
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit<const N: usize>(

@@ -145,9 +145,9 @@ impl Link {
     ///
     /// A delay, however long, does not make a device retry.
     ///
-    /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, the seed
-    /// chooses a prefix of the requests that are on their way. They are executed after their
-    /// delay, if the responder's queue pair still takes requests then. They get no answer.
+    /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, a prefix of the
+    /// requests that are on their way, chosen at random, is executed after their delay, if the
+    /// responder's queue pair still takes requests then. They get no answer.
     ///
     /// A new delay does not change the delay of requests that are on their way. [`Duration::ZERO`]
     /// is the exception: they arrive at once, and so do all later requests.

@@ -442,8 +442,8 @@ impl Fabric {
         self.shared().lock_to_look().power.visited
     }
 
-    /// Sets the seed by which images are sampled from now on. The default is 0x5EED. The message
-    /// of a failed check contains the seed.
+    /// Sets the seed by which images are sampled from now on. The default is the fabric's seed, or
+    /// 0x5EED if it has none. The message of a failed check contains the seed.
     pub fn set_seed(&self, seed: u64) {
         self.shared().lock().power.seed = seed;
     }

@@ -74,7 +74,8 @@ impl Condvar {
     ///
     /// # Panics
     ///
-    /// As [`wait`](Self::wait), if the end of the limit is too late for an `Instant`.
+    /// As [`wait`](Self::wait), if the limit is so long that no `Instant` is its end: then the wait
+    /// has no limit.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,

@@ -1,5 +1,5 @@
-//! Locks, condition variables and channels of the program: as std's, with waits in the order of a
-//! fabric.
+//! Locks, condition variables and channels of the program, as those of std. The fabric decides the
+//! order of their waits.
 //!
 //! The fabric registers each wait of a thread that is on a host. It registers each wake-up as well.
 //! `rpma::sync` has an example.

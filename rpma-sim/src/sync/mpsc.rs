@@ -311,7 +311,8 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// If the channel is empty; if it is empty and there is no sender.
+    /// `Empty` if the channel is empty and has a sender. `Disconnected` if the channel is empty and
+    /// has no sender.
     #[track_caller]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         begin("Receiver::try_recv", Location::caller());

@@ -198,8 +198,8 @@ impl KeepAlive {
 
 impl Conn {
     /// Keeps watch over the peer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), and
-    /// returns the time of the next call. `None`: the connection has no keep-alive, or it ended for
-    /// another reason.
+    /// returns the time of the next call. `None`: the connection has no keep-alive, or the
+    /// connection ended, but not by its keep-alive.
     ///
     /// For an event loop that waits for the descriptors of the connection and its queues itself.
     /// At the returned time, or earlier, the loop polls the queues until they are empty and then

@@ -697,11 +697,11 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection, and returns an error if an object could not be freed. If you only
-    /// need to know whether the peer can still write, use [`cut_off`](Self::cut_off). If there are
-    /// other handles of a queue, the queue is freed with the last of them. If the queue pair
-    /// cannot be destroyed, it is moved to the error state, so that the peer cannot reach memory
-    /// through it. A drop does the same.
+    /// Drops the connection, and returns an error if an object could not be freed. If you only need
+    /// to know whether the peer can still write, use [`cut_off`](Self::cut_off). If there are other
+    /// handles of a queue, the queue is freed with the last of them. If the queue pair cannot be
+    /// destroyed, it is moved to the error state, if possible. Otherwise the peer may still write:
+    /// see [`cut_off`](Self::cut_off). A drop does the same.
     ///
     /// # Errors
     ///

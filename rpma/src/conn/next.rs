@@ -144,10 +144,10 @@ impl Conn {
     }
 
     /// Returns one descriptor for event loops, in the place of those of the connection and its
-    /// queues. It is readable when [`next`](Self::next) may have something. Then call `next` with
-    /// a limit of 0, again and again, until it returns [`Error::TimedOut`]. After that the
-    /// descriptor becomes readable when there is new work. Any other error of `next` is the end of
-    /// the connection.
+    /// queues. It is readable when [`next`](Self::next) may have something. Then call `next` with a
+    /// limit of 0, again and again, until it returns [`Error::TimedOut`]. After that the descriptor
+    /// becomes readable when there is new work. Any other error of `next`, except
+    /// [`Error::InvalidArgument`], is the end of the connection.
     ///
     /// The descriptor is the same one, and stays open, as long as the connection exists. A copy of
     /// it (`try_clone_to_owned`) belongs to the program.

@@ -39,9 +39,9 @@ use crate::verbs::{NativeFlush, QueuePair};
 /// If a post fails, the operation is not sent. [`Error::Provider`] is the exception: the device
 /// may have the request, and execute it or not. All operations have these errors:
 ///
-/// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a local
-///   region belongs to another [`Peer`](crate::Peer) than the connection, or if a region lacks the
-///   usage that the operation needs;
+/// * [`Error::InvalidArgument`] if lengths differ, or if they are more than one message of the
+///   device can carry, if a local region belongs to another [`Peer`](crate::Peer) than the
+///   connection, or if a region lacks the usage that the operation needs;
 /// * [`Error::QueueFull`] if no slot is free;
 /// * [`Error::NoCompletionDue`] if too few slots are free, and polling would not free one;
 /// * [`Error::NotConnected`] before the connection is established, and after it has failed or
@@ -50,7 +50,7 @@ use crate::verbs::{NativeFlush, QueuePair};
 /// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or
 ///   `ibv_wr_complete`). This ends the connection: the library moves the queue pair to the error
 ///   state, and [`failure`](Self::failure) returns the call. Earlier operations in flight complete
-///   as flushed.
+///   as flushed. A receive that the device refuses does not end the connection.
 impl Conn {
     /// Reads `src` of the peer into `dst`. The lengths must be equal.
     ///

@@ -76,6 +76,8 @@ impl Conn {
     ///   [`Error::Operation`] of another operation, [`Error::Provider`] after a failed post, or
     ///   [`Error::NotConnected`] after an error of the queue pair or the end by a keep-alive.
     /// * [`Error::Ended`] if the connection ended and the completion did not come.
+    /// * [`Error::NotConnected`] if the device has reported an error of the queue pair, and the
+    ///   completion did not come.
     /// * [`Error::PolledElsewhere`] if another call polled the completion, for example an earlier
     ///   call of this method. That call returned the outcome. An earlier call that returned
     ///   [`Error::TimedOut`] has not polled it.

@@ -11,16 +11,16 @@
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
 //!
-//! For this, `DeviceDax` and `FsDax` need a platform with ADR. Machines with persistent memory have
-//! it. When the power fails, such a platform still writes out the data that its memory controller
-//! has accepted.
+//! To survive a loss of power, data in `DeviceDax` and `FsDax` memory needs a platform with ADR.
+//! Machines with persistent memory have it. When the power fails, such a platform still writes out
+//! the data that its memory controller has accepted.
 //!
-//! The kernel presents some volatile memory as persistent: `memmap=`, and device-DAX devices of
-//! the drivers `dax_hmem` and `cxl`, which may be of DRAM. Such memory loses its data, although
-//! its kind is `DeviceDax` or `FsDax`. To check the device `dax0.0`, run
-//! `readlink -f /sys/bus/dax/devices/dax0.0`. The output has an `ndbus` in it for a namespace of
-//! `ndctl`, and `hmem` or `cxl` for the others. `cxl list -R` shows whether a CXL region is
-//! `pmem`. A `File` on tmpfs is not durable at all.
+//! The kernel presents some volatile memory as persistent: memory of the kernel's parameter
+//! `memmap=`, and device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM.
+//! Such memory loses its data, although its kind is `DeviceDax` or `FsDax`. To check the device
+//! `dax0.0`, run `readlink -f /sys/bus/dax/devices/dax0.0`. The output has an `ndbus` in it for a
+//! namespace of `ndctl`, and `hmem` or `cxl` for the others. `cxl list -R` shows whether a CXL
+//! region is `pmem`. A `File` on tmpfs is not durable at all.
 //!
 //! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without `MAP_SYNC`, data can be
 //! safe while the file system's metadata for it is not on the disk yet. So a DAX file without

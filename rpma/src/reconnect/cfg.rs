@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 /// The limits of a [`Reconnect`](super::Reconnect), and its waits between rounds of tries. A round
 /// tries each address of the server once.
 ///
-/// Two limits are elsewhere: [`ConnCfg::set_timeout`](crate::ConnCfg::set_timeout) limits the
-/// search for the address, and again the search for the route.
+/// [`ConnCfg::set_timeout`](crate::ConnCfg::set_timeout) sets two other limits: that of the search
+/// for the address, and that of the search for the route.
 ///
 /// # Waits
 ///

@@ -187,7 +187,7 @@ impl<A> Step<A> {
 }
 
 impl<C: Connects> Reconnect<C> {
-    /// Makes a client of the server at `addr` (as in [`ConnReq::new`]) and `port`, that sends
+    /// Makes a client of the server at `addr` (as in [`ConnReq::new`]) and `port`. The client sends
     /// `offer`. It does not connect yet.
     ///
     /// If `addr` is a host name, each round of tries looks it up and tries each of its addresses.

@@ -158,9 +158,10 @@ impl Server {
     /// * [`Error::NotSupported`] also if the old connection could not be cut off
     ///   ([`Gone::not_cut_off`]): its writes may still land. The key is then refused until its
     ///   region is deregistered ([`release`](Self::release)).
-    /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
-    ///   kept: the client may try again. If the new queue pair could not be destroyed after that,
-    ///   the key is refused until [`release`](Self::release) as well.
+    /// * [`Error::Provider`] if a verb failed, or the write-back of the directory. The old
+    ///   connection may be cut off, and the identity kept: the client may try again. If the new
+    ///   queue pair could not be destroyed after that, the key is refused until
+    ///   [`release`](Self::release) as well.
     ///
     /// [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
     /// [`Gone`]: super::Gone

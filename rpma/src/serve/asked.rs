@@ -52,8 +52,8 @@ impl Asked {
     }
 
     /// Returns the identity that the directory kept for the key when the client asked. It is `None`
-    /// for a new key. If the writer comes back, this is the client's own identity. If the writer
-    /// takes over, this identity has a lower epoch.
+    /// for a new key. If the kept writer comes back, this is the client's own identity. If another
+    /// writer takes over, this identity has a lower epoch.
     #[must_use]
     pub fn kept(&self) -> Option<Identity> {
         self.kept

@@ -10,8 +10,8 @@ use crate::counters::Counters;
 pub struct ServerCounters {
     /// Clients that were admitted.
     pub admitted: u64,
-    /// Clients that were refused: by the server, by the program, or because an admission failed. A
-    /// question that the program dropped is not counted.
+    /// Clients that were refused: by the server, by the program, or because an admission failed. An
+    /// [`Asked`](super::Asked) that the program dropped is not counted.
     pub refused: u64,
     /// Clients that are gone.
     pub gone: u64,

@@ -59,7 +59,7 @@
 //! }
 //! ```
 //!
-//! # Without parts
+//! # Without [`Parts`]
 //!
 //! Some servers answer by themselves: their keys have memory of different lengths, or they decide
 //! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each

@@ -22,7 +22,7 @@ pub enum Served {
     /// which are at the beginning of the caller's slice. Completions of
     /// [`Method::Server`](crate::commit::Method::Server) are not among them.
     Completions(Client, usize),
-    /// A client is gone, and was cut off.
+    /// A client is gone. The server has cut it off, unless [`Gone::not_cut_off`] is `Some`.
     Gone(Box<Gone>),
     /// The server refused a request by itself, or [`Server::answer`](super::Server::answer) did.
     Refused(Refused),

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 /// # }
 /// ```
 ///
-/// and neither is shared memory, because others hold references to its bytes:
+/// Shared memory is not registerable either, because others hold references to its bytes:
 ///
 /// ```compile_fail,E0277
 /// # fn with(peer: &rpma::Peer) {
@@ -170,7 +170,7 @@ unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
     }
 }
 
-/// Zeroed memory of its own pages, for buffers that should not share a page with anything else.
+/// Zeroed memory in pages of its own, for buffers that should not share a page with anything else.
 pub struct AlignedBuf(MmapMut);
 
 impl AlignedBuf {
