@@ -47,7 +47,7 @@
 //! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of a connection's end, and end it | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
-//! | commit by a method that a server serves, to one server or several | [`Writer`], [`Replicas`] |
+//! | commit a record to one server, or to several, by one of the methods of [`rpma::commit`] | [`Writer`], [`Replicas`] |
 //! | serve clients by their keys | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | wait for the program's own state | [`Monitor`] |
@@ -70,7 +70,7 @@
 //! # Testing without hardware
 //!
 //! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. With
-//! `rpma::sim::Fabric::follow` the fabric takes its time from tokio's paused clock. So an async
+//! `rpma::sim::Fabric::follow` the fabric uses tokio's paused clock. So an async
 //! program is tested in virtual time, and under every loss of power.
 
 #![deny(unsafe_code)]

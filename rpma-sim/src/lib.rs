@@ -23,16 +23,16 @@
 //! ```
 //!
 //! * A [`Fabric`] is a network of its own: tests with a fabric each run in parallel.
-//! * A [`Host`] has one device with an IPv4 and an IPv6 address, and more if asked. A thread is on
-//!   a host after [`Host::enter`], or if [`Host::spawn`] started it. That matters only for calls
-//!   that begin without any object: opening a device, and persistent memory. On a thread that is on
-//!   no host, these calls return an error with that reason. Endpoints and connections are on the
-//!   host of their `Peer`.
+//! * A [`Host`] has one device, with an IPv4 and an IPv6 address. [`Host::add_nic`] adds a device.
+//!   A thread is on a host after [`Host::enter`], or if [`Host::spawn`] started it. That matters
+//!   only for calls that begin without any object: opening a device, and persistent memory. On a
+//!   thread that is on no host, these calls return an error with that reason. Endpoints and
+//!   connections are on the host of their `Peer`.
 //! * A [`Profile`] selects the device, and with it the behaviour that differs from one device to
 //!   another.
 //! * [`Fabric::fail`] makes a call fail.
 //! * [`Host::pmem`] adds persistent memory to a host. The host's [`Platform`] decides which bytes a
-//!   loss of power takes. An [`Image`] is one of the contents that the memory may have afterwards.
+//!   loss of power takes. An [`Image`] is one possible state of the whole memory afterwards.
 //!   [`Fabric::on_every_event`] runs a program, and calls a check of yours at every event with
 //!   these images. [`Fabric::power_cut`] leaves one image. [`Host::restart`] starts the host again
 //!   with it.
@@ -46,8 +46,8 @@
 //!
 //! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the
 //! functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses. This crate defines no C
-//! symbol. So it does not serve, by accident, other code of the program that links libibverbs. A
-//! thread that is on no host opens no device, and gets the reason.
+//! symbol. So other code of the program that links libibverbs cannot reach the simulator by
+//! accident. A thread that is on no host opens no device, and gets the reason.
 //!
 //! # What is simulated, and what is not
 //!

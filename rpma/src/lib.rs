@@ -86,10 +86,10 @@
 //! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
 //! | [`CompletionChannel`] | waits for the completion queues of many connections | |
 //! | [`Cq`], [`Wc`] | a completion queue, and a work completion | `rpma_cq`, `ibv_wc` |
-//! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
+//! | [`PeerCfg`] | a host's declaration of its platform, which it sends to the other side | `rpma_peer_cfg` |
 //! | [`Offer`], [`Refusal`] | private data to connect or accept, and to reject | |
 //! | [`commit`] | durable commits of data and a pointer, to one host or to K of N | |
-//! | [`serve`] | a server that keeps memory and an epoch for each client's key | |
+//! | [`serve`] | a server that keeps memory for each client, and only the client's newest connection can write to it | |
 //! | [`reconnect`] | connects again, with the same registered memory | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
 //! | `sim` | a simulated fabric for tests (feature `sim`) | |
@@ -173,11 +173,11 @@
 //! [persistence](crate::guide::persistence).
 //!
 //! **Peers.** A peer with a region's descriptor ([`Mr::get_descriptor`]) can use the region as its
-//! [`MrUsage`] allows. It can read the region if the region may be flushed. On iWARP it can also
-//! write to destinations of reads. A peer without the descriptor can guess it. By guessing, it can
-//! reach any region of the [`Peer`] on which its connection was made. So use one `Peer` for each
-//! domain of trust. No traffic is encrypted or authenticated. [Security](crate::guide::security)
-//! has the details.
+//! [`MrUsage`] allows. It can read the region if the region may be flushed: a fallback flush is a
+//! read. On iWARP, a peer can also write to a region whose [`MrUsage`] makes it a destination of
+//! reads. A peer without the descriptor can guess it. By guessing, it can reach any region of the
+//! [`Peer`] on which its connection was made. So use one `Peer` for each domain of trust. No
+//! traffic is encrypted or authenticated. [Security](crate::guide::security) has the details.
 //!
 //! # Threads
 //!
