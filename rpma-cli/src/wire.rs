@@ -44,6 +44,13 @@ pub(crate) const FIRST: u64 = 4096;
 pub(crate) const MOST_ARRIVALS: u32 = 16;
 /// The most bytes that an answer has.
 pub(crate) const MOST_BYTES: u64 = 256;
+/// The most connections of a session at once.
+pub(crate) const MOST_LINES: usize = 32;
+/// The most receives of a connection. Their memory has at most [`ARENA`] bytes, and so has that of
+/// its messages.
+const MOST_RECEIVES: u32 = 64;
+/// The longest private data of librdmacm.
+const MOST_PRIVATE_DATA: u32 = 196;
 
 /// A part of the server's memory: an offset and a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +116,33 @@ pub(crate) struct Expect {
     pub(crate) receives: (u32, u32),
     /// A part that is summed when a receive completes.
     pub(crate) watch: Option<Part>,
+}
+
+impl Expect {
+    /// Refuses a connection for which the server would need more than a case needs.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (count, each) = self.receives;
+        if count > MOST_RECEIVES || u64::from(count) * u64::from(each) > ARENA as u64 {
+            return Err(format!(
+                "{count} receives of {each} bytes: a connection has at most {MOST_RECEIVES}, with \
+                 {ARENA} bytes in all"
+            ));
+        }
+        let asked = match self.asks {
+            Asks::Offer => 0,
+            Asks::Bytes { len, .. } => len,
+        };
+        let answered = match self.answers {
+            Answers::Offer => 0,
+            Answers::Accept { len, .. } | Answers::Reject { len, .. } => len,
+        };
+        match asked.max(answered) {
+            ..=MOST_PRIVATE_DATA => Ok(()),
+            len => Err(format!(
+                "{len} bytes of private data: they have at most {MOST_PRIVATE_DATA}"
+            )),
+        }
+    }
 }
 
 /// The private data with which the client asks.

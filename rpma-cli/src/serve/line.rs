@@ -10,7 +10,7 @@ use rpma::{
 
 use super::arena::Arena;
 use crate::bytes::{checksum, pattern};
-use crate::wire::{Arrival, Expect, Part, Send};
+use crate::wire::{ARENA, Arrival, Expect, Part, Send};
 
 /// 67 ms, so that a keep-alive of a second or two is possible.
 pub(crate) const ACK_TIMEOUT: u8 = 14;
@@ -137,6 +137,18 @@ impl Line {
         }
         .map(|()| bytes)
         .map_err(|error| error.to_string())
+    }
+
+    /// Refuses a message that is longer than those of any case, or for which there is no memory.
+    pub(super) fn check_send(&self, send: &Send) -> Result<(), String> {
+        let sent: usize = self.sent.iter().map(Mr::get_size).sum();
+        match sent + send.len as usize {
+            ..=ARENA => Ok(()),
+            _ => Err(format!(
+                "a message of {} bytes after {sent}: a connection sends at most {ARENA} bytes",
+                send.len
+            )),
+        }
     }
 
     /// Sends the bytes of a seed.

@@ -9,7 +9,9 @@ use crate::args::Fault;
 use crate::bytes::{checksum, pattern};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::wire::{self, Answer, MOST_ARRIVALS, MOST_BYTES, Part, Request, Spin};
+use crate::wire::{
+    self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request, Spin,
+};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -21,14 +23,10 @@ impl Server {
             Request::Fill { .. } | Request::Zero { .. } | Request::Sum(_) | Request::Bytes(_) => {
                 self.of_memory(request).map(Some)
             }
-            Request::Expect(expect) => {
-                if let Some(session) = &mut self.session {
-                    session.expected = Some(expect.clone());
-                }
-                Ok(Some(Answer::Done))
-            }
+            Request::Expect(expect) => self.expect(expect).map(|()| Some(Answer::Done)),
             Request::Send(send) => {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
+                line.check_send(send)?;
                 let sent = line.send(&peer, conn, send);
                 sent.map_err(|error| error.to_string())?;
                 Ok(Some(Answer::Done))
@@ -50,6 +48,22 @@ impl Server {
             }
             Request::Spin(_) => Err("a spin has answers of its own".to_owned()),
         }
+    }
+
+    /// Takes the announcement of a connection, if there is room for it.
+    fn expect(&mut self, expect: &Expect) -> Result<()> {
+        expect.check()?;
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        let is_new = !session.lines.contains_key(&expect.line);
+        if is_new && session.lines.len() >= MOST_LINES {
+            return Err(format!(
+                "a session has at most {MOST_LINES} connections: drop some"
+            ));
+        }
+        session.expected = Some(expect.clone());
+        Ok(())
     }
 
     /// The answer to a request that is about the memory for cases.

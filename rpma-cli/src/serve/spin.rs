@@ -46,10 +46,10 @@ fn take(arena: &Arena, spin: &Spin, value: u64, spun: &mut Spun) -> Result<(), S
     let [before, ..] = spun.last.to_ne_bytes();
     for shown in before.saturating_add(1)..=n {
         let part = Part {
-            at: spin.data + u64::from(spin.data_len) * u64::from(shown - 1),
+            at: (spin.data).saturating_add(u64::from(spin.data_len) * u64::from(shown - 1)),
             len: spin.data_len.into(),
         };
-        let seed = spin.seed + u64::from(shown);
+        let seed = spin.seed.wrapping_add(shown.into());
         if arena.read(part)? != pattern(seed, spin.data_len as usize) {
             spun.early = Some(shown);
             break;

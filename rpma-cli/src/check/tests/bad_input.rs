@@ -5,13 +5,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::sim::Platform;
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Offer, Peer, Refusal, Side};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, FlushType, Offer, Peer, Refusal, Side};
 
 use super::world::{Result, World};
 use crate::args::{Endpoint, Serve};
+use crate::check::bench::{Bench, Wanted};
+use crate::check::stop::Clock;
 use crate::interrupt::Interrupt;
 use crate::report::{Outcome, Output};
-use crate::wire::{Tag, VERSION};
+use crate::wire::{
+    Answer, Answers, Asks, Expect, FIRST, MOST_LINES, Request, Send, Spin, Tag, VERSION,
+};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -161,7 +165,7 @@ fn a_second_client_is_told_that_the_server_is_busy() -> Result {
     let server = world.start(&world.serve())?;
     let first = {
         let _entered = world.client.enter();
-        crate::check::bench::Bench::connect(&world.endpoint(), false, &Interrupt::default())
+        Bench::connect(&world.endpoint(), false, &Interrupt::default())
     };
     let first = first.map_err(|stop| format!("{stop:?}"))?;
     assert_has(
@@ -174,6 +178,85 @@ fn a_second_client_is_told_that_the_server_is_busy() -> Result {
     while world.check(&["transfer-zero"]).is_err() {
         assert!(started.elapsed() < LIMIT, "the server is still busy");
     }
+    server.stop()?;
+    Ok(())
+}
+
+/// Promise: a client cannot make the server take more memory or connections than a case needs, nor
+/// panic. It gets the reason, and the session goes on.
+#[test]
+fn requests_for_too_much_are_refused() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let _entered = world.client.enter();
+    let connected = Bench::connect(&world.endpoint(), false, &Interrupt::default());
+    let mut bench = connected.map_err(|stop| format!("{stop:?}"))?;
+    bench.clock = Clock::new(&Interrupt::default(), LIMIT);
+    let expect = |receives, asked, answered| {
+        Request::Expect(Expect {
+            line: 1,
+            asks: Asks::Bytes {
+                len: asked,
+                seed: 1,
+            },
+            answers: Answers::Accept {
+                len: answered,
+                seed: 1,
+            },
+            fallback: false,
+            keep_alive_ms: None,
+            receives,
+            watch: None,
+        })
+    };
+    let max = u32::MAX;
+    for (request, words) in [
+        (expect((max, max), 0, 0), "receives of"),
+        (expect((65, 0), 0, 0), "at most 64"),
+        (expect((0, 0), max, 0), "bytes of private data"),
+        (expect((0, 0), 0, max), "bytes of private data"),
+    ] {
+        let refused = bench.tell(&request);
+        let stop = refused.err().ok_or("it was not refused")?;
+        assert_has(&format!("{stop:?}"), &[words]);
+    }
+    let lines: std::result::Result<Vec<_>, _> = (0..MOST_LINES)
+        .map(|_| bench.line(&Wanted::default()))
+        .collect();
+    let lines = lines.map_err(|stop| format!("{stop:?}"))?;
+    let one_more = bench.line(&Wanted::default()).err();
+    let one_more = one_more.ok_or("it was not refused")?;
+    assert_has(&format!("{one_more:?}"), &["at most 32 connections"]);
+    let message = bench.tell(&Request::Send(Send {
+        line: 1,
+        len: max,
+        seed: 1,
+        imm: None,
+    }));
+    let message = message.err().ok_or("it was not refused")?;
+    assert_has(&format!("{message:?}"), &["a connection sends at most"]);
+    // Sums that do not fit into 64 bits.
+    bench.local.write_at(0, &[2; 8])?;
+    let word = bench.arena.slice(FIRST..FIRST + 8)?;
+    let flags = Flags::COMPLETION_ON_ERROR;
+    lines[0]
+        .conn
+        .write(word, bench.local.slice(..8)?, flags, 0)?;
+    let flushed = lines[0].flush(word, FlushType::Visibility);
+    flushed.map_err(|stop| format!("{stop:?}"))?;
+    let spins = bench.control().request(&Request::Spin(Spin {
+        word: FIRST,
+        last: 2,
+        data: u64::MAX,
+        data_len: max,
+        seed: u64::MAX,
+    }));
+    assert!(matches!(spins, Ok(Answer::Spins)), "{spins:?}");
+    let spun = bench.control().answer().err();
+    let spun = spun.ok_or("it was not refused")?;
+    assert_has(&format!("{spun:?}"), &["not inside the memory"]);
+    bench.clear().map_err(|stop| format!("{stop:?}"))?;
+    drop((lines, bench));
     server.stop()?;
     Ok(())
 }
