@@ -53,17 +53,21 @@ fn area(len: usize) -> usize {
     GUARD + ALIGNMENTS[3] + len + GUARD
 }
 
+/// These bytes of the server's memory.
+fn part(len: usize) -> Part {
+    Part {
+        at: FIRST,
+        len: area(len) as u64,
+    }
+}
+
 fn write(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     let mut count = 0;
     for len in LENGTHS {
-        let part = Part {
-            at: FIRST,
-            len: area(len) as u64,
-        };
         // Odd and even seeds take turns: each byte changes.
         count += count % 2;
-        bench.fill(part, count + 1)?;
+        bench.fill(part(len), count + 1)?;
         let mut expected = pattern(count + 1, area(len));
         for (from, to) in alignments(len) {
             count += 1;
@@ -89,11 +93,7 @@ fn read(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     let mut count = 0;
     for len in LENGTHS {
-        let part = Part {
-            at: FIRST,
-            len: area(len) as u64,
-        };
-        bench.fill(part, 1)?;
+        bench.fill(part(len), 1)?;
         let source = pattern(1, area(len));
         for (from, to) in alignments(len) {
             count += 1;
