@@ -103,7 +103,7 @@ impl Server {
 
     /// Counts a request. The fault `dies` ends the server in the middle.
     pub(super) fn count_request(&mut self) -> std::result::Result<(), Problem> {
-        self.answered += 1;
+        self.answered = self.answered.saturating_add(1);
         match self.fault {
             Some(Fault::Dies) if self.answered == DIES_AFTER => {
                 Err(Problem::new("the server ends, as its --fault asks", ""))
