@@ -8,7 +8,7 @@ use rpma::{
     MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Side, Wc,
 };
 
-use super::control::Control;
+use super::control::{Control, unreachable};
 use super::stop::{Clock, Result, Stop, failed, not_possible};
 use crate::args::Endpoint;
 use crate::bytes::{checksum, pattern};
@@ -80,7 +80,7 @@ impl Bench {
         fallback: bool,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let over = |error: rpma::Error| Stop::Over(error.into());
+        let over = |error| Stop::Over(unreachable(server, &error));
         let device = Device::from_addr(&server.host, Side::Remote).map_err(over)?;
         let peer = Peer::new(&device).map_err(over)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND | MrUsage::RECV;

@@ -119,7 +119,7 @@ fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
     })
 }
 
-fn unreachable(server: &Endpoint, error: &Error) -> Problem {
+pub(super) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
     Problem::new(
         format!("no connection to {server}: {error}"),
         "`rpma doctor` looks at this host",
