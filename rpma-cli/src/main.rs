@@ -9,6 +9,7 @@
 mod args;
 mod bytes;
 mod check;
+mod client;
 mod doctor;
 #[cfg(feature = "sim")]
 mod fabric;
@@ -24,6 +25,7 @@ mod pages;
 mod problem;
 mod report;
 mod serve;
+mod time;
 mod wire;
 
 use std::process::ExitCode;

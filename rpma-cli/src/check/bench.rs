@@ -8,8 +8,8 @@ use rpma::{
     MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Side, Wc,
 };
 
-use super::control::{Control, unreachable};
-use super::stop::{Clock, Result, Stop, failed, not_possible};
+use crate::client::{Control, unreachable};
+use crate::client::{Clock, Result, Stop, failed, not_possible};
 use crate::args::Endpoint;
 use crate::bytes::{checksum, pattern};
 use crate::host::Host;

@@ -2,9 +2,7 @@
 
 mod bench;
 mod cases;
-mod control;
 mod report;
-mod stop;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 
@@ -17,7 +15,7 @@ use self::bench::Bench;
 use self::cases::Case;
 pub(crate) use self::cases::known as known_case;
 use self::report::{CaseResult, CheckReport, Verdict};
-use self::stop::{Result as CaseEnd, Stop};
+use crate::client::{Result as CaseEnd, Stop};
 use crate::args::Check;
 use crate::host::Host;
 use crate::interrupt::Interrupt;

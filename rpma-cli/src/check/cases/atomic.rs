@@ -1,7 +1,7 @@
 //! Atomic writes: 8 bytes that no reader ever sees in part.
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::super::stop::{Result, failed};
+use crate::client::{Result, failed};
 use super::Case;
 use crate::wire::{Answer, FIRST, Request, Spin, Spun};
 use rpma::{Flags, FlushType};

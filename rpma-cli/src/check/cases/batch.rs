@@ -3,7 +3,7 @@
 use rpma::{Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::super::stop::{InStep, Result};
+use crate::client::{InStep, Result};
 use super::Case;
 use crate::wire::FIRST;
 

@@ -4,7 +4,7 @@ use rpma::commit::{Method, Ticket, Writer, WriterCfg};
 use rpma::{ConnEvent, ConnReq, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::super::stop::{InStep, Result};
+use crate::client::{InStep, Result};
 use super::Case;
 use super::flush::needs_served;
 use crate::bytes::pattern;

@@ -6,7 +6,7 @@ use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
 use rpma::{ConnEvent, Failure, Flags, FlushType, Next, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::super::stop::{InStep, Result, Stop, failed};
+use crate::client::{InStep, Result, Stop, failed};
 use super::Case;
 use crate::wire::{Answer, FIRST, Part, Request};
 

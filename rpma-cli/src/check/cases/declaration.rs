@@ -1,7 +1,7 @@
 //! What the server declares about its memory, compared with what it knows of it.
 
 use super::super::bench::Bench;
-use super::super::stop::{Result, failed};
+use crate::client::{Result, failed};
 use super::Case;
 
 pub(super) const CASES: &[Case] = &[Case::new(

@@ -4,7 +4,7 @@ use rpma::commit::Method;
 use rpma::{Durable, Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::super::stop::{InStep, Result, not_possible};
+use crate::client::{InStep, Result, not_possible};
 use super::Case;
 use crate::wire::{FIRST, LONGEST};
 

@@ -3,7 +3,7 @@
 use rpma::{Error, Flags, MrSlice, Next, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::super::stop::{InStep, Result, failed};
+use crate::client::{InStep, Result, failed};
 use super::Case;
 use crate::bytes::{checksum, pattern};
 use crate::wire::{Arrival, FIRST, LONGEST, Part, Request, Send};

@@ -13,7 +13,7 @@ mod rights;
 mod transfer;
 
 use super::bench::Bench;
-use super::stop::Result;
+use crate::client::Result;
 
 /// One thing that is checked.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rpma::{Flags, FlushType, MrSlice};
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::super::stop::{InStep, Result, failed};
+use crate::client::{InStep, Result, failed};
 use super::Case;
 use super::atomic::{LAST, spin_while};
 use crate::bytes::{checksum, pattern};

@@ -3,7 +3,7 @@
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq};
 
 use super::super::bench::Bench;
-use super::super::stop::{InStep, Result, failed};
+use crate::client::{InStep, Result, failed};
 use super::Case;
 use crate::bytes::pattern;
 use crate::wire::{Answers, Asks, Expect};

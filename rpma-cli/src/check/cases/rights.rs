@@ -3,7 +3,7 @@
 use rpma::{Flags, MrRemote, MrUsage};
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::super::stop::{InStep, Result};
+use crate::client::{InStep, Result};
 use super::Case;
 use crate::bytes::pattern;
 

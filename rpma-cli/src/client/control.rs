@@ -99,7 +99,7 @@ impl Control {
     pub(crate) fn over(&self, reason: &str) -> Stop {
         Stop::Over(Problem::new(
             format!("the session with {} has ended: {reason}", self.server),
-            "The output of `rpma serve` there may have the cause. Start it again, and then the check",
+            "The output of `rpma serve` there may have the cause. Start it again, and then this command",
         ))
     }
 }
@@ -119,7 +119,7 @@ fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
     })
 }
 
-pub(super) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
+pub(crate) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
     Problem::new(
         format!("no connection to {server}: {error}"),
         "`rpma doctor` looks at this host",
@@ -137,7 +137,7 @@ fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
     };
     let remedy = match (reason, Refusal::decode(private_data)) {
         (_, Ok(refusal)) => {
-            return Problem::new(format!("{server} refuses the check: {refusal}"), "");
+            return Problem::new(format!("{server} refuses: {refusal}"), "");
         }
         (Some(RejectReason::NO_LISTENER), _) => {
             "Start `rpma serve` on that host, with this address"

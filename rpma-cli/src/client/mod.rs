@@ -1,0 +1,8 @@
+//! The client's side of a session with `rpma serve`: the connection for messages, and the ends of
+//! waits.
+
+mod control;
+mod stop;
+
+pub(crate) use self::control::{Control, unreachable};
+pub(crate) use self::stop::{Clock, InStep, Result, Stop, failed, not_possible};
