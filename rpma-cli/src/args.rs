@@ -115,6 +115,10 @@ pub(crate) struct Serve {
     /// ordinary memory
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
+    /// The bytes of memory to offer: at least 2097152
+    #[arg(long, value_name = "BYTES", default_value_t = crate::wire::ARENA as u64)]
+    #[cfg_attr(feature = "sim", arg(hide = true))]
+    pub(crate) size: u64,
     /// Overwrite the memory even if it has data
     #[arg(long, requires = "memory")]
     pub(crate) overwrite: bool,

@@ -98,6 +98,7 @@ pub(crate) fn check(
         memory: Some(memory.path().to_owned()),
         ddio: Ddio::On,
         overwrite: false,
+        size: ARENA as u64,
         fault: args.fault,
     };
     let server = Running::start(&host, &server)?;

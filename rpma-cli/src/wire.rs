@@ -1,4 +1,5 @@
-//! The messages between `rpma serve` and `rpma check`, and the private data of their connections.
+//! The messages between `rpma serve` and its clients, `rpma check` and `rpma perf`, and the private
+//! data of their connections.
 //!
 //! One connection of a session carries requests and answers, one after the other. Each message is
 //! one send of up to [`MAX`] bytes, little endian:
@@ -46,9 +47,10 @@ pub(crate) const MOST_ARRIVALS: u32 = 16;
 pub(crate) const MOST_BYTES: u64 = 256;
 /// The most connections of a session at once.
 pub(crate) const MOST_LINES: usize = 32;
-/// The most receives of a connection. Their memory has at most [`ARENA`] bytes, and so has that of
-/// its messages.
-const MOST_RECEIVES: u32 = 64;
+/// The most receives of a connection.
+pub(crate) const MOST_RECEIVES: u32 = 1024;
+/// The most bytes of the receives of a connection.
+pub(crate) const RECEIVED: u64 = 16 << 20;
 /// The longest private data of librdmacm.
 const MOST_PRIVATE_DATA: u32 = 196;
 
@@ -114,18 +116,20 @@ pub(crate) struct Expect {
     pub(crate) keep_alive_ms: Option<u64>,
     /// The number of receives, each of so many bytes.
     pub(crate) receives: (u32, u32),
+    /// Whether each receive is posted again when it has completed, and its message is not kept.
+    pub(crate) refills: bool,
     /// A part that is summed when a receive completes.
     pub(crate) watch: Option<Part>,
 }
 
 impl Expect {
-    /// Refuses a connection for which the server would need more than a case needs.
+    /// Refuses a connection for which the server would need more than a client needs.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (count, each) = self.receives;
-        if count > MOST_RECEIVES || u64::from(count) * u64::from(each) > ARENA as u64 {
+        if count > MOST_RECEIVES || u64::from(count) * u64::from(each) > RECEIVED {
             return Err(format!(
                 "{count} receives of {each} bytes: a connection has at most {MOST_RECEIVES}, with \
-                 {ARENA} bytes in all"
+                 {RECEIVED} bytes in all"
             ));
         }
         let asked = match self.asks {
@@ -302,10 +306,10 @@ fn check_head(bytes: &[u8]) -> Result<(), NoTag> {
 impl fmt::Display for NoTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Other => f.write_str("they do not belong to `rpma check`"),
+            Self::Other => f.write_str("they do not belong to `rpma serve` and its clients"),
             Self::Version(version) => write!(
                 f,
-                "they have the version {version} of `rpma check`, and this is {VERSION}: install \
+                "they have the version {version} of `rpma serve`, and this is {VERSION}: install \
                  the same rpma on both hosts"
             ),
         }

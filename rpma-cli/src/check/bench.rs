@@ -185,6 +185,7 @@ impl Bench {
             fallback,
             keep_alive_ms,
             receives: wanted.receives,
+            refills: false,
             watch: wanted.watch,
         })?;
         let mut cfg = conn_cfg(keep_alive_ms, fallback)?;

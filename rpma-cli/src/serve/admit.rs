@@ -59,7 +59,7 @@ impl Server {
             (Ok(Tag::BEGIN), None, _) => Ok(Admitted::Session),
             (Ok(Tag::BEGIN), Some(session), _) => refused(
                 RefusalCode::Full,
-                format!("the server is busy with a check of {}", session.from),
+                format!("the server is busy with {}", session.from),
             ),
             (Ok(tag), Some(session), Some(expect))
                 if (tag.session, tag.line) == (session.number, expect.line)

@@ -12,14 +12,16 @@ use crate::host::Memory;
 use crate::problem::Problem;
 use crate::wire::{ARENA, FIRST, Part};
 
-/// In the first bytes of memory that an earlier server has overwritten.
-const MARK: &[u8] = b"overwritten by rpma serve";
+/// In the first bytes of memory that an earlier server has overwritten, with their number.
+const MARK: [u8; 25] = *b"overwritten by rpma serve";
+/// The bytes that are read at once.
+const LOOK: usize = 1 << 20;
 
 const VOLATILE: MrUsage = MrUsage::READ_SRC
     .union(MrUsage::WRITE_DST)
     .union(MrUsage::FLUSH_TYPE_VISIBILITY);
 
-/// [`ARENA`] bytes, registered for all that a client does.
+/// Memory that is registered for all that a client does. A check uses its first [`ARENA`] bytes.
 pub(super) enum Arena {
     Plain(Mr<AlignedBuf>),
     Pmem(Arc<Mr<PmemMap>>),
@@ -48,17 +50,23 @@ impl Arena {
             _ => VOLATILE,
         };
         let path = DevicePath::of(peer, args.ddio.into());
+        let size = size(args)?;
         match &args.memory {
-            None => Self::plain(peer, usage, path),
+            None => Self::plain(peer, usage, path, size),
             Some(memory) => {
-                let map = open_map(memory, args.overwrite)?;
+                let map = open_map(memory, size, args.overwrite)?;
                 Self::pmem(peer, map, usage, path)
             }
         }
     }
 
-    fn plain(peer: &Peer, usage: MrUsage, path: DevicePath) -> Result<Opened, Problem> {
-        let region = Mr::reg(peer, AlignedBuf::zeroed(ARENA)?, usage).map_err(Error::from)?;
+    fn plain(
+        peer: &Peer,
+        usage: MrUsage,
+        path: DevicePath,
+        size: usize,
+    ) -> Result<Opened, Problem> {
+        let region = Mr::reg(peer, AlignedBuf::zeroed(size)?, usage).map_err(Error::from)?;
         let memory = Memory {
             kind: "ordinary memory".to_owned(),
             domain: rpma::pmem::Domain::Volatile.into(),
@@ -81,8 +89,9 @@ impl Arena {
     ) -> Result<Opened, Problem> {
         let platform = Platform::detect(&map)?;
         let kind = map.kind().to_string();
+        let size = map.len() as u64;
         let (region, not_persistent) = register(peer, map, usage)?;
-        region.write_at(0, MARK)?;
+        region.write_at(0, &[&MARK[..], &size.to_le_bytes()].concat())?;
         let memory = Memory {
             kind,
             domain: platform.domain().into(),
@@ -175,20 +184,53 @@ fn inside(part: Part) -> Result<Range<usize>, String> {
 }
 
 /// Maps the beginning of a memory, if its contents may be lost.
-fn open_map(path: &Path, overwrite: bool) -> Result<PmemMap, Problem> {
-    let map = PmemMap::open(path, ARENA)?.part(..ARENA)?;
-    let mut bytes = vec![0; ARENA];
-    map.read_at(0, &mut bytes)?;
-    if overwrite || bytes.starts_with(MARK) || bytes.iter().all(|byte| *byte == 0) {
+fn open_map(path: &Path, size: usize, overwrite: bool) -> Result<PmemMap, Problem> {
+    let map = PmemMap::open(path, size)?.part(..size)?;
+    if overwrite || is_zero(&map, overwritten(&map)?)? {
         return Ok(map);
     }
     Err(Problem::new(
         format!(
-            "{} has data in its first {ARENA} bytes, and a check overwrites them",
+            "{} has data in its first {size} bytes, and clients overwrite them",
             path.display()
         ),
         "If you do not need the data, add --overwrite",
     ))
+}
+
+/// The bytes from the begin on that an earlier server has overwritten.
+fn overwritten(map: &PmemMap) -> Result<usize, Problem> {
+    let (mut mark, mut size) = ([0; MARK.len()], [0; 8]);
+    map.read_at(0, &mut mark)?;
+    map.read_at(MARK.len(), &mut size)?;
+    Ok(match mark == MARK {
+        true => usize::try_from(u64::from_le_bytes(size)).unwrap_or(usize::MAX),
+        false => 0,
+    })
+}
+
+/// Whether the bytes from `first` on are all 0.
+fn is_zero(map: &PmemMap, first: usize) -> Result<bool, Problem> {
+    let mut bytes = vec![0; map.len().min(LOOK)];
+    for at in (first..map.len()).step_by(LOOK) {
+        let len = LOOK.min(map.len() - at);
+        map.read_at(at, &mut bytes[..len])?;
+        if bytes[..len].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The bytes to offer.
+fn size(args: &Serve) -> Result<usize, Problem> {
+    let size = usize::try_from(args.size).ok();
+    size.filter(|size| *size >= ARENA).ok_or_else(|| {
+        Problem::new(
+            format!("{} bytes of memory are not possible: a check needs {ARENA}", args.size),
+            "Give another --size, such as 2m or 1g",
+        )
+    })
 }
 
 /// Registers a map for persistent flushes too, if that is possible. Otherwise the text has the

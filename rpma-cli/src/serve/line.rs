@@ -34,6 +34,8 @@ pub(super) struct Line {
     pub(super) has_vanished: bool,
     /// Whether it answers requests of the server's method without doing the work.
     pub(super) lies: bool,
+    /// Whether each receive is posted again.
+    refills: bool,
     watch: Option<Part>,
     receives: Option<Mr<AlignedBuf>>,
     each: usize,
@@ -62,6 +64,7 @@ impl Line {
             len => Some(Mr::reg(peer, AlignedBuf::zeroed(len)?, MrUsage::RECV)?),
         };
         Ok(Self {
+            refills: expect.refills,
             watch: expect.watch,
             receives,
             each,
@@ -94,10 +97,16 @@ impl Line {
         }
     }
 
-    /// Takes a completion of its queues. What arrived is summed at once.
-    pub(super) fn completed(&mut self, wc: &Wc, arena: &Arena) -> Result<(), String> {
+    /// Takes a completion of its queues. What arrived is summed at once, or its receive is posted
+    /// again.
+    pub(super) fn completed(&mut self, conn: &Conn, wc: &Wc, arena: &Arena) -> Result<(), String> {
         match wc.result() {
             Err(failure) => self.failed_operation(wc, failure),
+            Ok(success) if success.opcode().is_receive() && self.refills => {
+                let again = self.place(wc.wr_id());
+                let again = again.and_then(|place| conn.recv(place, wc.wr_id()));
+                again.map_err(|error| error.to_string())?;
+            }
             Ok(success) if success.opcode().is_receive() => {
                 let watched = self.watch.map(|part| arena.read(part)).transpose()?;
                 let len = match success.opcode() {

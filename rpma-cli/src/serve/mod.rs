@@ -1,4 +1,4 @@
-//! `rpma serve`: the other side of `rpma check`.
+//! `rpma serve`: the other side of `rpma check` and `rpma perf`.
 //!
 //! One thread with one [`Wait`] does everything. A session has a connection for messages, and any
 //! number of connections that its client announces ([`Line`]).
@@ -42,7 +42,7 @@ const DIES_AFTER: u32 = 40;
 /// `ENODEV`: the device is gone.
 const NO_DEVICE: i32 = 19;
 
-/// Answers checks until the interrupt. On a fabric, `rpma check` has its own server.
+/// Answers clients until the interrupt. On a fabric, the clients have their own server.
 #[cfg(any(test, not(feature = "sim")))]
 pub(crate) fn run(
     args: &Serve,
@@ -122,7 +122,7 @@ impl Server {
         self.serves_commits = true;
     }
 
-    /// Answers checks until the interrupt.
+    /// Answers clients until the interrupt.
     pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result<(), Problem> {
         let mut wcs = [Wc::default(); 16];
         while !interrupt.is_set() {
@@ -177,13 +177,13 @@ impl Server {
         if self.responder.handle(member, wc) {
             return Ok(());
         }
-        let Some(line) = session.line_of(member) else {
+        let (Some(line), Some(conn)) = (session.line_of(member), self.wait.conn(member)) else {
             return Ok(());
         };
-        let taken = line.completed(wc, &self.arena).and_then(|()| {
-            let conn = self.wait.conn(member).filter(|_| line.lies);
-            let lie = conn.map(|conn| line.answer_falsely(&self.peer, conn, wc));
-            lie.unwrap_or(Ok(()))
+        let taken = line.completed(conn, wc, &self.arena);
+        let taken = taken.and_then(|()| match line.lies {
+            true => line.answer_falsely(&self.peer, conn, wc),
+            false => Ok(()),
         });
         taken.or_else(|error| self.ended(member, &error, out))
     }

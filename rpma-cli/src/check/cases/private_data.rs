@@ -76,6 +76,7 @@ fn ask(bench: &mut Bench, len: u32, answers: Answers) -> Result<(Conn, ConnEvent
         fallback: false,
         keep_alive_ms: None,
         receives: (0, 0),
+        refills: false,
         watch: None,
     })?;
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &ConnCfg::new())?;

@@ -171,7 +171,7 @@ fn a_second_client_is_told_that_the_server_is_busy() -> Result {
     let first = first.map_err(|stop| format!("{stop:?}"))?;
     assert_has(
         &world.problem()?,
-        &["refuses: ", "busy with a check of"],
+        &["refuses: ", "the server is busy with"],
     );
     drop(first);
     // The end of the first session may come after this request.
@@ -207,6 +207,7 @@ fn requests_for_too_much_are_refused() -> Result {
             fallback: false,
             keep_alive_ms: None,
             receives,
+            refills: false,
             watch: None,
         })
     };
