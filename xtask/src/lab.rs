@@ -161,6 +161,16 @@ impl<'a> Lab<'a> {
         Ok(inside)
     }
 
+    /// Cuts the machines of [`boot_two`](Self::boot_two). Later tests boot one of their own.
+    pub(crate) fn cut_two(&mut self) -> Result<()> {
+        let inside = self.inside.as_mut().context("this is the host")?;
+        let up = |number: &u8| inside.machines.is_up(*number);
+        NUMBERS
+            .into_iter()
+            .filter(up)
+            .try_for_each(|number| inside.machines.cut(number))
+    }
+
     /// Replaces a guest that no longer answers; its console is kept as `console`. One that `vm up`
     /// started is left to its owner.
     pub(crate) fn replace_machine(&mut self, console: &Path) -> Result<()> {

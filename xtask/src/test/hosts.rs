@@ -97,6 +97,10 @@ pub(super) fn run(
             report.scenario(&name, || scenario(&mut test, method));
         }
     }
+    drop(test);
+    if let Err(error) = lab.cut_two() {
+        report.not_run("the end of the two hosts", &error);
+    }
 }
 
 struct Test<'a> {

@@ -76,9 +76,6 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
                 guest_checks(&mut report, &lab, options)?;
             }
             device_tests(&mut report, workspace, &mut lab, options)?;
-            if !options.host {
-                hosts::run(&mut report, workspace, &mut lab, &[], options);
-            }
         }
         Err(error) => {
             host_tests(&mut report, workspace, options)?;
@@ -171,12 +168,12 @@ fn device_tests(
         true => None,
         false => Some(builds(lab, Headers::Old44)?),
     };
-    // The guest waits most of the time: for limits that have to pass, and for its own processor.
+    // The guests wait most of the time: for limits that have to pass, and for their own processors.
     let (beside, answers) = thread::scope(|scope| {
         let beside = scope.spawn(|| -> Result<_> {
-            // The guest takes the longest. Its two processors have precedence over the many threads
+            // The guests take the longest. Their processors have precedence over the many threads
             // of these tests. On Linux this is about this thread and its children.
-            nice(10)?;
+            nice(19)?;
             let mut report = Report::beside(workspace);
             host_tests(&mut report, workspace, options)?;
             let is_built = match builds_of_44 {
@@ -189,6 +186,9 @@ fn device_tests(
             true => programs_on_device(report, lab, Headers::Native, &programs, options),
             false => Ok(true),
         };
+        if !options.host {
+            hosts::run(report, workspace, lab, &[], options);
+        }
         (beside.join().expect("no panic"), answers)
     });
     let is_built = match beside {
