@@ -6,14 +6,16 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::perf::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
+
 /// The port of `rpma serve`, unless another one is given.
 const DEFAULT_PORT: u16 = 7204;
 
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
 ///
 /// `rpma doctor` looks at this host, and names a remedy for each problem. It changes nothing and
-/// needs no root. `rpma serve` and `rpma check` try every operation of the library rpma between
-/// two hosts, and write a report.
+/// needs no root. `rpma check` tries every operation of the library rpma against `rpma serve` on
+/// another host, and writes a report. `rpma perf` measures the operations.
 #[derive(Debug, Parser)]
 #[command(name = "rpma", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -27,6 +29,7 @@ Examples:
   rpma doctor                              this host, with all its RDMA devices
   rpma serve 192.0.2.2                     on one host ...
   rpma check 192.0.2.2 --out report.json   ... and on the other
+  rpma perf 192.0.2.2 --op write-flush     ... there as well
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
 
@@ -40,6 +43,7 @@ This is the simulated build. It needs no RDMA, and its results are about no real
 Examples:
   rpma doctor                    a simulated host
   rpma check --profile strict    both sides of a check, in one process
+  rpma perf --op commit          both sides of a measurement
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
 
@@ -48,6 +52,7 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Serve(Serve),
     Check(Check),
+    Perf(Perf),
     /// Print the man page of rpma, or of one of its commands
     #[command(after_help = "Example:\n  rpma man doctor | man -l -")]
     Man {
@@ -97,7 +102,7 @@ pub(crate) struct Doctor {
     pub(crate) fabric: SimulatedFabric,
 }
 
-/// Answer the checks of another host, until ctrl-c
+/// Answer the checks and measurements of another host, until ctrl-c
 ///
 /// Clients are served one after the other. The peers are not authenticated: use a network that you
 /// trust, and memory without data.
@@ -115,8 +120,9 @@ pub(crate) struct Serve {
     /// ordinary memory
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
-    /// The bytes of memory to offer: at least 2097152
-    #[arg(long, value_name = "BYTES", default_value_t = crate::wire::ARENA as u64)]
+    /// The bytes of memory to offer: a number, with k, m or g for KiB, MiB or GiB. A check needs
+    /// 2 MiB, and `rpma perf` may need more
+    #[arg(long, value_name = "BYTES", default_value = "2m", value_parser = parse_size)]
     #[cfg_attr(feature = "sim", arg(hide = true))]
     pub(crate) size: u64,
     /// Overwrite the memory even if it has data
@@ -170,6 +176,149 @@ pub(crate) struct Check {
     #[cfg(feature = "sim")]
     #[arg(long, value_enum, value_name = "NAME", hide = true)]
     pub(crate) fault: Option<Fault>,
+}
+
+/// Measure operations against `rpma serve` on another host
+///
+/// A closed loop (without --rate) begins an operation when an earlier one has completed. An open
+/// loop begins operations at the times of its rate, and measures from these times: a pause of the
+/// server or of the network is in the latency of each operation that it delayed.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = PERF_HELP)]
+pub(crate) struct Perf {
+    #[command(flatten)]
+    pub(crate) measure: Measure,
+}
+
+#[cfg(not(feature = "sim"))]
+const PERF_HELP: &str = "\
+Examples:
+  rpma perf 192.0.2.2                                   writes of 64 bytes, one at a time
+  rpma perf 192.0.2.2 --op write-flush --rate 20k       an open loop
+  rpma perf 192.0.2.2 --op commit --depth 16 --completions wait
+  rpma perf 192.0.2.2 192.0.2.3 192.0.2.4 --op commit --copies 2
+  rpma perf 192.0.2.2 --sweep size=64..64k,depth=1..64 --out results.jsonl
+
+Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+
+#[cfg(feature = "sim")]
+const PERF_HELP: &str = "\
+This is the simulated build. Its figures are the work of the simulator, not the time of a network.
+
+Examples:
+  rpma perf --op write-flush
+  rpma perf --op commit --servers 3 --copies 2
+  rpma perf --sweep size=64..4k --out results.jsonl
+
+Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+
+/// What is measured, and how.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Measure {
+    /// The servers, with their ports (7204). Several are for commits with copies
+    #[cfg(not(feature = "sim"))]
+    #[arg(required = true, value_name = "SERVER[:PORT]")]
+    pub(crate) servers: Vec<Endpoint>,
+    #[cfg(feature = "sim")]
+    #[arg(skip)]
+    pub(crate) servers: Vec<Endpoint>,
+    /// The operation
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Op::Write)]
+    pub(crate) op: Op,
+    /// How commits and flushes take effect. Without it: the first of these that the server serves
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) method: Option<Method>,
+    /// What a commit or a flush ends with. Without it: durable, if the server's memory can be
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) flush: Option<Flush>,
+    /// The bytes of each operation: a number, with k or m for KiB or MiB
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// The operations in flight on each connection
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depth: u32,
+    /// The operations that are posted with one doorbell. The last one has a completion
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch: u32,
+    /// The threads. Each has its own connections
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: u32,
+    /// The connections of all threads. Without it: one for each thread
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: Option<u32>,
+    /// How completions are awaited
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Completions::Poll)]
+    pub(crate) completions: Completions,
+    /// An open loop with so many operations a second, of all connections: a number, with k or m for
+    /// thousands or millions
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) rate: Option<f64>,
+    /// The copies that a commit waits for. Without it: one on each server
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) copies: Option<u32>,
+    /// The time before the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) warm_up: f64,
+    /// The time of the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
+    pub(crate) time: f64,
+    /// The operations of the measurement, instead of a time
+    #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
+    pub(crate) count: Option<u64>,
+    /// Measure each pair of these values, as one run. a..b is a, its doubles and b; a/b is a and b
+    #[arg(
+        long,
+        value_name = "AXIS=VALUES,...",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) sweep: Sweep,
+    /// Print a table, lines of JSON, or CSV
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Table)]
+    pub(crate) format: Format,
+    /// Also write the results as lines of JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    #[cfg(feature = "sim")]
+    #[command(flatten)]
+    pub(crate) fabric: SimulatedFabric,
+    /// The number of simulated servers
+    #[cfg(feature = "sim")]
+    #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) simulated_servers: u8,
+}
+
+/// The output of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Json,
+    Csv,
+}
+
+/// The longest measurement: a day.
+const LONGEST: f64 = 86_400.0;
+
+/// A number of at least 1, with its unit.
+fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_number(text)? {
+        0 => Err("it is too small: give 1 or more".into()),
+        number => Ok(number),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("give seconds, from 0 to {LONGEST}")),
+    }
+}
+
+fn parse_time(text: &str) -> Result<f64, String> {
+    match parse_seconds(text) {
+        Ok(seconds) if seconds >= 0.001 => Ok(seconds),
+        _ => Err(format!("give seconds, from 0.001 to {LONGEST}")),
+    }
 }
 
 /// The simulated fabric, for both sides of a command.

@@ -6,14 +6,14 @@ use std::path::Path;
 use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Side};
 
-use crate::args::{Check, Ddio, Doctor, Endpoint, Serve};
+use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Serve};
 use crate::facts::{Facts, Files, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
 use crate::serve::Server;
 use crate::wire::ARENA;
-use crate::{check as checks, doctor};
+use crate::{check as checks, doctor, perf};
 
 /// The path of the simulated device-DAX begins so.
 const DAX: &str = "/dev/dax";
@@ -76,7 +76,7 @@ pub(crate) fn serve(
 ) -> Result<Outcome, Problem> {
     Err(Problem::new(
         "the simulated fabric is inside one process, so no client can reach a server",
-        "Run `rpma check`, which starts its own server",
+        "Run `rpma check` or `rpma perf`, which start their own servers",
     ))
 }
 
@@ -87,21 +87,8 @@ pub(crate) fn check(
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
     let fabric = Fabric::new(args.fabric.profile.clone());
-    let (client, host) = (fabric.host("client"), fabric.host("server"));
-    let addr = Endpoint {
-        host: host.addr().to_string(),
-        port: PORT,
-    };
-    let memory = host.pmem("dax0.0", ARENA);
-    let server = Serve {
-        addr: addr.clone(),
-        memory: Some(memory.path().to_owned()),
-        ddio: Ddio::On,
-        overwrite: false,
-        size: ARENA as u64,
-        fault: args.fault,
-    };
-    let server = Running::start(&host, &server)?;
+    let client = fabric.host("client");
+    let (server, addr) = server(&fabric.host("server"), args.fault)?;
     let args = Check {
         server: Some(addr),
         ..args.clone()
@@ -113,6 +100,49 @@ pub(crate) fn check(
     // The server may have ended by its fault, which is in the result of the check.
     let _ = server.stop();
     checked
+}
+
+/// `rpma perf` against servers on other simulated hosts.
+pub(crate) fn measure(
+    args: &Measure,
+    interrupt: &Interrupt,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    let fabric = Fabric::new(args.fabric.profile.clone());
+    let client = fabric.host("client");
+    let mut args = args.clone();
+    let mut servers = Vec::new();
+    for number in 1..=args.simulated_servers {
+        let (server, addr) = server(&fabric.host(&format!("server{number}")), None)?;
+        servers.push(server);
+        args.servers.push(addr);
+    }
+    let measured = {
+        let _entered = client.enter();
+        perf::run(&args, interrupt, out)
+    };
+    for server in servers {
+        server.stop()?;
+    }
+    measured
+}
+
+/// Starts a server with persistent memory.
+pub(crate) fn server(host: &Host, fault: Option<Fault>) -> Result<(Running, Endpoint), Problem> {
+    let addr = Endpoint {
+        host: host.addr().to_string(),
+        port: PORT,
+    };
+    let memory = host.pmem("dax0.0", ARENA);
+    let args = Serve {
+        addr: addr.clone(),
+        memory: Some(memory.path().to_owned()),
+        ddio: Ddio::On,
+        overwrite: false,
+        size: ARENA as u64,
+        fault,
+    };
+    Ok((Running::start(host, &args)?, addr))
 }
 
 /// Any port: no other program is on the fabric.

@@ -1,7 +1,7 @@
 //! The command `rpma`: does RDMA with persistent memory work here, and which promises hold?
 //!
-//! `rpma doctor` looks at one host. `rpma serve` and `rpma check` try every operation of the
-//! library between two hosts. The exit status is 0 for a good result, 1 for a bad result or an
+//! `rpma doctor` looks at one host. `rpma check` tries every operation of the library against
+//! `rpma serve` on another host, and `rpma perf` measures the operations. The exit status is 0 for a good result, 1 for a bad result or an
 //! error, and 2 for wrong arguments.
 
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ mod host;
 mod interrupt;
 mod mailbox;
 mod pages;
+mod perf;
 mod problem;
 mod report;
 mod serve;
@@ -54,13 +55,16 @@ fn run(command: Command) -> Result<Outcome, Problem> {
         Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),
         Command::Serve(args) => serve(&args, &Interrupt::install()?, out),
         Command::Check(args) => check(&args, &Interrupt::install()?, out),
+        Command::Perf(args) => measure(&args.measure, &Interrupt::install()?, out),
         Command::Man { command } => pages::man(command.as_deref(), out),
         Command::Completions { shell } => pages::completions(shell, out),
     }
 }
 
 #[cfg(not(feature = "sim"))]
-use self::{check::run as check, doctor::run as diagnose, serve::run as serve};
+use self::{
+    check::run as check, doctor::run as diagnose, perf::run as measure, serve::run as serve,
+};
 
 #[cfg(feature = "sim")]
-use self::fabric::{check, diagnose, serve};
+use self::fabric::{check, diagnose, measure, serve};

@@ -1,7 +1,10 @@
 //! The output of all commands: findings, the frame of a report, lines of text and JSON.
 
 use std::fmt::Display;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::mem;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -165,6 +168,49 @@ impl Output {
             .write_all(bytes)
             .and_then(|()| self.0.flush())
             .map_err(|error| Problem::new(format!("the output cannot be written: {error}"), ""))
+    }
+}
+
+/// A file of results. It keeps its old contents until the first result is there.
+#[derive(Debug)]
+pub(crate) struct ResultFile {
+    path: PathBuf,
+    file: File,
+    has_begun: bool,
+}
+
+impl ResultFile {
+    /// Opens it before the work begins, so that no results are lost.
+    pub(crate) fn open(path: &Path) -> Result<Self, Problem> {
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|error| Self::problem(path, &error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            has_begun: false,
+        })
+    }
+
+    /// Writes a part of the results.
+    pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
+        let emptied = match mem::replace(&mut self.has_begun, true) {
+            true => Ok(()),
+            false => self.file.set_len(0),
+        };
+        emptied
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .map_err(|error| Self::problem(&self.path, &error))
+    }
+
+    fn problem(path: &Path, error: &io::Error) -> Problem {
+        Problem::new(
+            format!(
+                "the results cannot be written to {}: {error}",
+                path.display()
+            ),
+            "Give the path of a new file with --out, in a directory with space",
+        )
     }
 }
 

@@ -8,10 +8,10 @@ use rpma::{
     MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Side, Wc,
 };
 
-use crate::client::{Control, unreachable};
-use crate::client::{Clock, Result, Stop, failed, not_possible};
 use crate::args::Endpoint;
 use crate::bytes::{checksum, pattern};
+use crate::client::{Clock, Result, Stop, failed, not_possible};
+use crate::client::{Control, unreachable};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::serve::conn_cfg;

@@ -6,21 +6,18 @@ mod report;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use self::bench::Bench;
 use self::cases::Case;
 pub(crate) use self::cases::known as known_case;
 use self::report::{CaseResult, CheckReport, Verdict};
-use crate::client::{Result as CaseEnd, Stop};
 use crate::args::Check;
+use crate::client::{Result as CaseEnd, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{self as output, Outcome, Output, Report};
+use crate::report::{self as output, Outcome, Output, Report, ResultFile};
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(
@@ -32,7 +29,7 @@ pub(crate) fn run(
     if args.list {
         return list(&cases, out);
     }
-    let file = args.out.as_deref().map(create).transpose()?;
+    let file = args.out.as_deref().map(ResultFile::open).transpose()?;
     let Some(server) = &args.server else {
         return Err(Problem::new("no server is given", "`rpma check SERVER`"));
     };
@@ -107,24 +104,10 @@ fn run_case(case: &Case, bench: &mut Bench) -> CaseEnd<String> {
     bench.clear().and(end)
 }
 
-/// Made before the first case, so that no results are lost.
-fn create(path: &Path) -> Result<(&Path, File), Problem> {
-    let file = File::create(path);
-    file.map(|file| (path, file)).map_err(|error| {
-        Problem::new(
-            format!(
-                "the report cannot be written to {}: {error}",
-                path.display()
-            ),
-            "Give the path of a new file with --out",
-        )
-    })
-}
-
 fn finish(
     report: CheckReport,
     args: &Check,
-    file: Option<(&Path, File)>,
+    file: Option<ResultFile>,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
     let outcome = report.result;
@@ -132,17 +115,8 @@ fn finish(
     if args.json {
         out.json(&report)?;
     }
-    if let Some((path, mut file)) = file {
-        let text = output::json(&report)?;
-        file.write_all(text.as_bytes()).map_err(|error| {
-            Problem::new(
-                format!(
-                    "the report cannot be written to {}: {error}",
-                    path.display()
-                ),
-                "Free space there, or give another path with --out",
-            )
-        })?;
+    if let Some(mut file) = file {
+        file.write(&output::json(&report)?)?;
     }
     Ok(outcome)
 }

@@ -227,7 +227,10 @@ fn size(args: &Serve) -> Result<usize, Problem> {
     let size = usize::try_from(args.size).ok();
     size.filter(|size| *size >= ARENA).ok_or_else(|| {
         Problem::new(
-            format!("{} bytes of memory are not possible: a check needs {ARENA}", args.size),
+            format!(
+                "{} bytes of memory are not possible: a check needs {ARENA}",
+                args.size
+            ),
             "Give another --size, such as 2m or 1g",
         )
     })

@@ -34,6 +34,8 @@ use crate::report::Output;
 const TICK: Duration = Duration::from_millis(100);
 /// A session without a request for so long ends.
 const SILENCE: Duration = Duration::from_secs(120);
+/// The commits in flight of a connection, by the server's method.
+const CREDITS: u16 = 64;
 /// The bytes of the region that nobody may write to.
 const GUARDED: usize = 4096;
 const GUARDED_SEED: u64 = 0x6775_6172;
@@ -101,7 +103,7 @@ impl Server {
             arena: opened.arena,
             guarded,
             platform: opened.platform,
-            responder: Responder::new(Limits::new(16, 2, 1 << 20)?),
+            responder: Responder::new(Limits::new(CREDITS, 2, 1 << 20)?),
             serves_commits,
             host,
             fault: args.fault,

@@ -1,8 +1,8 @@
 //! Atomic writes: 8 bytes that no reader ever sees in part.
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{Result, failed};
 use super::Case;
+use crate::client::{Result, failed};
 use crate::wire::{Answer, FIRST, Request, Spin, Spun};
 use rpma::{Flags, FlushType};
 

@@ -3,8 +3,8 @@
 use rpma::{Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use crate::client::{InStep, Result};
 use super::Case;
+use crate::client::{InStep, Result};
 use crate::wire::FIRST;
 
 pub(super) const CASES: &[Case] = &[

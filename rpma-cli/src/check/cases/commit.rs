@@ -4,10 +4,10 @@ use rpma::commit::{Method, Ticket, Writer, WriterCfg};
 use rpma::{ConnEvent, ConnReq, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use crate::client::{InStep, Result};
 use super::Case;
 use super::flush::needs_served;
 use crate::bytes::pattern;
+use crate::client::{InStep, Result};
 use crate::wire::FIRST;
 
 pub(super) const CASES: &[Case] = &[

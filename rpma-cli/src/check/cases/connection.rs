@@ -6,8 +6,8 @@ use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
 use rpma::{ConnEvent, Failure, Flags, FlushType, Next, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{InStep, Result, Stop, failed};
 use super::Case;
+use crate::client::{InStep, Result, Stop, failed};
 use crate::wire::{Answer, FIRST, Part, Request};
 
 pub(super) const CASES: &[Case] = &[

@@ -1,8 +1,8 @@
 //! What the server declares about its memory, compared with what it knows of it.
 
 use super::super::bench::Bench;
-use crate::client::{Result, failed};
 use super::Case;
+use crate::client::{Result, failed};
 
 pub(super) const CASES: &[Case] = &[Case::new(
     "declaration",

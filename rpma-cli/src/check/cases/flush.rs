@@ -4,8 +4,8 @@ use rpma::commit::Method;
 use rpma::{Durable, Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use crate::client::{InStep, Result, not_possible};
 use super::Case;
+use crate::client::{InStep, Result, not_possible};
 use crate::wire::{FIRST, LONGEST};
 
 pub(super) const CASES: &[Case] = &[

@@ -3,9 +3,9 @@
 use rpma::{Error, Flags, MrSlice, Next, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{InStep, Result, failed};
 use super::Case;
 use crate::bytes::{checksum, pattern};
+use crate::client::{InStep, Result, failed};
 use crate::wire::{Arrival, FIRST, LONGEST, Part, Request, Send};
 
 pub(super) const CASES: &[Case] = &[

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rpma::{Flags, FlushType, MrSlice};
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{InStep, Result, failed};
 use super::Case;
 use super::atomic::{LAST, spin_while};
 use crate::bytes::{checksum, pattern};
+use crate::client::{InStep, Result, failed};
 use crate::wire::{FIRST, Part, Spin};
 
 pub(super) const CASES: &[Case] = &[

@@ -3,9 +3,9 @@
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq};
 
 use super::super::bench::Bench;
-use crate::client::{InStep, Result, failed};
 use super::Case;
 use crate::bytes::pattern;
+use crate::client::{InStep, Result, failed};
 use crate::wire::{Answers, Asks, Expect};
 
 pub(super) const CASES: &[Case] = &[

@@ -3,9 +3,9 @@
 use rpma::{Flags, MrRemote, MrUsage};
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{InStep, Result};
 use super::Case;
 use crate::bytes::pattern;
+use crate::client::{InStep, Result};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(

@@ -3,9 +3,9 @@
 use rpma::{Flags, FlushType, MrSlice, RemoteSlice};
 
 use super::super::bench::{Bench, Line, Wanted};
-use crate::client::{InStep, Result};
 use super::Case;
 use crate::bytes::pattern;
+use crate::client::{InStep, Result};
 use crate::wire::{FIRST, LONGEST, Part};
 
 pub(super) const CASES: &[Case] = &[

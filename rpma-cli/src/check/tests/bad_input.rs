@@ -145,7 +145,7 @@ fn clients_that_are_refused() -> Result {
     };
     for (data, words) in [
         (vec![], "the peer sent no Offer"),
-        (offer(b"other")?, "do not belong to `rpma check`"),
+        (offer(b"other")?, "do not belong to `rpma serve`"),
         (
             offer(&Tag::BEGIN.encode_as(VERSION + 1))?,
             "the same rpma on both hosts",
@@ -169,10 +169,7 @@ fn a_second_client_is_told_that_the_server_is_busy() -> Result {
         Bench::connect(&world.endpoint(), false, &Interrupt::default())
     };
     let first = first.map_err(|stop| format!("{stop:?}"))?;
-    assert_has(
-        &world.problem()?,
-        &["refuses: ", "the server is busy with"],
-    );
+    assert_has(&world.problem()?, &["refuses: ", "the server is busy with"]);
     drop(first);
     // The end of the first session may come after this request.
     let started = Instant::now();
@@ -214,7 +211,7 @@ fn requests_for_too_much_are_refused() -> Result {
     let max = u32::MAX;
     for (request, words) in [
         (expect((max, max), 0, 0), "receives of"),
-        (expect((65, 0), 0, 0), "at most 64"),
+        (expect((1025, 0), 0, 0), "at most 1024"),
         (expect((0, 0), max, 0), "bytes of private data"),
         (expect((0, 0), 0, max), "bytes of private data"),
     ] {
@@ -369,6 +366,6 @@ fn a_report_that_cannot_be_written() -> Result {
     args.out = Some(std::env::temp_dir());
     let error = world.check_with(&args, &Interrupt::default());
     let error = error.err().ok_or("it ran")?.to_string();
-    assert_has(&error, &["the report cannot be written", "--out"]);
+    assert_has(&error, &["the results cannot be written", "--out"]);
     Ok(())
 }

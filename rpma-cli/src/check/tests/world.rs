@@ -73,7 +73,7 @@ impl World {
             memory: None,
             ddio: Ddio::On,
             overwrite: false,
-        size: ARENA as u64,
+            size: ARENA as u64,
             fault: None,
         }
     }

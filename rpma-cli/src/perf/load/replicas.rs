@@ -1,0 +1,101 @@
+//! [`Copies`]: commits to several servers, each of which waits for K copies.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rpma::commit::{CommitId, Outcome, Refused, Replicas};
+
+use super::Load;
+use crate::client::{Result, failed};
+use crate::perf::places::Places;
+
+/// A record and its pointer on each server, for each commit.
+#[derive(Debug)]
+pub(in crate::perf) struct Copies {
+    set: Replicas,
+    /// The copies that a commit waits for.
+    copies: usize,
+    record: Vec<u8>,
+    places: Places,
+    /// The offset of the pointer.
+    pointer: u64,
+    /// The commits in flight, with their slots, from the oldest on.
+    in_flight: VecDeque<(CommitId, u32)>,
+}
+
+impl Copies {
+    pub(in crate::perf) fn new(
+        set: Replicas,
+        copies: usize,
+        places: Places,
+        pointer: u64,
+        slots: u32,
+    ) -> Self {
+        Self {
+            set,
+            copies,
+            record: vec![0x5a; places.len()],
+            places,
+            pointer,
+            in_flight: VecDeque::with_capacity(slots as usize),
+        }
+    }
+
+    fn check(&self, id: CommitId, outcome: Outcome) -> Result {
+        match outcome.copies() >= self.copies {
+            true => Ok(()),
+            false => failed(too_few(id, outcome.copies(), self.copies)),
+        }
+    }
+}
+
+/// The reason for which a commit has too few copies.
+pub(in crate::perf) fn too_few(id: CommitId, copies: usize, wanted: usize) -> String {
+    format!("{id} has {copies} of {wanted} copies, and can get no more")
+}
+
+impl Load for Copies {
+    fn post(&mut self, slot: u32) -> Result<bool> {
+        let number = self.places.take();
+        let Some(group) = self.places.group(number) else {
+            return Ok(false);
+        };
+        let at = group.at;
+        let pointer = Some((self.pointer, u64::from(slot).to_le_bytes()));
+        let mut record = match self.set.record(self.record.len()) {
+            Ok(record) => record,
+            Err(Refused::RingFull { .. }) => return Ok(false),
+            Err(refused) => return failed(refused.to_string()),
+        };
+        record.put(0, &self.record)?;
+        match record.commit(at, pointer, self.copies) {
+            Ok(id) => self.in_flight.push_back((id, slot)),
+            Err(refused) => return failed(refused.to_string()),
+        }
+        Ok(true)
+    }
+
+    fn poll(&mut self, done: &mut impl FnMut(u32)) -> Result {
+        self.set.look();
+        while let Some((id, slot)) = self.in_flight.front().copied() {
+            let Some(outcome) = self.set.settled(id, self.copies) else {
+                return Ok(());
+            };
+            self.check(id, outcome)?;
+            self.in_flight.pop_front();
+            done(slot);
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, limit: Duration) -> Result {
+        match self.in_flight.front() {
+            Some((id, _)) => {
+                // The next poll takes the outcome.
+                self.set.settle(*id, self.copies, limit);
+            }
+            None => std::thread::sleep(limit),
+        }
+        Ok(())
+    }
+}

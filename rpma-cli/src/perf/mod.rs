@@ -1,0 +1,164 @@
+//! `rpma perf`: how fast operations are, and where the time goes.
+//!
+//! The settings of a run are a grid ([`grid`]). For each point the client makes its connections
+//! ([`session`]), and each thread works through its share of the operations ([`worker`],
+//! [`awaited`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
+//! answers. Results are lines of JSON ([`result`]).
+
+mod awaited;
+mod checks;
+mod grid;
+mod job;
+mod load;
+mod measure;
+mod meter;
+mod pace;
+mod places;
+mod print;
+mod progress;
+mod result;
+mod session;
+mod setting;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
+mod units;
+mod worker;
+
+use rpma::{Device, Peer, Side};
+
+pub(crate) use self::grid::{Sweep, parse_number, parse_rate};
+use self::print::Printer;
+use self::result::Point;
+use self::session::Remote;
+use self::setting::Setting;
+pub(crate) use self::setting::{Completions, Flush, Method, Op};
+use crate::args::Measure;
+use crate::client::{Stop, unreachable};
+use crate::host::Host;
+use crate::interrupt::Interrupt;
+use crate::problem::Problem;
+use crate::report::{Outcome, Output};
+use crate::time::utc_now;
+
+/// Measures all points, and prints their results.
+pub(crate) fn run(
+    args: &Measure,
+    interrupt: &Interrupt,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    let points = checks::points(args)?;
+    let mut printer = Printer::new(args, out)?;
+    let mut bench = match Bench::connect(args, interrupt) {
+        Ok(bench) => bench,
+        Err(stop) => return Err(problem(stop)),
+    };
+    for point in &points {
+        checks::fits(point, &bench)?;
+    }
+    let began = utc_now();
+    printer.head(
+        &bench.client,
+        bench.servers.iter().map(|server| &server.host),
+    )?;
+    let mut outcome = Outcome::Good;
+    for point in &points {
+        let setting = bench.completed(*point);
+        match measure::measure(&mut bench, &setting, args, interrupt) {
+            Ok(measured) => {
+                let is_over = measured.is_over;
+                printer.point(&bench.point(&began, setting, measured))?;
+                if is_over {
+                    return Ok(Outcome::Bad);
+                }
+            }
+            Err(Stop::Interrupted) if printer.has_result() => {
+                printer.ended_early("interrupted")?;
+                return Ok(Outcome::Bad);
+            }
+            Err(Stop::Interrupted) => return Err(problem(Stop::Interrupted)),
+            Err(Stop::Over(over)) => return Err(over),
+            Err(Stop::Failed(text) | Stop::NotPossible(text)) => {
+                printer.not_measured(&setting, &text)?;
+                outcome = Outcome::Bad;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn problem(stop: Stop) -> Problem {
+    match stop {
+        Stop::Over(problem) => problem,
+        Stop::Interrupted => Problem::new("interrupted before the first result", ""),
+        Stop::Failed(text) | Stop::NotPossible(text) => Problem::new(text, ""),
+    }
+}
+
+/// The device of this host, and the sessions with all servers.
+struct Bench {
+    peer: Peer,
+    client: Host,
+    servers: Vec<Remote>,
+}
+
+impl Bench {
+    fn connect(args: &Measure, interrupt: &Interrupt) -> crate::client::Result<Self> {
+        let Some(first) = args.servers.first() else {
+            return Err(Stop::Over(Problem::new(
+                "no server is given",
+                "`rpma perf SERVER`",
+            )));
+        };
+        let over = |error| Stop::Over(unreachable(first, &error));
+        let device = Device::from_addr(&first.host, Side::Remote).map_err(over)?;
+        let peer = Peer::new(&device).map_err(over)?;
+        let servers = args.servers.iter();
+        let servers = servers.map(|server| Remote::connect(&peer, server, interrupt));
+        Ok(Self {
+            servers: servers.collect::<crate::client::Result<_>>()?,
+            client: Host::of(&peer),
+            peer,
+        })
+    }
+
+    /// A setting with the method and the flush that were left open.
+    fn completed(&self, setting: Setting) -> Setting {
+        let is_native = |host: &Host| host.native_flush && host.native_atomic_write;
+        let hosts = self.servers.iter().map(|server| &server.host);
+        let all_native = is_native(&self.client) && { hosts }.all(is_native);
+        match self.servers.first() {
+            Some(server) => checks::completed(setting, &server.offer, all_native),
+            None => setting,
+        }
+    }
+
+    /// The commits in flight that each server takes by its own method, if it takes any.
+    fn credits(&self) -> u32 {
+        let limits = self
+            .servers
+            .iter()
+            .filter_map(|server| server.offer.limits());
+        limits
+            .map(|limits| limits.credits().into())
+            .min()
+            .unwrap_or(u32::MAX)
+    }
+
+    fn point(&self, began: &str, setting: Setting, measured: measure::Done) -> Point {
+        Point {
+            format: result::FORMAT.to_owned(),
+            version: result::VERSION,
+            simulated: cfg!(feature = "sim"),
+            began: began.to_owned(),
+            client: self.client.clone(),
+            servers: self
+                .servers
+                .iter()
+                .map(|server| server.host.clone())
+                .collect(),
+            setting,
+            result: measured.result,
+            ended_early: measured.ended_early,
+        }
+    }
+}

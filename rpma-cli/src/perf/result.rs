@@ -1,0 +1,86 @@
+//! [`Point`]: the result of a setting. A file of results has one on each line, as JSON.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::setting::Setting;
+use crate::host::Host;
+
+/// In each line, so that other files are refused.
+pub(crate) const FORMAT: &str = "rpma perf";
+/// The version of the lines. It changes if a field goes or gets another meaning.
+pub(crate) const VERSION: u32 = 1;
+
+/// The result of a setting, with both hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// [`FORMAT`].
+    pub(crate) format: String,
+    pub(crate) version: u32,
+    /// Whether the devices are simulated. The times are then those of the simulator's work.
+    pub(crate) simulated: bool,
+    /// When the run began, in UTC. All points of a run have the same.
+    pub(crate) began: String,
+    pub(crate) client: Host,
+    pub(crate) servers: Vec<Host>,
+    pub(crate) setting: Setting,
+    pub(crate) result: Measured,
+    /// Why the measurement ended before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_early: Option<String>,
+}
+
+/// The figures of a setting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The operations after the warm-up.
+    pub(crate) operations: u64,
+    /// The time of the measurement, in seconds.
+    pub(crate) seconds: f64,
+    pub(crate) operations_per_second: f64,
+    /// Of the operations' bytes, without headers and pointers.
+    pub(crate) bytes_per_second: f64,
+    /// The time of this program's threads on their processors, for each operation.
+    pub(crate) cpu_ns_per_operation: f64,
+    /// As before, for an operation that does nothing: the share of the measurement itself.
+    pub(crate) own_cpu_ns_per_operation: f64,
+    /// Open loop: the operations that were due before the end, and could not begin. Their latencies
+    /// are in the histogram, up to the end.
+    pub(crate) not_begun: u64,
+    pub(crate) latency: Latency,
+    /// All latencies in nanoseconds: HdrHistogram's format V2 with DEFLATE, in base64.
+    pub(crate) histogram: String,
+}
+
+/// Latencies in nanoseconds: from the intended begin in an open loop, from the post in a closed
+/// one, to the completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) least: u64,
+    pub(crate) mean: f64,
+    pub(crate) p50: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) p99_9: u64,
+    pub(crate) p99_99: u64,
+    pub(crate) most: u64,
+}
+
+impl Latency {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Self {
+            least: histogram.min(),
+            mean: histogram.mean(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            most: histogram.max(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! [`Setting`]: a point of the grid, with all that a result depends on.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::units::Bytes;
+
+/// An operation that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    /// An RDMA write. Its completion is no promise that the data are durable
+    Write,
+    /// An RDMA read
+    Read,
+    /// A message. The server posts the receives
+    Send,
+    /// Writes, and one flush of all their bytes
+    WriteFlush,
+    /// A commit of a record and its pointer, to one server or to several
+    Commit,
+    /// An atomic write of 8 bytes
+    AtomicWrite,
+    /// No operation: the cost of the measurement itself
+    Empty,
+}
+
+/// The method of a commit or a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Method {
+    /// The device's own flush and atomic write
+    Native,
+    /// A read after the write
+    Reading,
+    /// The server's processor makes the data durable. Only for commits
+    Server,
+}
+
+/// The end of a flush or a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Flush {
+    /// Other programs see the data
+    Visible,
+    /// The data survive a loss of power
+    Durable,
+}
+
+/// How completions are awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Completions {
+    /// The thread looks at the queue without a pause
+    Poll,
+    /// The thread sleeps until a completion event
+    Wait,
+    /// Futures of rpma-async on tokio, one thread each
+    Async,
+}
+
+/// A point of the grid.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) op: Op,
+    /// Of commits and flushes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) method: Option<Method>,
+    /// Of commits and flushes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flush: Option<Flush>,
+    /// The bytes of each operation.
+    pub(crate) size: u64,
+    /// The operations in flight on each connection.
+    pub(crate) depth: u32,
+    /// The operations that are posted with one doorbell, and complete together.
+    pub(crate) batch: u32,
+    pub(crate) threads: u32,
+    /// The connections of all threads.
+    pub(crate) connections: u32,
+    pub(crate) completions: Completions,
+    /// The intended operations in a second, of all connections. `None`: a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<f64>,
+    /// The copies that a commit waits for, if it goes to several servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) copies: Option<u32>,
+    /// The servers of each commit.
+    pub(crate) servers: u32,
+}
+
+/// The name of a value, as it is in arguments.
+pub(crate) fn name<T: ValueEnum>(value: T) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+impl Setting {
+    /// The operation in words: `commit (native, durable, 2 of 3)`.
+    pub(crate) fn operation(&self) -> String {
+        let words = [
+            self.method.map(name),
+            self.flush.map(name),
+            self.copies
+                .map(|copies| format!("{copies} of {}", self.servers)),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        match words.is_empty() {
+            true => name(self.op),
+            false => format!("{} ({})", name(self.op), words.join(", ")),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.operation(), Bytes(self.size))?;
+        write!(f, ", depth {}", self.depth)?;
+        for (value, what) in [
+            (self.batch, "batch"),
+            (self.threads, "threads"),
+            (self.connections, "connections"),
+        ] {
+            if value > 1 {
+                write!(f, ", {what} {value}")?;
+            }
+        }
+        write!(f, ", {}", name(self.completions))?;
+        match self.rate {
+            Some(rate) => write!(f, ", {rate} operations/s"),
+            None => Ok(()),
+        }
+    }
+}
