@@ -23,7 +23,7 @@ const SHORT: [&str; 9] = [
 ];
 
 /// A server that listens, and its address.
-fn serve(more: &[&str]) -> (Program, String) {
+pub(crate) fn serve(more: &[&str]) -> (Program, String) {
     let server = format!("{}:{}", addr(), free_port(&addr()));
     let program = executable();
     let args = [&[&*program, "serve", &server], more].concat();

@@ -4,4 +4,5 @@ mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod doctor;
+mod perf;
 mod support;

@@ -8,6 +8,7 @@
 mod check;
 mod cut_off;
 mod keep_alive;
+mod perf;
 mod replicated_log;
 
 use std::thread::sleep;
@@ -89,6 +90,7 @@ pub(super) fn run(
     // They overwrite the log.
     let checks = check::scenarios().into_iter();
     all.extend(checks.map(|(what, scenario, method)| (what.to_owned(), scenario, method)));
+    all.push((perf::NAME.to_owned(), Test::perf_of_a_frozen_server, ""));
     // Last: they leave a host without power.
     all.push((keep_alive::NAME.to_owned(), Test::keep_alive, ""));
     for (what, scenario, method) in all {

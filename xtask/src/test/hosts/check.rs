@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use super::{LIMIT, PMEM, Scenario, Test};
 use crate::process::Remote;
 
-const PROGRAM: &str = "/src/target/guest/debug/rpma";
+pub(super) const PROGRAM: &str = "/src/target/guest/debug/rpma";
 const ADDRESS: &str = "10.77.0.2:7207";
 /// Of another program's ctrl-c.
 const CTRL_C: &str = "INT";
