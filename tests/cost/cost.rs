@@ -8,6 +8,7 @@
 //! * `cost connections`: a write and a poll with 1 to 1,000 connections, and the memory that each
 //!   takes.
 //! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
+//! * `cost perf`: what `rpma perf` measures, beside `ib_write_bw` and by itself.
 //! * `cost awaited`: operations of rpma-async, beside the same ones by hand. An error if one costs more
 //!   than `awaited.rs` allows. `check` has it as well.
 //! * `cost check COMPILER`: an error if this library costs more than in counts.txt, if that is of
@@ -31,6 +32,8 @@ mod callgrind;
 mod commits;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(not(feature = "sim"))]
+mod perf;
 mod rpma;
 mod serving;
 mod unusual;
@@ -162,6 +165,8 @@ fn main() -> Outcome {
         [_, "timed", addr, depth] => Ok(rpma::run_timed(addr, depth.parse()?)?),
         [_, "large", addr] => Ok(rpma::run_large(addr, LARGE.1, LARGE.0)?),
         [program, "time"] => time(program),
+        #[cfg(not(feature = "sim"))]
+        [_, "perf"] => perf::run(),
         #[cfg(all(native_flush, not(feature = "sim")))]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "serving"] => serving(program),
@@ -182,7 +187,9 @@ fn main() -> Outcome {
             Ok(())
         }
         [program] => table(program),
-        _ => Err("cost [connections | serving | time | check COMPILER | record COMPILER]".into()),
+        _ => Err(
+            "cost [connections | serving | time | perf | check COMPILER | record COMPILER]".into(),
+        ),
     }
 }
 

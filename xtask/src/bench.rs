@@ -30,6 +30,19 @@ pub(crate) fn time(workspace: &Workspace) -> Result<ExitStatus> {
     Ok(command(&mut lab)?.args(["--", "time"]).status()?)
 }
 
+/// Runs `rpma perf` with many settings, in the same way.
+pub(crate) fn perf(workspace: &Workspace) -> Result<ExitStatus> {
+    let mut lab = open(workspace)?;
+    let mut build = lab.cargo(Headers::Native, "build --release -p rpma-cli --bin rpma")?;
+    run_step(
+        "compile rpma",
+        &mut build,
+        &workspace.log_file("bench-rpma.log")?,
+    )?;
+    lab.count_instructions();
+    Ok(command(&mut lab)?.args(["--", "perf"]).status()?)
+}
+
 /// Records the counts of this library.
 pub(crate) fn record_cost(workspace: &Workspace) -> Result<()> {
     let counts = output(&mut simulated(workspace, "record")?)?;

@@ -109,6 +109,8 @@ enum BenchAction {
     /// How long a write with its flush takes, beside librpma, in turn: in a guest whose clock
     /// counts instructions
     Time,
+    /// What `rpma perf` measures with other settings, and beside `ib_write_bw`: in the same guest
+    Perf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -215,6 +217,7 @@ fn run(action: Action) -> Result<ExitCode> {
                 BenchAction::Cost { record: false } => bench::cost(&workspace, &[]).map(code),
                 BenchAction::Connections => bench::cost(&workspace, &["connections"]).map(code),
                 BenchAction::Time => bench::time(&workspace).map(code),
+                BenchAction::Perf => bench::perf(&workspace).map(code),
             }
         }
         Action::Versions => {
