@@ -1,0 +1,40 @@
+//! `rpma perf report`: results of files as one HTML page, that needs no network and no script.
+
+mod axis;
+mod chart;
+mod file;
+mod page;
+mod runs;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+use super::read::read;
+use crate::problem::Problem;
+use crate::report::{Outcome, Output};
+
+/// Writes the page. An older page at the same place is replaced, or stays as it is.
+pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result<Outcome, Problem> {
+    let entries = read(files)?;
+    let is_place = |file: &PathBuf| match (file.canonicalize(), place.canonicalize()) {
+        (Ok(file), Ok(place)) => file == place,
+        _ => false,
+    };
+    if files.iter().any(is_place) {
+        let what = format!("{} is a file of results", place.display());
+        return Err(Problem::new(what, "Give another path with -o"));
+    }
+    let runs = runs::runs(&entries);
+    file::replace(place, &page::render(&runs)?)?;
+    let (results, runs) = (entries.len(), runs.len());
+    out.line(format!(
+        "{}: {} of {}",
+        place.display(),
+        words::number(results, "result"),
+        words::number(runs, "run")
+    ))?;
+    Ok(Outcome::Good)
+}

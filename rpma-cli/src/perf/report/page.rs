@@ -1,0 +1,256 @@
+//! Fills the page. The template escapes all texts: those of files can be hostile.
+
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::chart::{self, Look};
+use super::runs::{Item, Run};
+use super::sections::{self, Section};
+use super::words::{number, text};
+use crate::host::Host;
+use crate::perf::units::{Nanos, PerSecond};
+use crate::problem::Problem;
+
+/// Its name lets the template engine escape HTML.
+const NAME: &str = "page.html";
+const TEMPLATE: &str = include_str!("page.html");
+
+/// In the place of an unknown value.
+const ABSENT: &str = "–";
+
+/// The content of the page, for the template.
+#[derive(Debug, Serialize)]
+struct Page {
+    rpma: &'static str,
+    simulated: bool,
+    summary: String,
+    runs: Vec<RunOfPage>,
+    precisions: String,
+    sections: Vec<Section>,
+    /// Of the charts.
+    width: u32,
+    height: u32,
+    looks: Vec<Look>,
+    ink: String,
+    grid: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RunOfPage {
+    /// Empty if there is one run.
+    name: String,
+    began: String,
+    is_wide: bool,
+    machines: Vec<String>,
+    facts: Vec<Fact>,
+    results: Vec<ResultOfPage>,
+}
+
+/// A fact about each machine.
+#[derive(Debug, Serialize)]
+struct Fact {
+    name: &'static str,
+    values: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ResultOfPage {
+    setting: String,
+    cells: Vec<String>,
+    ended_early: Option<String>,
+}
+
+/// The page with all runs.
+pub(super) fn render(runs: &[Run<'_>]) -> Result<String, Problem> {
+    let page = page(runs)?;
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    let rendered = environment.render_named_str(NAME, TEMPLATE, Serde(&page));
+    rendered.map_err(|error| Problem::new(format!("the page cannot be made: {error}"), ""))
+}
+
+fn page(runs: &[Run<'_>]) -> Result<Page, Problem> {
+    let items = || runs.iter().flat_map(|run| &run.items);
+    let (ink, grid) = chart::ink_and_grid();
+    Ok(Page {
+        rpma: env!("CARGO_PKG_VERSION"),
+        simulated: runs.iter().any(|run| run.point.simulated),
+        summary: summary(runs),
+        precisions: precisions(items()),
+        sections: sections::sections(runs)?,
+        runs: (1..)
+            .zip(runs)
+            .map(|(count, run)| run_of_page(count, run, runs.len()))
+            .collect(),
+        width: chart::CHART.0,
+        height: chart::CHART.1,
+        looks: chart::looks(),
+        ink,
+        grid,
+    })
+}
+
+/// `12 results of 2 runs. 1 result ended early.`
+fn summary(runs: &[Run<'_>]) -> String {
+    let points = || {
+        runs.iter()
+            .flat_map(|run| &run.items)
+            .map(|item| &item.entry.point)
+    };
+    let all = number(points().count(), "result");
+    let runs = number(runs.len(), "run");
+    match points().filter(|point| point.ended_early.is_some()).count() {
+        0 => format!("{all} of {runs}."),
+        early => format!("{all} of {runs}. {} ended early.", number(early, "result")),
+    }
+}
+
+/// The largest error of the latencies, for each number of digits.
+fn precisions<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> String {
+    let mut digits: Vec<u8> = items.map(|item| item.entry.digits).collect();
+    digits.sort_unstable();
+    digits.dedup();
+    let error = |digits: &u8| format!("{} %", 100.0 / 10_f64.powi((*digits).into()));
+    digits.iter().map(error).collect::<Vec<_>>().join(" or ")
+}
+
+fn run_of_page(count: usize, run: &Run<'_>, runs: usize) -> RunOfPage {
+    let point = run.point;
+    let servers = servers(&point.servers);
+    let (mut machines, mut hosts) = (vec!["Client".to_owned()], vec![&point.client]);
+    for (name, host) in servers {
+        machines.push(name);
+        hosts.push(host);
+    }
+    RunOfPage {
+        name: match runs {
+            1 => String::new(),
+            _ => format!("Run {count}"),
+        },
+        began: text(&point.began),
+        is_wide: machines.len() > 2,
+        machines,
+        facts: facts(&hosts),
+        results: run.items.iter().map(|item| result(item, run)).collect(),
+    }
+}
+
+/// The servers with their names. Neighbours that are the same have one column.
+fn servers(all: &[Host]) -> Vec<(String, &Host)> {
+    let mut servers = Vec::new();
+    let mut first = 1;
+    for same in all.chunk_by(|one, other| one == other) {
+        let last = first + same.len() - 1;
+        let name = match (all.len(), same.len()) {
+            (1, _) => "Server".to_owned(),
+            (_, 1) => format!("Server {first}"),
+            _ => format!("Servers {first} to {last}"),
+        };
+        servers.extend(same.first().map(|host| (name, host)));
+        first = last + 1;
+    }
+    servers
+}
+
+type Of = fn(&Host) -> Option<String>;
+
+const FACTS: [(&str, Of); 14] = [
+    ("Device", |host| Some(host.device.clone())),
+    ("Description", |host| host.description.clone()),
+    ("Board", |host| host.board.clone()),
+    ("Firmware", |host| host.firmware.clone()),
+    ("Link", |host| host.link.clone()),
+    ("Rate", |host| host.rate.clone()),
+    ("MTU", |host| host.mtu.map(|mtu| mtu.to_string())),
+    ("Flush", |host| native(host.native_flush)),
+    ("Atomic write", |host| native(host.native_atomic_write)),
+    ("Memory", |host| {
+        host.memory.as_ref().map(ToString::to_string)
+    }),
+    ("Kernel", |host| host.kernel.clone()),
+    ("rdma-core", |host| {
+        host.rdma_core.map(|version| version.to_string())
+    }),
+    ("rdma-core headers", |host| {
+        host.built_with.map(|version| version.to_string())
+    }),
+    ("rpma", |host| Some(host.rpma.clone())),
+];
+
+fn native(is_native: bool) -> Option<String> {
+    let word = if is_native { "native" } else { "fallback" };
+    Some(word.to_owned())
+}
+
+/// A row for each fact that is known of one host at least.
+fn facts(hosts: &[&Host]) -> Vec<Fact> {
+    let fact = |(name, of): (&'static str, Of)| {
+        let values: Vec<Option<String>> = hosts.iter().map(|host| of(host)).collect();
+        let shown = |value: Option<String>| value.map_or_else(|| ABSENT.to_owned(), |it| text(&it));
+        values.iter().any(Option::is_some).then(|| Fact {
+            name,
+            values: values.into_iter().map(shown).collect(),
+        })
+    };
+    FACTS.into_iter().filter_map(fact).collect()
+}
+
+fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
+    let point = &item.entry.point;
+    let (result, latency) = (&point.result, &point.result.latency);
+    let time = |nanoseconds: u64| match item.entry.is_empty {
+        true => ABSENT.to_owned(),
+        false => Nanos(nanoseconds as f64).to_string(),
+    };
+    let is_repeated = run
+        .items
+        .iter()
+        .filter(|other| other.entry.point.setting == point.setting)
+        .count()
+        > 1;
+    let repeat = match is_repeated {
+        true => format!(", repeat {}", item.repeat),
+        false => String::new(),
+    };
+    // Lines break after a comma only.
+    let setting = format!("{}{repeat}", point.setting);
+    let parts: Vec<String> = setting
+        .split(", ")
+        .map(|part| part.replace(' ', "\u{a0}"))
+        .collect();
+    let setting = parts.join(", ");
+    ResultOfPage {
+        setting,
+        cells: vec![
+            per_second(result.operations_per_second, ""),
+            per_second(result.bytes_per_second, "B"),
+            time(latency.p50),
+            time(latency.p90),
+            time(latency.p99),
+            time(latency.p99_9),
+            time(latency.p99_99),
+            time(latency.most),
+            Nanos(result.cpu_ns_per_operation).to_string(),
+            Nanos(result.own_cpu_ns_per_operation).to_string(),
+            match point.setting.rate {
+                Some(_) => result.not_begun.to_string(),
+                None => ABSENT.to_owned(),
+            },
+        ],
+        ended_early: point.ended_early.as_deref().map(|why| match text(why) {
+            why if why.is_empty() => "for an unknown reason".to_owned(),
+            why => why,
+        }),
+    }
+}
+
+/// `0`, `12.3 k/s`, `12.3 kB/s`.
+fn per_second(value: f64, unit: &str) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        _ => PerSecond(value)
+            .to_string()
+            .replace("/s", &format!("{unit}/s")),
+    }
+}

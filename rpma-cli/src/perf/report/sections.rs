@@ -1,0 +1,393 @@
+//! Which charts a report has, and which lines are in them.
+
+use serde::Serialize;
+
+use super::axis::{Axis, PERCENTILES};
+use super::chart::{self, Line, MOST_LINES};
+use super::runs::{Item, Run};
+use super::words;
+use crate::perf::result::Latency;
+use crate::perf::setting::Setting;
+use crate::problem::Problem;
+
+/// Charts about the same question.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Section {
+    heading: &'static str,
+    note: &'static str,
+    /// Whether its panels can be side by side.
+    is_grid: bool,
+    panels: Vec<Panel>,
+}
+
+/// Charts with the same lines.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Panel {
+    /// The words that all lines have in common.
+    common: String,
+    legend: Vec<Key>,
+    is_single: bool,
+    charts: Vec<Chart>,
+}
+
+/// A line in a legend.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Key {
+    swatch: String,
+    text: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Chart {
+    title: String,
+    /// For readers who do not see it.
+    description: String,
+    svg: String,
+}
+
+/// A value on which the others depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Size,
+    Depth,
+    Rate,
+}
+
+impl Cause {
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Size => "By size",
+            Self::Depth => "By depth",
+            Self::Rate => "By rate",
+        }
+    }
+
+    fn note(self) -> &'static str {
+        match self {
+            Self::Size => "Each line has results that differ only in their size.",
+            Self::Depth => {
+                "Each line has results that differ only in their depth: the operations in flight on \
+                 each connection."
+            }
+            Self::Rate => {
+                "Each line has results that differ only in the intended rate of their open loop."
+            }
+        }
+    }
+
+    fn of(self, setting: &Setting) -> Option<f64> {
+        match self {
+            Self::Size => Some(setting.size as f64).filter(|size| *size > 0.0),
+            Self::Depth => Some(setting.depth.into()),
+            Self::Rate => setting.rate,
+        }
+    }
+
+    /// The same for all settings that differ only in this value.
+    fn remove(self, setting: &Setting) -> Setting {
+        let mut setting = *setting;
+        match self {
+            Self::Size => setting.size = 0,
+            Self::Depth => setting.depth = 0,
+            Self::Rate => setting.rate = None,
+        }
+        setting
+    }
+
+    fn axis(self, values: &[f64]) -> Axis {
+        match self {
+            Self::Size => Axis::sizes(values),
+            Self::Depth => Axis::depths(values),
+            Self::Rate => Axis::rates(values),
+        }
+    }
+
+    /// The place of the value in the words of an item.
+    fn word(self) -> usize {
+        match self {
+            Self::Size => words::SIZE,
+            Self::Depth => words::DEPTH,
+            Self::Rate => words::RATE,
+        }
+    }
+}
+
+/// A figure that depends on a [`Cause`].
+struct Effect {
+    title: &'static str,
+    of: fn(&Item<'_>) -> Option<f64>,
+    /// Figures that have the same axis, so that charts can be compared.
+    beside: &'static [fn(&Item<'_>) -> Option<f64>],
+    axis: fn(&[f64]) -> Axis,
+}
+
+const EFFECTS: [Effect; 4] = [
+    Effect {
+        title: "Operations per second",
+        of: |item| Some(item.entry.point.result.operations_per_second),
+        beside: &[],
+        axis: Axis::operations,
+    },
+    Effect {
+        title: "Bytes per second",
+        of: |item| Some(item.entry.point.result.bytes_per_second),
+        beside: &[],
+        axis: Axis::bytes,
+    },
+    Effect {
+        title: "Latency, median (p50)",
+        of: p50,
+        beside: &[p99],
+        axis: Axis::latencies,
+    },
+    Effect {
+        title: "Latency, p99",
+        of: p99,
+        beside: &[p50],
+        axis: Axis::latencies,
+    },
+];
+
+fn p50(item: &Item<'_>) -> Option<f64> {
+    latency(item, |latency| latency.p50)
+}
+
+fn p99(item: &Item<'_>) -> Option<f64> {
+    latency(item, |latency| latency.p99)
+}
+
+/// Without an operation there is no latency.
+fn latency(item: &Item<'_>, of: fn(&Latency) -> u64) -> Option<f64> {
+    let is_measured = !item.entry.is_empty;
+    is_measured.then(|| of(&item.entry.point.result.latency) as f64)
+}
+
+/// Each section that has a chart.
+pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
+    let mut items: Vec<Item<'_>> = runs.iter().flat_map(|run| &run.items).copied().collect();
+    items.sort_by(Item::order);
+    let mut sections = vec![percentiles(&items)?];
+    for cause in [Cause::Size, Cause::Depth, Cause::Rate] {
+        sections.push(by_cause(cause, &items)?);
+    }
+    sections.retain(|section| !section.panels.is_empty());
+    Ok(sections)
+}
+
+fn percentiles(items: &[Item<'_>]) -> Result<Section, Problem> {
+    let has_curve = |item: &&Item<'_>| !item.entry.curve.is_empty();
+    let items: Vec<Item<'_>> = items.iter().filter(has_curve).copied().collect();
+    let groups = match items.len() {
+        0..=MOST_LINES => vec![items],
+        _ => by_operation(items, |item| &item.entry.point.setting),
+    };
+    let panel = |items: &Vec<Item<'_>>| {
+        let names: Vec<Vec<String>> = items.iter().map(words::of_item).collect();
+        let lines: Vec<Line> = items.iter().map(curve).collect();
+        let points = lines.iter().flat_map(|line| &line.points);
+        let latencies: Vec<f64> = points.map(|point| point.1).collect();
+        let (x, y) = (Axis::percentiles(), Axis::latencies(&latencies));
+        let (common, own) = words::divide(&names);
+        let chart = Chart::new("Latency by percentile", &common, &own, (&x, &y), &lines)?;
+        Panel::new(common, own, vec![chart])
+    };
+    let groups: Vec<_> = groups.iter().filter(|items| !items.is_empty()).collect();
+    Ok(Section {
+        is_grid: groups.len() > 1,
+        heading: "Latency by percentile",
+        note: "A line ends at the last percentile that has an operation beyond it.",
+        panels: groups.into_iter().map(panel).collect::<Result<_, _>>()?,
+    })
+}
+
+fn curve(item: &Item<'_>) -> Line {
+    let points = item.entry.curve.iter();
+    let points: Vec<(f64, f64)> = points.map(|(one_in, ns)| (*one_in, *ns as f64)).collect();
+    let has_mark = |point: &&(f64, f64)| {
+        let near = |(one_in, _): &(f64, &str)| (point.0 / one_in - 1.0).abs() < 1e-6;
+        PERCENTILES.iter().any(near)
+    };
+    let marks = points.iter().filter(has_mark).copied().collect();
+    Line { points, marks }
+}
+
+/// The results of a line, which differ in one value.
+struct Series<'a> {
+    items: Vec<Item<'a>>,
+}
+
+fn by_cause(cause: Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
+    let all = series(cause, items);
+    let groups = by_operation(all, |series| &series.items[0].entry.point.setting);
+    let panels = groups.iter().map(|group| cause_panel(cause, group));
+    let mut panels = panels.collect::<Result<Vec<_>, _>>()?;
+    panels.retain(|panel| !panel.charts.is_empty());
+    Ok(Section {
+        heading: cause.heading(),
+        note: cause.note(),
+        is_grid: false,
+        panels,
+    })
+}
+
+/// All lines that have two points at least.
+fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
+    let has_value = |item: &&Item<'_>| cause.of(&item.entry.point.setting).is_some();
+    let key = |item: &Item<'_>| {
+        let setting = cause.remove(&item.entry.point.setting);
+        (item.run, item.repeat, setting)
+    };
+    let mut all: Vec<Series<'a>> = Vec::new();
+    for item in items.iter().filter(has_value) {
+        match all
+            .iter_mut()
+            .find(|series| key(&series.items[0]) == key(item))
+        {
+            Some(series) => series.items.push(*item),
+            None => all.push(Series { items: vec![*item] }),
+        }
+    }
+    all.retain(|series| series.items.len() > 1);
+    for series in &mut all {
+        let value = |item: &Item<'_>| cause.of(&item.entry.point.setting).unwrap_or_default();
+        series
+            .items
+            .sort_by(|one, other| value(one).total_cmp(&value(other)));
+    }
+    all
+}
+
+fn cause_panel(cause: Cause, group: &[Series<'_>]) -> Result<Panel, Problem> {
+    let name = |series: &Series<'_>| {
+        let mut words = words::of_item(&series.items[0]);
+        words[cause.word()] = String::new();
+        words
+    };
+    let names: Vec<Vec<String>> = group.iter().map(name).collect();
+    let (common, own) = words::divide(&names);
+    let mut charts = Vec::new();
+    for effect in &EFFECTS {
+        let lines =
+            |of| -> Vec<Line> { group.iter().map(|series| line(cause, of, series)).collect() };
+        let shown = lines(effect.of);
+        let mut all = shown.clone();
+        all.extend(effect.beside.iter().flat_map(|of| lines(*of)));
+        let points = || all.iter().flat_map(|line| &line.points);
+        let causes: Vec<f64> = points().map(|point| point.0).collect();
+        let values: Vec<f64> = points().map(|point| point.1).collect();
+        if values.iter().all(|value| *value == 0.0) {
+            continue;
+        }
+        let (x, y) = (cause.axis(&causes), (effect.axis)(&values));
+        charts.push(Chart::new(effect.title, &common, &own, (&x, &y), &shown)?);
+    }
+    Panel::new(common, own, charts)
+}
+
+fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
+    let point = |item: &Item<'_>| {
+        let value = cause.of(&item.entry.point.setting)?;
+        Some((value, of(item)?))
+    };
+    let points: Vec<(f64, f64)> = series.items.iter().filter_map(point).collect();
+    let marks = points.clone();
+    Line { points, marks }
+}
+
+/// Groups of the same operation, each with few enough lines for a chart.
+fn by_operation<T>(all: Vec<T>, setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for one in all {
+        let is_same =
+            |group: &&mut Vec<T>| setting(&group[0]).operation() == setting(&one).operation();
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    let size = |one: &T| setting(one).size;
+    groups
+        .into_iter()
+        .flat_map(|group| divided(group, size))
+        .collect()
+}
+
+/// Groups that are small enough. Those of the same size stay together, if they can.
+fn divided<T>(group: Vec<T>, size: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
+    let mut blocks: Vec<Vec<T>> = Vec::new();
+    for one in group {
+        match blocks.last_mut() {
+            Some(block) if size(&block[0]) == size(&one) => block.push(one),
+            _ => blocks.push(vec![one]),
+        }
+    }
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for mut block in blocks {
+        match groups.last_mut() {
+            Some(group) if group.len() + block.len() <= MOST_LINES => group.append(&mut block),
+            _ => groups.extend(balanced(block)),
+        }
+    }
+    groups
+}
+
+/// Groups of about the same length.
+fn balanced<T>(mut block: Vec<T>) -> Vec<Vec<T>> {
+    let groups = block.len().div_ceil(MOST_LINES).max(1);
+    let length = block.len().div_ceil(groups).max(1);
+    let mut balanced = Vec::new();
+    while block.len() > length {
+        let rest = block.split_off(length);
+        balanced.push(block);
+        block = rest;
+    }
+    balanced.push(block);
+    balanced
+}
+
+impl Panel {
+    /// A single line is named above its charts.
+    fn new(common: String, own: Vec<String>, charts: Vec<Chart>) -> Result<Self, Problem> {
+        let key = |(line, text)| chart::swatch(line).map(|swatch| Key { swatch, text });
+        let legend = match own.len() {
+            1 => Vec::new(),
+            _ => own
+                .into_iter()
+                .enumerate()
+                .map(key)
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(Self {
+            common,
+            legend,
+            is_single: charts.len() == 1,
+            charts,
+        })
+    }
+}
+
+impl Chart {
+    fn new(
+        title: &str,
+        common: &str,
+        own: &[String],
+        (x, y): (&Axis, &Axis),
+        lines: &[Line],
+    ) -> Result<Self, Problem> {
+        let line = |(line, name): (&Line, &String)| {
+            let name = match name.is_empty() {
+                true => common,
+                false => name,
+            };
+            let (first, last) = (line.points.first()?, line.points.last()?);
+            let point = |point: &(f64, f64)| format!("{} at {}", y.text(point.1), x.text(point.0));
+            Some(format!("{name}: {} to {}.", point(first), point(last)))
+        };
+        let lines_in_words: Vec<String> = lines.iter().zip(own).filter_map(line).collect();
+        Ok(Self {
+            title: title.to_owned(),
+            description: lines_in_words.join(" "),
+            svg: chart::draw(x, y, lines)?,
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! Settings and numbers in words: the names of lines, and the texts of cells.
+
+use super::runs::Item;
+use crate::perf::setting::{Setting, name};
+use crate::perf::units::{Bytes, PerSecond};
+use crate::problem::one_line;
+
+/// These are left out where all results have them.
+const USUAL: [&str; 4] = ["batch 1", "1 thread", "1 connection", ""];
+
+/// `1 run`, `2 runs`.
+pub(super) fn number(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
+/// Texts of files can be long, and can have characters that a page must not have.
+pub(super) fn text(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let line = one_line(text);
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{} …", &line[..end]),
+        None => line,
+    }
+}
+
+/// Settings in the order of their operation, size, depth and so on.
+pub(super) fn order(setting: &Setting) -> impl Ord + use<> {
+    let operation = (setting.op, setting.method, setting.flush);
+    let servers = (setting.servers, setting.copies);
+    let load = (setting.size, setting.depth, setting.batch);
+    let client = (setting.threads, setting.connections, setting.wait);
+    // Rates are positive, and have the order of their bits.
+    (
+        operation,
+        servers,
+        load,
+        client,
+        setting.rate.map(f64::to_bits),
+    )
+}
+
+/// Each part of a setting in words. The words of two settings have the same places.
+pub(super) fn words(setting: &Setting) -> Vec<String> {
+    vec![
+        setting.operation(),
+        Bytes(setting.size).to_string(),
+        format!("depth {}", setting.depth),
+        format!("batch {}", setting.batch),
+        number(setting.threads as usize, "thread"),
+        number(setting.connections as usize, "connection"),
+        name(setting.wait),
+        match setting.rate {
+            Some(rate) => format!("open loop, {}", PerSecond(rate)),
+            None => "closed loop".into(),
+        },
+    ]
+}
+
+/// The places of words that [`of_item`] returns.
+pub(super) const SIZE: usize = 2;
+pub(super) const DEPTH: usize = 3;
+pub(super) const RATE: usize = 8;
+
+/// The words of an item, with its run and its number among equal settings.
+pub(super) fn of_item(item: &Item<'_>) -> Vec<String> {
+    let mut words = words(&item.entry.point.setting);
+    words.insert(0, format!("run {}", item.run));
+    words.push(format!("repeat {}", item.repeat));
+    words
+}
+
+/// The words that all have, and the words of each that differ.
+pub(super) fn divide(lines: &[Vec<String>]) -> (String, Vec<String>) {
+    let Some(first) = lines.first() else {
+        return (String::new(), Vec::new());
+    };
+    let is_common = |place: usize| lines.iter().all(|words| words[place] == first[place]);
+    let (common, own): (Vec<usize>, Vec<usize>) = (0..first.len()).partition(|i| is_common(*i));
+    let is_plain = |word: &&str| {
+        let one_of_one = word.starts_with("run ") || word.starts_with("repeat ");
+        !USUAL.contains(word) && !one_of_one
+    };
+    let common: Vec<&str> = common.iter().map(|place| first[*place].as_str()).collect();
+    let common: Vec<&str> = common.into_iter().filter(is_plain).collect();
+    let join = |words: &Vec<String>| {
+        let own: Vec<&str> = own.iter().map(|place| words[*place].as_str()).collect();
+        own.join(", ")
+    };
+    (common.join(", "), lines.iter().map(join).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::samples::setting;
+
+    #[test]
+    fn common_words_are_named_once() {
+        let deep = Setting {
+            depth: 16,
+            rate: Some(2e5),
+            ..setting()
+        };
+        let (common, own) = divide(&[words(&setting()), words(&deep)]);
+        assert_eq!(common, "write, 64 B, poll");
+        assert_eq!(
+            own,
+            ["depth 1, closed loop", "depth 16, open loop, 200 k/s"]
+        );
+        assert_eq!(divide(&[]), (String::new(), Vec::new()));
+    }
+
+    #[test]
+    fn texts_of_files_are_one_short_line() {
+        assert_eq!(text(" a\nb\u{1b}[2J "), "a b [2J");
+        let long = "ä".repeat(300);
+        assert_eq!(text(&long).chars().count(), 202);
+    }
+
+    #[test]
+    fn settings_have_the_order_of_their_numbers() {
+        let with = |size, rate| {
+            let setting = setting();
+            order(&Setting {
+                size,
+                rate,
+                ..setting
+            })
+        };
+        assert!(with(64, None) < with(512, None));
+        assert!(with(64, None) < with(64, Some(9.0)));
+        assert!(with(64, Some(9.0)) < with(64, Some(10.0)));
+    }
+}
