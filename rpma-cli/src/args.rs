@@ -178,14 +178,20 @@ pub(crate) struct Check {
     pub(crate) fault: Option<Fault>,
 }
 
-/// Measure operations against `rpma serve` on another host
+/// Measure operations against `rpma serve` on another host, or draw the results
 ///
 /// A closed loop (without --rate) begins an operation when an earlier one has completed. An open
 /// loop begins operations at the times of its rate, and measures from these times: a pause of the
 /// server or of the network is in the latency of each operation that it delayed.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = PERF_HELP)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = PERF_HELP
+)]
 pub(crate) struct Perf {
+    #[command(subcommand)]
+    pub(crate) command: Option<PerfCommand>,
     #[command(flatten)]
     pub(crate) measure: Measure,
 }
@@ -198,6 +204,7 @@ Examples:
   rpma perf 192.0.2.2 --op commit --depth 16 --completions wait
   rpma perf 192.0.2.2 192.0.2.3 192.0.2.4 --op commit --copies 2
   rpma perf 192.0.2.2 --sweep size=64..64k,depth=1..64 --out results.jsonl
+  rpma perf report results.jsonl -o report.html
 
 Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
 
@@ -209,8 +216,26 @@ Examples:
   rpma perf --op write-flush
   rpma perf --op commit --servers 3 --copies 2
   rpma perf --sweep size=64..4k --out results.jsonl
+  rpma perf report results.jsonl -o report.html
 
 Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum PerfCommand {
+    /// Draw the results of one or several runs, as a page for a browser
+    #[command(after_help = "Example:\n  rpma perf report before.jsonl after.jsonl -o report.html")]
+    Report(PerfReport),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PerfReport {
+    /// Files of results, from `rpma perf --out`
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The page to write. It needs no network and no other file
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub(crate) out: PathBuf,
+}
 
 /// What is measured, and how.
 #[derive(Clone, Debug, Args)]
@@ -276,7 +301,7 @@ pub(crate) struct Measure {
     /// Print a table, lines of JSON, or CSV
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Table)]
     pub(crate) format: Format,
-    /// Also write the results as lines of JSON to this file
+    /// Also write the results as lines of JSON to this file, for `rpma perf report`
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     #[cfg(feature = "sim")]

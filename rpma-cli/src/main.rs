@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, PerfCommand};
 use interrupt::Interrupt;
 use problem::Problem;
 use report::{Outcome, Output};
@@ -55,7 +55,12 @@ fn run(command: Command) -> Result<Outcome, Problem> {
         Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),
         Command::Serve(args) => serve(&args, &Interrupt::install()?, out),
         Command::Check(args) => check(&args, &Interrupt::install()?, out),
-        Command::Perf(args) => measure(&args.measure, &Interrupt::install()?, out),
+        Command::Perf(args) => match &args.command {
+            Some(PerfCommand::Report(report)) => {
+                perf::report::write(&report.files, &report.out, out)
+            }
+            None => measure(&args.measure, &Interrupt::install()?, out),
+        },
         Command::Man { command } => pages::man(command.as_deref(), out),
         Command::Completions { shell } => pages::completions(shell, out),
     }

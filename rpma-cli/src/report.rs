@@ -192,6 +192,10 @@ impl ResultFile {
         })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes a part of the results.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
         let emptied = match mem::replace(&mut self.has_begun, true) {

@@ -295,6 +295,7 @@ fn wrong_arguments_have_the_status_2() -> Result {
         "--count 1 --time 1",
         "--sweep speed=1",
         "--op fly",
+        "report",
     ] {
         let ended = run(&format!("perf {args}"))?;
         assert_eq!(ended.status, Some(2), "{args}: {ended:#?}");
@@ -312,5 +313,43 @@ fn a_point_that_is_not_possible_is_named() -> Result {
     assert_eq!(ended.status, Some(1), "{ended:#?}");
     ended.line("not measured")?;
     ended.line("commit (server, durable)")?;
+    Ok(())
+}
+
+/// Promise: the results of a run are a page, and input that is no result leaves the old page.
+#[test]
+fn results_become_a_page() -> Result {
+    let dir = tempfile::tempdir()?;
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (results, page) = (path("results.jsonl"), path("report.html"));
+    let ended = run(&format!(
+        "perf --warm-up 0 --count 4 --sweep size=64..256 --out {results}"
+    ))?;
+    ended.line(&format!("`rpma perf report {results} -o report.html`"))?;
+    let drawn = run(&format!("perf report {results} -o {page}"))?;
+    assert_eq!(drawn.status, Some(0), "{drawn:#?}");
+    let html = fs::read_to_string(&page)?;
+    assert!(
+        html.contains("<svg") && html.contains("Simulated"),
+        "{html}"
+    );
+
+    fs::write(&results, "{\"format\":")?;
+    let refused = run(&format!("perf report {results} -o {page}"))?;
+    assert_eq!(refused.status, Some(1));
+    assert!(error(&refused)?.contains("line 1 of"), "{refused:#?}");
+    assert_eq!(fs::read_to_string(&page)?, html);
+    Ok(())
+}
+
+/// Promise: a run that cannot begin leaves the results of an earlier one.
+#[test]
+fn a_run_that_cannot_begin_keeps_the_file_of_results() -> Result {
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), "earlier")?;
+    let out = file.path().display();
+    let ended = run(&format!("perf --count 1 --size 1m --out {out}"))?;
+    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    assert_eq!(fs::read_to_string(file.path())?, "earlier");
     Ok(())
 }

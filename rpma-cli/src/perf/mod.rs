@@ -3,7 +3,7 @@
 //! The settings of a run are a grid ([`grid`]). For each point the client makes its connections
 //! ([`session`]), and each thread works through its share of the operations ([`worker`],
 //! [`awaited`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
-//! answers. Results are lines of JSON ([`result`]).
+//! answers. Results are lines of JSON ([`result`]), from which `rpma perf report` makes a page.
 
 mod awaited;
 mod checks;
@@ -16,7 +16,11 @@ mod pace;
 mod places;
 mod print;
 mod progress;
+mod read;
+pub(crate) mod report;
 mod result;
+#[cfg(test)]
+mod samples;
 mod session;
 mod setting;
 #[cfg(all(test, feature = "sim"))]
@@ -83,6 +87,7 @@ pub(crate) fn run(
             }
         }
     }
+    printer.end()?;
     Ok(outcome)
 }
 

@@ -91,6 +91,17 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// The end of all points.
+    pub(super) fn end(&mut self) -> Result<(), Problem> {
+        match &self.file {
+            Some(file) if self.format == Format::Table => self.out.line(format!(
+                "`rpma perf report {} -o report.html` draws these results",
+                file.path().display()
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn row(&mut self, point: &Point) -> Result<(), Problem> {
         if !std::mem::replace(&mut self.has_head, true) {
             let names = [

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use super::result::{FORMAT, Latency, Measured, Point, VERSION};
-use super::setting::{Flush, Method, Op, Setting, Wait};
+use super::setting::{Completions, Flush, Method, Op, Setting};
 use crate::host::{DomainName, Host, Memory, PathName};
 
 /// A write of 64 bytes in a closed loop.
@@ -20,7 +20,7 @@ pub(super) fn setting() -> Setting {
         batch: 1,
         threads: 1,
         connections: 1,
-        wait: Wait::Poll,
+        completions: Completions::Poll,
         rate: None,
         copies: None,
         servers: 1,

@@ -5,7 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::units::Bytes;
+use super::units::{Bytes, PerSecond};
 
 /// An operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -129,7 +129,7 @@ impl fmt::Display for Setting {
         }
         write!(f, ", {}", name(self.completions))?;
         match self.rate {
-            Some(rate) => write!(f, ", {rate} operations/s"),
+            Some(rate) => write!(f, ", open loop {}", PerSecond(rate)),
             None => Ok(()),
         }
     }

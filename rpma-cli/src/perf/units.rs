@@ -25,9 +25,9 @@ pub(crate) struct Nanos(pub(crate) f64);
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            ns if ns < 1e3 => write!(f, "{ns:.0} ns"),
-            ns if ns < 1e6 => write!(f, "{:.3} µs", Digits(ns / 1e3)),
-            ns if ns < 1e9 => write!(f, "{:.3} ms", Digits(ns / 1e6)),
+            ns if ns < 999.5 => write!(f, "{ns:.0} ns"),
+            ns if ns < 999.5e3 => write!(f, "{:.3} µs", Digits(ns / 1e3)),
+            ns if ns < 999.5e6 => write!(f, "{:.3} ms", Digits(ns / 1e6)),
             ns => write!(f, "{:.3} s", Digits(ns / 1e9)),
         }
     }
@@ -40,9 +40,9 @@ pub(crate) struct PerSecond(pub(crate) f64);
 impl fmt::Display for PerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            n if n < 1e3 => write!(f, "{:.3} /s", Digits(n)),
-            n if n < 1e6 => write!(f, "{:.3} k/s", Digits(n / 1e3)),
-            n if n < 1e9 => write!(f, "{:.3} M/s", Digits(n / 1e6)),
+            n if n < 999.5 => write!(f, "{:.3} /s", Digits(n)),
+            n if n < 999.5e3 => write!(f, "{:.3} k/s", Digits(n / 1e3)),
+            n if n < 999.5e6 => write!(f, "{:.3} M/s", Digits(n / 1e6)),
             n => write!(f, "{:.3} G/s", Digits(n / 1e9)),
         }
     }
@@ -72,6 +72,7 @@ mod tests {
         for (ns, text) in [
             (0.0, "0 ns"),
             (850.0, "850 ns"),
+            (999.9, "1.00 µs"),
             (12_345.0, "12.3 µs"),
             (123_456.0, "123 µs"),
             (4.56e6, "4.56 ms"),

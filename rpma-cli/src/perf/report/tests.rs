@@ -10,7 +10,7 @@ use super::*;
 use crate::host::Host;
 use crate::perf::result::Point;
 use crate::perf::samples::{commit, empty, host, lines, point, server, setting};
-use crate::perf::setting::{Op, Setting, Wait};
+use crate::perf::setting::{Completions, Op, Setting};
 
 /// Writes a report of the points, and returns it.
 fn page(points: &[Point]) -> String {
@@ -73,12 +73,12 @@ fn many() -> Vec<Point> {
             points.extend(depths.iter().map(with));
         }
     }
-    for wait in [Wait::Poll, Wait::Sleep] {
+    for completions in [Completions::Poll, Completions::Wait] {
         for thousands in [20, 50, 100, 150, 200] {
             let rate = Some(f64::from(thousands) * 1e3);
             points.push(point(Setting {
                 rate,
-                wait,
+                completions,
                 size: 256,
                 ..commit()
             }));

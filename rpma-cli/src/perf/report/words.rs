@@ -31,7 +31,7 @@ pub(super) fn order(setting: &Setting) -> impl Ord + use<> {
     let operation = (setting.op, setting.method, setting.flush);
     let servers = (setting.servers, setting.copies);
     let load = (setting.size, setting.depth, setting.batch);
-    let client = (setting.threads, setting.connections, setting.wait);
+    let client = (setting.threads, setting.connections, setting.completions);
     // Rates are positive, and have the order of their bits.
     (
         operation,
@@ -51,7 +51,7 @@ pub(super) fn words(setting: &Setting) -> Vec<String> {
         format!("batch {}", setting.batch),
         number(setting.threads as usize, "thread"),
         number(setting.connections as usize, "connection"),
-        name(setting.wait),
+        name(setting.completions),
         match setting.rate {
             Some(rate) => format!("open loop, {}", PerSecond(rate)),
             None => "closed loop".into(),
