@@ -18,7 +18,7 @@ const WRITERS: u64 = 3;
 /// How many records each of them writes.
 const EACH: u64 = 3;
 /// For how long the committer collects a group.
-const COLLECTS: Duration = Duration::from_secs(2);
+const COLLECTS: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wakes {

@@ -223,23 +223,7 @@ fn set_number(setting: &mut Setting, axis: Axis, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn setting() -> Setting {
-        Setting {
-            op: Op::Write,
-            method: None,
-            flush: None,
-            size: 64,
-            depth: 1,
-            batch: 1,
-            threads: 1,
-            connections: 1,
-            completions: Completions::Poll,
-            rate: None,
-            copies: None,
-            servers: 1,
-        }
-    }
+    use crate::perf::samples::setting;
 
     #[test]
     fn a_sweep_has_each_pair_of_values() -> Result<(), String> {
