@@ -17,7 +17,7 @@ use crate::{check as checks, doctor, perf};
 
 /// The path of the simulated device-DAX begins so.
 const DAX: &str = "/dev/dax";
-/// Its size. The fabric compares all of it at each event.
+/// Its size.
 const DAX_LEN: usize = 64 << 10;
 
 /// `rpma doctor` on a simulated host.

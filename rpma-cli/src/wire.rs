@@ -32,7 +32,7 @@ const MAGIC: [u8; 4] = *b"rpmC";
 const HEAD: usize = 16;
 
 /// The bytes of memory that the server offers. The first page has a mark, and tests nothing. A
-/// fabric compares all persistent memory again and again, so it has less.
+/// fabric compares all touched persistent memory again and again, so it has less.
 pub(crate) const ARENA: usize = match cfg!(feature = "sim") {
     true => 256 << 10,
     false => 2 << 20,

@@ -19,6 +19,7 @@ mod example;
 mod group;
 mod hosts;
 mod joint;
+mod large;
 mod late;
 mod protocols;
 mod recovering;

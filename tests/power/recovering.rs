@@ -63,10 +63,20 @@ fn recover(path: &Path, folds: Folds) -> Result<u64> {
 }
 
 fn run(profile: &Profile, platform: Platform, folds: Folds) -> Result<Visited, Loss> {
+    run_in(SIZE, profile, platform, folds)
+}
+
+/// In a memory of this size.
+fn run_in(
+    size: usize,
+    profile: &Profile,
+    platform: Platform,
+    folds: Folds,
+) -> Result<Visited, Loss> {
     let fabric = Fabric::new(profile.clone());
     let host = fabric.host("counter");
     host.set_platform(platform);
-    let memory = host.pmem("counter", SIZE);
+    let memory = host.pmem("counter", size);
     let (_entered, told) = (host.enter(), AtomicU64::new(0));
     fabric.find_loss_in_recovery(
         &memory,
@@ -136,4 +146,33 @@ fn memory_may_hold_old_contents() -> Result<()> {
         map.persist(..)?;
         Ok(())
     })
+}
+
+/// Promise: the results do not depend on the size of the memory.
+#[test]
+fn a_recovery_in_a_large_memory_has_the_same_results() {
+    for folds in [Folds::InOneWord, Folds::InTwoWords] {
+        let run = |size| {
+            let ran = run_in(size, &Profile::STRICT, Platform::AdrDdioOn, folds);
+            match ran {
+                Ok(visited) => format!("{visited:?}"),
+                Err(loss) => without_times(&loss.to_string()),
+            }
+        };
+        assert_eq!(run(SIZE), run(crate::large::LARGE), "{folds:?}");
+    }
+}
+
+/// The real times of the events differ from run to run.
+fn without_times(report: &str) -> String {
+    let lines = report
+        .lines()
+        .map(|line| match line.split_once(", after ") {
+            Some((number, rest)) => {
+                let what = rest.split_once(": ").map_or(rest, |(_, what)| what);
+                format!("{number}: {what}")
+            }
+            None => line.to_owned(),
+        });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -19,6 +19,14 @@ use crate::replicated_log::{Fault, LogError, Lsn};
 pub(crate) const LOG_KEY: u64 = 1;
 const PORT: u16 = 7204;
 pub(crate) const RING_LEN: u64 = 1024;
+
+/// The bytes of each replica's memory: what the log needs, or more by the variable
+/// `RPMA_SIM_POOL`, for a run with memories of a real size.
+fn pool() -> usize {
+    let more = std::env::var("RPMA_SIM_POOL").ok();
+    let more = more.map_or(0, |bytes| bytes.parse().expect("a number of bytes"));
+    place().end.max(more)
+}
 pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
@@ -63,7 +71,7 @@ impl World {
         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
         let pmem = |host: &Host| {
             host.set_platform(way.platform);
-            host.pmem("log", place().end)
+            host.pmem("log", pool())
         };
         Self {
             client: fabric.host("client"),
@@ -103,7 +111,7 @@ impl World {
     /// Another host takes the place of a replica: its memory has no log.
     pub(crate) fn replace(&mut self, n: usize) {
         self.stop(n);
-        self.pmems[n] = self.hosts[n].pmem("new", place().end);
+        self.pmems[n] = self.hosts[n].pmem("new", pool());
     }
 
     /// Starts the replicas of this list, and ends the others.

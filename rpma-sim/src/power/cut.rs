@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::explain;
@@ -12,6 +11,7 @@ use super::files;
 use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
+use super::store::Store;
 use crate::fabric::Fabric;
 use crate::here;
 use crate::repeat::number;
@@ -229,7 +229,7 @@ pub struct Loss {
     report: String,
     event: u64,
     /// The images that the check has failed with, by the names of their memories.
-    images: Vec<(String, Arc<[u8]>)>,
+    images: Vec<(String, Store)>,
 }
 
 impl Loss {
@@ -531,7 +531,7 @@ impl State {
         if let Err(failed) = checked {
             let images = cut.shown.borrow().clone();
             let named = images.iter();
-            let named = named.map(|(index, bytes)| (cut.name(*index), Arc::clone(bytes)));
+            let named = named.map(|(index, store)| (cut.name(*index), store.clone()));
             let named = named.collect();
             let mut again = |images: &Bytes| {
                 let cut = cut.with(images.clone());

@@ -12,6 +12,7 @@ use super::cut::Cut;
 use super::image::{Bytes, Share};
 use super::lines::{Flow, LINE, Lines, Reach, WORD, Write, Writer};
 use super::platform::Platform;
+use super::store::Store;
 use crate::profile::Profile;
 use crate::state::State;
 
@@ -175,7 +176,7 @@ pub(crate) fn history(state: &State, events: &VecDeque<String>) -> String {
 }
 
 /// The lost bytes of a memory that matter, and the bytes that are there too early.
-fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8]) -> String {
+fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &Store, early: &Store) -> String {
     let (lines, name) = (&cut.pmems[index].lines, cut.name(index));
     let profile = &state.profiles[cut.pmems[index].host];
     if lines.platform == Platform::Volatile {
@@ -212,9 +213,15 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     text
 }
 
-fn same(one: &[u8], other: &[u8], line: usize) -> bool {
-    let bytes = line * LINE..(line + 1) * LINE;
-    one[bytes.clone()] == other[bytes]
+fn same(one: &Store, other: &Store, line: usize) -> bool {
+    one.line(line) == other.line(line)
+}
+
+/// The bytes of a word.
+fn word_of(store: &Store, word: &Range<usize>) -> [u8; WORD] {
+    let start = word.start % LINE;
+    let bytes = &store.line(word.start / LINE)[start..start + WORD];
+    bytes.try_into().unwrap_or_else(|_| unreachable!())
 }
 
 /// The images, with every line that does not matter as `towards` has it.
@@ -222,7 +229,7 @@ fn reduced(
     cut: &Cut<'_>,
     images: &Bytes,
     mut fails: impl FnMut(&Bytes) -> bool,
-    towards: fn(&Lines) -> &[u8],
+    towards: fn(&Lines) -> &Store,
 ) -> Bytes {
     let mut images = images.clone();
     let indices: Vec<usize> = images.keys().copied().collect();
@@ -231,16 +238,15 @@ fn reduced(
         // All at once, then in halves.
         let mut parts = vec![lines.pending().map(|(line, _)| line).collect::<Vec<_>>()];
         while let Some(part) = parts.pop() {
-            let mut changed = images[&index].to_vec();
+            let mut changed = images[&index].clone();
             for line in &part {
-                let bytes = line * LINE..(line + 1) * LINE;
-                changed[bytes.clone()].copy_from_slice(&towards(lines)[bytes]);
+                changed.put(*line, u64::MAX, towards(lines).line(*line));
             }
-            if *changed == *images[&index] {
+            if changed == images[&index] {
                 continue;
             }
             let mut tried = images.clone();
-            tried.insert(index, changed.into());
+            tried.insert(index, changed);
             if fails(&tried) {
                 images = tried;
             } else if part.len() > 1 {
@@ -260,14 +266,19 @@ struct Piece {
 }
 
 /// Where an image differs from `other` in some lines, by the writes that make the difference.
-fn pieces(lines: &Lines, image: &[u8], other: &[u8], which: impl Fn(&usize) -> bool) -> Vec<Piece> {
+fn pieces(
+    lines: &Lines,
+    image: &Store,
+    other: &Store,
+    which: impl Fn(&usize) -> bool,
+) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for (line, writes) in lines.pending().filter(|(line, _)| which(line)) {
         let mut told = Vec::new();
         for write in writes.iter().rev() {
             for word in write.written() {
                 let word = line * LINE + word.start..line * LINE + word.end;
-                if image[word.clone()] == other[word.clone()] || told.contains(&word.start) {
+                if word_of(image, &word) == word_of(other, &word) || told.contains(&word.start) {
                     continue;
                 }
                 told.push(word.start);
@@ -298,11 +309,11 @@ impl Piece {
 }
 
 /// The first word of a piece that is partly new and partly old in the image.
-fn torn_word(ranges: &[Range<usize>], image: &[u8], lines: &Lines) -> Option<usize> {
+fn torn_word(ranges: &[Range<usize>], image: &Store, lines: &Lines) -> Option<usize> {
     let is_torn = |at: &usize| {
         let word = *at..at + WORD;
         let others = [lines.newest(), lines.durable()];
-        let is_other = |other: &[u8]| other[word.clone()] == image[word.clone()];
+        let is_other = |other: &Store| word_of(other, &word) == word_of(image, &word);
         !others.into_iter().any(is_other)
     };
     let mut words = ranges.iter().flat_map(|range| range.clone().step_by(WORD));
@@ -310,7 +321,7 @@ fn torn_word(ranges: &[Range<usize>], image: &[u8], lines: &Lines) -> Option<usi
 }
 
 /// The first bytes of a piece: in the image, and in its place.
-fn values(ranges: &[Range<usize>], image: &[u8], other: &[u8]) -> String {
+fn values(ranges: &[Range<usize>], image: &Store, other: &Store) -> String {
     const SHOWN: usize = 8;
     let first = ranges.first().cloned().unwrap_or_default();
     let more = if first.len() > SHOWN || ranges.len() > 1 {
@@ -318,9 +329,11 @@ fn values(ranges: &[Range<usize>], image: &[u8], other: &[u8]) -> String {
     } else {
         ""
     };
-    let hex = |from: &[u8]| {
-        let bytes = from[first.clone()].iter().take(SHOWN);
-        bytes
+    // A piece consists of words, and the first of them is shown.
+    let hex = |from: &Store| {
+        let bytes = word_of(from, &first);
+        bytes[..first.len().min(SHOWN)]
+            .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect::<Vec<_>>()
             .join(" ")

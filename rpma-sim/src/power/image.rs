@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::lines::{LINE, Line, Lines};
-use super::memory::{Memory, Owner, ROOT, publish, withdraw};
+use super::base::Base;
+use super::lines::{Line, Lines};
+use super::memory::{Memory, ROOT, publish, withdraw};
 use super::platform::Platform;
 use super::pmem::Tracked;
 use super::random::Random;
+use super::store::Store;
 
 /// The bytes of images, by the numbers of their memories.
-pub(crate) type Bytes = BTreeMap<usize, Arc<[u8]>>;
+pub(crate) type Bytes = BTreeMap<usize, Store>;
 
 /// The state of a cut that images need.
 #[derive(Clone, Copy)]
@@ -124,29 +126,28 @@ impl Iterator for JointImages<'_> {
 
     fn next(&mut self) -> Option<Vec<Image>> {
         let memories = self.lines();
-        let left: Vec<Arc<[u8]>> = match self.cut.only {
+        let left: Vec<Store> = match self.cut.only {
             Some(_) if self.next > 0 => return None,
             Some(only) => {
                 let known = self.indices.iter().zip(memories);
                 let image = |(index, lines): (&usize, &Lines)| match only.get(index) {
-                    Some(bytes) => Arc::clone(bytes),
+                    Some(store) => store.clone(),
                     // It was not looked at when the check failed.
-                    None => lines.newest().into(),
+                    None => lines.newest().clone(),
                 };
                 known.map(image).collect()
             }
-            None => {
-                let left = self.plan.image(&memories, self.next)?.into_iter();
-                left.map(Into::into).collect()
-            }
+            None => self.plan.image(&memories, self.next)?,
         };
         self.next += 1;
         self.cut.images.set(self.cut.images.get() + 1);
         let mut shown = self.cut.shown.borrow_mut();
-        let images = self.indices.iter().zip(left).map(|(index, bytes)| {
-            shown.insert(*index, Arc::clone(&bytes));
+        let images = self.indices.iter().zip(left).map(|(index, store)| {
+            shown.insert(*index, store.clone());
             Image {
-                bytes,
+                base: self.cut.pmems[*index].base.clone(),
+                store,
+                memory: OnceLock::new(),
                 path: OnceLock::new(),
             }
         });
@@ -204,7 +205,7 @@ fn of_memories(lines: &[(usize, usize)], count: usize) -> impl Iterator<Item = C
 /// than the limit.
 fn likely(
     outcomes: &[Vec<Line>],
-    newest: &[&[u8]],
+    newest: &[&Line],
     limit: usize,
     random: &mut Random,
 ) -> Vec<Chosen> {
@@ -225,8 +226,7 @@ fn likely(
         pairs.extend([false, true].map(|there| whole(vec![one, other], there)));
     }
     let torn = order.iter().flat_map(|line| {
-        let is_torn =
-            |(number, outcome): &(usize, &Line)| *number > 0 && outcome[..] != *newest[*line];
+        let is_torn = |(number, outcome): &(usize, &Line)| *number > 0 && *outcome != newest[*line];
         let torn = outcomes[*line].iter().enumerate().filter(is_torn);
         torn.flat_map(|(outcome, _)| {
             [false, true].map(|others| Chosen::Torn {
@@ -275,7 +275,7 @@ impl Plan {
         let mut chosen = Vec::new();
         if total > limit && !lines.is_empty() {
             let newest = |(memory, line): &(usize, usize)| newest_of(memories[*memory], *line);
-            let newest: Vec<&[u8]> = lines.iter().map(newest).collect();
+            let newest: Vec<&Line> = lines.iter().map(newest).collect();
             chosen = of_memories(&lines, memories.len()).take(limit).collect();
             chosen.extend(likely(&outcomes, &newest, limit, &mut random));
         }
@@ -297,7 +297,7 @@ impl Plan {
     }
 
     /// One of all images of a memory.
-    pub(crate) fn any(lines: &Lines, mut random: Random) -> Vec<u8> {
+    pub(crate) fn any(lines: &Lines, mut random: Random) -> Store {
         let number = 2 + random.below(usize::MAX - 2);
         let mut plan = Self::new(&[lines], usize::MAX, random);
         // Not those that are first in a list, but by chance each line for itself.
@@ -309,18 +309,18 @@ impl Plan {
     }
 
     /// Number `number` of them, of each memory.
-    fn image(&mut self, memories: &[&Lines], number: usize) -> Option<Vec<Vec<u8>>> {
+    fn image(&mut self, memories: &[&Lines], number: usize) -> Option<Vec<Store>> {
         if number >= self.count {
             return None;
         }
         let random = self.random.as_mut()?;
         let start = |lines: &&Lines| match lines.platform {
             Platform::Volatile => volatile(lines.durable().len(), number, random),
-            _ => lines.durable().to_vec(),
+            _ => lines.durable().clone(),
         };
-        let mut images: Vec<Vec<u8>> = memories.iter().map(start).collect();
-        let mut put = |(memory, line): (usize, usize), bytes: &[u8]| {
-            images[memory][line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
+        let mut images: Vec<Store> = memories.iter().map(start).collect();
+        let mut put = |(memory, line): (usize, usize), bytes: &Line| {
+            images[memory].put(line, u64::MAX, bytes);
         };
         let newest = |(memory, line): (usize, usize)| newest_of(memories[memory], line);
         if number < self.combined {
@@ -376,22 +376,25 @@ impl Plan {
 }
 
 /// A line as the programs of its host see it.
-fn newest_of(lines: &Lines, line: usize) -> &[u8] {
-    &lines.newest()[line * LINE..(line + 1) * LINE]
+fn newest_of(lines: &Lines, line: usize) -> &Line {
+    lines.newest().line(line)
 }
 
 /// The contents of volatile memory after a power cut: zeros, or random bytes.
-fn volatile(len: usize, number: usize, random: &mut Random) -> Vec<u8> {
+fn volatile(len: usize, number: usize, random: &mut Random) -> Store {
     match number {
-        0 => vec![0; len],
-        _ => (0..len).map(|_| random.next() as u8).collect(),
+        0 => Store::zeros(len),
+        _ => Store::new(&(0..len).map(|_| random.next() as u8).collect::<Vec<u8>>()),
     }
 }
 
 /// The contents that a power cut may leave of a memory.
 #[derive(Debug)]
 pub struct Image {
-    bytes: Arc<[u8]>,
+    store: Store,
+    base: Base,
+    /// The bytes, mapped for [`bytes`](Self::bytes).
+    memory: OnceLock<Memory>,
     path: OnceLock<PathBuf>,
 }
 
@@ -399,7 +402,14 @@ impl Image {
     /// The bytes that are left.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.memory
+            .get_or_init(|| self.base.map(&self.store))
+            .bytes()
+    }
+
+    /// The bytes that are left, for a comparison with those of other images.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Returns a path for the program's own recovery. `PmemMap::open` maps a copy of the image
@@ -410,8 +420,7 @@ impl Image {
         self.path.get_or_init(|| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = PathBuf::from(format!("{ROOT}/image/{number}"));
-            let memory = Memory::new(&self.bytes, Owner::Image);
-            publish(&path, Some(Arc::new(memory)), None);
+            publish(&path, Some(Arc::new(self.base.map(&self.store))), None);
             path
         })
     }

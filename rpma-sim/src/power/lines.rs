@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::memory::Memory;
 use super::platform::Platform;
 use super::random::Random;
+use super::store::Store;
 use crate::memory::{self, Part};
 
 /// The bytes of a cache line.
@@ -142,11 +143,11 @@ pub(crate) struct Lines {
     /// Whether the device copies through the caches, as soft-RoCE does.
     pub(crate) copies: bool,
     /// The bytes that always survive.
-    durable: Vec<u8>,
+    durable: Store,
     /// The bytes that were there at the last look.
-    seen: Vec<u8>,
+    seen: Store,
     /// As that, with the late writes.
-    newest: Vec<u8>,
+    newest: Store,
     /// By the numbers of their lines, oldest first.
     writes: BTreeMap<usize, Vec<Write>>,
     /// Counts events.
@@ -191,7 +192,7 @@ fn differing(one: &[u8], other: &[u8]) -> u8 {
 }
 
 impl Lines {
-    pub(crate) fn new(platform: Platform, copies: bool, bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(platform: Platform, copies: bool, bytes: Store) -> Self {
         Self {
             platform,
             copies,
@@ -204,17 +205,17 @@ impl Lines {
     }
 
     /// The bytes that always survive.
-    pub(crate) fn durable(&self) -> &[u8] {
+    pub(crate) fn durable(&self) -> &Store {
         &self.durable
     }
 
     /// The bytes that a program of the host sees.
-    pub(crate) fn seen(&self) -> &[u8] {
+    pub(crate) fn seen(&self) -> &Store {
         &self.seen
     }
 
     /// All that was written.
-    pub(crate) fn newest(&self) -> &[u8] {
+    pub(crate) fn newest(&self) -> &Store {
         &self.newest
     }
 
@@ -248,30 +249,36 @@ impl Lines {
     }
 
     pub(super) fn line(&self, line: usize) -> Line {
-        let line = &self.durable[line * LINE..(line + 1) * LINE];
-        line.try_into().expect("memory consists of lines")
+        *self.durable.line(line)
     }
 
     /// Finds the program's stores since the last look; returns whether there are any.
     pub(crate) fn look(&mut self, memory: &Memory) -> bool {
         let mut found = false;
         let mut writer = None;
-        for line in 0..self.seen.len() / LINE {
-            let now = line_of(memory, line);
-            let seen = &mut self.seen[line * LINE..(line + 1) * LINE];
-            if seen == now {
-                continue;
+        // A page that no program and no device has touched has the zeros that were seen.
+        for range in memory.touched() {
+            for line in lines_of(&range) {
+                found |= self.look_at(line, memory, &mut writer);
             }
-            let words = differing(seen, &now);
-            let same = (0..LINE).filter(|at| seen[*at] == now[*at]);
-            let same = same.fold(0_u64, |mask, at| mask | 1 << at);
-            seen.copy_from_slice(&now);
-            let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
-            let mask = bytes_of(words) & !(same & self.beside(line));
-            self.arrive(line, (mask, u8::MAX), now, (Reach::Cache, None), writer);
-            found = true;
         }
         found
+    }
+
+    fn look_at(&mut self, line: usize, memory: &Memory, writer: &mut Option<Arc<Writer>>) -> bool {
+        let now = line_of(memory, line);
+        let seen = *self.seen.line(line);
+        if seen == now {
+            return false;
+        }
+        let words = differing(&seen, &now);
+        let same = (0..LINE).filter(|at| seen[*at] == now[*at]);
+        let same = same.fold(0_u64, |mask, at| mask | 1 << at);
+        self.seen.put(line, u64::MAX, &now);
+        let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
+        let mask = bytes_of(words) & !(same & self.beside(line));
+        self.arrive(line, (mask, u8::MAX), now, (Reach::Cache, None), writer);
+        true
     }
 
     /// The bytes of a line that devices have on their way to a part of a word: a program's store
@@ -294,7 +301,7 @@ impl Lines {
             let now = line_of(memory, line);
             let mask = bytes_in(line, range);
             // Beside it a program may store at the same time.
-            put(&mut self.seen[line * LINE..(line + 1) * LINE], mask, &now);
+            self.seen.put(line, mask, &now);
             self.arrive(
                 line,
                 (mask, whole(range)),
@@ -323,10 +330,9 @@ impl Lines {
     /// Programs see bytes that were taken before.
     pub(crate) fn shown(&mut self, memory: &Memory, range: &Range<usize>, late: u64) {
         for line in lines_of(range) {
-            let bytes = line * LINE..(line + 1) * LINE;
             let now = line_of(memory, line);
             let mask = bytes_in(line, range);
-            put(&mut self.seen[bytes.clone()], mask, &now);
+            self.seen.put(line, mask, &now);
             let writes = self.writes.get_mut(&line).into_iter().flatten();
             let own = writes.filter(|write| write.late == Some(late));
             let mut writer = None;
@@ -335,7 +341,8 @@ impl Lines {
                 writer = Some(Arc::clone(&write.writer));
             }
             // The program's stores there meanwhile are gone.
-            let over = (0..LINE).filter(|at| now[*at] != self.newest[bytes.start + at]);
+            let newest = self.newest.line(line);
+            let over = (0..LINE).filter(|at| now[*at] != newest[*at]);
             let over = over.fold(0_u64, |over, at| over | 1 << at) & mask;
             if let (Some(writer), 1..) = (writer, over) {
                 self.arrive(line, (over, 0), now, (Reach::Device, None), &writer);
@@ -359,11 +366,7 @@ impl Lines {
         (reach, late): (Reach, Option<u64>),
         writer: &Arc<Writer>,
     ) {
-        put(
-            &mut self.newest[line * LINE..(line + 1) * LINE],
-            mask,
-            &bytes,
-        );
+        self.newest.put(line, mask, &bytes);
         self.clock += 1;
         let write = Write {
             words: words_with(mask),
@@ -394,7 +397,6 @@ impl Lines {
         let Some(writes) = self.writes.get_mut(&line) else {
             return;
         };
-        let durable = &mut self.durable[line * LINE..(line + 1) * LINE];
         // From the newest on: a word that is durable cannot be overwritten by an older one any
         // more.
         let mut over = 0;
@@ -406,7 +408,7 @@ impl Lines {
             write.mask &= !over;
             write.words = words_with(write.mask);
         }
-        put(durable, over, &newest);
+        self.durable.put(line, over, &newest);
         writes.retain(|write| write.words != 0);
         if writes.is_empty() {
             self.writes.remove(&line);
@@ -581,8 +583,8 @@ mod tests {
     /// forgotten.
     #[test]
     fn a_store_beside_a_device_write_is_found() {
-        let memory = Memory::new(&[0; 4096], Owner::Image);
-        let mut lines = Lines::new(Platform::AdrDdioOff, false, vec![0; 4096]);
+        let memory = Memory::new(&Store::zeros(4096), Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOff, false, Store::zeros(4096));
         assert!(!lines.look(&memory));
         // Between the look and the end of the device's write.
         store(&memory, 8, &[2; 8]);
@@ -591,9 +593,9 @@ mod tests {
         lines.placed(&memory, &(0..4), writer);
         assert!(lines.look(&memory));
         lines.write_back(&(0..16));
-        assert_eq!(lines.durable()[..16], [[0; 8], [2; 8]].concat());
+        assert_eq!(lines.durable().line(0)[..16], [[0; 8], [2; 8]].concat());
         lines.push(FLOW, None);
-        assert_eq!(lines.durable()[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
+        assert_eq!(lines.durable().line(0)[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
         assert_eq!(lines.pending().count(), 0);
     }
 
@@ -601,8 +603,8 @@ mod tests {
     /// both ends of its history stay possible.
     #[test]
     fn a_heartbeat_is_bounded() {
-        let memory = Memory::new(&[0; 4096], Owner::Image);
-        let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
+        let memory = Memory::new(&Store::zeros(4096), Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, true, Store::zeros(4096));
         for number in 1..=1000_u64 {
             store(&memory, 0, &number.to_ne_bytes());
             let writer = device();
@@ -629,8 +631,8 @@ mod tests {
     /// Two writers that write to one line in turns cost no more than one.
     #[test]
     fn two_heartbeats_are_bounded() {
-        let memory = Memory::new(&[0; 4096], Owner::Image);
-        let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
+        let memory = Memory::new(&Store::zeros(4096), Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, true, Store::zeros(4096));
         for number in 1..=1000_u64 {
             store(&memory, 0, &number.to_ne_bytes());
             lines.placed(&memory, &(0..8), device());
@@ -649,8 +651,8 @@ mod tests {
     /// later.
     #[test]
     fn merging_keeps_the_order() {
-        let memory = Memory::new(&[0; 4096], Owner::Image);
-        let mut lines = Lines::new(Platform::AdrDdioOn, false, vec![0; 4096]);
+        let memory = Memory::new(&Store::zeros(4096), Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, false, Store::zeros(4096));
         store(&memory, 0, &[7; 8]);
         lines.placed(&memory, &(0..8), device());
         store(&memory, 56, &[1; 8]);

@@ -1,20 +1,19 @@
-//! Memory that is called persistent: allocations that have a path.
+//! Memory that is called persistent: mappings that have a path.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::map::Map;
+use super::present::touched;
+use super::store::{PAGE, Store};
 use crate::fabric::Host;
 use crate::late;
 use crate::state::Shared;
 
-/// The unit of memory.
-const PAGE: usize = 4096;
 /// And large memory, as a device-DAX is.
 const LARGE: usize = 2 << 20;
 
@@ -26,8 +25,7 @@ pub(crate) fn align(len: usize) -> usize {
 /// Memory that a path leads to: the target of a mapping of a host's program, or an image of it.
 #[derive(Debug)]
 pub struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
+    map: Map,
     owner: Owner,
 }
 
@@ -40,46 +38,45 @@ pub(crate) enum Owner {
     Image,
 }
 
-// SAFETY: no thread owns an allocation: any may free it. Its bytes are accessed by atomics, or by
-// code that has the address.
-unsafe impl Send for Memory {}
-
-// SAFETY: `&self` reads fields that never change. Threads that share it reach its bytes by atomics,
-// or by the address, with their own guarantees.
-unsafe impl Sync for Memory {}
-
 impl Memory {
-    /// Memory that holds `bytes`. Their number is a multiple of the page's size and not 0.
-    pub(crate) fn new(bytes: &[u8], owner: Owner) -> Self {
-        assert!(!bytes.is_empty() && bytes.len() % PAGE == 0, "whole pages");
-        let layout = Layout::from_size_align(bytes.len(), PAGE).expect("it has room");
-        // SAFETY: the layout has bytes, by the assertion.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: `layout` has as many bytes as `bytes`, and no other code has the allocation yet.
-        unsafe {
-            start
-                .as_ptr()
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
-        Self {
-            start,
-            layout,
-            owner,
+    /// Memory that holds the bytes of a store. Its other pages are not touched.
+    pub(crate) fn new(store: &Store, owner: Owner) -> Self {
+        let mut map = Map::zeros(store.len()).unwrap_or_else(|error| {
+            panic!("no persistent memory of {} bytes: {error}", store.len())
+        });
+        for (number, page) in store.pages() {
+            map.write(number * PAGE, page);
         }
+        Self { map, owner }
+    }
+
+    /// Memory in a mapping that no other code has.
+    #[cfg(not(miri))]
+    pub(super) fn of(map: Map, owner: Owner) -> Self {
+        Self { map, owner }
+    }
+
+    /// The parts that may differ from zeros.
+    pub(super) fn touched(&self) -> Vec<Range<usize>> {
+        touched(self.as_ptr().addr(), self.len())
+    }
+
+    /// Its bytes, if no path leads to it: no program can write to it then.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.map.bytes()
     }
 
     /// Its first byte. It stays there until the last reference to it is dropped.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        self.map.as_ptr()
     }
 
     /// Its length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.layout.size()
+        self.map.len()
     }
 
     /// The alignment of mappings of it, at both ends: a page, or a large one of 2 MiB, as of a
@@ -128,17 +125,9 @@ impl Memory {
 
     /// Where these bytes are in it, if they are.
     pub(crate) fn range_of(&self, start: usize, len: usize) -> Option<Range<usize>> {
-        let from = start.checked_sub(self.start.as_ptr().addr())?;
+        let from = start.checked_sub(self.as_ptr().addr())?;
         let to = from.checked_add(len)?;
         (to <= self.len()).then_some(from..to)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated it with this layout, and the last reference to it is being
-        // dropped.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 

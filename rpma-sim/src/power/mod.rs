@@ -2,25 +2,31 @@
 //!
 //! * [`lines`] has the rules: which bytes of a memory survive. [`outcomes`] lists the possible
 //!   outcomes of a line.
-//! * [`memory`] has the bytes, by paths that `PmemMap::open` takes.
+//! * [`memory`] has the mappings ([`map`]), by paths that `PmemMap::open` takes.
+//! * [`store`] has the bytes, of which few are ever written, and [`present`] finds the pages that a
+//!   program has touched.
 //! * [`pmem`] is the fabric's work on a host's memory, and a test's view of it.
 //! * [`mod@cut`] visits every event of a run; [`image`] is the possible contents then, and
 //!   [`explain`] finds the faults in it.
 //! * [`files`] writes an image that failed to a file.
 //! * [`off`] cuts the power of a host, and starts it again.
 
+mod base;
 mod cut;
 mod explain;
 mod files;
 mod image;
 mod lines;
+mod map;
 mod memory;
 mod off;
 mod outcomes;
 mod platform;
 mod pmem;
+mod present;
 mod random;
 mod recovery;
+mod store;
 
 use std::time::Duration;
 

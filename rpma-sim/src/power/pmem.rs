@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::base::Base;
 use super::lines::{Flow, Lines, Writer};
 use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
+use super::store::Store;
 use crate::fabric::Host;
 use crate::memory::{Part, copy};
 use crate::profile::Profile;
@@ -63,6 +65,8 @@ pub(crate) struct Tracked {
     /// `None` while the host has no power.
     pub(crate) memory: Option<Arc<Memory>>,
     pub(crate) lines: Lines,
+    /// For the mappings of images.
+    pub(crate) base: Base,
 }
 
 impl Drop for Tracked {
@@ -120,16 +124,19 @@ impl Host {
     /// native flush refuses memory of [`Platform::Volatile`].
     ///
     /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
-    /// fails. A program need not report its stores. At each event the fabric compares all of the
-    /// memory, which takes some 20 ms for 1 MiB in an unoptimised build. So make it small, a few
-    /// pages. If a program writes its caches back by itself, it calls
+    /// fails. A program need not report its stores. At each event the fabric compares the pages
+    /// that were touched, which takes some 20 ms for 1 MiB of them in an unoptimised build. The
+    /// other pages cost nothing, so the memory may be larger than that of the machine. (On Linux
+    /// before 6.7 it compares all of the memory.) If a program writes its caches back by itself, it calls
     /// [`persisted`](crate::persisted).
     ///
     /// # Panics
     ///
     /// If `len` is 0, or the name has a `/` in it or is taken on this host.
     pub fn pmem(&self, name: &str, len: usize) -> Pmem {
-        self.pmem_of(name, vec![0; len])
+        assert!(len > 0, "memory of no bytes");
+        let len = len.next_multiple_of(align(len));
+        self.pmem_of(name, Store::zeros(len))
     }
 
     /// Adds persistent memory as [`pmem`](Self::pmem) does, with these durable contents, like a
@@ -139,18 +146,20 @@ impl Host {
     ///
     /// As [`pmem`](Self::pmem).
     pub fn pmem_filled(&self, name: &str, bytes: &[u8]) -> Pmem {
-        self.pmem_of(name, bytes.to_vec())
+        assert!(!bytes.is_empty(), "memory of no bytes");
+        let len = bytes.len().next_multiple_of(align(bytes.len()));
+        let mut store = Store::zeros(len);
+        store.fill(bytes);
+        self.pmem_of(name, store)
     }
 
-    fn pmem_of(&self, name: &str, mut bytes: Vec<u8>) -> Pmem {
+    pub(crate) fn pmem_of(&self, name: &str, bytes: Store) -> Pmem {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let len = bytes.len();
-        assert!(len > 0, "memory of no bytes");
         assert!(
             !name.is_empty() && !name.contains('/'),
             "{name:?} is no name"
         );
-        let len = len.next_multiple_of(align(len));
         let shared = self.shared();
         let mut state = shared.lock();
         let own = |pmem: &Tracked| pmem.host == self.index() && pmem.name == name;
@@ -161,7 +170,6 @@ impl Host {
             .get_or_insert_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
         let host = state.hosts[self.index()].clone();
         let path = PathBuf::from(format!("{ROOT}/{number}/{}-{host}/{name}", self.index()));
-        bytes.resize(len, 0);
         let (platform, copies) = (
             state.platform(self.index()),
             state.profiles[self.index()].copies,
@@ -173,6 +181,7 @@ impl Host {
             path: path.clone(),
             memory: None,
             lines: Lines::new(platform, copies, bytes),
+            base: Base::default(),
         });
         match state.is_dead(self.index()) {
             true => state.out_of_reach(index),
@@ -222,7 +231,7 @@ impl State {
 
     /// A memory is out of reach until the host is started again, and holds the bytes that are left
     /// then.
-    pub(crate) fn detach(&mut self, index: usize, left: Vec<u8>) {
+    pub(crate) fn detach(&mut self, index: usize, left: Store) {
         let tracked = &mut self.power.pmems[index];
         let copies = self.profiles[tracked.host].copies;
         tracked.memory = None;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::cut::{Cut, Loss, Visited};
 use super::pmem::Pmem;
+use super::store::Store;
 use crate::fabric::{Fabric, Host};
 
 /// From so many images recoveries are cut; of more, every second one or fewer.
@@ -53,13 +54,13 @@ impl Fabric {
         check: impl Fn(&P, &R) + Sync,
         run: impl FnOnce(),
     ) -> Result<Visited, Loss> {
-        let mut origins: BTreeMap<Vec<u8>, Vec<Promised<P>>> = BTreeMap::new();
+        let mut origins: BTreeMap<Store, Vec<Promised<P>>> = BTreeMap::new();
         let first = |cut: &Cut<'_>| {
             let promised = promise();
             for image in cut.images(pmem) {
-                let bytes = image.bytes().to_vec();
+                let store = image.store().clone();
                 check(&promised, &recover(image.path()));
-                let promises = origins.entry(bytes).or_default();
+                let promises = origins.entry(store).or_default();
                 if !promises.iter().any(|known| known.promise == promised) {
                     promises.push(Promised {
                         promise: promised.clone(),
@@ -72,16 +73,16 @@ impl Fabric {
         self.find_loss(first, run)?;
         let mut visited = self.visited();
         let step = origins.len().div_ceil(ORIGINS).max(1);
-        let mut known: BTreeMap<Vec<u8>, Vec<P>> = BTreeMap::new();
-        for (bytes, promises) in origins.iter().step_by(step) {
+        let mut known: BTreeMap<Store, Vec<P>> = BTreeMap::new();
+        for (store, promises) in origins.iter().step_by(step) {
             let (fabric, host) = self.another(pmem);
-            let memory = host.pmem_filled("memory", bytes);
+            let memory = host.pmem_of("memory", store.clone());
             let _entered = host.enter();
             // The promise that the first failure breaks.
             let mut broken = None;
             let again = |cut: &Cut<'_>| {
                 for image in cut.images(&memory) {
-                    let known = known.entry(image.bytes().to_vec()).or_default();
+                    let known = known.entry(image.store().clone()).or_default();
                     let new = |promised: &&Promised<P>| !known.contains(&promised.promise);
                     let new: Vec<&Promised<P>> = promises.iter().filter(new).collect();
                     if new.is_empty() {

@@ -94,7 +94,9 @@ fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Wr
 /// Posts a commit, whose pointer is its number. An earlier commit can be durable some time before
 /// its place is free.
 fn commit(bench: &Bench, writer: &mut Writer, number: u64) -> Result<Ticket> {
-    bench.clock.within(|limit| writer.wait_room(limit, |_| {}))?;
+    bench
+        .clock
+        .within(|limit| writer.wait_room(limit, |_| {}))?;
     let place = PLACES + (number - 1) * PLACE;
     let mut parts = Vec::new();
     for (seed, (offset, len)) in seeds(number).zip(PARTS) {
