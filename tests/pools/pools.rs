@@ -30,6 +30,8 @@ const TOUCHED: usize = MIB;
 /// How many appends are timed.
 const APPENDS: usize = 200;
 const LEN: usize = 64;
+/// How many images are made at each event.
+const IMAGES: usize = 50;
 
 /// A pool, and whether the touched pages are spread over it.
 const POOLS: [(usize, bool); 4] = [
@@ -71,7 +73,7 @@ fn table(program: &str) -> Outcome {
             return Err(io::Error::other(format!("{size}: {said}{told}")).into());
         }
         let place = if spread { ", 1 MiB of it spread" } else { "" };
-        let numbers: Vec<String> = costs.iter().map(|cost| format!("{cost:.0}")).collect();
+        let numbers: Vec<String> = costs.iter().map(|cost| format!("{cost:.1}")).collect();
         println!("| {} MiB{place} | {} |", size / MIB, numbers.join(" | "));
         rows.push(costs);
     }
@@ -96,17 +98,18 @@ fn measure(size: usize, spread: bool) -> Outcome<[f64; 5]> {
     let append = per_call(APPENDS, || world.append())?;
     let event = world.watched(|_, _| Ok(()))?;
     let image = world.watched(|cut, pmem| {
-        cut.images_up_to(pmem, 1).for_each(drop);
+        (0..IMAGES).for_each(|_| cut.images_up_to(pmem, 1).for_each(drop));
         Ok(())
     })?;
     let mapped = world.watched(|cut, pmem| {
-        for image in cut.images_up_to(pmem, 1) {
+        for image in (0..IMAGES).flat_map(|_| cut.images_up_to(pmem, 1)) {
             PmemMap::open(image.path(), pmem.len())?.read_at(0, &mut [0; LEN])?;
         }
         Ok(())
     })?;
+    let of_image = |event_with: f64| (event_with - event) / IMAGES as f64;
     let memory = resident()?.saturating_sub(before) as f64;
-    Ok([event, image - event, mapped - event, append, memory])
+    Ok([event, of_image(image), of_image(mapped), append, memory])
 }
 
 /// A server's pool, and a client that writes to it.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(not(miri))]
-use super::map::{File, Map};
+use super::map::{File, Map, SMALL};
 use super::memory::{Memory, Owner};
 #[cfg(not(miri))]
 use super::store::PAGE;
@@ -34,8 +34,10 @@ impl Base {
     /// Maps an image.
     pub(crate) fn map(&self, store: &Store) -> Memory {
         #[cfg(not(miri))]
-        if let Some(map) = self.map_over_file(store) {
-            return Memory::of(map, Owner::Image);
+        if store.len() > SMALL {
+            if let Some(map) = self.map_over_file(store) {
+                return Memory::of(map, Owner::Image);
+            }
         }
         Memory::new(store, Owner::Image)
     }
