@@ -50,6 +50,8 @@ mod scan {
 
     /// Present in memory, or swapped out: `PAGE_IS_PRESENT` and `PAGE_IS_SWAPPED`.
     const TOUCHED: u64 = 1 << 3 | 1 << 4;
+    /// The page of zeros, which a read of an untouched page maps: `PAGE_IS_PFNZERO`.
+    const ZEROS: u64 = 1 << 5;
     /// The regions of one call.
     const REGIONS: usize = 64;
 
@@ -115,6 +117,10 @@ mod scan {
             let start = map.as_ptr().addr();
             let before = self.scan(start, map.len());
             map.write(PAGE, &[1]);
+            // A page that was only read is not touched.
+            if map.bytes()[2 * PAGE] != 0 {
+                return false;
+            }
             let after = self.scan(start, map.len());
             let is_second = |found: Vec<Range<usize>>| found.iter().eq([&(PAGE..2 * PAGE)]);
             before == Ok(Vec::new()) && after.is_ok_and(is_second)
@@ -135,8 +141,8 @@ mod scan {
                     regions: regions.as_mut_ptr().expose_provenance() as u64,
                     regions_len: REGIONS as u64,
                     max_pages: 0,
-                    category_inverted: 0,
-                    category_mask: 0,
+                    category_inverted: ZEROS,
+                    category_mask: ZEROS,
                     category_anyof_mask: TOUCHED,
                     return_mask: TOUCHED,
                 };
