@@ -116,8 +116,12 @@ pub(crate) struct Serve {
     /// The address of an RDMA device of this host, and the port to listen on (7204)
     #[arg(value_name = "ADDR[:PORT]")]
     pub(crate) addr: Endpoint,
-    /// Offer this memory, whose contents are lost: a device-DAX, or a file. Otherwise it is
-    /// ordinary memory
+    /// Offer this memory: a device-DAX, or a file. Without it: ordinary memory
+    ///
+    /// Clients overwrite the bytes that are offered, so memory with data is refused. ctrl-c or
+    /// SIGTERM makes the overwritten bytes zero again. A kill or an error leaves a mark at the
+    /// beginning of the memory, with their number. The next server overwrites these bytes, no
+    /// others, and its end makes them zero.
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
     /// The bytes of memory to offer: a number, with k, m or g for KiB, MiB or GiB. A check needs
@@ -125,7 +129,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BYTES", default_value = "2m", value_parser = parse_size)]
     #[cfg_attr(feature = "sim", arg(hide = true))]
     pub(crate) size: u64,
-    /// Overwrite the memory even if it has data
+    /// Accept memory with data. All bytes that are offered are lost when the first client comes
     #[arg(long, requires = "memory")]
     pub(crate) overwrite: bool,
     /// Whether the adapter writes into the caches of the processor (DDIO): the operator's word

@@ -107,6 +107,36 @@ fn wrong_servers_are_one_line() {
     }
 }
 
+/// Promise: after ctrl-c, the next program finds memory without data and without a mark.
+#[test]
+fn ctrl_c_makes_the_memory_zero_again() {
+    let server = format!("{}:{}", addr(), free_port(&addr()));
+    let devdax = devdax();
+    let lines = format!(
+        "serve() {{
+            out=$(mktemp)
+            $rpma serve {server} --memory {devdax} \"$@\" >$out &
+            until grep -q 'listening on' $out; do sleep 0.1; done
+        }}
+        end() {{
+            kill -INT $!
+            wait $!
+            tail -n 1 $out
+            rm $out
+        }}
+        serve --overwrite
+        $rpma check {server} --only transfer-gather
+        end
+        serve
+        end"
+    );
+    let ended = shell(&lines).success("ctrl-c");
+    found(&ended, "the bytes that were overwritten are zero again");
+    // The second server has found nothing to clear.
+    let last = ended.stdout.last().map_or("", String::as_str);
+    assert!(last.starts_with("memory: device-DAX"), "{ended:#?}");
+}
+
 /// One signal, once it listens: a second one would end it at once.
 #[test]
 fn ctrl_c_ends_a_server_well() {

@@ -77,6 +77,7 @@ impl Server {
     /// Accepts the connection for messages.
     fn begin(&mut self, request: Request, from: String) -> Result<(), Problem> {
         let number = new_number()?;
+        self.arena.begin()?;
         let place = self.wait.place();
         let cfg = place.cfg(&self.peer, &mailbox::conn_cfg()?)?;
         let req = request.into_req(&self.peer, &cfg)?;

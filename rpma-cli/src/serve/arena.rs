@@ -1,21 +1,16 @@
 //! [`Arena`]: the memory that a server offers.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use rpma::pmem::{DevicePath, Platform, PmemMap};
 use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
+use super::contents::{Contents, Left};
 use crate::args::{Fault, Serve};
 use crate::host::Memory;
 use crate::problem::Problem;
 use crate::wire::{ARENA, FIRST, Part};
-
-/// In the first bytes of memory that an earlier server has overwritten, with their number.
-const MARK: [u8; 25] = *b"overwritten by rpma serve";
-/// The bytes that are read at once.
-const LOOK: usize = 1 << 20;
 
 const VOLATILE: MrUsage = MrUsage::READ_SRC
     .union(MrUsage::WRITE_DST)
@@ -24,7 +19,7 @@ const VOLATILE: MrUsage = MrUsage::READ_SRC
 /// Memory that is registered for all that a client does. A check uses its first [`ARENA`] bytes.
 pub(super) enum Arena {
     Plain(Mr<AlignedBuf>),
-    Pmem(Arc<Mr<PmemMap>>),
+    Pmem(Arc<Mr<PmemMap>>, Contents),
 }
 
 /// An arena, and what its host declares about it.
@@ -54,8 +49,9 @@ impl Arena {
         match &args.memory {
             None => Self::plain(peer, usage, path, size),
             Some(memory) => {
-                let map = open_map(memory, size, args.overwrite)?;
-                Self::pmem(peer, map, usage, path)
+                let all = PmemMap::open(memory, size)?;
+                let contents = Contents::look(memory, &all, size, args.overwrite)?;
+                Self::pmem(peer, all.part(..size)?, contents, usage, path)
             }
         }
     }
@@ -84,14 +80,13 @@ impl Arena {
     fn pmem(
         peer: &Peer,
         map: PmemMap,
+        contents: Contents,
         usage: MrUsage,
         path: DevicePath,
     ) -> Result<Opened, Problem> {
         let platform = Platform::detect(&map)?;
         let kind = map.kind().to_string();
-        let size = map.len() as u64;
         let (region, not_persistent) = register(peer, map, usage)?;
-        region.write_at(0, &[&MARK[..], &size.to_le_bytes()].concat())?;
         let memory = Memory {
             kind,
             domain: platform.domain().into(),
@@ -100,9 +95,33 @@ impl Arena {
             not_persistent,
         };
         Ok(Opened {
-            arena: Self::Pmem(Arc::new(region)),
+            arena: Self::Pmem(Arc::new(region), contents),
             platform: memory.platform(),
             memory,
+        })
+    }
+
+    /// Before a client can write to the memory.
+    pub(super) fn begin(&mut self) -> rpma::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Pmem(region, contents) => contents.begin(region),
+        }
+    }
+
+    /// When no client can write any more. Returns a line for the operator, if there was a mark.
+    pub(super) fn end(&mut self) -> rpma::Result<Option<String>> {
+        let left = match self {
+            Self::Plain(_) => Left::Untouched,
+            Self::Pmem(region, contents) => contents.end(region)?,
+        };
+        Ok(match left {
+            Left::Untouched => None,
+            Left::Zero => Some("the bytes that were overwritten are zero again".to_owned()),
+            Left::Marked(size) => Some(format!(
+                "the memory keeps the mark of an earlier server. To make it zero, start a server with \
+                 --size {size}, and end it with ctrl-c"
+            )),
         })
     }
 
@@ -112,7 +131,7 @@ impl Arena {
         let mut bytes = vec![0; range.len()];
         let read = match self {
             Self::Plain(region) => region.read_at(range.start, &mut bytes),
-            Self::Pmem(region) => region.read_at(range.start, &mut bytes),
+            Self::Pmem(region, _) => region.read_at(range.start, &mut bytes),
         };
         read.map(|()| bytes).map_err(|error| error.to_string())
     }
@@ -125,7 +144,7 @@ impl Arena {
         let range = inside(part)?;
         let written = match self {
             Self::Plain(region) => region.write_at(range.start, bytes),
-            Self::Pmem(region) => region.write_at(range.start, bytes),
+            Self::Pmem(region, _) => region.write_at(range.start, bytes),
         };
         written.map_err(|error| error.to_string())
     }
@@ -135,7 +154,7 @@ impl Arena {
         let at = inside(Part { at, len: 8 })?.start;
         let loaded = match self {
             Self::Plain(region) => region.load_u64(at),
-            Self::Pmem(region) => region.load_u64(at),
+            Self::Pmem(region, _) => region.load_u64(at),
         };
         loaded.map_err(|error| error.to_string())
     }
@@ -143,7 +162,7 @@ impl Arena {
     pub(super) fn add_to(&self, offer: &mut Offer) {
         match self {
             Self::Plain(region) => offer.add_region(region),
-            Self::Pmem(region) => offer.add_region(region),
+            Self::Pmem(region, _) => offer.add_region(region),
         };
     }
 
@@ -151,7 +170,7 @@ impl Arena {
     pub(super) fn persistent(&self) -> Option<&Arc<Mr<PmemMap>>> {
         match self {
             Self::Plain(_) => None,
-            Self::Pmem(region) => Some(region),
+            Self::Pmem(region, _) => Some(region),
         }
     }
 
@@ -169,7 +188,7 @@ impl Arena {
     pub(super) fn descriptor(&self) -> [u8; 21] {
         match self {
             Self::Plain(region) => region.get_descriptor(),
-            Self::Pmem(region) => region.get_descriptor(),
+            Self::Pmem(region, _) => region.get_descriptor(),
         }
     }
 }
@@ -181,45 +200,6 @@ fn inside(part: Part) -> Result<Range<usize>, String> {
         Some(end) => Ok(part.at as usize..end as usize),
         None => Err(format!("{part:?} is not inside the memory for cases")),
     }
-}
-
-/// Maps the beginning of a memory, if its contents may be lost.
-fn open_map(path: &Path, size: usize, overwrite: bool) -> Result<PmemMap, Problem> {
-    let map = PmemMap::open(path, size)?.part(..size)?;
-    if overwrite || is_zero(&map, overwritten(&map)?)? {
-        return Ok(map);
-    }
-    Err(Problem::new(
-        format!(
-            "{} has data in its first {size} bytes, and clients overwrite them",
-            path.display()
-        ),
-        "If you do not need the data, add --overwrite",
-    ))
-}
-
-/// The bytes from the begin on that an earlier server has overwritten.
-fn overwritten(map: &PmemMap) -> Result<usize, Problem> {
-    let (mut mark, mut size) = ([0; MARK.len()], [0; 8]);
-    map.read_at(0, &mut mark)?;
-    map.read_at(MARK.len(), &mut size)?;
-    Ok(match mark == MARK {
-        true => usize::try_from(u64::from_le_bytes(size)).unwrap_or(usize::MAX),
-        false => 0,
-    })
-}
-
-/// Whether the bytes from `first` on are all 0.
-fn is_zero(map: &PmemMap, first: usize) -> Result<bool, Problem> {
-    let mut bytes = vec![0; map.len().min(LOOK)];
-    for at in (first..map.len()).step_by(LOOK) {
-        let len = LOOK.min(map.len() - at);
-        map.read_at(at, &mut bytes[..len])?;
-        if bytes[..len].iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// The bytes to offer.

@@ -5,6 +5,7 @@
 
 mod admit;
 mod arena;
+mod contents;
 mod line;
 mod requests;
 mod session;
@@ -124,7 +125,7 @@ impl Server {
         self.serves_commits = true;
     }
 
-    /// Answers clients until the interrupt.
+    /// Answers clients until the interrupt. After an error, the memory keeps its mark.
     pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result<(), Problem> {
         let mut wcs = [Wc::default(); 16];
         while !interrupt.is_set() {
@@ -135,7 +136,15 @@ impl Server {
             self.answer_waiting(out)?;
             self.end_silent(out)?;
         }
-        Ok(())
+        self.end(out)
+    }
+
+    /// Ends the session, and clears the memory after it. A closed output does not keep it from that.
+    fn end(&mut self, out: &mut Output) -> Result<(), Problem> {
+        let ended = self.end_session("the server ends", out);
+        let left = self.arena.end()?;
+        ended?;
+        left.map_or(Ok(()), |line| out.line(line))
     }
 
     fn take(

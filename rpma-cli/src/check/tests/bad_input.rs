@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::sim::Platform;
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, FlushType, Offer, Peer, Refusal, Side};
 
 use super::world::{Result, World};
@@ -300,29 +299,6 @@ fn an_interrupt_ends_with_the_report_so_far() -> Result {
     let text = out.text.lock().unwrap_or_else(PoisonError::into_inner);
     assert_has(&text, &["1 passed", "interrupted in connection-idle"]);
     assert!(!text.contains("passed  connection-idle"), "{text}");
-    Ok(())
-}
-
-#[test]
-fn memory_with_data_is_not_overwritten() -> Result {
-    let world = World::new();
-    let args = world.serve_pmem(Platform::Eadr);
-    let path = args.memory.clone().ok_or("it has memory")?;
-    {
-        let _entered = world.server.enter();
-        let map = rpma::pmem::PmemMap::open(&path, 0)?;
-        map.write_at(5000, b"precious")?;
-    }
-    let problem = world
-        .start(&args)
-        .err()
-        .ok_or("it has overwritten the data")?;
-    assert_has(&problem.to_string(), &["has data", "add --overwrite"]);
-    let args = Serve {
-        overwrite: true,
-        ..args
-    };
-    world.start(&args)?.stop()?;
     Ok(())
 }
 

@@ -2,5 +2,6 @@
 
 mod bad_input;
 mod faults;
+mod memory;
 mod results;
 mod world;

@@ -1,0 +1,146 @@
+//! [`Contents`]: the bytes of persistent memory that a server may overwrite.
+//!
+//! Memory has no data of a user if it is all zero. A server marks it before the first client can
+//! write to it, and makes it zero again at its end. After a kill the mark stays: it has the number
+//! of bytes that servers have overwritten, all of them from the beginning of the memory on. The next
+//! server may overwrite these, and no others.
+//!
+//! Every step leaves either no mark, or the number of bytes without a user's data. So the bytes
+//! that `--overwrite` permits are zero before the mark counts them.
+
+use std::ops::Range;
+use std::path::Path;
+
+use rpma::Mr;
+use rpma::pmem::PmemMap;
+
+use crate::problem::Problem;
+
+/// The beginning of a mark. The number follows, in 8 bytes.
+const MARK: [u8; 25] = *b"overwritten by rpma serve";
+/// The bytes of a mark.
+const LEN: usize = MARK.len() + 8;
+/// The bytes that are read or written at once.
+const STEP: usize = 1 << 20;
+
+/// The bytes of a server's memory that servers have overwritten.
+#[derive(Debug)]
+pub(super) struct Contents {
+    /// Their number according to the mark. It can be larger than the memory that is offered. 0
+    /// without a mark.
+    marked: usize,
+    /// Whether the bytes after them have data, which may be lost.
+    has_data: bool,
+}
+
+/// The memory at the end of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It has no mark, and never had one.
+    Untouched,
+    Zero,
+    /// It has the mark of an earlier server, which offered so many bytes.
+    Marked(usize),
+}
+
+impl Contents {
+    /// Looks at the first `size` bytes of a memory. It is an error if they have data that may not
+    /// be lost.
+    pub(super) fn look(
+        path: &Path,
+        all: &PmemMap,
+        size: usize,
+        overwrite: bool,
+    ) -> Result<Self, Problem> {
+        let marked = marked(all)?;
+        let has_data = !is_zero(all, marked..size)?;
+        match has_data && !overwrite {
+            false => Ok(Self { marked, has_data }),
+            true => Err(Problem::new(
+                format!(
+                    "{} has data in its first {size} bytes, and clients overwrite them",
+                    path.display()
+                ),
+                "If you do not need the data, add --overwrite",
+            )),
+        }
+    }
+
+    /// Marks the memory, before a client can write to it.
+    pub(super) fn begin(&mut self, region: &Mr<PmemMap>) -> rpma::Result<()> {
+        let size = region.get_size();
+        if self.marked >= size {
+            return Ok(());
+        }
+        if self.has_data {
+            zero(region, self.marked..size)?;
+            self.has_data = false;
+        }
+        mark(region, size)?;
+        self.marked = size;
+        Ok(())
+    }
+
+    /// Makes the marked bytes zero, when no client can write any more.
+    pub(super) fn end(&mut self, region: &Mr<PmemMap>) -> rpma::Result<Left> {
+        if self.marked == 0 {
+            return Ok(Left::Untouched);
+        }
+        let size = region.get_size();
+        zero(region, LEN..self.marked.min(size))?;
+        if self.marked > size {
+            return Ok(Left::Marked(self.marked));
+        }
+        // Last: without it, the other bytes would be a user's.
+        zero(region, 0..LEN)?;
+        self.marked = 0;
+        Ok(Left::Zero)
+    }
+}
+
+/// The number of a mark.
+fn marked(all: &PmemMap) -> Result<usize, Problem> {
+    let (mut mark, mut number) = ([0; MARK.len()], [0; 8]);
+    if all.len() < LEN {
+        return Ok(0);
+    }
+    all.read_at(0, &mut mark)?;
+    all.read_at(MARK.len(), &mut number)?;
+    let number = usize::try_from(u64::from_le_bytes(number)).unwrap_or(usize::MAX);
+    Ok(match mark == MARK && number >= LEN {
+        true => number.min(all.len()),
+        false => 0,
+    })
+}
+
+/// Writes a mark. Until the last step there is none, so that a power cut leaves no other number.
+fn mark(region: &Mr<PmemMap>, number: usize) -> rpma::Result<()> {
+    zero(region, 0..MARK.len())?;
+    write(region, MARK.len(), &(number as u64).to_le_bytes())?;
+    write(region, 0, &MARK)
+}
+
+fn write(region: &Mr<PmemMap>, at: usize, bytes: &[u8]) -> rpma::Result<()> {
+    region.write_at(at, bytes)?;
+    region.persist(at..at + bytes.len())
+}
+
+fn zero(region: &Mr<PmemMap>, range: Range<usize>) -> rpma::Result<()> {
+    let zeros = vec![0; range.len().min(STEP)];
+    for at in range.clone().step_by(STEP) {
+        write(region, at, &zeros[..STEP.min(range.end - at)])?;
+    }
+    Ok(())
+}
+
+fn is_zero(map: &PmemMap, range: Range<usize>) -> Result<bool, Problem> {
+    let mut bytes = vec![0; range.len().min(STEP)];
+    for at in range.clone().step_by(STEP) {
+        let len = STEP.min(range.end - at);
+        map.read_at(at, &mut bytes[..len])?;
+        if bytes[..len].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
