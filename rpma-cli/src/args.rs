@@ -80,7 +80,7 @@ Examples:
   rpma doctor                            all RDMA devices of this host
   rpma doctor 192.0.2.2                  the device that has this address
   rpma doctor mlx5_0 --memory /dev/dax0.0
-  rpma doctor --memory /dev/dax0.0 --range 0..4194304
+  rpma doctor --memory /dev/dax0.0 --range 0..4m
   rpma doctor --json
 
 Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
@@ -91,7 +91,8 @@ pub(crate) struct Doctor {
     /// Also look at this memory: a device-DAX, or a file
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
-    /// Only this range of the memory, in bytes, as the program will map it
+    /// Only this range of the memory, as the program will map it: two numbers of bytes, with k, m or
+    /// g for KiB, MiB or GiB
     #[arg(long, value_name = "START..END", requires = "memory")]
     pub(crate) range: Option<Range>,
     /// Print a JSON object instead of text
@@ -260,7 +261,7 @@ pub(crate) struct Measure {
     /// What a commit or a flush ends with. Without it: durable, if the server's memory can be
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) flush: Option<Flush>,
-    /// The bytes of each operation: a number, with k or m for KiB or MiB
+    /// The bytes of each operation: a number, with k, m or g for KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     pub(crate) size: u64,
     /// The operations in flight on each connection
@@ -475,14 +476,17 @@ impl FromStr for Range {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.parse().ok();
-        let range = text.split_once("..").and_then(|(start, end)| {
-            let (start, end) = (number(start)?, number(end)?);
-            Some(Self { start, end })
-        });
-        match range {
-            Some(range) if range.start < range.end => Ok(range),
-            _ => Err("give two numbers of bytes, such as 0..4194304".into()),
+        let (start, end) = text
+            .split_once("..")
+            .ok_or("give the begin and the end, such as 0..4m")?;
+        let number = |name, text| match text {
+            "" => Err(format!("its {name} is missing: give both, such as 0..4m")),
+            text => parse_number(text),
+        };
+        let (start, end) = (number("begin", start)?, number("end", end)?);
+        match start < end {
+            true => Ok(Self { start, end }),
+            false => Err("it has no bytes: give the smaller number first".into()),
         }
     }
 }
@@ -527,8 +531,22 @@ mod tests {
     #[test]
     fn a_range_has_bytes() {
         assert_eq!("0..8".parse(), Ok(Range { start: 0, end: 8 }));
-        for text in ["", "8", "8..8", "9..8", "a..b", "-1..8", "0..=8"] {
-            assert!(text.parse::<Range>().is_err(), "{text:?}");
+        let (start, end) = (2 << 20, 1 << 30);
+        assert_eq!("2M..1g".parse(), Ok(Range { start, end }));
+        for (text, words) in [
+            ("", "begin and the end"),
+            ("8", "begin and the end"),
+            ("..8", "begin is missing"),
+            ("0..", "end is missing"),
+            ("8..8", "no bytes"),
+            ("4194304..2m", "smaller number first"),
+            ("a..b", "no number"),
+            ("-1..8", "no number"),
+            ("0..=8", "no number"),
+            ("0..2kk", "no number"),
+        ] {
+            let error = text.parse::<Range>().expect_err(text);
+            assert!(error.contains(words), "{text:?}: {error}");
         }
     }
 }

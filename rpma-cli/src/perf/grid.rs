@@ -141,11 +141,10 @@ fn parse(axis: Axis, text: &str) -> Result<Value, String> {
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let units = [('k', 10), ('m', 20), ('g', 30)];
-    let unit = units.iter().find(|(unit, _)| lower.ends_with(*unit));
-    let (digits, shift) = match unit {
-        Some((unit, shift)) => (lower.trim_end_matches(*unit), *shift),
-        None => (&*lower, 0),
-    };
+    let mut with_units = units
+        .iter()
+        .filter_map(|(unit, shift)| Some((lower.strip_suffix(*unit)?, *shift)));
+    let (digits, shift) = with_units.next().unwrap_or((&lower, 0));
     let number = digits.parse().ok();
     let number = number.and_then(|number: u64| number.checked_mul(1 << shift));
     number.ok_or_else(|| format!("{text:?} is no number: give it as 4096 or 4k"))
@@ -154,11 +153,10 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
 /// Operations in a second. It may have `k` or `m` for a thousand and a million.
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let lower = text.to_ascii_lowercase();
-    let (digits, unit) = match lower.chars().last() {
-        Some('k') => (lower.trim_end_matches('k'), 1e3),
-        Some('m') => (lower.trim_end_matches('m'), 1e6),
-        _ => (&*lower, 1.0),
-    };
+    let mut with_units = [('k', 1e3), ('m', 1e6)]
+        .into_iter()
+        .filter_map(|(unit, factor)| Some((lower.strip_suffix(unit)?, factor)));
+    let (digits, unit) = with_units.next().unwrap_or((&lower, 1.0));
     match digits.parse::<f64>().map(|rate| rate * unit) {
         Ok(rate) if (SLOWEST..=FASTEST).contains(&rate) => Ok(rate),
         Ok(_) => Err(format!(
@@ -273,6 +271,8 @@ mod tests {
             ("rate=nan", "not possible"),
             ("rate=fast", "no rate"),
             ("size=x", "no number"),
+            ("size=1kk", "no number"),
+            ("rate=1mm", "no rate"),
             ("size=99999999999999999999", "no number"),
             ("size=17179869184g", "no number"),
             ("depth=0", "too small"),
