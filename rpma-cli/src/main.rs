@@ -28,6 +28,7 @@ mod report;
 mod serve;
 mod time;
 mod wire;
+mod words;
 
 use std::process::ExitCode;
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::words::for_operator;
+
 /// The reason why a command could not go on, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -21,9 +23,12 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&one_line(&self.what))?;
+        let what = one_line(&self.what);
+        f.write_str(&what)?;
         if !self.remedy.is_empty() {
-            write!(f, ". {}", one_line(&self.remedy))?;
+            let ends = what.ends_with(['.', '?', '!', ':']);
+            let stop = if ends { " " } else { ". " };
+            write!(f, "{stop}{}", one_line(&self.remedy))?;
         }
         Ok(())
     }
@@ -31,7 +36,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The messages of the library have their remedies.
+/// The messages of the library have their remedies, which [`one_line`] puts into other words.
 impl From<rpma::Error> for Problem {
     fn from(error: rpma::Error) -> Self {
         Self::new(error.to_string(), "")
@@ -39,12 +44,14 @@ impl From<rpma::Error> for Problem {
 }
 
 /// The same text without line ends and without commands to a terminal: it can be another host's.
+/// Remedies of the library are for users of the command.
 pub(crate) fn one_line(text: &str) -> String {
     let printable = |character: char| match character.is_control() {
         true => ' ',
         false => character,
     };
-    text.trim().chars().map(printable).collect()
+    let text: String = text.trim().chars().map(printable).collect();
+    for_operator(&text)
 }
 
 #[cfg(test)]
@@ -56,5 +63,7 @@ mod tests {
         let problem = Problem::new("no\nanswer\u{1b}[2J", "start\tthe server");
         assert_eq!(problem.to_string(), "no answer [2J. start the server");
         assert_eq!(Problem::new("all in one", "").to_string(), "all in one");
+        let asked = Problem::new("is there a route to it?", "look");
+        assert_eq!(asked.to_string(), "is there a route to it? look");
     }
 }

@@ -16,7 +16,7 @@ use crate::args::Check;
 use crate::client::{Result as CaseEnd, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, one_line};
 use crate::report::{self as output, Outcome, Output, Report, ResultFile};
 
 /// Runs the cases, and reports their results.
@@ -82,7 +82,7 @@ fn run_cases(
         let result = CaseResult {
             case: case.name,
             result,
-            detail: crate::problem::one_line(&detail),
+            detail: one_line(&detail),
             milliseconds: started.elapsed().as_millis(),
         };
         say(result.line())?;

@@ -27,6 +27,7 @@ use super::worker::{Lane, work};
 use crate::args::Measure;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
+use crate::problem::one_line;
 use crate::wire::FIRST;
 
 /// The time for all threads to start.
@@ -177,7 +178,7 @@ fn result(
 /// Why a measurement ended, in one line.
 fn words(stop: Stop) -> String {
     match stop {
-        Stop::Failed(text) | Stop::NotPossible(text) => text,
+        Stop::Failed(text) | Stop::NotPossible(text) => one_line(&text),
         Stop::Over(problem) => problem.to_string(),
         Stop::Interrupted => "interrupted".to_owned(),
     }

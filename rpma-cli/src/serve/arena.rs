@@ -9,7 +9,7 @@ use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 use super::contents::{Contents, Left};
 use crate::args::{Fault, Serve};
 use crate::host::Memory;
-use crate::problem::Problem;
+use crate::problem::{Problem, one_line};
 use crate::wire::{ARENA, FIRST, Part};
 
 const VOLATILE: MrUsage = MrUsage::READ_SRC
@@ -232,7 +232,7 @@ fn register(
         Ok(region) => Ok((region, None)),
         Err(refused) => {
             let region = Mr::reg(peer, refused.memory, usage).map_err(Error::from)?;
-            Ok((region, Some(refused.error.to_string())))
+            Ok((region, Some(one_line(&refused.error.to_string()))))
         }
     }
 }

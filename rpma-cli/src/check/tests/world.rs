@@ -115,7 +115,9 @@ impl World {
             let _entered = self.client.enter();
             crate::check::run(args, interrupt, &mut Output::to(text.clone()))?
         };
-        let report = serde_json::from_str(&text.string())?;
+        let text = text.string();
+        assert!(!text.contains("::"), "the name of a function: {text}");
+        let report = serde_json::from_str(&text)?;
         Ok(Checked { outcome, report })
     }
 
@@ -152,6 +154,7 @@ fn one_line(problem: &Problem) -> Result<String> {
     let text = problem.to_string();
     match text.contains('\n') {
         true => Err(format!("several lines: {text}").into()),
+        false if text.contains("::") => Err(format!("the name of a function: {text}").into()),
         false => Ok(text),
     }
 }
