@@ -153,7 +153,7 @@ Examples:
   rpma check 192.0.2.2 --fallback --only flush commit
   rpma check --list
 
-Exit status: 0 if no case failed, 1 if one failed or for an error, 2 for wrong arguments.")]
+Exit status: 0 if no case failed and one passed, 1 if not or for an error, 2 for wrong arguments.")]
 pub(crate) struct Check {
     /// The address of the server, and its port (7204)
     #[arg(value_name = "SERVER[:PORT]")]

@@ -142,7 +142,10 @@ fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
         (Some(RejectReason::NO_LISTENER), _) => {
             "Start `rpma serve` on that host, with this address"
         }
-        _ => "Look whether `rpma serve` runs on that host, and at its output",
+        _ => {
+            "Look at the output of `rpma serve` on that host. If it has no line about this client, the \
+             server listens on another address of its host: use the address of its first line"
+        }
     };
     Problem::new(format!("no connection to {server}: {event}"), remedy)
 }

@@ -160,6 +160,9 @@ impl Server {
                 .iter()
                 .try_for_each(|wc| self.completed(member, wc, interrupt, out)),
             Happened::Event(_, ConnEvent::Established) => Ok(()),
+            Happened::Event(member, ConnEvent::Closed) if self.is_session(member) => {
+                self.end_session("the client has closed it", out)
+            }
             Happened::Event(member, event) => self.ended(member, &event.to_string(), out),
             Happened::Failed(_, error) if error.raw_os_error() == Some(NO_DEVICE) => {
                 Err(error.into())
@@ -170,6 +173,12 @@ impl Server {
             Happened::Failed(member, error) => self.ended(member, &error.to_string(), out),
             _ => Ok(()),
         }
+    }
+
+    /// Whether this is the connection for messages.
+    fn is_session(&self, member: Member) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.control == member)
     }
 
     fn completed(

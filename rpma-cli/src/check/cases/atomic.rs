@@ -21,6 +21,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// The last value of a word. Each value is 8 times one byte.
 pub(super) const LAST: u8 = 200;
+/// With fewer values, a case has observed almost nothing.
+const FEW: u32 = 20;
 
 /// The server's processor looks at the word all the time.
 fn whole(bench: &mut Bench, native: bool) -> Result<String> {
@@ -38,7 +40,18 @@ fn whole(bench: &mut Bench, native: bool) -> Result<String> {
     let spun = spin_while(bench, &spin, |bench| {
         (1..=LAST).try_for_each(|n| put_word(bench, &line, spin.word, n))
     })?;
-    Ok(format!("{LAST} atomic writes, {} values seen", spun.seen))
+    Ok(format!("{LAST} atomic writes, {}", seen(&spun)))
+}
+
+/// A reader that sees almost no value finds no torn one.
+pub(super) fn seen(spun: &Spun) -> String {
+    let values = format!("{} values seen", spun.seen);
+    match spun.seen {
+        ..FEW => format!(
+            "{values}: too few to rely on. The server's processor was busy: run this case again with --only"
+        ),
+        _ => values,
+    }
 }
 
 /// Writes a value, and waits for the flush after it.
@@ -93,5 +106,20 @@ fn judge(spin: &Spin, spun: &Spun) -> Result {
             "the last value that the server's processor saw is {:#018x}, and {last:#018x} was written",
             spun.last
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_values_are_marked() {
+        let with = |seen| Spun {
+            seen,
+            ..Spun::default()
+        };
+        assert!(seen(&with(FEW - 1)).contains("too few to rely on"));
+        assert_eq!(seen(&with(FEW)), "20 values seen");
     }
 }

@@ -7,7 +7,7 @@ use rpma::{Flags, FlushType, MrSlice};
 
 use super::super::bench::{Bench, Line, Wanted};
 use super::Case;
-use super::atomic::{LAST, spin_while};
+use super::atomic::{LAST, seen, spin_while};
 use crate::bytes::{checksum, pattern};
 use crate::client::{InStep, Result, failed};
 use crate::wire::{FIRST, Part, Spin};
@@ -126,8 +126,8 @@ fn atomic(bench: &mut Bench, native: bool) -> Result<String> {
         (1..=LAST).try_for_each(|n| show(bench, &line, &spin, n).step(|| format!("value {n}")))
     })?;
     Ok(format!(
-        "{LAST} atomic writes after flushes, {} values seen",
-        spun.seen
+        "{LAST} atomic writes after flushes, {}",
+        seen(&spun)
     ))
 }
 

@@ -1,11 +1,13 @@
 //! Two hosts that work: every case passes, or its reason is named.
 
+use std::thread;
+
 use rpma::sim::{Platform, Profile};
 
-use super::world::{Result, World, profile};
+use super::world::{Result, Text, World, profile};
 use crate::args::{Ddio, Serve};
 use crate::interrupt::Interrupt;
-use crate::report::Outcome;
+use crate::report::{Outcome, Output};
 
 /// Cases that need native operations.
 const NATIVE: [&str; 5] = [
@@ -147,6 +149,34 @@ fn a_server_serves_one_client_after_the_other() -> Result {
         server.stop()?;
     }
     assert!(world.is_empty());
+    Ok(())
+}
+
+/// Promise: a good end of a client, and one of the server, do not look like errors.
+#[test]
+fn the_output_of_a_server_has_good_ends() -> Result {
+    let world = World::new();
+    let (text, interrupt) = (Text::default(), Interrupt::default());
+    let (out, ends) = (text.clone(), interrupt.clone());
+    let args = world.serve_pmem(Platform::Eadr);
+    let running = world
+        .server
+        .spawn(move || crate::serve::run(&args, &ends, &mut Output::to(out)));
+    let wait_for = |words: &str| {
+        while !text.string().contains(words) {
+            assert!(!running.is_finished(), "{words:?} in {}", text.string());
+            thread::yield_now();
+        }
+    };
+    wait_for("listening on");
+    let checked = world.check(&["transfer-zero"])?;
+    assert_eq!(checked.outcome, Outcome::Good, "{:#}", checked.report);
+    wait_for("has ended: the client has closed it");
+    interrupt.set();
+    let ended = running.join();
+    assert!(matches!(ended, Ok(Ok(Outcome::Good))), "{ended:?}");
+    let last = "the bytes that were overwritten are zero again\n";
+    assert!(text.string().ends_with(last), "{}", text.string());
     Ok(())
 }
 

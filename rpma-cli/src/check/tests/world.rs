@@ -177,10 +177,10 @@ impl Checked {
 
 /// Output that a test reads.
 #[derive(Clone, Default)]
-struct Text(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Text(Arc<Mutex<Vec<u8>>>);
 
 impl Text {
-    fn string(&self) -> String {
+    pub(super) fn string(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
