@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -47,6 +48,9 @@ Examples:
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
 
+/// The names of the commands.
+pub(crate) const COMMANDS: [&str; 6] = ["doctor", "serve", "check", "perf", "man", "completions"];
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Doctor(Doctor),
@@ -56,13 +60,15 @@ pub(crate) enum Command {
     /// Print the man page of rpma, or of one of its commands
     #[command(after_help = "Example:\n  rpma man doctor | man -l -")]
     Man {
-        /// The command, such as doctor
+        /// The command
+        #[arg(value_parser = PossibleValuesParser::new(COMMANDS))]
         command: Option<String>,
     },
     /// Print the completions for a shell
-    #[command(
-        after_help = "Example:\n  rpma completions bash > ~/.local/share/bash-completion/completions/rpma"
-    )]
+    #[command(after_help = "\
+Example:
+  mkdir -p ~/.local/share/bash-completion/completions
+  rpma completions bash > ~/.local/share/bash-completion/completions/rpma")]
     Completions {
         /// The shell
         shell: Shell,
@@ -166,7 +172,13 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Run only the cases whose names begin so
-    #[arg(long, value_name = "CASE", num_args = 1.., value_parser = crate::check::known_case)]
+    #[arg(
+        long,
+        value_name = "CASE",
+        num_args = 1..,
+        value_parser = crate::check::CaseName,
+        hide_possible_values = true
+    )]
     pub(crate) only: Vec<String>,
     /// List the cases instead of running them
     #[arg(long)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use self::bench::Bench;
 use self::cases::Case;
-pub(crate) use self::cases::known as known_case;
+pub(crate) use self::cases::CaseName;
 use self::report::{CaseResult, CheckReport, Verdict};
 use crate::args::Check;
 use crate::client::{Result as CaseEnd, Stop};

@@ -12,6 +12,11 @@ mod private_data;
 mod rights;
 mod transfer;
 
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
+
 use super::bench::Bench;
 use crate::client::Result;
 
@@ -70,8 +75,30 @@ pub(crate) fn chosen(beginnings: &[String]) -> Vec<&'static Case> {
     all.filter(is_chosen).collect()
 }
 
+/// The beginning of a case's name, as an argument. Completions are whole names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CaseName;
+
+impl TypedValueParser for CaseName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<String, clap::Error> {
+        known.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = chosen(&[]).into_iter().map(|case| case.name);
+        Some(Box::new(names.map(PossibleValue::new)))
+    }
+}
+
 /// Refuses the beginning of a name that no case has.
-pub(crate) fn known(beginning: &str) -> std::result::Result<String, String> {
+fn known(beginning: &str) -> std::result::Result<String, String> {
     let beginning = beginning.to_owned();
     match chosen(std::slice::from_ref(&beginning)).is_empty() {
         true => Err("no case begins so: `rpma check --list` lists the cases".to_owned()),
