@@ -109,16 +109,29 @@ pub(crate) struct Doctor {
     pub(crate) fabric: SimulatedFabric,
 }
 
+#[cfg(not(feature = "sim"))]
+const SERVE_HELP: &str = "\
+Examples:
+  rpma serve 192.0.2.2
+  rpma serve 192.0.2.2:7300 --memory /dev/dax0.0 --ddio off
+  rpma serve '[fd00::2]:7300'";
+
+#[cfg(feature = "sim")]
+const SERVE_HELP: &str = "\
+This is the simulated build, in which `rpma serve` does not run. No client can reach a server,
+because the simulated fabric is inside one process. `rpma check` and `rpma perf` start their own
+servers.
+
+Examples:
+  rpma check --profile strict
+  rpma perf --op commit";
+
 /// Answer the checks and measurements of another host, until ctrl-c
 ///
 /// Clients are served one after the other. The peers are not authenticated: use a network that you
 /// trust, and memory without data.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rpma serve 192.0.2.2
-  rpma serve 192.0.2.2:7300 --memory /dev/dax0.0 --ddio off
-  rpma serve '[fd00::2]:7300'")]
+#[command(after_help = SERVE_HELP)]
 pub(crate) struct Serve {
     /// The address of an RDMA device of this host, and the port to listen on (7204)
     #[arg(value_name = "ADDR[:PORT]")]
