@@ -118,7 +118,7 @@ impl Test<'_> {
     /// One second of either host after the other. The fallback survives that.
     fn freezes(&mut self, method: &str) -> Result<String> {
         let times = if self.long { 10 } else { 2 };
-        let client = self.append(4 * times + 4, "4", method)?;
+        let client = self.append(4 * times + 2, "4", method)?;
         for number in [2, 1].into_iter().cycle().take(times) {
             sleep(Duration::from_secs(2));
             self.freeze(number, 1)?;
@@ -146,7 +146,7 @@ impl Test<'_> {
         for number in NUMBERS {
             self.hosts.machines.net(number, "loss 1%")?;
         }
-        let client = self.append(if self.long { 60 } else { 10 }, "4", method);
+        let client = self.append(if self.long { 60 } else { 6 }, "4", method);
         let counts = client.and_then(|client| self.counts(client));
         for number in NUMBERS {
             self.hosts.machines.net(number, "off")?;
@@ -162,7 +162,7 @@ impl Test<'_> {
         self.kill(1, "hosts append")?;
         self.check(last_acknowledged(&client)?)?;
 
-        let mut client = self.append(12, "16", method)?;
+        let mut client = self.append(8, "16", method)?;
         self.kill(2, "hosts serve")?;
         let noticed = time_to_fail(&mut client)?;
         self.server = None;
@@ -175,12 +175,12 @@ impl Test<'_> {
     /// Another client reads the log meanwhile; one is killed, and the next one is served. Neither
     /// the writer nor the server notices.
     fn second_client(&mut self, method: &str) -> Result<String> {
-        let writer = self.append(14, "4", method)?;
+        let writer = self.append(10, "4", method)?;
         let watch = ["watch", SERVER[0], SERVER[1]];
         let mut killed = self.start(1, "watcher", &[&watch[..], &["60"]].concat())?;
         killed.wait_for("watching", LIMIT)?;
         self.kill(1, "hosts watch")?;
-        let mut watcher = self.start(1, "watcher", &[&watch[..], &["6"]].concat())?;
+        let mut watcher = self.start(1, "watcher", &[&watch[..], &["3"]].concat())?;
         watcher.finish(LIMIT)?;
         let looks = watcher.said().pop().unwrap_or_default();
         let (failures, counts) = self.counts(writer)?;
