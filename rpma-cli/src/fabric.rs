@@ -7,7 +7,7 @@ use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Side};
 
 use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Serve};
-use crate::facts::{Facts, Files, Port, RdmaDevice};
+use crate::facts::{Facts, Files, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
@@ -59,6 +59,10 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     };
     let facts = Facts {
         devices: vec![device],
+        pmem: Pmem {
+            devices: vec![format!("{DAX}0.0")],
+            ..Pmem::default()
+        },
         ..Facts::default()
     };
     Ok(doctor::Host {

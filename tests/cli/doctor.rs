@@ -83,7 +83,7 @@ fn an_ordinary_file() {
     let path = format!("{}/doctor", ext4());
     fs::write(&path, [7; 8192]).expect("a file");
     let ended = rpma(&["doctor", "--memory", &path]);
-    finds(&ended, "is an ordinary file", "--mode=devdax");
+    finds(&ended, "is an ordinary file", &devdax());
     assert_eq!(fs::read(&path).expect("the file"), [7; 8192]);
     fs::remove_file(&path).expect("removes");
 }
@@ -93,7 +93,7 @@ fn a_directory() {
     finds(
         &rpma(&["doctor", "--memory", &ext4()]),
         "is a directory",
-        "device-DAX",
+        &devdax(),
     );
 }
 
@@ -106,11 +106,7 @@ fn a_file_on_a_dax_file_system() {
     found(&ended, "is a file on a DAX file system (8192 bytes)");
     let (paging, _) = found(&ended, "on-demand paging: ");
     if paging.contains("has none") {
-        finds(
-            &ended,
-            "cannot register the memory for writing",
-            "device-DAX",
-        );
+        finds(&ended, "cannot register the memory for writing", &devdax());
     } else {
         assert_eq!(ended.status, Some(0), "{ended:#?}");
     }
@@ -217,5 +213,21 @@ fn no_rdma_device() {
         &ended,
         "RDMA device: this host has none",
         "rdma link add rxe0 type rxe netdev eth0",
+    );
+}
+
+/// The remedy is a command that works on this host, and loses no data.
+#[test]
+fn a_device_dax_that_does_not_exist() {
+    let ended = rpma(&["doctor", "--memory", "/dev/dax77.0"]);
+    finds(
+        &ended,
+        "/dev/dax77.0 does not exist",
+        "rpma doctor --memory /dev/dax",
+    );
+    let (_, remedy) = found(&ended, "does not exist");
+    assert!(
+        remedy.contains(&devdax()) && !remedy.contains("--force"),
+        "{remedy}"
     );
 }

@@ -1,5 +1,8 @@
 //! The memory that was given: its kind, its alignment, and its registration.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
@@ -8,7 +11,7 @@ use rpma::{Mr, MrUsage, Peer};
 use super::opened::Opened;
 use super::{Exam, remedies};
 use crate::args::Range;
-use crate::facts::{self, DaxSize, Facts, release_number};
+use crate::facts::{self, DaxSize, Files, release_number};
 use crate::report::Finding;
 
 const CHECK: &str = "memory";
@@ -23,7 +26,7 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
     let Some(path) = exam.args.memory.as_deref() else {
         return vec![not_given(exam)];
     };
-    let map = match map(path, exam.args.range) {
+    let map = match map(exam, path, exam.args.range) {
         Ok(map) => map,
         Err(finding) => return vec![finding],
     };
@@ -46,9 +49,15 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
 }
 
 /// Maps all of it, and then only the range: so a wrong path is no wrong range.
-fn map(path: &Path, range: Option<Range>) -> Result<PmemMap, Finding> {
+fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Finding> {
     let all = PmemMap::open(path, 1).map_err(|error| {
-        let (reason, remedy) = remedies::of_mapping(&error, &path.display().to_string());
+        let (reason, remedy) = match wrong(path, &exam.host.files) {
+            Some(Wrong::Empty(found)) if exam.takes_files() => {
+                (found, remedies::size(&path.display().to_string()))
+            }
+            Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, exam.other_memory()),
+            None => remedies::of_mapping(&error, &path.display().to_string(), exam.other_memory()),
+        };
         Finding::bad(CHECK, reason, remedy)
     })?;
     let Some(Range { start, end }) = range else {
@@ -58,16 +67,50 @@ fn map(path: &Path, range: Option<Range>) -> Result<PmemMap, Finding> {
         .map_err(|error| Finding::bad(CHECK, error.to_string(), remedies::ALIGNMENT))
 }
 
+/// A path that leads to no memory.
+enum Wrong {
+    /// An empty file.
+    Empty(String),
+    Other(String),
+}
+
+/// Why a path cannot be mapped, if its kind is the reason. The library's messages name remedies,
+/// which do not depend on this host.
+fn wrong(path: &Path, files: &Files) -> Option<Wrong> {
+    let name = path.display();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Some(Wrong::Other(format!("{name} does not exist")));
+        }
+        Err(_) => return None,
+    };
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        let is_empty = metadata.len() == 0;
+        return is_empty.then(|| Wrong::Empty(format!("{name} is empty")));
+    }
+    let kind = if kind.is_dir() {
+        "a directory"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else if !kind.is_char_device() {
+        "a pipe or a socket"
+    } else if facts::dax_size(files, path).is_none() {
+        "a character device and no device-DAX"
+    } else {
+        return None;
+    };
+    Some(Wrong::Other(format!("{name} is {kind}")))
+}
+
 fn not_given(exam: &Exam<'_>) -> Finding {
     let found = "not looked at: ordinary memory loses its data with the power";
-    match facts::dax_devices(&exam.host.files).first() {
-        Some(path) => {
-            let remedy = format!("rpma doctor --memory {path}");
-            Finding::note(CHECK, found).with_remedy(remedy)
-        }
-        None => Finding::note(CHECK, format!("{found}. This host shows no device-DAX"))
-            .with_remedy(remedies::DEVICE_DAX),
-    }
+    let found = match exam.host.facts.pmem.devices.is_empty() {
+        true => format!("{found}. This host shows no device-DAX"),
+        false => found.into(),
+    };
+    Finding::note(CHECK, found).with_remedy(exam.other_memory())
 }
 
 fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
@@ -79,7 +122,7 @@ fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
     );
     match map.kind() {
         PmemKind::DeviceDax | PmemKind::FsDax => Finding::good(CHECK, found),
-        _ => file(&exam.host.facts, found),
+        _ => file(exam, found),
     }
 }
 
@@ -93,16 +136,17 @@ fn article(kind: PmemKind) -> String {
 
 /// An ordinary file is not registered for writing here: before Linux 6.5 that could give it blocks,
 /// and afterwards it fails.
-fn file(facts: &Facts, found: String) -> Finding {
-    let release = facts.kernel.as_deref().and_then(release_number);
+fn file(exam: &Exam<'_>, found: String) -> Finding {
+    let kernel = exam.host.facts.kernel.as_deref();
+    let release = kernel.and_then(release_number);
     match release.is_some_and(|release| release < NO_FILES) {
         true => {
             let found = format!("{found}: newer kernels than 6.4 do not register it for writing");
-            Finding::note(CHECK, found).with_remedy(remedies::DEVICE_DAX)
+            Finding::note(CHECK, found).with_remedy(exam.other_memory())
         }
         false => {
             let found = format!("{found}: Linux 6.5 and newer do not register it for writing");
-            Finding::bad(CHECK, found, remedies::DEVICE_DAX)
+            Finding::bad(CHECK, found, exam.other_memory())
         }
     }
 }
@@ -155,19 +199,21 @@ fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
     }
     let devices = exam.devices.iter();
     devices
-        .filter_map(|device| registration(device, map))
+        .filter_map(|device| registration(exam, device, map))
         .collect()
 }
 
-fn registration(device: &Opened, map: &PmemMap) -> Option<Finding> {
+fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Option<Finding> {
     const CHECK: &str = "registration";
     if !map.is_pmem() {
         return None;
     }
     let writing = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let name = device.name();
+    // Each device registers a device-DAX.
+    let other = (map.kind() != PmemKind::DeviceDax).then(|| exam.other_memory());
     if let Err(error) = register(&device.peer, map, writing) {
-        let (reason, remedy) = remedies::of_registering(&error);
+        let (reason, remedy) = remedies::of_registering(&error, other);
         let found = format!("{name} cannot register the memory for writing: {reason}");
         return Some(Finding::bad(CHECK, found, remedy));
     }
@@ -179,7 +225,7 @@ fn registration(device: &Opened, map: &PmemMap) -> Option<Finding> {
             Finding::good(CHECK, found)
         }
         Err(error) => {
-            let (reason, remedy) = remedies::of_registering(&error);
+            let (reason, remedy) = remedies::of_registering(&error, other);
             let found = format!(
                 "{name} can register the memory for writing, but not for persistent flushes: {reason}"
             );

@@ -136,6 +136,25 @@ impl Exam<'_> {
         Some(&device.name)
     }
 
+    /// The remedy for memory that is not persistent or not there.
+    fn other_memory(&self) -> String {
+        let doctor = match &self.args.target {
+            Some(target) => format!("rpma doctor {target} --memory"),
+            None => "rpma doctor --memory".into(),
+        };
+        let other = remedies::other_memory(&self.host.facts, &doctor);
+        match self.takes_files() {
+            true => remedies::or_file(&other),
+            false => other,
+        }
+    }
+
+    /// Whether a device can register a file on a DAX file system.
+    fn takes_files(&self) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|device| device.peer.is_odp_capable())
+    }
+
     fn is_bad(&self) -> bool {
         let mut verdicts = self.findings.iter().map(|finding| finding.verdict);
         verdicts.any(|verdict| verdict == Verdict::Bad)

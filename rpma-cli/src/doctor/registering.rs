@@ -36,7 +36,7 @@ fn finding(device: &Opened, limit: &str) -> Finding {
         );
         return Finding::good(CHECK, found);
     };
-    let (reason, remedy) = remedies::of_registering(&error);
+    let (reason, remedy) = remedies::of_registering(&error, None);
     let found = format!(
         "{} MiB cannot be registered on {name}; {limit}: {reason}",
         mebibytes(USUAL)

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use rpma::Error;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Namespace, Pmem};
 
 /// Where that page begins with hardware.
 const PAGE: &str = "docs/getting-started.md";
@@ -116,16 +116,54 @@ pub(super) const OLD_RDMA_CORE: &str =
 
 pub(super) const OLD_KERNEL: &str = "rpma is tested with Linux 6.1 and newer";
 
-/// Memory that is not persistent.
-pub(super) const DEVICE_DAX: &str = "map a device-DAX. As root, and the contents of the namespace are lost: ndctl \
-                                     create-namespace --force --reconfig=namespace0.0 --mode=devdax";
+/// For memory that is not persistent or not there: the best that this host has. `doctor` is the
+/// command, up to the path of the memory.
+pub(super) fn other_memory(facts: &Facts, doctor: &str) -> String {
+    let Pmem {
+        devices,
+        hidden,
+        namespaces,
+        has_space,
+    } = &facts.pmem;
+    if let [path, others @ ..] = &devices[..] {
+        return match others {
+            [] => format!("{doctor} {path}"),
+            others => format!("{doctor} {path} (or {})", others.join(", ")),
+        };
+    }
+    if let [path, ..] = &hidden[..] {
+        return match facts.container.is_some() {
+            true => format!("give the device-DAX to the container: --device {path}"),
+            false => format!("as root: modprobe device_dax. It makes {path}"),
+        };
+    }
+    if *has_space {
+        return "as root: ndctl create-namespace --mode=devdax. It makes a device-DAX".into();
+    }
+    if let [Namespace { name, mode, size }, ..] = &namespaces[..] {
+        return format!(
+            "make a device-DAX out of {name} ({mode}, {size} bytes), if its contents may be lost. As root: ndctl \
+             create-namespace --force --reconfig={name} --mode=devdax"
+        );
+    }
+    format!(
+        "this host has no persistent memory: use a host that has some. {PAGE} has a guest machine for tests"
+    )
+}
+
+/// For a file without bytes.
+pub(super) fn size(path: &str) -> String {
+    format!("if it is on a DAX file system, give it a size: fallocate -l SIZE {path}")
+}
+
+/// For a device that could register a file on a DAX file system.
+pub(super) fn or_file(other_memory: &str) -> String {
+    format!("{other_memory}; or name a file on a DAX file system")
+}
 
 pub(super) fn memory_rights(path: &str) -> String {
     format!("as root: chown USER {path}, or give the file to a group of this user")
 }
-
-pub(super) const MEMORY: &str =
-    "name a device-DAX such as /dev/dax0.0, or a file on a DAX file system";
 
 /// For a range that cannot be mapped.
 pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins and ends at multiples of the \
@@ -137,24 +175,29 @@ pub(super) const SHUTDOWNS: &str =
 pub(super) const OTHER_DOMAIN: &str =
     "if you know the platform better, declare its Domain yourself (docs/persistence.md)";
 
-/// The reason and the remedy of a registration that failed.
-pub(super) fn of_registering(error: &Error) -> (String, &'static str) {
+/// For an error of the kernel that has no other remedy.
+const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";
+
+/// The reason and the remedy of a registration that failed. `other` is the remedy for memory of
+/// that kind, if it is not one that each device registers.
+pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, String) {
     let (reason, hint) = split(error);
-    let remedy = match kind(error) {
+    let remedy = match (kind(error), other) {
         // The hint is about programs.
-        Some(ErrorKind::OutOfMemory) => MEMLOCK,
-        _ => hint.unwrap_or(DEVICE_DAX),
+        (Some(ErrorKind::OutOfMemory), _) => MEMLOCK.into(),
+        (_, Some(other)) => other,
+        (_, None) => hint.unwrap_or(LOG).into(),
     };
     (reason, remedy)
 }
 
 /// The reason and the remedy of memory that cannot be mapped.
-pub(super) fn of_mapping(error: &Error, path: &str) -> (String, String) {
+pub(super) fn of_mapping(error: &Error, path: &str, other: String) -> (String, String) {
     let (reason, hint) = split(error);
     let remedy = match (kind(error), hint) {
         (Some(ErrorKind::PermissionDenied), _) => memory_rights(path),
         (_, Some(hint)) => hint.into(),
-        (_, None) => MEMORY.into(),
+        (_, None) => other,
     };
     (reason, remedy)
 }
@@ -177,5 +220,58 @@ fn kind(error: &Error) -> Option<ErrorKind> {
     match error {
         Error::Provider { cause, .. } => Some(cause.kind()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(pmem: Pmem) -> Facts {
+        Facts {
+            pmem,
+            ..Facts::default()
+        }
+    }
+
+    /// Promise: no remedy loses data if a device-DAX is there or can be made in another place.
+    #[test]
+    fn a_device_dax_is_named_before_one_is_made() {
+        let fsdax = Namespace {
+            name: "namespace1.0".into(),
+            mode: "fsdax".into(),
+            size: 1 << 30,
+        };
+        let mut facts = facts(Pmem {
+            devices: vec!["/dev/dax0.0".into(), "/dev/dax1.0".into()],
+            hidden: vec!["/dev/dax2.0".into()],
+            namespaces: vec![fsdax],
+            has_space: true,
+        });
+        let remedy = |facts: &Facts| other_memory(facts, "rpma doctor rxe0 --memory");
+        assert_eq!(
+            remedy(&facts),
+            "rpma doctor rxe0 --memory /dev/dax0.0 (or /dev/dax1.0)"
+        );
+        facts.pmem.devices.pop();
+        assert_eq!(remedy(&facts), "rpma doctor rxe0 --memory /dev/dax0.0");
+        facts.pmem.devices.pop();
+        assert!(remedy(&facts).contains("modprobe device_dax"));
+        facts.container = Some("podman".into());
+        assert!(remedy(&facts).ends_with("--device /dev/dax2.0"));
+        facts.pmem.hidden.pop();
+        assert!(!remedy(&facts).contains("--force"), "there is space");
+        facts.pmem.has_space = false;
+        assert!(remedy(&facts).contains("--reconfig=namespace1.0"));
+    }
+
+    #[test]
+    fn a_host_without_persistent_memory_gets_no_command_of_ndctl() {
+        let remedy = other_memory(&facts(Pmem::default()), "rpma doctor --memory");
+        assert!(
+            remedy.starts_with("this host has no persistent memory"),
+            "{remedy}"
+        );
+        assert!(!remedy.contains("ndctl"), "{remedy}");
     }
 }

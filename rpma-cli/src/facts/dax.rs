@@ -1,4 +1,4 @@
-//! device-DAX memory, in `/dev` and in sysfs.
+//! The size of a device-DAX, in sysfs.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,13 +13,6 @@ use super::Files;
 pub(crate) struct DaxSize {
     pub(crate) size: u64,
     pub(crate) align: u64,
-}
-
-/// The paths of the device-DAX devices.
-pub(crate) fn dax_devices(files: &Files) -> Vec<String> {
-    let names = files.names("dev").into_iter();
-    let names = names.filter(|name| name.starts_with("dax"));
-    names.map(|name| format!("/dev/{name}")).collect()
 }
 
 /// `None` if `path` is no device-DAX, or its driver shows no size.
@@ -56,7 +49,6 @@ mod tests {
             ("sys/dev/char/252:1/size", "266338304\n"),
             ("sys/dev/char/252:1/align", "0\n"),
             ("dev/dax0.0", ""),
-            ("dev/null", ""),
         ])?;
         let files = Files::new(tree.path());
         let found = DaxSize {
@@ -66,7 +58,6 @@ mod tests {
         assert_eq!(size_of(&files, 252, 0), Some(found));
         assert_eq!(size_of(&files, 252, 1), None);
         assert_eq!(size_of(&files, 252, 2), None);
-        assert_eq!(dax_devices(&files), ["/dev/dax0.0"]);
         assert_eq!(
             dax_size(&files, &tree.path().join("dev/dax0.0")),
             None,

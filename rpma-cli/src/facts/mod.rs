@@ -5,18 +5,20 @@ mod dax;
 mod devices;
 mod files;
 mod network;
+mod pmem;
 mod system;
 
 use std::path::Path;
 
 use serde::Serialize;
 
-pub(crate) use self::dax::{DaxSize, dax_devices, dax_size};
+pub(crate) use self::dax::{DaxSize, dax_size};
 pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
 #[cfg(not(feature = "sim"))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
+pub(crate) use self::pmem::{Namespace, Pmem};
 pub(crate) use self::system::{
     Access, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number,
 };
@@ -33,6 +35,8 @@ pub(crate) struct Facts {
     pub(crate) nodes: Vec<Node>,
     pub(crate) devices: Vec<RdmaDevice>,
     pub(crate) locked_memory: LockedMemory,
+    /// The persistent memory.
+    pub(crate) pmem: Pmem,
     /// The kind of the container that this process is in.
     pub(crate) container: Option<String>,
 }
@@ -48,6 +52,7 @@ impl Facts {
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             locked_memory: system::locked_memory(&files),
+            pmem: pmem::read(&files),
             container: system::container(&files),
         }
     }
