@@ -180,3 +180,54 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::doctor::tests::Text;
+
+    /// Examines a simulated host that a test has changed.
+    fn examine(args: &[&str], change: impl FnOnce(&mut Facts)) -> (Outcome, String) {
+        let fabric = Fabric::new(Profile::RXE_6_12);
+        let host = fabric.host("host");
+        let _entered = host.enter();
+        let memory = host.pmem("dax0.0", DAX_LEN).path().display().to_string();
+        let args = args.iter().map(|arg| arg.replace("MEMORY", &memory));
+        let args = ["rpma".to_owned(), "doctor".to_owned()]
+            .into_iter()
+            .chain(args);
+        let Command::Doctor(args) = Cli::parse_from(args).command else {
+            panic!("another command");
+        };
+        let mut simulated = simulated(&host, &Profile::RXE_6_12).expect("a host");
+        change(&mut simulated.facts);
+        let text = Text::default();
+        let mut out = Output::to(text.clone());
+        let outcome = doctor::examine(&args, &simulated, &Interrupt::default(), &mut out);
+        (outcome.expect("it is printed"), text.read())
+    }
+
+    /// A part of the memory can be registered with this limit. A program registers all of it.
+    #[test]
+    fn memory_above_the_limit_of_locked_memory_is_bad() {
+        let limit = |facts: &mut Facts| facts.locked_memory.limit = Some(DAX_LEN as u64);
+        let (outcome, text) = examine(&["--memory", "MEMORY"], limit);
+        assert_eq!(outcome, Outcome::Bad);
+        let found =
+            "BAD     registration: the memory has 64 KiB, and this process may lock only 64 KiB";
+        assert!(text.contains(found), "{text}");
+        assert!(text.contains("memlock unlimited"), "{text}");
+
+        // The range that the program maps counts.
+        let (outcome, text) = examine(&["--memory", "MEMORY", "--range", "0..4096"], limit);
+        assert_eq!(outcome, Outcome::Good, "{text}");
+        let (outcome, text) = examine(&["--memory", "MEMORY"], |facts| {
+            limit(facts);
+            facts.locked_memory.ignored = true;
+        });
+        assert_eq!(outcome, Outcome::Good, "{text}");
+    }
+}

@@ -142,6 +142,31 @@ fn a_low_limit_of_locked_memory() {
     assert!(remedy.contains("memlock unlimited"), "{remedy}");
 }
 
+/// Doctor registers a part of the memory, and a program registers all of it.
+#[test]
+fn memory_above_the_limit_of_locked_memory() {
+    let lines = |limit: &str| {
+        format!(
+            "mount -t tmpfs none /mnt
+            cp -a {} /mnt/dax
+            chmod 666 /mnt/dax
+            ulimit -l {limit}
+            $user $rpma doctor --memory /mnt/dax",
+            devdax()
+        )
+    };
+    let ended = shell(&lines("100000"));
+    finds(
+        &ended,
+        "this process may lock only 100000 KiB",
+        "memlock unlimited",
+    );
+    found(
+        &shell(&lines("unlimited")).success("no limit"),
+        "good    registration",
+    );
+}
+
 /// An ordinary user needs no root, and no right that the user has not.
 #[test]
 fn an_ordinary_user() {

@@ -15,6 +15,7 @@ use crate::facts::{self, DaxSize, Files, release_number};
 use crate::report::Finding;
 
 const CHECK: &str = "memory";
+const REGISTRATION: &str = "registration";
 
 /// The most that is registered of it.
 const PART: usize = 64 << 20;
@@ -191,11 +192,35 @@ fn unsafe_shutdowns(platform: &Platform, kind: PmemKind) -> Option<Finding> {
     })
 }
 
+/// The limit of locked memory, if not all of the memory can be registered with it. Registering
+/// gigabytes would take long. Pages of a file on a DAX file system are not locked.
+fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
+    let locked = exam.host.facts.locked_memory;
+    let limit = match map.kind() {
+        PmemKind::FsDax => None,
+        _ => locked.too_low_for(map.len()),
+    }?;
+    // In the unit of `ulimit -l`.
+    let found = format!(
+        "the memory has {} KiB, and this process may lock only {} KiB: a program that registers all of it fails",
+        map.len().div_ceil(1024),
+        limit >> 10
+    );
+    Some(Finding::bad(
+        REGISTRATION,
+        found,
+        remedies::memlock_or_range(),
+    ))
+}
+
 /// Registers a part of it on each device, for a moment. That changes nothing in persistent memory.
 fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
     if exam.devices.is_empty() {
         let found = "no device to register the memory with";
-        return vec![Finding::unseen("registration", found)];
+        return vec![Finding::unseen(REGISTRATION, found)];
+    }
+    if let Some(limit) = limit(exam, map) {
+        return vec![limit];
     }
     let devices = exam.devices.iter();
     devices
@@ -204,7 +229,6 @@ fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
 }
 
 fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Option<Finding> {
-    const CHECK: &str = "registration";
     if !map.is_pmem() {
         return None;
     }
@@ -215,23 +239,33 @@ fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Option<Findi
     if let Err(error) = register(&device.peer, map, writing) {
         let (reason, remedy) = remedies::of_registering(&error, other);
         let found = format!("{name} cannot register the memory for writing: {reason}");
-        return Some(Finding::bad(CHECK, found, remedy));
+        return Some(Finding::bad(REGISTRATION, found, remedy));
     }
     let persistent = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
     Some(match register(&device.peer, map, persistent) {
         Ok(()) => {
-            let found =
-                format!("{name} can register the memory for writing and for persistent flushes");
-            Finding::good(CHECK, found)
+            let found = format!(
+                "{name} can register the memory for writing and for persistent flushes{}",
+                tried(map)
+            );
+            Finding::good(REGISTRATION, found)
         }
         Err(error) => {
             let (reason, remedy) = remedies::of_registering(&error, other);
             let found = format!(
                 "{name} can register the memory for writing, but not for persistent flushes: {reason}"
             );
-            Finding::note(CHECK, found).with_remedy(remedy)
+            Finding::note(REGISTRATION, found).with_remedy(remedy)
         }
     })
+}
+
+/// The part that was registered, if it was not all of the memory.
+fn tried(map: &PmemMap) -> String {
+    match map.len() > PART {
+        true => format!(" (its first {} MiB were tried)", PART >> 20),
+        false => String::new(),
+    }
 }
 
 fn register(peer: &Peer, map: &PmemMap, usage: MrUsage) -> rpma::Result<()> {

@@ -203,7 +203,7 @@ impl<'a> Diagnosis<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{self, Write};
     use std::path::Path;
     use std::sync::{Arc, Mutex, PoisonError};
@@ -217,10 +217,10 @@ mod tests {
 
     /// Output that a test reads.
     #[derive(Clone, Default)]
-    struct Text(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Text(Arc<Mutex<Vec<u8>>>);
 
     impl Text {
-        fn read(&self) -> String {
+        pub(crate) fn read(&self) -> String {
             let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             String::from_utf8_lossy(&bytes).into()
         }

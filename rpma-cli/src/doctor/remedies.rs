@@ -111,6 +111,11 @@ pub(super) const MEMLOCK: &str = "raise the limit: `* - memlock unlimited` in a 
                                   in again; or LimitMEMLOCK=infinity in a systemd unit; or --ulimit memlock=-1 for a \
                                   container";
 
+/// For memory that is larger than the limit.
+pub(super) fn memlock_or_range() -> String {
+    format!("{MEMLOCK}; or map a part, and give it here too: --range START..END")
+}
+
 pub(super) const OLD_RDMA_CORE: &str =
     "if native flushes are wanted, build rpma with the headers of rdma-core 45 or newer";
 

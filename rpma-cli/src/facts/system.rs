@@ -135,10 +135,19 @@ pub(crate) struct LockedMemory {
     pub(crate) ignored: bool,
 }
 
+impl LockedMemory {
+    /// The limit, if memory of that length cannot be registered with it. The library registers a
+    /// page of its own, so the limit must be higher.
+    pub(crate) fn too_low_for(self, len: usize) -> Option<u64> {
+        let limit = self.limit.filter(|_| !self.ignored)?;
+        (limit <= len as u64).then_some(limit)
+    }
+}
+
 pub(super) fn locked_memory(files: &Files) -> LockedMemory {
     LockedMemory {
         limit: memlock(files),
-        ignored: has_capability(files, CAP_IPC_LOCK),
+        ignored: has_capability(files, CAP_IPC_LOCK) && is_in_first_namespace(files),
     }
 }
 
@@ -159,6 +168,13 @@ fn has_capability(files: &Files, capability: u32) -> bool {
         u64::from_str_radix(digits.trim(), 16).ok()
     });
     effective.is_some_and(|effective| effective >> capability & 1 == 1)
+}
+
+/// Whether the users of this process are those of the host, and no part of them as in a container of
+/// an ordinary user. The kernel asks for the capability there.
+fn is_in_first_namespace(files: &Files) -> bool {
+    let map = files.word("proc/self/uid_map");
+    map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// The version of rdma-core: the one that this process has loaded, and the one that it was compiled
@@ -298,6 +314,32 @@ mod tests {
         assert_eq!(limits("unlimited", "0000000000000000")?, of(None, false));
         assert_eq!(limits("65536", "0000000000004000")?, of(Some(65536), true));
         assert_eq!(limits("65536", "spoilt")?, of(Some(65536), false));
+        Ok(())
+    }
+
+    #[test]
+    fn the_limit_must_be_higher_than_the_memory() {
+        let of = |limit, ignored| LockedMemory { limit, ignored };
+        assert_eq!(of(Some(4096), false).too_low_for(4096), Some(4096));
+        assert_eq!(of(Some(4097), false).too_low_for(4096), None);
+        assert_eq!(of(Some(0), true).too_low_for(4096), None);
+        assert_eq!(of(None, false).too_low_for(usize::MAX), None);
+    }
+
+    /// Root of a container that an ordinary user has started.
+    #[test]
+    fn a_capability_of_a_container_is_none_of_the_host() -> io::Result<()> {
+        for (map, ignored) in [
+            ("         0          0 4294967295\n", true),
+            ("0 1000 1\n1 100000 65536\n", false),
+        ] {
+            let tree = tree(&[
+                ("proc/self/status", "CapEff:\t000001ffffffffff\n"),
+                ("proc/self/uid_map", map),
+            ])?;
+            let found = locked_memory(&Files::new(tree.path()));
+            assert_eq!(found.ignored, ignored, "{map}");
+        }
         Ok(())
     }
 
