@@ -139,7 +139,6 @@ fn a_device_is_named_or_addressed() -> Result {
 fn wrong_memory_is_named_with_its_remedy() -> Result {
     let dir = tempfile::tempdir()?;
     let at = |name: &str| dir.path().join(name).display().to_string();
-    fs::write(at("ordinary"), [0; 4096])?;
     fs::write(at("empty"), [])?;
     // The simulated host has this one.
     let remedy = format!("rpma doctor --memory {DAX}");
@@ -147,7 +146,6 @@ fn wrong_memory_is_named_with_its_remedy() -> Result {
         (at("."), "is a directory"),
         (at("missing"), "does not exist"),
         (at("empty"), "is empty"),
-        (at("ordinary"), "is an ordinary file"),
         (
             "/dev/null".into(),
             "is a character device and no device-DAX",
@@ -158,7 +156,32 @@ fn wrong_memory_is_named_with_its_remedy() -> Result {
         assert!(ended.line(text)?.contains("BAD"), "{ended:#?}");
         assert_eq!(ended.remedy(text)?, remedy, "{ended:#?}");
     }
-    assert_eq!(fs::read(at("ordinary"))?, [0; 4096], "nothing was written");
+    Ok(())
+}
+
+/// The simulated device registers an ordinary file. Its data are not durable, and doctor does not
+/// write to it.
+#[test]
+fn an_ordinary_file_is_a_note() -> Result {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("ordinary");
+    fs::write(&path, [7; 5000])?;
+    let path = path.display().to_string();
+    for range in [&[][..], &["--range", "0..4096"], &["--range", "4096..5000"]] {
+        let args = [&["doctor", "--memory", &path], range];
+        let ended = rpma(&args.concat())?;
+        assert_eq!(ended.status, Some(0), "{ended:#?}");
+        assert!(
+            ended.line("is an ordinary file")?.contains("note"),
+            "{ended:#?}"
+        );
+        let line = ended.line("can register the file for writing")?;
+        assert!(
+            line.contains("note") && line.contains("lost with the power"),
+            "{line}"
+        );
+    }
+    assert_eq!(fs::read(path)?, [7; 5000]);
     Ok(())
 }
 

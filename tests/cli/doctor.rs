@@ -83,9 +83,29 @@ fn an_ordinary_file() {
     let path = format!("{}/doctor", ext4());
     fs::write(&path, [7; 8192]).expect("a file");
     let ended = rpma(&["doctor", "--memory", &path]);
-    finds(&ended, "is an ordinary file", &devdax());
+    found(&ended, "note    memory: ");
+    finds(&ended, "cannot register the file for writing", &devdax());
+    found(
+        &ended,
+        "Linux 6.5 and newer refuse files of this file system",
+    );
     assert_eq!(fs::read(&path).expect("the file"), [7; 8192]);
     fs::remove_file(&path).expect("removes");
+}
+
+/// The kernel registers a file of tmpfs, as `rpma serve --memory` does. Nothing is written.
+#[test]
+fn a_file_in_memory() {
+    let path = "/dev/shm/rpma-doctor";
+    fs::write(path, [7; 8192]).expect("a file");
+    let ended = rpma(&["doctor", "--memory", path]).success("doctor");
+    let (line, _) = found(&ended, "can register the file for writing");
+    assert!(
+        line.starts_with("note") && line.contains("lost with the power"),
+        "{line}"
+    );
+    assert_eq!(fs::read(path).expect("the file"), [7; 8192]);
+    fs::remove_file(path).expect("removes");
 }
 
 #[test]

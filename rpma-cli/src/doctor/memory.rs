@@ -1,26 +1,30 @@
 //! The memory that was given: its kind, its alignment, and its registration.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
 use rpma::{Mr, MrUsage, Peer};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use rustix::param::page_size;
 
 use super::opened::Opened;
 use super::{Exam, remedies};
 use crate::args::Range;
 use crate::facts::{self, DaxSize, Files, release_number};
-use crate::report::Finding;
+use crate::report::{Finding, Verdict};
 
 const CHECK: &str = "memory";
 const REGISTRATION: &str = "registration";
 
 /// The most that is registered of it.
 const PART: usize = 64 << 20;
-/// Since then, the kernel pins no ordinary file for writing.
-const NO_FILES: (u32, u32) = (6, 5);
+/// Since then, the kernel pins few ordinary files for writing.
+const FILES_REFUSED: (u32, u32) = (6, 5);
+const WRITING: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_VISIBILITY);
 
 /// Maps the memory, and looks at it. Nothing is written.
 pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
@@ -44,7 +48,7 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
             Domain::Unknown
         }
     };
-    findings.extend(registrations(exam, &map));
+    findings.extend(registrations(exam, path, &map));
     exam.domain = Some(domain);
     findings
 }
@@ -121,9 +125,10 @@ fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
         article(map.kind()),
         map.len()
     );
-    match map.kind() {
-        PmemKind::DeviceDax | PmemKind::FsDax => Finding::good(CHECK, found),
-        _ => file(exam, found),
+    match map.is_pmem() {
+        true => Finding::good(CHECK, found),
+        false => Finding::note(CHECK, format!("{found}, and no persistent memory"))
+            .with_remedy(exam.other_memory()),
     }
 }
 
@@ -132,23 +137,6 @@ fn article(kind: PmemKind) -> String {
         PmemKind::DeviceDax => "a device-DAX".into(),
         PmemKind::FsDax => "a file on a DAX file system".into(),
         other => format!("an {other}"),
-    }
-}
-
-/// An ordinary file is not registered for writing here: before Linux 6.5 that could give it blocks,
-/// and afterwards it fails.
-fn file(exam: &Exam<'_>, found: String) -> Finding {
-    let kernel = exam.host.facts.kernel.as_deref();
-    let release = kernel.and_then(release_number);
-    match release.is_some_and(|release| release < NO_FILES) {
-        true => {
-            let found = format!("{found}: newer kernels than 6.4 do not register it for writing");
-            Finding::note(CHECK, found).with_remedy(exam.other_memory())
-        }
-        false => {
-            let found = format!("{found}: Linux 6.5 and newer do not register it for writing");
-            Finding::bad(CHECK, found, exam.other_memory())
-        }
     }
 }
 
@@ -214,35 +202,35 @@ fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
 }
 
 /// Registers a part of it on each device, for a moment. That changes nothing in persistent memory.
-fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
+fn registrations(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Vec<Finding> {
     if exam.devices.is_empty() {
         let found = "no device to register the memory with";
         return vec![Finding::unseen(REGISTRATION, found)];
+    }
+    if !map.is_pmem() {
+        return file_registrations(exam, path, map);
     }
     if let Some(limit) = limit(exam, map) {
         return vec![limit];
     }
     let devices = exam.devices.iter();
     devices
-        .filter_map(|device| registration(exam, device, map))
+        .map(|device| registration(exam, device, map))
         .collect()
 }
 
-fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Option<Finding> {
-    if !map.is_pmem() {
-        return None;
-    }
-    let writing = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Finding {
     let name = device.name();
     // Each device registers a device-DAX.
     let other = (map.kind() != PmemKind::DeviceDax).then(|| exam.other_memory());
-    if let Err(error) = register(&device.peer, map, writing) {
+    let part = || map.part(..map.len().min(PART));
+    if let Err(error) = register(&device.peer, part(), WRITING) {
         let (reason, remedy) = remedies::of_registering(&error, other);
         let found = format!("{name} cannot register the memory for writing: {reason}");
-        return Some(Finding::bad(REGISTRATION, found, remedy));
+        return Finding::bad(REGISTRATION, found, remedy);
     }
     let persistent = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-    Some(match register(&device.peer, map, persistent) {
+    match register(&device.peer, part(), persistent) {
         Ok(()) => {
             let found = format!(
                 "{name} can register the memory for writing and for persistent flushes{}",
@@ -257,7 +245,61 @@ fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Option<Findi
             );
             Finding::note(REGISTRATION, found).with_remedy(remedy)
         }
-    })
+    }
+}
+
+/// Registers a page of an ordinary file. Since Linux 6.5, the kernel refuses the files whose pages
+/// go to a disk. It pins those that are only in memory, as in tmpfs.
+fn file_registrations(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Vec<Finding> {
+    let kernel = exam.host.facts.kernel.as_deref();
+    let release = kernel.and_then(release_number);
+    if release.is_some_and(|release| release < FILES_REFUSED) {
+        let found = "not tried on an ordinary file before Linux 6.5, because it could give the file blocks. Newer \
+                     kernels refuse most files";
+        return vec![Finding::unseen(REGISTRATION, found)];
+    }
+    let at = present_page(path, exam.args.range, map.len());
+    let devices = exam.devices.iter();
+    let tried: Vec<_> = devices
+        .map(|device| file_registration(exam, device, map, at))
+        .collect();
+    let is_bad = tried.iter().any(|finding| finding.verdict == Verdict::Bad);
+    match limit(exam, map).filter(|_| !is_bad) {
+        Some(limit) => vec![limit],
+        None => tried,
+    }
+}
+
+fn file_registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap, at: usize) -> Finding {
+    let name = device.name();
+    let part = map.part(at..map.len().min(at + page_size()));
+    let Err(error) = register(&device.peer, part, WRITING) else {
+        let found = format!(
+            "{name} can register the file for writing. No flush makes its data durable: they are lost with the power"
+        );
+        return Finding::note(REGISTRATION, found);
+    };
+    let (reason, remedy) = remedies::of_registering(&error, Some(exam.other_memory()));
+    let why = match remedies::is_errno(&error, Errno::FAULT) {
+        true => ". Linux 6.5 and newer refuse files of this file system",
+        false => "",
+    };
+    let found = format!("{name} cannot register the file for writing: {reason}{why}");
+    Finding::bad(REGISTRATION, found, remedy)
+}
+
+/// The offset in the map of a page that the file has. A registration would give a sparse file a page
+/// of memory.
+fn present_page(path: &Path, range: Option<Range>, len: usize) -> usize {
+    let start = range.map_or(0, |range| range.start);
+    let data = File::open(path)
+        .ok()
+        .and_then(|file| seek(file, SeekFrom::Data(start)).ok())
+        .and_then(|data| usize::try_from(data.checked_sub(start)?).ok());
+    match data {
+        Some(data) if data < len => data - data % page_size(),
+        _ => 0,
+    }
 }
 
 /// The part that was registered, if it was not all of the memory.
@@ -268,8 +310,7 @@ fn tried(map: &PmemMap) -> String {
     }
 }
 
-fn register(peer: &Peer, map: &PmemMap, usage: MrUsage) -> rpma::Result<()> {
-    let part = map.part(..map.len().min(PART))?;
-    Mr::reg(peer, part, usage)?.dereg()?;
+fn register(peer: &Peer, part: rpma::Result<PmemMap>, usage: MrUsage) -> rpma::Result<()> {
+    Mr::reg(peer, part?, usage)?.dereg()?;
     Ok(())
 }

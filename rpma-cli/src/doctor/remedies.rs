@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use rpma::Error;
+use rustix::io::Errno;
 
 use crate::facts::{Facts, Namespace, Pmem};
 
@@ -218,6 +219,14 @@ fn split(error: &Error) -> (String, Option<&'static str>) {
         Error::Provider { call, cause, hint } => (format!("{call} failed: {cause}"), *hint),
         // They name the remedy themselves.
         other => (other.to_string(), None),
+    }
+}
+
+/// Whether a system call has failed with that number.
+pub(super) fn is_errno(error: &Error, errno: Errno) -> bool {
+    match error {
+        Error::Provider { cause, .. } => cause.raw_os_error() == Some(errno.raw_os_error()),
+        _ => false,
     }
 }
 
