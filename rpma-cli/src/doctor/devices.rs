@@ -8,7 +8,7 @@ use crate::report::Finding;
 /// them has one.
 pub(super) fn list(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     if facts.devices.is_empty() {
-        let remedy = remedies::no_device(facts.container.is_some());
+        let remedy = remedies::no_device(facts);
         return vec![Finding::bad("RDMA device", "this host has none", remedy)];
     }
     let is_wanted = |device: &&RdmaDevice| wanted.is_none_or(|wanted| wanted == device.name);

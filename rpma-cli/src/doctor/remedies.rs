@@ -29,13 +29,24 @@ pub(super) const OTHER_KERNEL: &str = "install the kernel package with all modul
                                        a cloud kernel, linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora";
 
 /// Without an RDMA device.
-pub(super) fn no_device(container: bool) -> String {
+pub(super) fn no_device(facts: &Facts) -> String {
+    let (interface, others) = match &facts.ethernet[..] {
+        [] => (
+            "INTERFACE",
+            ". `ip link` must show an Ethernet interface that is up".into(),
+        ),
+        [one] => (&**one, String::new()),
+        [best, others @ ..] => (
+            &**best,
+            format!(" (or another interface: {})", others.join(", ")),
+        ),
+    };
     let make = format!(
-        "an adapter's driver makes its device. soft-RoCE makes one out of any Ethernet card, as root: modprobe -a \
-         rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev eth0. {PAGE} has the other networks, and a guest \
-         machine and a simulated fabric for tests without RDMA"
+        "an adapter's driver makes its device. soft-RoCE makes one out of any Ethernet card until the next boot, as \
+         root: modprobe -a rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev {interface}{others}. {PAGE} has the \
+         other networks, and a guest machine and a simulated fabric for tests without RDMA"
     );
-    match container {
+    match facts.container.is_some() {
         true => format!(
             "if the host of the container has one, give it to the container: {CONTAINER}. If not, {make}"
         ),
@@ -240,6 +251,24 @@ fn kind(error: &Error) -> Option<ErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn soft_roce_gets_an_interface_of_this_host() {
+        let mut facts = Facts {
+            ethernet: vec!["roce0".into(), "ssh0".into()],
+            ..Facts::default()
+        };
+        let remedy = no_device(&facts);
+        assert!(
+            remedy.contains("netdev roce0 (or another interface: ssh0)."),
+            "{remedy}"
+        );
+        assert!(remedy.contains("until the next boot"), "{remedy}");
+        facts.ethernet.pop();
+        assert!(no_device(&facts).contains("netdev roce0."));
+        facts.ethernet.pop();
+        assert!(no_device(&facts).contains("netdev INTERFACE. `ip link`"));
+    }
 
     fn facts(pmem: Pmem) -> Facts {
         Facts {

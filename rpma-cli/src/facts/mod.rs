@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     /// The device files that the libraries open. None on a simulated host.
     pub(crate) nodes: Vec<Node>,
     pub(crate) devices: Vec<RdmaDevice>,
+    /// The Ethernet interfaces that are up, the best for soft-RoCE first.
+    pub(crate) ethernet: Vec<String>,
     pub(crate) locked_memory: LockedMemory,
     /// The persistent memory.
     pub(crate) pmem: Pmem,
@@ -51,6 +53,7 @@ impl Facts {
             modules: system::modules(&files),
             nodes: system::nodes(&files),
             devices: devices::read(&files),
+            ethernet: network::ethernet(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),
             container: system::container(&files),

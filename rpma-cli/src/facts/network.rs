@@ -1,5 +1,5 @@
-//! The addresses of this host's network interfaces, from procfs: librdmacm finds a device by one
-//! of them.
+//! This host's network interfaces and their addresses, from sysfs and procfs: librdmacm finds a
+//! device by an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,6 +59,58 @@ fn v6(files: &Files) -> Vec<String> {
     lines.filter_map(address).take(MOST).collect()
 }
 
+/// The Ethernet interfaces that are up: first those with an address, and adapters before virtual
+/// interfaces.
+pub(super) fn ethernet(files: &Files) -> Vec<String> {
+    let with_address = interfaces_with_address(files);
+    let mut names = files.names(NET);
+    names.retain(|name| is_ethernet(files, name) && is_up(files, name));
+    names.sort_by_key(|name| {
+        let is_virtual = !files.exists(format!("{NET}/{name}/device"));
+        (!with_address.contains(name), is_virtual)
+    });
+    names
+}
+
+const NET: &str = "sys/class/net";
+
+/// `ARPHRD_ETHER`.
+fn is_ethernet(files: &Files, name: &str) -> bool {
+    files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
+}
+
+/// The lowest flag is `IFF_UP`, which the operator sets. The state also needs a cable.
+fn is_up(files: &Files, name: &str) -> bool {
+    let flags = files.word(format!("{NET}/{name}/flags"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
+    let state = files.word(format!("{NET}/{name}/operstate"));
+    flags.is_some_and(|flags| flags & 1 == 1) && matches!(state.as_deref(), Some("up" | "unknown"))
+}
+
+/// Those with an IPv4 address. `fib_trie` has no interfaces: the one of an IPv4 address has the route of its network.
+fn interfaces_with_address(files: &Files) -> Vec<String> {
+    let own: Vec<u32> = v4(files)
+        .iter()
+        .filter_map(|address| address.parse().ok())
+        .map(|address: Ipv4Addr| address.to_bits())
+        .collect();
+    let routes = files.lines("proc/net/route").into_iter().flatten();
+    let routes = routes.filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (name, network, mask) = (fields.first()?, fields.get(1)?, fields.get(7)?);
+        let (network, mask) = (route_number(network)?, route_number(mask)?);
+        let is_own = mask != 0 && own.iter().any(|address| address & mask == network);
+        is_own.then(|| (*name).to_owned())
+    });
+    routes.collect()
+}
+
+/// The bytes of an address in the order of the network, as one number of this machine.
+fn route_number(digits: &str) -> Option<u32> {
+    let number = u32::from_str_radix(digits, 16).ok()?;
+    Some(u32::from_be_bytes(number.to_ne_bytes()))
+}
+
 /// An address that may have a scope.
 pub(crate) fn parse(text: &str) -> Option<IpAddr> {
     match text.split_once('%') {
@@ -115,9 +167,50 @@ spoilt
         Ok(())
     }
 
+    /// soft-RoCE on an interface without an address leads to nothing.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn an_interface_that_is_up_and_has_an_address_comes_first() -> io::Result<()> {
+        const ROUTE: &str = "\
+Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU
+roce0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0
+br0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0
+roce0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0
+spoilt
+";
+        let mut paths = vec![
+            ("proc/net/fib_trie".to_owned(), FIB_TRIE),
+            ("proc/net/route".to_owned(), ROUTE),
+        ];
+        for (name, kind, flags, state) in [
+            ("lo", "772", "0x9", "unknown"),
+            ("ib0", "32", "0x1003", "up"),
+            ("br0", "1", "0x1003", "up"),
+            ("a0", "1", "0x1003", "up"),
+            ("down0", "1", "0x1002", "down"),
+            ("nocable0", "1", "0x1003", "down"),
+            ("roce0", "1", "0x1003", "up"),
+        ] {
+            let at = |file| format!("sys/class/net/{name}/{file}");
+            paths.extend([
+                (at("type"), kind),
+                (at("flags"), flags),
+                (at("operstate"), state),
+            ]);
+        }
+        for adapter in ["a0", "roce0"] {
+            paths.push((format!("sys/class/net/{adapter}/device/"), ""));
+        }
+        let paths: Vec<_> = paths.iter().map(|(path, text)| (&**path, *text)).collect();
+        let found = ethernet(&Files::new(tree(&paths)?.path()));
+        assert_eq!(found, ["roce0", "br0", "a0"]);
+        Ok(())
+    }
+
     #[test]
     fn missing_tables_have_no_addresses() -> io::Result<()> {
         assert!(local_addresses(&Files::new(tree(&[])?.path())).is_empty());
+        assert!(ethernet(&Files::new(tree(&[])?.path())).is_empty());
         Ok(())
     }
 
