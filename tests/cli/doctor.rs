@@ -156,6 +156,9 @@ fn a_misaligned_range() {
 fn a_low_limit_of_locked_memory() {
     let ended = shell("ulimit -l 64; $user $rpma doctor");
     finds(&ended, "the limit is 64 KiB", "memlock unlimited");
+    // The kernel has another error for it.
+    let ended = shell("ulimit -l 0; $user $rpma doctor");
+    finds(&ended, "the limit is 0 KiB", "memlock unlimited");
     let ended = shell("ulimit -l 8192; $user $rpma doctor").success("8 MiB");
     let (line, remedy) = found(&ended, "the limit is 8192 KiB");
     assert!(line.starts_with("note"), "{line}");
@@ -200,7 +203,13 @@ fn memory_of_another_user() {
         "chmod 600 {0}; $user $rpma doctor --memory {0}",
         devdax()
     ));
-    finds(&ended, "Permission denied", "chown USER");
+    let command = |user: &str| format!("as root: chown {user} {}", devdax());
+    let (_, remedy) = found(&ended, "Permission denied");
+    let user = match remedy.contains("nobody") {
+        true => "nobody",
+        false => "65534",
+    };
+    finds(&ended, "Permission denied", &command(user));
 }
 
 /// The device files are hidden, as in a container that was not given them.

@@ -56,12 +56,12 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
 /// Maps all of it, and then only the range: so a wrong path is no wrong range.
 fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Finding> {
     let all = PmemMap::open(path, 1).map_err(|error| {
-        let (reason, remedy) = match wrong(path, &exam.host.files) {
-            Some(Wrong::Empty(found)) if exam.takes_files() => {
-                (found, remedies::size(&path.display().to_string()))
-            }
-            Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, exam.other_memory()),
-            None => remedies::of_mapping(&error, &path.display().to_string(), exam.other_memory()),
+        let (files, name) = (&exam.host.files, path.display().to_string());
+        let other = exam.other_memory();
+        let (reason, remedy) = match wrong(path, files) {
+            Some(Wrong::Empty(found)) if exam.takes_files() => (found, remedies::size(&name)),
+            Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, other),
+            None => remedies::of_mapping(&error, &name, &facts::user_name(files), other),
         };
         Finding::bad(CHECK, reason, remedy)
     })?;

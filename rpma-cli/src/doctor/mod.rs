@@ -103,7 +103,7 @@ const STEPS: [Step; 14] = [
     |exam| system::kernel(&exam.host.facts),
     |exam| system::container(&exam.host.facts),
     |exam| system::modules(&exam.host.facts),
-    |exam| system::nodes(&exam.host.facts),
+    |exam| system::nodes(&exam.host.facts, exam.wanted_device()),
     |exam| devices::list(&exam.host.facts, exam.wanted_device()),
     |exam| system::rdma_core(&exam.host.facts),
     addresses::open,

@@ -178,8 +178,13 @@ pub(super) fn or_file(other_memory: &str) -> String {
     format!("{other_memory}; or name a file on a DAX file system")
 }
 
-pub(super) fn memory_rights(path: &str) -> String {
-    format!("as root: chown USER {path}, or give the file to a group of this user")
+/// For memory that this user may not open.
+pub(super) fn memory_rights(path: &str, user: &str) -> String {
+    let lasting = match path.starts_with("/dev/") {
+        true => ". The right lasts until the next boot, and a rule of udev makes it permanent",
+        false => "",
+    };
+    format!("as root: chown {user} {path}{lasting}")
 }
 
 /// For a range that cannot be mapped.
@@ -200,8 +205,8 @@ const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";
 pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, String) {
     let (reason, hint) = split(error);
     let remedy = match (kind(error), other) {
-        // The hint is about programs.
-        (Some(ErrorKind::OutOfMemory), _) => MEMLOCK.into(),
+        // EPERM is for a limit of 0. The hint is about programs.
+        (Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied), _) => MEMLOCK.into(),
         (_, Some(other)) => other,
         (_, None) => hint.unwrap_or(LOG).into(),
     };
@@ -209,10 +214,10 @@ pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, S
 }
 
 /// The reason and the remedy of memory that cannot be mapped.
-pub(super) fn of_mapping(error: &Error, path: &str, other: String) -> (String, String) {
+pub(super) fn of_mapping(error: &Error, path: &str, user: &str, other: String) -> (String, String) {
     let (reason, hint) = split(error);
     let remedy = match (kind(error), hint) {
-        (Some(ErrorKind::PermissionDenied), _) => memory_rights(path),
+        (Some(ErrorKind::PermissionDenied), _) => memory_rights(path, user),
         (_, Some(hint)) => hint.into(),
         (_, None) => other,
     };
@@ -251,6 +256,13 @@ fn kind(error: &Error) -> Option<ErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rights_have_the_name_of_the_user() {
+        let remedy = memory_rights("/dev/dax0.0", "ann");
+        assert!(remedy.starts_with("as root: chown ann /dev/dax0.0. The right lasts until"));
+        assert_eq!(memory_rights("/mnt/f", "ann"), "as root: chown ann /mnt/f");
+    }
 
     #[test]
     fn soft_roce_gets_an_interface_of_this_host() {

@@ -73,14 +73,19 @@ pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
     vec![Finding::good(CHECK, found)]
 }
 
-pub(super) fn nodes(facts: &Facts) -> Vec<Finding> {
+/// The files of all devices, or only that of the wanted one.
+pub(super) fn nodes(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
+    let is_wanted = |node: &&Node| {
+        let device = node.device.as_deref();
+        device.is_none() || wanted.is_none() || device == wanted
+    };
+    let nodes = || facts.nodes.iter().filter(is_wanted);
     let one_is_usable = |for_device: bool| {
-        let mut nodes = facts.nodes.iter();
-        nodes.any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
+        nodes().any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
     };
     let container = facts.container.is_some();
     let finding = |node| self::node(node, one_is_usable(true), container);
-    facts.nodes.iter().map(finding).collect()
+    nodes().map(finding).collect()
 }
 
 /// The file of one device is bad only if that of no other device can be used.
@@ -200,7 +205,7 @@ mod tests {
             ],
             ..Facts::default()
         };
-        let findings = nodes(&facts);
+        let findings = nodes(&facts, None);
         assert_eq!(bad(&findings).len(), 1);
         let remedy = findings[1].remedy.as_deref().unwrap_or_default();
         assert!(
@@ -213,10 +218,13 @@ mod tests {
             Some("mlx5_1"),
             Access::Usable,
         ));
-        assert!(bad(&nodes(&facts)).is_empty());
+        assert!(bad(&nodes(&facts, None)).is_empty());
+        // The file of another device than the wanted one does not matter.
+        assert_eq!(bad(&nodes(&facts, Some("mlx5_0"))).len(), 1);
+        assert_eq!(nodes(&facts, Some("mlx5_1")).len(), 2);
         facts.nodes[0].access = Access::Missing;
         assert_eq!(
-            bad(&nodes(&facts)).len(),
+            bad(&nodes(&facts, None)).len(),
             1,
             "the connection manager is for all"
         );

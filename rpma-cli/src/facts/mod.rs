@@ -20,7 +20,7 @@ pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
 pub(crate) use self::pmem::{Namespace, Pmem};
 pub(crate) use self::system::{
-    Access, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number,
+    Access, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,
 };
 
 /// What this host is.
