@@ -188,9 +188,11 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use crate::doctor::tests::Text;
+    use crate::facts::Interface;
+    use crate::report::LABEL;
 
     /// Examines a simulated host that a test has changed.
-    fn examine(args: &[&str], change: impl FnOnce(&mut Facts)) -> (Outcome, String) {
+    fn examine(args: &[&str], change: impl FnOnce(&mut doctor::Host)) -> (Outcome, String) {
         let fabric = Fabric::new(Profile::RXE_6_12);
         let host = fabric.host("host");
         let _entered = host.enter();
@@ -203,7 +205,7 @@ mod tests {
             panic!("another command");
         };
         let mut simulated = simulated(&host, &Profile::RXE_6_12).expect("a host");
-        change(&mut simulated.facts);
+        change(&mut simulated);
         let text = Text::default();
         let mut out = Output::to(text.clone());
         let outcome = doctor::examine(&args, &simulated, &Interrupt::default(), &mut out);
@@ -213,7 +215,7 @@ mod tests {
     /// A part of the memory can be registered with this limit. A program registers all of it.
     #[test]
     fn memory_above_the_limit_of_locked_memory_is_bad() {
-        let limit = |facts: &mut Facts| facts.locked_memory.limit = Some(DAX_LEN as u64);
+        let limit = |host: &mut doctor::Host| host.facts.locked_memory.limit = Some(DAX_LEN as u64);
         let (outcome, text) = examine(&["--memory", "MEMORY"], limit);
         assert_eq!(outcome, Outcome::Bad);
         let found =
@@ -224,10 +226,40 @@ mod tests {
         // The range that the program maps counts.
         let (outcome, text) = examine(&["--memory", "MEMORY", "--range", "0..4096"], limit);
         assert_eq!(outcome, Outcome::Good, "{text}");
-        let (outcome, text) = examine(&["--memory", "MEMORY"], |facts| {
-            limit(facts);
-            facts.locked_memory.ignored = true;
+        let (outcome, text) = examine(&["--memory", "MEMORY"], |host| {
+            limit(host);
+            host.facts.locked_memory.ignored = true;
         });
         assert_eq!(outcome, Outcome::Good, "{text}");
+    }
+    /// The remedy is the command with the right target.
+    #[test]
+    fn an_interface_and_an_address_without_its_interface_are_named() {
+        let change = |host: &mut doctor::Host| {
+            host.addresses.push("fe80::77%roce0".into());
+            let roce0 = Interface {
+                name: "roce0".into(),
+                mtu: None,
+                state: None,
+            };
+            host.facts.devices[0].ports[0].interfaces.push(roce0);
+        };
+        for (target, found, remedy) in [
+            (
+                "roce0",
+                "roce0 is the network interface of rxe0",
+                "rpma doctor rxe0",
+            ),
+            (
+                "fe80::77",
+                "fe80::77 is a link-local address, which needs its interface",
+                "rpma doctor fe80::77%roce0",
+            ),
+        ] {
+            let (outcome, text) = examine(&[target], change);
+            assert_eq!(outcome, Outcome::Bad);
+            let lines = format!("BAD     address: {found}\n{LABEL}        -> {remedy}\n");
+            assert!(text.contains(&lines), "{text}");
+        }
     }
 }

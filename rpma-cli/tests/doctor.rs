@@ -132,6 +132,13 @@ fn a_device_is_named_or_addressed() -> Result {
         let ended = rpma(&["doctor", target])?;
         assert_eq!(ended.status, Some(0), "{ended:#?}");
     }
+    // As `rpma serve` and `rpma check` take them.
+    for address in addresses.split(", ") {
+        for target in [format!("[{address}]"), format!("[{address}]:7204")] {
+            let ended = rpma(&["doctor", &target])?;
+            assert_eq!(ended.status, Some(0), "{ended:#?}");
+        }
+    }
     Ok(())
 }
 

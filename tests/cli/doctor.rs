@@ -52,6 +52,22 @@ fn one_device() {
     );
 }
 
+/// The forms of `rpma serve` and `rpma check`, and the names that `ip addr` shows.
+#[test]
+fn other_names_of_one_device() {
+    let ended = rpma(&["doctor", &format!("{}:7204", addr())]).success("an address with a port");
+    let (line, _) = found(&ended, "is opened by");
+    let name = line.split_whitespace().nth(2).expect("a name").to_owned();
+    let (line, _) = found(&ended, &format!("RDMA device: {name} "));
+    let (_, rest) = line.split_once("Ethernet, ").expect("its interface");
+    let interface = rest.split(' ').next().expect("a name");
+    finds(
+        &rpma(&["doctor", interface]),
+        &format!("{interface} is the network interface of {name}"),
+        &format!("rpma doctor {name}"),
+    );
+}
+
 #[test]
 fn the_report_is_json() {
     let ended = rpma(&["doctor", "--json", &addr()]).success("doctor");

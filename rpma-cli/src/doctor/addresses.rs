@@ -30,7 +30,7 @@ pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
 
 /// Opens the devices: of the target, or all of them.
 pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let target = exam.args.target.clone();
+    let target = exam.target.clone();
     let target = target.filter(|_| exam.wanted_device().is_none());
     if !can_be_opened(&exam.host.facts) {
         // A call of the library could load modules.
@@ -189,12 +189,10 @@ fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
         None => looked_up(target),
     };
     if found.is_empty() {
-        let text = format!("{target:?} is no address, no host and no RDMA device");
-        return Some(Finding::bad(
-            CHECK,
-            text,
-            remedies::other_target(&exam.host.facts),
-        ));
+        return Some(unknown(exam, target));
+    }
+    if let Some(finding) = without_scope(exam, target, &found) {
+        return Some(finding);
     }
     let addresses = exam.host.addresses.iter();
     let own: Vec<IpAddr> = addresses
@@ -211,6 +209,40 @@ fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
     };
     let remedy = remedies::other_address(&leading(exam));
     Some(Finding::bad(CHECK, format!("{target} {text}"), remedy))
+}
+
+/// A target that is neither an address nor a host: a wrong name, or a network interface.
+fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
+    let facts = &exam.host.facts;
+    let is_of = |device: &&RdmaDevice| {
+        let mut interfaces = device.interfaces();
+        interfaces.any(|interface| interface.name == target)
+    };
+    if let Some(device) = facts.devices.iter().find(is_of) {
+        let found = format!("{target} is the network interface of {}", device.name);
+        return Finding::bad(CHECK, found, exam.command(&device.name));
+    }
+    let interfaces = exam.host.files.names("sys/class/net");
+    let found = match interfaces.iter().any(|name| name == target) {
+        true => format!("{target} is a network interface without an RDMA device"),
+        false => format!("{target:?} is no address, no host and no RDMA device"),
+    };
+    Finding::bad(CHECK, found, remedies::other_target(facts))
+}
+
+/// A link-local address of this host, whose interface is missing: `fe80::1` for `fe80::1%eth0`.
+fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Finding> {
+    let [IpAddr::V6(address)] = found else {
+        return None;
+    };
+    if !address.is_unicast_link_local() || target.contains('%') {
+        return None;
+    }
+    let mut own = exam.host.addresses.iter();
+    let scoped = own
+        .find(|own| own.contains('%') && facts::parse_address(own) == Some(IpAddr::V6(*address)))?;
+    let found = format!("{target} is a link-local address, which needs its interface");
+    Some(Finding::bad(CHECK, found, exam.command(scoped)))
 }
 
 /// An address of this host that opens no device.

@@ -19,7 +19,7 @@ use rpma::pmem::Domain;
 use serde::Serialize;
 
 use self::opened::Opened;
-use crate::args::Doctor;
+use crate::args::{Doctor, Endpoint};
 use crate::facts::{Facts, Files};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -68,6 +68,7 @@ pub(crate) fn examine(
 ) -> Result<Outcome, Problem> {
     let mut exam = Exam {
         args,
+        target: args.target.as_deref().map(|target| named(host, target)),
         host,
         interrupt,
         findings: Vec::new(),
@@ -97,6 +98,14 @@ pub(crate) fn examine(
     Ok(outcome)
 }
 
+/// A target without the port and the brackets that `rpma serve` and `rpma check` take.
+fn named(host: &Host, target: &str) -> String {
+    match (host.facts.device(target), target.parse::<Endpoint>()) {
+        (None, Ok(endpoint)) => endpoint.host,
+        _ => target.into(),
+    }
+}
+
 type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
 
 const STEPS: [Step; 14] = [
@@ -119,6 +128,8 @@ const STEPS: [Step; 14] = [
 /// The state of an examination.
 struct Exam<'a> {
     args: &'a Doctor,
+    /// An address, a host name or a device.
+    target: Option<String>,
     host: &'a Host,
     interrupt: &'a Interrupt,
     findings: Vec<Finding>,
@@ -131,14 +142,22 @@ struct Exam<'a> {
 impl Exam<'_> {
     /// The target, if it is the name of a device.
     fn wanted_device(&self) -> Option<&str> {
-        let target = self.args.target.as_deref()?;
+        let target = self.target.as_deref()?;
         let device = self.host.facts.device(target)?;
         Some(&device.name)
     }
 
+    /// The same command with another target.
+    fn command(&self, target: &str) -> String {
+        match &self.args.memory {
+            Some(path) => format!("rpma doctor {target} --memory {}", path.display()),
+            None => format!("rpma doctor {target}"),
+        }
+    }
+
     /// The remedy for memory that is not persistent or not there.
     fn other_memory(&self) -> String {
-        let doctor = match &self.args.target {
+        let doctor = match &self.target {
             Some(target) => format!("rpma doctor {target} --memory"),
             None => "rpma doctor --memory".into(),
         };
@@ -285,6 +304,16 @@ pub(crate) mod tests {
             );
         }
         assert!(text.contains("no device was opened"), "{text}");
+    }
+
+    #[test]
+    fn the_target_of_the_other_commands_is_one_of_doctor() {
+        for target in ["192.0.2.1:7204", "[192.0.2.1]"] {
+            let (_, text) = examine_nothing(&[target], &Interrupt::default());
+            assert!(!text.contains("192.0.2.1"), "{text}");
+        }
+        let (_, text) = examine_nothing(&["[::1]:7204"], &Interrupt::default());
+        assert!(text.contains("address: ::1 is the loopback"), "{text}");
     }
 
     /// Without a call of the library.
