@@ -222,6 +222,7 @@ mod tests {
             "BAD     registration: the memory has 64 KiB, and this process may lock only 64 KiB";
         assert!(text.contains(found), "{text}");
         assert!(text.contains("memlock unlimited"), "{text}");
+        assert!(text.contains("unseen  durable: on rxe0"), "{text}");
 
         // The range that the program maps counts.
         let (outcome, text) = examine(&["--memory", "MEMORY", "--range", "0..4096"], limit);

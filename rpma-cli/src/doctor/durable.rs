@@ -14,17 +14,29 @@ pub(super) fn check(exam: &mut Exam<'_>) -> Vec<Finding> {
     let Some(domain) = exam.domain else {
         return Vec::new();
     };
+    let devices = exam.devices.iter().filter(|device| !device.refuses);
+    let mut answers = devices.flat_map(|device| answers(device, domain));
+    exam.is_visible_only = answers.all(|cfg| cfg.get_durable() == Durable::Nothing);
     let devices = exam.devices.iter();
     devices
         .flat_map(|device| on_device(device, domain))
         .collect()
 }
 
+/// For both settings of DDIO: on and off.
+fn answers(device: &Opened, domain: Domain) -> [PeerCfg; 2] {
+    [Ddio::On, Ddio::Off]
+        .map(|ddio| PeerCfg::for_platform(domain, DevicePath::of(&device.peer, ddio)))
+}
+
 /// One finding if DDIO makes no difference, else two.
 fn on_device(device: &Opened, domain: Domain) -> Vec<Finding> {
-    let answer = |ddio| PeerCfg::for_platform(domain, DevicePath::of(&device.peer, ddio));
-    let (on, off) = (answer(Ddio::On), answer(Ddio::Off));
     let name = device.name();
+    if device.refuses {
+        let found = format!("on {name}: not looked at, because it cannot register the memory");
+        return vec![Finding::unseen(CHECK, found)];
+    }
+    let [on, off] = answers(device, domain);
     match on == off {
         true => vec![finding(name, "", &on)],
         false => vec![
@@ -35,14 +47,15 @@ fn on_device(device: &Opened, domain: Domain) -> Vec<Finding> {
 }
 
 fn finding(name: &str, setting: &str, cfg: &PeerCfg) -> Finding {
-    let persists = cfg.get_processor_persists();
+    let durable = cfg.get_durable();
+    // The term of `rpma serve` and `rpma check`.
     let found = format!(
-        "on {name}{setting}: {}",
-        meaning(cfg.get_durable(), persists)
+        "on {name}{setting}: durable by {durable}{}",
+        meaning(durable, cfg.get_processor_persists())
     );
-    match persists || cfg.get_durable() != Durable::Nothing {
-        true => Finding::good(CHECK, found),
-        false => Finding::note(CHECK, found),
+    match durable {
+        Durable::Nothing => Finding::note(CHECK, found),
+        _ => Finding::good(CHECK, found),
     }
 }
 
@@ -50,17 +63,15 @@ fn finding(name: &str, setting: &str, cfg: &PeerCfg) -> Finding {
 fn meaning(durable: Durable, processor_persists: bool) -> &'static str {
     match (durable, processor_persists) {
         (Durable::DirectWrites, _) => {
-            "every flush makes data durable. Commit by the method `reading` or `native`"
+            ", with every flush. Commit by the method `reading` or `native`"
         }
         (Durable::NativeFlushes, _) => {
-            "only a native flush makes data durable. Commit by the method `native` or `server`"
+            ", and by no other flush. Commit by the method `native` or `server`"
         }
         (_, true) => {
-            "no flush makes data durable, and the processor of this host does. Commit by the method `server`"
+            ", and the processor of this host makes data durable. Commit by the method `server`"
         }
-        (_, false) => {
-            "nothing makes data durable here: a flush makes it visible, and it is lost with the power"
-        }
+        (_, false) => ": a flush makes data visible, and data are lost with the power",
     }
 }
 
@@ -110,10 +121,10 @@ mod tests {
                 "{domain} {path:?}: {}",
                 finding.found
             );
-            let is_lost = method == "lost with the power";
+            let flushes = !["`server`", "lost with the power"].contains(&method);
             assert_eq!(
-                finding.verdict == Verdict::Note,
-                is_lost,
+                finding.verdict == Verdict::Good,
+                flushes,
                 "{domain} {path:?}"
             );
         }

@@ -48,7 +48,12 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
             Domain::Unknown
         }
     };
-    findings.extend(registrations(exam, path, &map));
+    let registrations = registrations(exam, path, &map);
+    for (index, device) in exam.devices.iter_mut().enumerate() {
+        let finding = registrations.get(index).or(registrations.last());
+        device.refuses = finding.is_some_and(|finding| finding.verdict == Verdict::Bad);
+    }
+    findings.extend(registrations);
     exam.domain = Some(domain);
     findings
 }
@@ -202,6 +207,7 @@ fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
 }
 
 /// Registers a part of it on each device, for a moment. That changes nothing in persistent memory.
+/// There is one finding for each device, or only one for all of them.
 fn registrations(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Vec<Finding> {
     if exam.devices.is_empty() {
         let found = "no device to register the memory with";

@@ -74,6 +74,7 @@ pub(crate) fn examine(
         findings: Vec::new(),
         devices: Vec::new(),
         domain: None,
+        is_visible_only: false,
     };
     let mut printed = 0;
     for step in STEPS {
@@ -137,6 +138,8 @@ struct Exam<'a> {
     devices: Vec<Opened>,
     /// That of the memory that was mapped.
     domain: Option<Domain>,
+    /// No flush makes data durable in that memory.
+    is_visible_only: bool,
 }
 
 impl Exam<'_> {
@@ -191,8 +194,12 @@ impl Exam<'_> {
         match self.outcome() {
             Outcome::Good => {
                 let places: Vec<_> = self.devices.iter().map(ToString::to_string).collect();
-                Finding::good(CHECK, format!("can work on {}", places.join(", ")))
-                    .with_remedy(remedies::TRY_BETWEEN_HOSTS)
+                let meaning = match self.is_visible_only {
+                    true => ". It makes data visible, and not durable",
+                    false => "",
+                };
+                let found = format!("can work on {}{meaning}", places.join(", "));
+                Finding::good(CHECK, found).with_remedy(remedies::TRY_BETWEEN_HOSTS)
             }
             Outcome::Bad => Finding::bad(CHECK, "cannot work", remedies::MEND),
         }

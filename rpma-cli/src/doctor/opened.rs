@@ -14,6 +14,8 @@ pub(super) struct Opened {
     pub(super) peer: Peer,
     /// The addresses that lead to it.
     pub(super) addresses: Vec<String>,
+    /// It cannot register the memory that was given.
+    pub(super) refuses: bool,
 }
 
 impl Opened {
@@ -21,6 +23,7 @@ impl Opened {
         Ok(Self {
             peer: Peer::new(device)?,
             addresses: vec![address.into()],
+            refuses: false,
         })
     }
 
