@@ -230,7 +230,7 @@ fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
     Finding::bad(CHECK, found, remedies::other_target(facts))
 }
 
-/// A link-local address of this host, whose interface is missing: `fe80::1` for `fe80::1%eth0`.
+/// A link-local address of this host without its interface: `fe80::1` for `fe80::1%eth0`.
 fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Finding> {
     let [IpAddr::V6(address)] = found else {
         return None;

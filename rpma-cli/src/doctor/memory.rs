@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
-use rpma::{Mr, MrUsage, Peer};
+use rpma::{Error, Mr, MrUsage, Peer};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::param::page_size;
@@ -63,7 +63,7 @@ fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Fi
     let all = PmemMap::open(path, 1).map_err(|error| {
         let (files, name) = (&exam.host.files, path.display().to_string());
         let other = exam.other_memory();
-        let (reason, remedy) = match wrong(path, files) {
+        let (reason, remedy) = match wrong(path, files, &error) {
             Some(Wrong::Empty(found)) if exam.takes_files() => (found, remedies::size(&name)),
             Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, other),
             None => remedies::of_mapping(&error, &name, &facts::user_name(files), other),
@@ -84,9 +84,9 @@ enum Wrong {
     Other(String),
 }
 
-/// Why a path cannot be mapped, if its kind is the reason. The library's messages name remedies,
-/// which do not depend on this host.
-fn wrong(path: &Path, files: &Files) -> Option<Wrong> {
+/// Why a path cannot be mapped, if its kind is the reason. The messages of the library name
+/// remedies, which do not depend on this host.
+fn wrong(path: &Path, files: &Files, error: &Error) -> Option<Wrong> {
     let name = path.display();
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -100,13 +100,15 @@ fn wrong(path: &Path, files: &Files) -> Option<Wrong> {
         let is_empty = metadata.len() == 0;
         return is_empty.then(|| Wrong::Empty(format!("{name} is empty")));
     }
+    // Without sysfs, the kind of a character device is unknown.
+    let is_known = matches!(error, Error::InvalidArgument(_));
     let kind = if kind.is_dir() {
         "a directory"
     } else if kind.is_block_device() {
         "a block device"
     } else if !kind.is_char_device() {
         "a pipe or a socket"
-    } else if facts::dax_size(files, path).is_none() {
+    } else if is_known && facts::dax_size(files, path).is_none() {
         "a character device and no device-DAX"
     } else {
         return None;
@@ -254,8 +256,8 @@ fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Finding {
     }
 }
 
-/// Registers a page of an ordinary file. Since Linux 6.5, the kernel refuses the files whose pages
-/// go to a disk. It pins those that are only in memory, as in tmpfs.
+/// Registers a page of an ordinary file. Since Linux 6.5, the kernel refuses files with pages on a
+/// disk. It pins those that are only in memory, as in tmpfs.
 fn file_registrations(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Vec<Finding> {
     let kernel = exam.host.facts.kernel.as_deref();
     let release = kernel.and_then(release_number);
@@ -294,8 +296,8 @@ fn file_registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap, at: usize)
     Finding::bad(REGISTRATION, found, remedy)
 }
 
-/// The offset in the map of a page that the file has. A registration would give a sparse file a page
-/// of memory.
+/// The offset in the map of a page that the file has. A registration would give a sparse file
+/// another page.
 fn present_page(path: &Path, range: Option<Range>, len: usize) -> usize {
     let start = range.map_or(0, |range| range.start);
     let data = File::open(path)

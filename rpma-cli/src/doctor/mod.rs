@@ -165,7 +165,9 @@ impl Exam<'_> {
             None => "rpma doctor --memory".into(),
         };
         let other = remedies::other_memory(&self.host.facts, &doctor);
-        match self.takes_files() {
+        let mut namespaces = self.host.facts.pmem.namespaces.iter();
+        let has_files = namespaces.any(|namespace| namespace.mode == "fsdax");
+        match has_files && self.takes_files() {
             true => remedies::or_file(&other),
             false => other,
         }

@@ -87,7 +87,8 @@ fn is_up(files: &Files, name: &str) -> bool {
     flags.is_some_and(|flags| flags & 1 == 1) && matches!(state.as_deref(), Some("up" | "unknown"))
 }
 
-/// Those with an IPv4 address. `fib_trie` has no interfaces: the one of an IPv4 address has the route of its network.
+/// Those with an IPv4 address. `fib_trie` has no interfaces, and the route of the address's network
+/// has one.
 fn interfaces_with_address(files: &Files) -> Vec<String> {
     let own: Vec<u32> = v4(files)
         .iter()
@@ -167,7 +168,7 @@ spoilt
         Ok(())
     }
 
-    /// soft-RoCE on an interface without an address leads to nothing.
+    /// No address leads to soft-RoCE on an interface without one.
     #[cfg(target_endian = "little")]
     #[test]
     fn an_interface_that_is_up_and_has_an_address_comes_first() -> io::Result<()> {

@@ -171,8 +171,8 @@ fn has_capability(files: &Files, capability: u32) -> bool {
     effective.is_some_and(|effective| effective >> capability & 1 == 1)
 }
 
-/// Whether the users of this process are those of the host, and no part of them as in a container of
-/// an ordinary user. The kernel asks for the capability there.
+/// Whether the users of this process are those of the host. A container of an ordinary user has a
+/// part of them, and its capabilities do not count for the limit.
 fn is_in_first_namespace(files: &Files) -> bool {
     let map = files.word("proc/self/uid_map");
     map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
