@@ -17,6 +17,10 @@ fn main() -> io::Result<()> {
     let out = env::var_os("OUT_DIR").expect("cargo sets it");
     for page in fs::read_dir("docs")? {
         let page = page?;
+        // There are pictures, too.
+        if page.path().extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
         let text = fs::read_to_string(page.path())?;
         fs::write(Path::new(&out).join(page.file_name()), with_modules(&text))?;
     }
