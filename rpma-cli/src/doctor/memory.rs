@@ -66,7 +66,11 @@ fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Fi
         let (reason, remedy) = match wrong(path, files, &error) {
             Some(Wrong::Empty(found)) if exam.takes_files() => (found, remedies::size(&name)),
             Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, other),
-            None => remedies::of_mapping(&error, &name, &facts::user_name(files), other),
+            None => {
+                let container = exam.host.facts.container.is_some();
+                let rights = remedies::memory_rights(&name, &facts::user_name(files), container);
+                remedies::of_mapping(&error, rights, other)
+            }
         };
         Finding::bad(CHECK, reason, remedy)
     })?;

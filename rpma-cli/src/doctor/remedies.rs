@@ -179,7 +179,10 @@ pub(super) fn or_file(other_memory: &str) -> String {
 }
 
 /// For memory that this user may not open.
-pub(super) fn memory_rights(path: &str, user: &str) -> String {
+pub(super) fn memory_rights(path: &str, user: &str, container: bool) -> String {
+    if container && path.starts_with("/dev/") {
+        return format!("give the device to the container: --device {path}");
+    }
     let lasting = match path.starts_with("/dev/") {
         true => ". The right lasts until the next boot, and a rule of udev makes it permanent",
         false => "",
@@ -213,11 +216,12 @@ pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, S
     (reason, remedy)
 }
 
-/// The reason and the remedy of memory that cannot be mapped.
-pub(super) fn of_mapping(error: &Error, path: &str, user: &str, other: String) -> (String, String) {
+/// The reason and the remedy of memory that cannot be mapped. `rights` is the remedy if this user
+/// may not open it.
+pub(super) fn of_mapping(error: &Error, rights: String, other: String) -> (String, String) {
     let (reason, hint) = split(error);
     let remedy = match (kind(error), hint) {
-        (Some(ErrorKind::PermissionDenied), _) => memory_rights(path, user),
+        (Some(ErrorKind::PermissionDenied), _) => rights,
         (_, Some(hint)) => hint.into(),
         (_, None) => other,
     };
@@ -259,9 +263,15 @@ mod tests {
 
     #[test]
     fn rights_have_the_name_of_the_user() {
-        let remedy = memory_rights("/dev/dax0.0", "ann");
+        let remedy = memory_rights("/dev/dax0.0", "ann", false);
         assert!(remedy.starts_with("as root: chown ann /dev/dax0.0. The right lasts until"));
-        assert_eq!(memory_rights("/mnt/f", "ann"), "as root: chown ann /mnt/f");
+        for container in [false, true] {
+            let remedy = memory_rights("/mnt/f", "ann", container);
+            assert_eq!(remedy, "as root: chown ann /mnt/f");
+        }
+        // Its root may not open the devices of the host.
+        let remedy = memory_rights("/dev/dax0.0", "root", true);
+        assert!(remedy.ends_with("--device /dev/dax0.0"), "{remedy}");
     }
 
     #[test]
