@@ -70,6 +70,9 @@ pub(crate) fn run(
         match measure::measure(&mut bench, &setting, args, interrupt) {
             Ok(measured) => {
                 let is_over = measured.is_over;
+                if measured.ended_early.is_some() {
+                    outcome = Outcome::Bad;
+                }
                 printer.point(&bench.point(&began, setting, measured))?;
                 if is_over {
                     return Ok(Outcome::Bad);

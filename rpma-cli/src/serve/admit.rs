@@ -121,6 +121,10 @@ impl Server {
         let by_server = client.is_some_and(|(method, _)| method == Method::Server);
         let mut cfg = line::conn_cfg(expect.keep_alive_ms, expect.fallback)?;
         cfg.set_rq_size(cfg.get_rq_size().max(expect.receives.0));
+        if expect.refills {
+            // For ever: a measurement has its own limit, and this server may be busy.
+            cfg.set_rnr_retry_count(7)?;
+        }
         if by_server {
             cfg = self.responder.conn_cfg(&cfg)?;
         }
