@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::base::Base;
-use super::lines::{Line, Lines};
+use super::lines::{LINE, Line, Lines};
 use super::memory::{Memory, ROOT, publish, withdraw};
 use super::platform::Platform;
 use super::pmem::Tracked;
 use super::random::Random;
-use super::store::Store;
+use super::store::{PAGE, Store};
 
 /// The bytes of images, by the numbers of their memories.
 pub(crate) type Bytes = BTreeMap<usize, Store>;
@@ -315,7 +315,7 @@ impl Plan {
         }
         let random = self.random.as_mut()?;
         let start = |lines: &&Lines| match lines.platform {
-            Platform::Volatile => volatile(lines.durable().len(), number, random),
+            Platform::Volatile => volatile(lines.newest(), number, random),
             _ => lines.durable().clone(),
         };
         let mut images: Vec<Store> = memories.iter().map(start).collect();
@@ -380,12 +380,25 @@ fn newest_of(lines: &Lines, line: usize) -> &Line {
     lines.newest().line(line)
 }
 
-/// The contents of volatile memory after a power cut: zeros, or random bytes.
-fn volatile(len: usize, number: usize, random: &mut Random) -> Store {
-    match number {
-        0 => Store::zeros(len),
-        _ => Store::new(&(0..len).map(|_| random.next() as u8).collect::<Vec<u8>>()),
+/// The contents of volatile memory after a power cut: zeros, or random bytes. In a large memory,
+/// only the pages that were written have random bytes.
+fn volatile(newest: &Store, number: usize, random: &mut Random) -> Store {
+    const LARGE: usize = 16 * PAGE;
+    let len = newest.len();
+    let mut store = Store::zeros(len);
+    if number == 0 {
+        return store;
     }
+    let mut fill = |page: usize| {
+        for line in page * PAGE / LINE..(page + 1) * PAGE / LINE {
+            store.put(line, u64::MAX, &[(); LINE].map(|()| random.next() as u8));
+        }
+    };
+    match len > LARGE {
+        true => newest.pages().for_each(|(page, _)| fill(page)),
+        false => (0..len / PAGE).for_each(fill),
+    }
+    store
 }
 
 /// The contents that a power cut may leave of a memory.

@@ -38,6 +38,7 @@ impl Store {
     }
 
     /// These bytes, a whole number of pages.
+    #[cfg(test)]
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut store = Self::zeros(bytes.len());
         store.fill(bytes);
