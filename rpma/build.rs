@@ -18,7 +18,11 @@ fn main() -> io::Result<()> {
     for page in fs::read_dir("docs")? {
         let page = page?;
         // There are pictures, too.
-        if page.path().extension().is_none_or(|extension| extension != "md") {
+        if page
+            .path()
+            .extension()
+            .is_none_or(|extension| extension != "md")
+        {
             continue;
         }
         let text = fs::read_to_string(page.path())?;
