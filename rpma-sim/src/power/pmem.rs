@@ -125,10 +125,11 @@ impl Host {
     ///
     /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
     /// fails. A program need not report its stores. At each event the fabric compares the pages
-    /// that were touched, which takes some 20 ms for 1 MiB of them in an unoptimised build. The
-    /// other pages cost nothing, so the memory may be larger than that of the machine. (On Linux
-    /// before 6.7 it compares all of the memory.) If a program writes its caches back by itself, it calls
-    /// [`persisted`](crate::persisted).
+    /// that were touched, which takes some 20 ms for 1 MiB of them in an unoptimised build. Pages
+    /// that no program and no device has touched cost nothing, so the memory may be larger than
+    /// that of the machine. A program that reads all of a large memory makes each later event
+    /// slower. (On Linux before 6.7 the fabric compares all of the memory.) If a program writes its
+    /// caches back by itself, it calls [`persisted`](crate::persisted).
     ///
     /// # Panics
     ///
