@@ -15,7 +15,7 @@ use tokio::task::{LocalSet, yield_now};
 use tokio::time::sleep;
 
 use super::checks::POINTER;
-use super::job::{Begun, Job, Order, STALL};
+use super::job::{Begun, Job, Order, stalled};
 use super::load::{MOST, too_few};
 use super::meter::Meter;
 use super::pace::Pace;
@@ -164,11 +164,8 @@ async fn watch(lanes: &[Rc<Of>], shared: &Shared) -> Result {
         let waits = lanes.iter().all(|of| of.order.borrow().is_ahead(now));
         if completed != moved.0 || waits {
             moved = (completed, now);
-        } else if now - moved.1 > STALL {
-            return failed(format!(
-                "no operation has completed for {} s",
-                STALL / 1_000_000_000
-            ));
+        } else if now - moved.1 > job.stall {
+            return failed(stalled(job));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::pace::Pace;
 
-/// With operations in flight and no completion for so long, the measurement ends.
+/// [`Job::stall`] of a measurement.
 pub(super) const STALL: u64 = 10_000_000_000;
 
 /// The time since the begin of a measurement, in nanoseconds.
@@ -47,6 +47,8 @@ pub(super) struct Job {
     pub(super) warm_up: u64,
     pub(super) end: End,
     pub(super) sleeps: bool,
+    /// With operations in flight and no completion for so long, the measurement ends.
+    pub(super) stall: u64,
     /// Set to end all threads before the end.
     pub(super) stop: AtomicBool,
     /// The completed operations of each thread, for the progress line.
@@ -62,6 +64,12 @@ impl Job {
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// Why a measurement has ended after [`Job::stall`].
+pub(super) fn stalled(job: &Job) -> String {
+    let seconds = job.stall as f64 / 1e9;
+    format!("no operation has completed for {seconds} s: the server or the network stands still")
 }
 
 /// The numbers of a connection's operations: which one is next, and whether it counts.

@@ -14,7 +14,7 @@ use rpma::{AlignedBuf, Conn, Mr, MrUsage};
 use super::Bench;
 use super::awaited;
 use super::checks::{POINTER, reserved};
-use super::job::{Clock, End, Job};
+use super::job::{Clock, End, Job, STALL};
 use super::load::{Commits, Copies, Empty, Load, Verbs};
 use super::meter::Meter;
 use super::pace::Pace;
@@ -137,6 +137,7 @@ impl Limits {
             warm_up: self.warm_up,
             end: self.end,
             sleeps: setting.completions == Completions::Wait,
+            stall: STALL,
             stop: AtomicBool::new(false),
             completed: (0..threads).map(|_| AtomicU64::new(0)).collect(),
         }

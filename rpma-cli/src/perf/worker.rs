@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::job::{Begun, Job, Order, STALL, Turn, sleep_until};
+use super::job::{Begun, Job, Order, Turn, sleep_until, stalled};
 use super::load::Load;
 use super::meter::Meter;
 use super::pace::Pace;
@@ -91,11 +91,8 @@ impl<'a, L: Load> Worker<'a, L> {
             }
             if pass.has_moved || !pass.in_flight {
                 self.moved = now;
-            } else if now - self.moved > STALL {
-                return failed(format!(
-                    "no operation has completed for {} s",
-                    STALL / 1_000_000_000
-                ));
+            } else if now - self.moved > self.job.stall {
+                return failed(stalled(self.job));
             }
             if !pass.has_moved && self.job.sleeps {
                 self.sleep(pass.due, now)?;
@@ -165,5 +162,103 @@ impl<'a, L: Load> Worker<'a, L> {
                 self.meter.not_begun(waited);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::super::job::{Clock, End};
+    use super::super::load::Empty;
+    use super::*;
+    use crate::client::Stop;
+
+    const MS: u64 = 1_000_000;
+
+    fn job(end: End) -> Arc<Job> {
+        Arc::new(Job {
+            clock: Clock::from(Instant::now()),
+            batch: 1,
+            warm_up: 0,
+            end,
+            sleeps: false,
+            stall: 50 * MS,
+            stop: AtomicBool::new(false),
+            completed: vec![AtomicU64::new(0)],
+        })
+    }
+
+    /// Operations that never complete.
+    struct Stuck;
+
+    impl Load for Stuck {
+        fn post(&mut self, _: u32) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn poll(&mut self, _: &mut impl FnMut(u32)) -> Result {
+            Ok(())
+        }
+
+        fn sleep(&mut self, limit: Duration) -> Result {
+            thread::sleep(limit);
+            Ok(())
+        }
+    }
+
+    /// Promise: a server that stands still for ever ends the measurement, with the reason.
+    #[test]
+    fn operations_that_never_complete_end_the_measurement() {
+        for end in [End::Time(u64::MAX), End::Count(1)] {
+            let job = job(end);
+            let (meter, ended) = work(vec![Lane::new(Stuck, Pace::Closed, 2)], &job, 0);
+            let Err(Stop::Failed(text)) = ended else {
+                panic!("{ended:?}");
+            };
+            assert!(
+                text.contains("no operation has completed for 0.05 s"),
+                "{text}"
+            );
+            assert_eq!(meter.operations, 0);
+            assert!(job.stops(), "the other threads end as well");
+        }
+    }
+
+    /// Operations that complete at once. One of them stands still before.
+    struct Pauses(Empty, u32);
+
+    impl Load for Pauses {
+        fn post(&mut self, slot: u32) -> Result<bool> {
+            self.1 += 1;
+            if self.1 == 20 {
+                thread::sleep(Duration::from_nanos(100 * MS));
+            }
+            self.0.post(slot)
+        }
+
+        fn poll(&mut self, done: &mut impl FnMut(u32)) -> Result {
+            self.0.poll(done)
+        }
+
+        fn sleep(&mut self, limit: Duration) -> Result {
+            self.0.sleep(limit)
+        }
+    }
+
+    /// Promise: no coordinated omission. Each operation that was due in a pause has its share of it.
+    #[test]
+    fn a_pause_is_in_the_latency_of_each_operation_that_was_due() {
+        let pace = Pace::new(Some(1000.0), 0, 1);
+        let load = Pauses(Empty::new(1), 0);
+        let job = job(End::Time(300 * MS));
+        let (meter, ended) = work(vec![Lane::new(load, pace, 1)], &job, 0);
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!(meter.operations + meter.not_begun, 300);
+        // Those that were due in its first 60 ms waited for 40 ms at least.
+        let late = meter.latencies().count_between(40 * MS, u64::MAX);
+        assert!(late >= 55, "{late}");
     }
 }
