@@ -28,17 +28,15 @@ fn made(fabric: &Fabric) -> Result<World> {
 
 /// The memory of the log on each replica.
 fn memories(world: &World) -> Vec<Vec<u8>> {
-    let memories = world.pmems.iter();
-    memories
-        .map(|pmem| pmem.bytes()[place()].to_vec())
-        .collect()
+    let all = 0..world.pmems.len();
+    all.map(|n| world.bytes(n)[place()].to_vec()).collect()
 }
 
 /// Gives a replica other bytes of its log.
 fn spoil(world: &mut World, n: usize, spoil: impl Fn(&mut [u8])) {
-    let mut bytes = world.pmems[n].bytes();
+    let mut bytes = world.bytes(n);
     spoil(&mut bytes[place()]);
-    world.pmems[n] = world.hosts[n].pmem_filled("spoilt", &bytes);
+    world.refill(n, "spoilt", &bytes);
 }
 
 fn header(memory: &mut [u8], change: impl Fn(&mut Header)) {
@@ -179,9 +177,9 @@ fn replicas_that_do_not_belong_together_are_no_log() -> Result {
 
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = made(&fabric)?;
-    let one = world.pmems[0].bytes();
+    let one = world.bytes(0);
     for n in [1, 2] {
-        world.pmems[n] = world.hosts[n].pmem_filled("copy", &one);
+        world.refill(n, "copy", &one);
     }
     world.only(&[0, 1, 2]);
     let cfg = world.cfg(2);
@@ -370,19 +368,16 @@ fn a_broken_directory_is_an_error() -> Result {
     for (name, range, byte) in broken {
         let fabric = Fabric::seeded(profile(), 1);
         let mut world = made(&fabric)?;
-        let mut bytes = world.pmems[0].bytes();
+        let mut bytes = world.bytes(0);
         bytes[range].fill(byte);
-        world.pmems[0] = world.hosts[0].pmem_filled(name, &bytes);
+        world.refill(0, name, &bytes);
         let started = world.start(0).map_err(|error| format!("{error:#}"));
         let error = started.expect_err("it starts");
         assert!(
             error.contains("the directory of the keys"),
             "{name}: {error}"
         );
-        assert!(
-            world.pmems[0].bytes() == bytes,
-            "{name}: it was overwritten"
-        );
+        assert!(world.bytes(0) == bytes, "{name}: it was overwritten");
     }
     Ok(())
 }
@@ -400,9 +395,9 @@ fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
     drop(log);
     world.stop_all();
     for n in 0..3 {
-        let mut bytes = world.pmems[n].bytes();
+        let mut bytes = world.bytes(n);
         bytes[..place().start].fill(0);
-        world.pmems[n] = world.hosts[n].pmem_filled("no directory", &bytes);
+        world.refill(n, "no directory", &bytes);
     }
     world.only(&[0, 1, 2]);
     let cfg = world.cfg(4);

@@ -190,9 +190,26 @@ impl World {
     pub(crate) fn found(&self, n: usize) -> Result<Found, LogError> {
         let _entered = self.hosts[n].enter();
         let map = PmemMap::open(self.pmems[n].path(), 0)?;
-        let mut bytes = vec![0; map.len()];
+        let mut bytes = vec![0; place().end];
         map.read_at(0, &mut bytes)?;
         found(&bytes)
+    }
+
+    /// The directory and the log of a replica.
+    pub(crate) fn bytes(&self, n: usize) -> Vec<u8> {
+        self.pmems[n].bytes()[..place().end].to_vec()
+    }
+
+    /// Gives a replica another memory, which begins with these bytes.
+    pub(crate) fn refill(&mut self, n: usize, name: &str, bytes: &[u8]) {
+        let pmem = self.hosts[n].pmem(name, pool());
+        {
+            let _entered = self.hosts[n].enter();
+            let map = PmemMap::open(pmem.path(), 0).expect("a map");
+            map.write_at(0, bytes).expect("inside");
+            map.persist(..bytes.len()).expect("durable");
+        }
+        self.pmems[n] = pmem;
     }
 }
 
