@@ -192,7 +192,7 @@ pub(super) fn memory_rights(path: &str, user: &str, container: bool) -> String {
 
 /// For a range that cannot be mapped.
 pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins and ends at multiples of the \
-                                    alignment, or map all of it and take a part (PmemMap::part)";
+                                    alignment; a program can map all of it and take a part (PmemMap::part)";
 
 pub(super) const SHUTDOWNS: &str =
     "a program keeps the count beside its data, and compares (Platform::trusts)";
