@@ -11,6 +11,7 @@ mod sim;
 mod versions;
 
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     match on_host.map_or_else(open, Ok) {
         Ok(mut lab) => {
             if !options.host {
-                guest_checks(&mut report, &lab, options)?;
+                guest_clippy(&mut report, &lab)?;
             }
             device_tests(&mut report, workspace, &mut lab, options)?;
         }
@@ -141,16 +142,20 @@ fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) 
     sim::run(report, workspace, options)
 }
 
-/// The host's checks once more where the guest's newer rdma-core brings other code to life.
-/// Without xtask, which is a program of the host.
-fn guest_checks(report: &mut Report<'_>, lab: &Lab<'_>, options: Options) -> Result<()> {
+/// The host's checks once more where the guest's newer rdma-core brings other code to life: clippy,
+/// and [`guest_tests`]. Without xtask, which is a program of the host.
+fn guest_clippy(report: &mut Report<'_>, lab: &Lab<'_>) -> Result<()> {
     let clippy = format!("{CLIPPY} --exclude=xtask -- -Dwarnings");
     let mut clippy = lab.bare_cargo(Headers::Native, &clippy)?;
     report.check("guest: clippy", &mut clippy)?;
+    Ok(())
+}
+
+/// The tests without a device in the guest's root directory.
+fn guest_tests(lab: &Lab<'_>, options: Options) -> Result<Command> {
     let mut test = lab.bare_cargo(Headers::Native, &format!("{TEST} --exclude=xtask --"))?;
     test.args(options.long_args());
-    report.cargo_test("guest: tests without a device", &mut test)?;
-    Ok(())
+    Ok(test)
 }
 
 fn device_tests(
@@ -164,61 +169,69 @@ fn device_tests(
         report.not_run("device tests", &anyhow!("the root package has none"));
     }
     let is_built = build(report, lab, Headers::Native)?;
-    let builds_of_44 = match options.host {
+    let of_guest = match options.host {
         true => None,
-        false => Some(builds(lab, Headers::Old44)?),
+        false => Some((builds(lab, Headers::Old44)?, guest_tests(lab, options)?)),
     };
     // The guests wait most of the time: for limits that have to pass, and for their own processors.
+    let (built_44, is_built_44) = mpsc::channel();
     let (beside, answers) = thread::scope(|scope| {
-        let beside = scope.spawn(|| -> Result<_> {
+        let beside = scope.spawn(move || -> Result<_> {
             // The guests take the longest. Their processors have precedence over the many threads
             // of these tests. On Linux this is about this thread and its children.
             nice(19)?;
             let mut report = Report::beside(workspace);
+            if let Some((builds_of_44, mut tests)) = of_guest {
+                let is_built = check_all(&mut report, builds_of_44)?;
+                // Nobody asks if the guest does not answer.
+                let _ = built_44.send(is_built);
+                report.cargo_test("guest: tests without a device", &mut tests)?;
+            }
             host_tests(&mut report, workspace, options)?;
-            let is_built = match builds_of_44 {
-                Some(builds) => check_all(&mut report, builds)?,
-                None => false,
-            };
-            Ok((report, is_built))
+            Ok(report)
         });
-        let answers = match is_built {
+        let mut answers = match is_built {
             true => programs_on_device(report, lab, Headers::Native, &programs, options),
             false => Ok(true),
         };
         if !options.host {
+            if let Ok(true) = answers {
+                // An error of the other thread is reported below.
+                let is_built = is_built_44.recv().unwrap_or(false);
+                answers = programs_for_44(report, lab, is_built, programs, options);
+            }
             hosts::run(report, workspace, lab, &[], options);
         }
         (beside.join().expect("no panic"), answers)
     });
-    let is_built = match beside {
-        Ok((of_host, is_built)) => {
-            report.add(of_host);
-            is_built
-        }
-        Err(error) => {
-            report.not_run("what runs beside the guest", &error);
-            false
-        }
+    match beside {
+        Ok(of_host) => report.add(of_host),
+        Err(error) => report.not_run("the tests beside the guest", &error),
+    }
+    answers.map(drop)
+}
+
+/// Runs the device tests that were compiled against the headers of rdma-core 44; returns whether
+/// there is a device for others.
+fn programs_for_44(
+    report: &mut Report<'_>,
+    lab: &mut Lab<'_>,
+    is_built: bool,
+    programs: Vec<String>,
+    options: Options,
+) -> Result<bool> {
+    if !is_built {
+        not_built(report, Headers::Old44);
+        return Ok(true);
+    }
+    let is_changed = |name: &String| options.long || CHANGED_BY_HEADERS.contains(&&**name);
+    let programs: Vec<_> = programs.into_iter().filter(is_changed).collect();
+    // Once is enough for steps that take minutes.
+    let options = Options {
+        long: false,
+        ..options
     };
-    if !answers? {
-        return Ok(());
-    }
-    if !options.host {
-        let is_changed = |name: &String| options.long || CHANGED_BY_HEADERS.contains(&&**name);
-        let programs: Vec<_> = programs.into_iter().filter(is_changed).collect();
-        // Once is enough for steps that take minutes.
-        let options = Options {
-            long: false,
-            ..options
-        };
-        if !is_built {
-            not_built(report, Headers::Old44);
-        } else if !programs_on_device(report, lab, Headers::Old44, &programs, options)? {
-            return Ok(());
-        }
-    }
-    Ok(())
+    programs_on_device(report, lab, Headers::Old44, &programs, options)
 }
 
 const BUILD: &str = "test --no-run";

@@ -27,7 +27,7 @@ impl Test<'_> {
     /// no packets, and a host loses its power. Each connection of a host that is there ends in
     /// time, by its keep-alive, in each kind of wait.
     pub(super) fn keep_alive(&mut self, _: &str) -> Result<String> {
-        let idle = if self.long { 600 } else { 20 };
+        let idle = if self.long { 600 } else { 2 * SECONDS };
         self.all_up()?;
         let mut sides = self.hold()?;
         sleep(Duration::from_secs(idle));
