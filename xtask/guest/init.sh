@@ -58,6 +58,10 @@ sshd=$!
 nic "52:54:00:77:01:0$peer" roce0
 try ip addr add "10.77.0.$peer/24" dev roce0
 try ip addr add "fd77::$peer/64" dev roce0 nodad
+# The host changes the arguments of this queueing discipline and never replaces it: while one is
+# replaced, the kernel refuses packets. soft-RoCE answers a refused packet with the error state of
+# its queue pair. That of the connection manager stays in that state, and no program can connect.
+try tc qdisc add dev roce0 root netem limit 100000
 try ip link set roce0 up
 for module in rdma_rxe rdma_ucm ib_uverbs dummy; do try modprobe $module; done
 try rdma link add rxe0 type rxe netdev roce0

@@ -246,16 +246,30 @@ impl Running {
 }
 
 /// The command that spoils the packets that a machine sends to its peer: "off", or arguments of
-/// netem.
+/// netem. It changes the queueing discipline that init.sh has made, and ends an earlier fault.
 pub(crate) fn netem(how: &str) -> Vec<String> {
-    let command = match how {
-        "off" => "tc qdisc del dev roce0 root".to_owned(),
-        _ => format!("tc qdisc replace dev roce0 root netem limit 100000 {how}"),
-    };
+    // netem keeps an option that is not named.
+    let none = "delay 0ms 0ms 0% duplicate 0% 0% reorder 0% 0% corrupt 0% 0% rate 0";
+    let how = if how == "off" { "" } else { how };
+    let command = format!("tc qdisc change dev roce0 root netem limit 100000 {none} {how}");
     command.split_whitespace().map(str::to_owned).collect()
 }
 
 /// A path as a part of an option of QEMU.
 fn in_option(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::netem;
+
+    /// A discipline that is replaced or deleted ends the connection manager of soft-RoCE: see
+    /// docs/failures.md.
+    #[test]
+    fn the_queueing_discipline_is_only_changed() {
+        for how in ["loss 1%", "delay 10ms", "off"] {
+            assert_eq!(netem(how)[..3], ["tc", "qdisc", "change"]);
+        }
+    }
 }
