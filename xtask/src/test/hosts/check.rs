@@ -90,8 +90,8 @@ impl Test<'_> {
     fn check_server_with(&mut self, more: &[&str]) -> Result<Remote> {
         self.all_up()?;
         self.server = None;
-        // It may not run.
-        let _ = self.kill(2, "hosts serve");
+        // The log's server, or that of a check that has failed. Neither may run.
+        let _ = self.kill(2, "(hosts|rpma) serve");
         let args = [&["serve", ADDRESS], more].concat();
         let mut server = self.start_at(2, PROGRAM, "check-server", &args)?;
         server.wait_for("listening on", LIMIT)?;
