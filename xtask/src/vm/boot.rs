@@ -242,7 +242,7 @@ impl Boot<'_> {
         let (limit, log) = (Duration::from_secs(60), self.dir.join("ssh.log"));
         let reached = poll(limit, || {
             fs::write(&log, "")?;
-            let mut child = spawn_logged(&mut ssh.command(&["true"], false), &log)?;
+            let mut child = spawn_logged(&mut ssh.share(), &log)?;
             if wait(&mut child, limit)?.is_some_and(|status| status.success()) {
                 return Ok(Some(()));
             }

@@ -1,4 +1,6 @@
-//! Commands in the guest: ssh over the loopback port that QEMU forwards.
+//! Commands in the guest: ssh over the loopback port that QEMU forwards. They share one connection,
+//! because a login takes a second under emulation. It ends with the machine. A command that does
+//! not find it logs in for itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,21 +34,41 @@ impl Ssh {
         ssh
     }
 
+    /// A command that does nothing, and leaves the shared connection.
+    pub(super) fn share(&self) -> Command {
+        let mut ssh = Command::new("ssh");
+        ssh.args(self.args(&self.guest));
+        ssh.args(["-o", "ControlMaster=yes", "-o", "ControlPersist=yes"]);
+        ssh.args(["-T", "guest", "true"]);
+        ssh
+    }
+
     /// The words that run a line of shell in the guest, for a place where its files are in `dir`.
     pub(crate) fn words(&self, dir: &str) -> String {
         format!("ssh {} -T guest", self.args(Path::new(dir)).join(" "))
     }
 
     fn args(&self, dir: &Path) -> Vec<String> {
-        let file = |name| dir.join(name).display().to_string();
+        let file = |name: &str| dir.join(name).display().to_string();
         let known = format!("UserKnownHostsFile=\"{}\"", file("known_hosts"));
         let (config, key) = (file("ssh_config"), file("ssh_key"));
         let port = self.port.to_string();
-        ["-F", &config, "-i", &key, "-o", &known, "-p", &port]
-            .map(str::to_owned)
-            .to_vec()
+        // ssh makes the socket under a longer name first, and refuses one that is too long.
+        let socket = file(&format!("ssh-{port}"));
+        let shared = match socket.len() < SOCKET_NAME {
+            true => format!("ControlPath=\"{}\"", socket.replace('%', "%%")),
+            false => "ControlPath=none".to_owned(),
+        };
+        [
+            "-F", &config, "-i", &key, "-o", &known, "-o", &shared, "-p", &port,
+        ]
+        .map(str::to_owned)
+        .to_vec()
     }
 }
+
+/// The most bytes of the name of a socket (`sockaddr_un`), without those that ssh adds for a while.
+const SOCKET_NAME: usize = 108 - 20;
 
 /// A word that a POSIX shell reads as it is.
 fn quote(word: &str) -> String {
