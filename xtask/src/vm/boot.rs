@@ -240,9 +240,13 @@ impl Boot<'_> {
 
     fn wait_ssh(&self, ssh: &Ssh) -> Result<()> {
         let (limit, log) = (Duration::from_secs(60), self.dir.join("ssh.log"));
+        // Where no socket can be made, only a command without a shared connection works.
+        let plain = || ssh.command(&["true"], false);
+        let mut ways = [ssh.share(), plain()].into_iter();
         let reached = poll(limit, || {
             fs::write(&log, "")?;
-            let mut child = spawn_logged(&mut ssh.share(), &log)?;
+            let mut login = ways.next().unwrap_or_else(plain);
+            let mut child = spawn_logged(&mut login, &log)?;
             if wait(&mut child, limit)?.is_some_and(|status| status.success()) {
                 return Ok(Some(()));
             }
