@@ -51,6 +51,7 @@
 //! | serve clients by their keys | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | wait for the program's own state | [`Monitor`] |
+//! | run work beside the program's calls, until its owner is dropped | [`Reactor::run`], [`Task`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
 //!
 //! # Runtimes
@@ -96,6 +97,7 @@ mod reconnect;
 mod serve;
 mod setup;
 mod slots;
+mod task;
 #[cfg(test)]
 mod tests;
 mod timeout;
@@ -115,6 +117,7 @@ pub use self::reactor::{Driver, Reactor};
 pub use self::reconnect::{Reconnect, ToConn};
 pub use self::serve::Server;
 pub use self::setup::Setup;
+pub use self::task::Task;
 
 /// The test on the page on testing async programs runs.
 #[cfg(all(doctest, feature = "sim", feature = "tokio"))]

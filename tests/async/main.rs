@@ -69,6 +69,7 @@ mod support;
 mod sweeping;
 #[cfg(feature = "sim")]
 mod sweeping_commits;
+mod tasks;
 mod turns;
 mod weights;
 #[cfg(feature = "sim")]

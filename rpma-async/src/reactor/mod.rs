@@ -30,6 +30,18 @@ use crate::setup::Setup;
 #[derive(Clone)]
 pub struct Reactor {
     handle: Arc<Handle>,
+    runs: Runs,
+}
+
+/// How the driver of a reactor runs, and with it the work of [`Reactor::run`].
+#[derive(Clone)]
+pub(crate) enum Runs {
+    /// On a thread of its own.
+    OnThread,
+    #[cfg(feature = "tokio")]
+    OnTokio(tokio::runtime::Handle),
+    /// By an executor of the program.
+    Elsewhere,
 }
 
 impl Reactor {
@@ -44,7 +56,7 @@ impl Reactor {
     /// `ibv_create_comp_channel`, `epoll_create1`, `eventfd2` or `epoll_ctl` fails, or if the
     /// runtime cannot watch a descriptor.
     pub fn new(peer: &Peer) -> Result<(Self, Driver)> {
-        let (reactor, turns) = Self::with_turns(peer)?;
+        let (reactor, turns) = Self::with_turns(peer, Runs::Elsewhere)?;
         let epoll = reactor.handle.epoll().try_clone();
         let epoll = epoll.map_err(|cause| Error::Provider {
             call: "fcntl(F_DUPFD_CLOEXEC)",
@@ -69,12 +81,13 @@ impl Reactor {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             crate::error::invalid("Reactor::spawn outside of a tokio runtime: call it in one, or use Reactor::on_thread")
         })?;
-        let (reactor, driver) = Self::new(peer)?;
+        let (mut reactor, driver) = Self::new(peer)?;
         runtime.spawn(async move {
             if let Err(error) = driver.await {
                 log::error!("the driver of a reactor ended: {error}");
             }
         });
+        reactor.runs = Runs::OnTokio(runtime);
         Ok(reactor)
     }
 
@@ -86,7 +99,7 @@ impl Reactor {
     ///
     /// [`Error::Provider`] as [`new`](Self::new), or if the thread cannot be started.
     pub fn on_thread(peer: &Peer) -> Result<Self> {
-        let (reactor, turns) = Self::with_turns(peer)?;
+        let (reactor, turns) = Self::with_turns(peer, Runs::OnThread)?;
         // It will run, however long the thread takes to begin.
         reactor.handle.driver_runs();
         let thread = thread::Builder::new().name("rpma-async".to_owned());
@@ -100,15 +113,19 @@ impl Reactor {
         Ok(reactor)
     }
 
-    fn with_turns(peer: &Peer) -> Result<(Self, Turns)> {
+    fn with_turns(peer: &Peer, runs: Runs) -> Result<(Self, Turns)> {
         let core = Arc::new(Core::new(peer)?);
         let turns = Turns::new(&core)?;
         let handle = Arc::new(Handle::new(core));
-        Ok((Self { handle }, turns))
+        Ok((Self { handle, runs }, turns))
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {
         &self.handle
+    }
+
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Returns the [`Peer`] of the reactor's connections.

@@ -571,6 +571,12 @@ mod tests {
     /// The flow of each write of a device.
     const FLOW: Flow = Flow::Writes(17);
 
+    /// Stores of a heartbeat: more than [`MOST`] by far. Miri takes a second for two.
+    const BEATS: u64 = if cfg!(miri) { 4 * MOST as u64 } else { 1000 };
+
+    /// Random choices of outcomes. Miri takes more than a minute for each.
+    const SEEDS: u64 = if cfg!(miri) { 1 } else { 100 };
+
     fn store(memory: &Memory, at: usize, bytes: &[u8]) {
         let part = Part {
             address: memory.as_ptr().wrapping_add(at),
@@ -605,7 +611,7 @@ mod tests {
     fn a_heartbeat_is_bounded() {
         let memory = Memory::new(&Store::zeros(4096), Owner::Image);
         let mut lines = Lines::new(Platform::AdrDdioOn, true, Store::zeros(4096));
-        for number in 1..=1000_u64 {
+        for number in 1..=BEATS {
             store(&memory, 0, &number.to_ne_bytes());
             let writer = device();
             lines.placed(&memory, &(0..8), writer);
@@ -618,7 +624,11 @@ mod tests {
             .iter()
             .map(|line| u64::from_ne_bytes(line[..8].try_into().expect("8 bytes")))
             .collect();
-        assert!([0, 999, 1000].iter().all(|number| numbers.contains(number)));
+        assert!(
+            [0, BEATS - 1, BEATS]
+                .iter()
+                .all(|number| numbers.contains(number))
+        );
     }
 
     fn device() -> Writer {
@@ -633,7 +643,7 @@ mod tests {
     fn two_heartbeats_are_bounded() {
         let memory = Memory::new(&Store::zeros(4096), Owner::Image);
         let mut lines = Lines::new(Platform::AdrDdioOn, true, Store::zeros(4096));
-        for number in 1..=1000_u64 {
+        for number in 1..=BEATS {
             store(&memory, 0, &number.to_ne_bytes());
             lines.placed(&memory, &(0..8), device());
             lines.landed(FLOW, &(0..8));
@@ -665,7 +675,7 @@ mod tests {
             store(&memory, 56, &[number; 8]);
             lines.look(&memory);
         }
-        for seed in 0..100 {
+        for seed in 0..SEEDS {
             let mut random = Random::new(seed);
             let (outcomes, _) = lines.outcomes(0, &mut random);
             for image in outcomes.into_iter().chain([lines.outcome(0, &mut random)]) {
