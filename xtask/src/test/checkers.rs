@@ -105,6 +105,10 @@ const SLOW_ASYNC: [&str; 3] = ["a_dropped_wait_undoes_nothing", "replicas::", "s
 /// and the files that `tests/loom` includes.
 const ASYNC: &str = "rpma-async";
 
+/// The crate whose unit tests Miri runs as well: they cover the way of finding stores that
+/// compares.
+const SIM: &str = "rpma-sim";
+
 /// A work request names memory by a number.
 const MIRIFLAGS: &str = "-Zmiri-permissive-provenance";
 
@@ -128,8 +132,8 @@ pub(super) fn miri(report: &mut Report<'_>, workspace: &Workspace) -> Result<()>
     }
     let mut miri = nightly(workspace, "miri test", ASYNC);
     miri.env("MIRIFLAGS", MIRIFLAGS);
-    miri.args(["--lib", "--no-fail-fast"]);
-    report.cargo_test(&format!("miri: {ASYNC}"), &mut miri)?;
+    miri.args(["-p", SIM, "--lib", "--no-fail-fast"]);
+    report.cargo_test(&format!("miri: {ASYNC} and {SIM}"), &mut miri)?;
     Ok(())
 }
 
