@@ -4,39 +4,30 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use rpma::Peer;
-use rpma::thread::{self, JoinHandle};
 use rpma_async::{Reactor, block_on};
 
 use super::log::{self, LogCfg};
 use super::{LogError, Lsn};
 
-/// A log. Several threads may append, and their records share commits. It derefs to the handle that
+/// A log. Several threads may append, and their records share commits. It derefs to the log that
 /// has the calls that do not wait.
-pub(crate) struct Log {
-    log: log::Log,
-    work: Option<JoinHandle<()>>,
-}
+pub(crate) struct Log(log::Log);
 
 impl Log {
     pub(crate) fn open(peer: &Peer, cfg: &LogCfg) -> Result<Self, LogError> {
-        let log = log::Log::new(&Reactor::on_thread(peer)?, cfg)?;
-        let work = log.clone().work();
-        let work = Some(thread::spawn(move || wait(work)));
-        let log = Self { log, work };
-        wait(log.log.opened())?;
-        Ok(log)
+        wait(log::Log::open(&Reactor::on_thread(peer)?, cfg)).map(Self)
     }
 
     pub(crate) fn append(&self, record: &[u8]) -> Result<Lsn, LogError> {
-        wait(self.log.append(record))
+        wait(self.0.append(record))
     }
 
     pub(crate) fn truncate(&self, to: Lsn) -> Result<(), LogError> {
-        wait(self.log.truncate(to))
+        wait(self.0.truncate(to))
     }
 
     pub(crate) fn close(self) -> Result<(), LogError> {
-        wait(self.log.close())
+        wait(self.0.close())
     }
 }
 
@@ -44,15 +35,7 @@ impl Deref for Log {
     type Target = log::Log;
 
     fn deref(&self) -> &log::Log {
-        &self.log
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        self.log.0.end(LogError::Closed);
-        // A panic there has printed its report.
-        let _ = self.work.take().map(JoinHandle::join);
+        &self.0
     }
 }
 

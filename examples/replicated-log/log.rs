@@ -1,9 +1,9 @@
 //! The log, as its only writer has it: awaited, on any executor.
 //!
-//! [`Log`] is a handle, and [`work`](Log::work) is the future that does everything: it keeps a
-//! connection to each replica (`replica.rs`), commits what was appended in groups, and counts the
-//! copies. A front end runs it, and awaits the calls of the handle: `blocking.rs` with threads,
-//! `task.rs` on tokio.
+//! [`Shared::work`] is the future that does everything: it keeps a connection to each replica
+//! (`replica.rs`), commits what was appended in groups, and counts the copies. It runs in the way
+//! of the reactor, as a task of tokio or on a thread, for as long as the [`Log`] lives. Programs
+//! on tokio await the calls of the log. `blocking.rs` is the front end for programs with threads.
 //!
 //! The [`State`] is in a monitor. Each change of it wakes all who wait, and they look again.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rpma::Identity;
 use rpma::commit::{CommitId, Method, Refused, Replicas as Set};
-use rpma_async::{Monitor, Pool, Reactor, Replicas};
+use rpma_async::{Monitor, Pool, Reactor, Replicas, Task};
 
 use super::format::{Found, HEAD, Header, LINE, Ring, SPARE, TAIL, Tail, end_of, size_of};
 use super::replica::SAME;
@@ -72,9 +72,13 @@ fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
 
-/// A handle of the log.
-#[derive(Clone)]
-pub(crate) struct Log(pub(super) Arc<Shared>);
+/// A log. Its calls are awaited, on any executor. Several tasks may append, and their records share
+/// commits.
+pub(crate) struct Log {
+    shared: Arc<Shared>,
+    /// It ends with the log.
+    _work: Task,
+}
 
 pub(super) struct Shared {
     pub(super) cfg: LogCfg,
@@ -123,52 +127,22 @@ pub(super) struct State {
 }
 
 impl Log {
-    /// Makes the log of these replicas. [`work`](Self::work) connects to them.
-    pub(crate) fn new(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
-        cfg.check()?;
-        let mut identity = Identity::new(cfg.key, cfg.epoch)?;
-        identity.instance = cfg.fault.either(Fault::SameInstance, 1, identity.instance);
-        let set = Set::new(reactor.peer(), 2 * GROUP as usize * COMMITS, 2 * COMMITS)?;
-        let (ring, log) = (Ring::new(cfg.ring), identity.instance);
-        let state = State {
-            ring,
-            log,
-            ..State::default()
-        };
-        Ok(Self(Arc::new(Shared {
-            cfg: cfg.clone(),
-            identity,
-            reactor: reactor.clone(),
-            set: Replicas::new(reactor, set)?,
-            pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
-            gate: tokio::sync::Mutex::new(()),
-            state: Monitor::new(reactor, state),
-        })))
-    }
-
-    /// Does the log's work, until it ends.
-    pub(crate) async fn work(self) {
-        let log = &*self.0;
-        let replicas = async { tokio::join!(log.keep(0), log.keep(1), log.keep(2)) };
-        let commits = async { tokio::join!(log.commit(), log.count(), log.reclaim()) };
-        let all = async { tokio::join!(replicas, commits) };
-        let ended = log.until(FOREVER, |_| None::<()>);
-        tokio::select! { biased; _ = all => {}, _ = ended => {} }
-    }
-
-    /// Waits until the log was read, and its records are on enough replicas under this epoch.
-    pub(crate) async fn opened(&self) -> Result<(), LogError> {
-        let log = &self.0;
+    /// Opens the log of these replicas: waits until it was read, and its records are on enough
+    /// replicas under this epoch.
+    pub(crate) async fn open(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
+        let shared = Arc::new(Shared::new(reactor, cfg)?);
+        let work = Arc::clone(&shared);
+        let _work = reactor.run(async move { work.work().await })?;
         let is_open = |state: &State| (state.is_open && state.is_ours).then_some(());
-        match log.until(log.cfg.limit, is_open).await {
-            Err(LogError::TimedOut) => Err(LogError::TooFew(log.state.look(State::reasons))),
-            opened => opened,
+        match shared.until(cfg.limit, is_open).await {
+            Err(LogError::TimedOut) => Err(LogError::TooFew(shared.state.look(State::reasons))),
+            opened => opened.map(|()| Self { shared, _work }),
         }
     }
 
     /// Appends a record. Its position is returned when enough replicas have it.
     pub(crate) async fn append(&self, record: &[u8]) -> Result<Lsn, LogError> {
-        let (log, fault) = (&self.0, self.0.cfg.fault);
+        let (log, fault) = (&self.shared, self.shared.cfg.fault);
         let most = log.cfg.ring.min(2 * GROUP) / 2;
         if size_of(record.len()) > most {
             let (len, most) = (record.len(), most as usize - 24);
@@ -190,7 +164,7 @@ impl Log {
     /// The record at a position, or after it, and the position after that one. `None`: there is no
     /// acknowledged one.
     pub(crate) fn read(&self, from: Lsn) -> Result<Option<(Vec<u8>, Lsn)>, LogError> {
-        self.0.state.look(|state| {
+        self.shared.state.look(|state| {
             state.check_position(from)?;
             let mut entries = state.ring.entries(from, state.durable);
             Ok(entries.find_map(|(_, record, next)| Some((record?.to_vec(), next))))
@@ -199,12 +173,12 @@ impl Log {
 
     /// The position of the first record that is kept, and the end of the acknowledged ones.
     pub(crate) fn bounds(&self) -> (Lsn, Lsn) {
-        self.0.state.look(|state| (state.head, state.durable))
+        self.shared.state.look(|state| (state.head, state.durable))
     }
 
     /// Forgets the records before a position. It returns when enough replicas have done so.
     pub(crate) async fn truncate(&self, to: Lsn) -> Result<(), LogError> {
-        let log = &self.0;
+        let log = &self.shared;
         log.state.change(|state| state.stage_head(to))?;
         let is_kept = |state: &State| (state.kept >= to).then_some(());
         let kept = log.until(log.cfg.limit, is_kept).await;
@@ -214,8 +188,8 @@ impl Log {
     /// Waits until all records are acknowledged, and ends the log.
     pub(crate) async fn close(&self) -> Result<(), LogError> {
         let is_done = |state: &State| (state.durable == state.end).then_some(());
-        let closed = self.0.until(self.0.cfg.limit, is_done).await;
-        self.0.end(LogError::Closed);
+        let closed = self.shared.until(self.shared.cfg.limit, is_done).await;
+        self.shared.end(LogError::Closed);
         closed
     }
 }
@@ -352,6 +326,37 @@ impl State {
 }
 
 impl Shared {
+    fn new(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
+        cfg.check()?;
+        let mut identity = Identity::new(cfg.key, cfg.epoch)?;
+        identity.instance = cfg.fault.either(Fault::SameInstance, 1, identity.instance);
+        let set = Set::new(reactor.peer(), 2 * GROUP as usize * COMMITS, 2 * COMMITS)?;
+        let (ring, log) = (Ring::new(cfg.ring), identity.instance);
+        let state = State {
+            ring,
+            log,
+            ..State::default()
+        };
+        Ok(Self {
+            cfg: cfg.clone(),
+            identity,
+            reactor: reactor.clone(),
+            set: Replicas::new(reactor, set)?,
+            pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
+            gate: tokio::sync::Mutex::new(()),
+            state: Monitor::new(reactor, state),
+        })
+    }
+
+    /// Does the log's work, until it ends.
+    async fn work(&self) {
+        let replicas = async { tokio::join!(self.keep(0), self.keep(1), self.keep(2)) };
+        let commits = async { tokio::join!(self.commit(), self.count(), self.reclaim()) };
+        let all = async { tokio::join!(replicas, commits) };
+        let ended = self.until(FOREVER, |_| None::<()>);
+        tokio::select! { biased; _ = all => {}, _ = ended => {} }
+    }
+
     /// Waits until a look at the state finds something, for at most `limit`, or until the log ends.
     pub(super) async fn until<T>(
         &self,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! docs/building-a-log.md explains each decision. `log.rs` has the log, `replica.rs` the writer's
-//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes; `blocking.rs`
-//! and `task.rs` are front ends for programs with threads and for tokio.
+//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes, and `blocking.rs`
+//! the calls for programs with threads.
 
 #![allow(dead_code, reason = "only its tests call everything")]
 
@@ -21,7 +21,6 @@ pub(crate) mod format;
 pub(crate) mod log;
 mod replica;
 pub(crate) mod server;
-pub(crate) mod task;
 
 use std::io::{self, BufRead};
 
@@ -29,6 +28,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rpma::pmem::PmemMap;
 use rpma::{Device, Peer, Side};
+use rpma_async::Reactor;
 
 pub(crate) use self::error::LogError;
 pub(crate) use self::fault::Fault;
@@ -147,7 +147,7 @@ fn on_tokio(cfg: &LogCfg) -> Result<(), LogError> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let log = task::Log::open(&peer(cfg)?, cfg).await?;
+        let log = log::Log::open(&Reactor::spawn(&peer(cfg)?)?, cfg).await?;
         for line in lines() {
             println!("{}", log.append(line.as_bytes()).await?);
         }

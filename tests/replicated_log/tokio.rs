@@ -1,16 +1,18 @@
 //! The front end of the log for tokio, with all its tasks on one thread.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::tokio::runtime::{Builder, Runtime};
 use rpma::sim::Fabric;
 use rpma::{Device, Peer, Side};
+use rpma_async::Reactor;
 
 use crate::common::Result;
 use crate::common::failed::Failed;
 use crate::common::place::profile;
 use crate::replicated_log::LogError;
-use crate::replicated_log::task::Log;
+use crate::replicated_log::log::Log;
 use crate::world::{READING, World};
 
 /// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
@@ -25,7 +27,7 @@ async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
     cfg.limit = Duration::from_secs(20);
     let addr = world.client.addr().to_string();
     let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
-    Log::open(&peer, &cfg).await
+    Log::open(&Reactor::spawn(&peer)?, &cfg).await
 }
 
 fn records(log: &Log) -> Vec<Vec<u8>> {
@@ -62,9 +64,9 @@ fn tasks_append_and_a_writer_takes_over() -> Result {
     let world = World::new(&fabric, READING);
     let _entered = world.client.enter();
     runtime()?.block_on(async {
-        let first = open(&world, 1).await?;
+        let first = Arc::new(open(&world, 1).await?);
         let appends = (1..=6_u8).map(|n| {
-            let log = (*first).clone();
+            let log = Arc::clone(&first);
             ::tokio::spawn(async move { log.append(&[n; 60]).await })
         });
         let mut positions = Vec::new();
