@@ -167,6 +167,38 @@ fn memory_that_cannot_be_registered_again() -> Result {
     Ok(())
 }
 
+/// Promise: the loop of a server notes memory that cannot be registered again, and the end of the
+/// client after it, and serves other keys.
+#[test]
+fn the_loop_notes_a_lost_part() -> Result {
+    leaving(&LEFT, || {
+        let mut parted = Parted::new(2)?;
+        let _old = parted.client(identity(1, 1, 10))?;
+        let served = not_cut_off(&mut parted)?;
+        let failing = fail("ibv_reg_mr");
+        let mut notes = Vec::new();
+        let Parted { site, parts, .. } = &mut parted;
+        let handled = site
+            .server
+            .handle(served, parts, |served| notes.push(served));
+        assert!(handled?.is_continue() && !failing.is_pending());
+        let next = site.next()?;
+        let handled = site.server.handle(next, parts, |served| notes.push(served));
+        assert!(handled?.is_continue());
+        match &notes[..] {
+            [
+                Served::Failed(Error::PartLost { key: 1, .. }),
+                Served::Gone(gone),
+            ] => {
+                assert_eq!(gone.identity.key, 1);
+            }
+            other => panic!("{other:?}"),
+        }
+        parted.client(identity(2, 1, 20))?;
+        Ok(())
+    })
+}
+
 /// Promise: memory that cannot be deregistered, or in a region that the program holds as well, is
 /// an error with the key, and the server refuses the key's clients as before.
 #[test]

@@ -18,5 +18,6 @@ mod rules;
 #[cfg(feature = "sim")]
 mod silent;
 mod support;
+mod whole;
 #[cfg(feature = "sim")]
 mod writers;

@@ -5,12 +5,16 @@ use std::time::Duration;
 use crate::commit::Limits;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
+use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
+use crate::pmem::{Ddio, DevicePath, Platform, PmemMap};
 
 /// The settings of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
 pub struct ServerCfg {
-    pub(super) platform: PeerCfg,
+    /// `None`: not declared.
+    pub(super) platform: Option<PeerCfg>,
+    pub(super) ddio: Ddio,
     pub(super) conn: ConnCfg,
     pub(super) commits: Option<Limits>,
     pub(super) most_clients: usize,
@@ -22,7 +26,8 @@ pub struct ServerCfg {
 impl Default for ServerCfg {
     fn default() -> Self {
         Self {
-            platform: PeerCfg::new(),
+            platform: None,
+            ddio: Ddio::On,
             conn: ConnCfg::new(),
             commits: None,
             most_clients: 100,
@@ -40,10 +45,20 @@ impl ServerCfg {
         Self::default()
     }
 
-    /// Sets the declaration of this host's platform for clients. The default declares no way to
-    /// make data durable. [`PeerCfg::for_platform`] makes the right one.
+    /// Sets the declaration of this host's platform for clients. [`PeerCfg::for_platform`] makes
+    /// the right one. Without this call, [`Server::new`](super::Server::new) declares no way to make
+    /// data durable, and [`Server::listen`](super::Server::listen) declares the platform that it
+    /// detects.
     pub fn set_platform(&mut self, platform: &PeerCfg) -> &mut Self {
-        self.platform = *platform;
+        self.platform = Some(*platform);
+        self
+    }
+
+    /// Sets whether writes of the adapter go to the processor's caches, for the platform that
+    /// [`Server::listen`](super::Server::listen) detects. The default is [`Ddio::On`], under which
+    /// less is durable. No program can find out the setting: it is the operator's word.
+    pub fn set_ddio(&mut self, ddio: Ddio) -> &mut Self {
+        self.ddio = ddio;
         self
     }
 
@@ -107,9 +122,25 @@ impl ServerCfg {
 }
 
 impl ServerCfg {
+    pub(super) fn declared(&self) -> PeerCfg {
+        self.platform.unwrap_or_default()
+    }
+
+    /// The settings for this memory and device: with a declaration.
+    pub(super) fn for_platform(&self, memory: &PmemMap, peer: &Peer) -> Result<Self> {
+        let mut cfg = self.clone();
+        if cfg.platform.is_none() {
+            let domain = Platform::detect(memory)?.domain();
+            let path = DevicePath::of(peer, self.ddio);
+            cfg.platform = Some(PeerCfg::for_platform(domain, path));
+        }
+        cfg.check()?;
+        Ok(cfg)
+    }
+
     /// A durable answer on volatile memory would be a lie.
     pub(super) fn check(&self) -> Result<()> {
-        if self.commits.is_some() && !self.platform.get_processor_persists() {
+        if self.commits.is_some() && !self.declared().get_processor_persists() {
             return Err(Error::not_supported(
                 "commits by the server's method on a platform whose processor makes nothing durable: \
                  the memory is volatile or virtual, or the kernel names no domain \

@@ -24,40 +24,29 @@
 //! A complete server. Its [`Layout`] divides one memory into the directory and equal [`Parts`]:
 //!
 //! ```no_run
-//! use std::time::Duration;
+//! use std::net::SocketAddr;
 //!
 //! use rpma::commit::Limits;
 //! use rpma::pmem::PmemMap;
-//! use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
-//! use rpma::{Device, Ep, MrUsage, Peer, Result, Side, Wc};
+//! use rpma::serve::{Layout, Server, ServerCfg};
+//! use rpma::{MrUsage, Result};
 //!
-//! fn serve(addr: &str, path: &str) -> Result<()> {
+//! fn serve(addr: SocketAddr, path: &str) -> Result<()> {
 //!     // The keys 1 to 64, with 2 MiB for each. The memory is all zeros before the first start.
 //!     let layout = Layout::new(64, 2 << 20)?;
 //!     let all = PmemMap::open(path, layout.len())?;
-//!     let directory = layout.open_directory(&all)?;
-//!     let device = Device::from_addr(addr, Side::Local)?;
 //!     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-//!     let mut parts = Parts::reg(&device, &all, &layout, usage)?;
-//!     parts.set_data(b"log v1");
 //!     let mut cfg = ServerCfg::new();
 //!     cfg.set_commits(Some(Limits::new(16, 4, 1 << 20)?));
-//!     let ep = Ep::listen(&Peer::new(&device)?, addr, 7777)?;
-//!     let mut server = Server::new(ep, directory, &cfg)?;
-//!
-//!     let mut wcs = [Wc::default(); 16];
-//!     while let Some(served) = server.next(&mut wcs, Duration::MAX)? {
-//!         match server.answer(served, &mut parts)? {
-//!             Some(Served::Refused(refused)) => println!("a client is refused: {refused}"),
-//!             Some(Served::Gone(gone)) => println!("{gone}"),
-//!             // This host's device was removed (ENODEV).
-//!             Some(Served::Failed(error)) if error.raw_os_error() == Some(19) => return Err(error),
-//!             other => println!("{other:?}"),
-//!         }
-//!     }
-//!     Ok(())
+//!     let (mut server, mut parts) = Server::listen(addr, &all, &layout, usage, &cfg)?;
+//!     parts.set_data(b"log v1");
+//!     // Until a thread calls `server.waker()`.
+//!     server.serve(&mut parts, |served| println!("{served}"))
 //! }
 //! ```
+//!
+//! A program with other work on the same thread calls [`Server::next`] and [`Server::answer`] in a
+//! loop of its own. [`Server::new`] makes a server of parts that the program made.
 //!
 //! # Without [`Parts`]
 //!
@@ -194,7 +183,7 @@ impl Server {
         cfg.check()?;
         let mut wait = Wait::new()?;
         let endpoint = wait.add_ep(ep)?;
-        let mut offer = Offer::new(&cfg.platform);
+        let mut offer = Offer::new(&cfg.declared());
         if let Some(limits) = cfg.commits {
             offer.set_limits(limits);
         }

@@ -1,18 +1,25 @@
 //! [`Parts`]: each key's `Peer` and registered memory. [`Server::answer`] admits clients to them.
+//! [`Server::listen`] and [`Server::serve`] are a whole server of such parts.
 //!
 //! They own a [`Peer`] and a region for each key. From an admission on the server holds both as
 //! well, so parts and server may be dropped in any order.
 
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::keys::ALIGN;
-use super::{Asked, Layout, Part, Refused, Served, Server};
+use super::{Asked, Layout, Part, Refused, Served, Server, ServerCfg};
+use crate::address::Side;
 use crate::device::Device;
+use crate::ep::Ep;
 use crate::error::{Error, Result};
 use crate::mr::{Mr, MrUsage};
 use crate::offer::RefusalCode;
 use crate::peer::Peer;
 use crate::pmem::PmemMap;
+use crate::verbs::Wc;
 
 /// The memory of each key of a [`Layout`], registered for clients: an argument of
 /// [`Server::answer`].
@@ -113,9 +120,102 @@ fn index(key: u64) -> Option<usize> {
     usize::try_from(key.checked_sub(1)?).ok()
 }
 
+/// Completions that [`Server::serve`] polls at most in one turn.
+const POLLED: usize = 16;
+
 impl Server {
+    /// Makes a server at this address whose keys have equal parts of one memory, and registers the
+    /// parts. [`serve`](Self::serve) is its loop.
+    ///
+    /// The port 0 lets the kernel choose one ([`get_port`](Self::get_port)). The server has the
+    /// device of the address. The server declares the platform that it detects from the memory and
+    /// the device ([`Platform::detect`], [`DevicePath::of`], [`ServerCfg::set_ddio`]), unless the
+    /// settings have a declaration. Clients can use their memory as `usage` permits
+    /// ([`Parts::reg`]).
+    ///
+    /// The directory is opened last ([`Layout::open_directory`]): if this call fails before, the
+    /// memory is unchanged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `all` is shorter than the layout, begins at no multiple of 64,
+    /// or has other bytes than a directory of this layout. [`Error::NotSupported`] for commits
+    /// ([`ServerCfg::set_commits`]) on a platform whose processor makes nothing durable. Otherwise
+    /// as [`Device::from_socket_addr`], [`Platform::detect`], [`Peer::new`], [`Mr::reg`],
+    /// [`Ep::listen_on`] and [`Server::new`]. Nothing stays registered then.
+    ///
+    /// [`Platform::detect`]: crate::pmem::Platform::detect
+    /// [`DevicePath::of`]: crate::pmem::DevicePath::of
+    pub fn listen(
+        addr: SocketAddr,
+        all: &PmemMap,
+        layout: &Layout,
+        usage: MrUsage,
+        cfg: &ServerCfg,
+    ) -> Result<(Self, Parts)> {
+        let device = Device::from_socket_addr(addr, Side::Local)?;
+        let peer = Peer::new(&device)?;
+        let cfg = cfg.for_platform(all, &peer)?;
+        let parts = Parts::reg(&device, all, layout, usage)?;
+        let ep = Ep::listen_on(&peer, addr)?;
+        let directory = layout.open_directory(all)?;
+        Ok((Self::new(ep, directory, &cfg)?, parts))
+    }
+
+    /// Serves clients with these parts, until the server is woken ([`waker`](Self::waker)): calls
+    /// [`next`](Self::next) and [`answer`](Self::answer) in a loop. It has no limit of time.
+    ///
+    /// It passes each result to `note`, for the program's log: refusals, arrivals and ends of
+    /// clients, events of the device, and failures. A key whose memory could not be registered
+    /// again is noted as [`Served::Failed`] with [`Error::PartLost`], and the other keys are served
+    /// as before. If `note` panics, the server is whole.
+    ///
+    /// It drops completions of operations that the program posted on a client's connection. A
+    /// program with such operations calls `next` by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] with `ENODEV` if this host's device is gone: drop the server. Otherwise
+    /// as [`next`](Self::next).
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn serve(&mut self, parts: &mut Parts, mut note: impl FnMut(Served)) -> Result<()> {
+        let mut wcs = [Wc::default(); POLLED];
+        loop {
+            if let Some(served) = self.next(&mut wcs, Duration::MAX)? {
+                if self.handle(served, parts, &mut note)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Handles one result of [`next`](Self::next) as [`serve`](Self::serve) does: the body of its
+    /// loop. `Break` means that the server was woken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] with `ENODEV` if this host's device is gone.
+    pub fn handle(
+        &mut self,
+        served: Served,
+        parts: &mut Parts,
+        mut note: impl FnMut(Served),
+    ) -> Result<ControlFlow<()>> {
+        match self.answer(served, parts) {
+            Ok(Some(Served::Woken)) => return Ok(ControlFlow::Break(())),
+            Ok(Some(Served::Failed(error))) if error.raw_os_error() == Some(libc::ENODEV) => {
+                return Err(error);
+            }
+            Ok(None | Some(Served::Completions(..))) => {}
+            Ok(Some(served)) => note(served),
+            Err(error) => note(Served::Failed(error)),
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
     /// Handles one result of [`next`](Self::next): answers a client's request with these parts, and
-    /// returns every other result. This call is the body of a server's loop.
+    /// returns every other result. This call is the body of a server's loop
+    /// ([`serve`](Self::serve)).
     ///
     /// | from [`next`](Self::next) | this does | this returns |
     /// |---|---|---|

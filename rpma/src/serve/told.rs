@@ -28,12 +28,34 @@ pub enum Served {
     Refused(Refused),
     /// The endpoint could not take a request, or failed
     /// ([`Happened::Failed`](crate::wait::Happened::Failed)). The endpoint goes on after a rest of
-    /// 100 ms. With `ENODEV` its device is gone: drop the server.
+    /// 100 ms. With `ENODEV` its device is gone: drop the server. [`Server::serve`] also passes on
+    /// [`Error::PartLost`] in this way.
+    ///
+    /// [`Server::serve`]: super::Server::serve
     Failed(Error),
     /// An event of the device of this name.
     Device(Box<str>, DeviceEventKind),
     /// A [`Waker`](crate::wait::Waker) was called.
     Woken,
+}
+
+/// In words, for the program's log.
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asks(asked) => {
+                let key = asked.identity().key;
+                write!(f, "a client of the key {key:#x} asks to be admitted")
+            }
+            Self::Arrived(_) => f.write_str("a client is connected"),
+            Self::Completions(_, count) => write!(f, "{count} operations of a client completed"),
+            Self::Gone(gone) => gone.fmt(f),
+            Self::Refused(refused) => write!(f, "a client is refused: {refused}"),
+            Self::Failed(error) => error.fmt(f),
+            Self::Device(device, kind) => write!(f, "the device {device}: {kind:?}"),
+            Self::Woken => f.write_str("the server was woken"),
+        }
+    }
 }
 
 /// A client that is gone.
