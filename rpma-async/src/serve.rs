@@ -13,8 +13,12 @@ use crate::clock;
 use crate::place::Place;
 use crate::watched::{Look, Watched, is_readable};
 
+/// Completions that [`Server::serve`] polls at most in one turn.
+const POLLED: usize = 16;
+
 /// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It
-/// derefs to that server. A task awaits [`next`](Self::next), and answers as in rpma's own loop.
+/// derefs to that server. A task awaits [`serve`](Self::serve), or awaits [`next`](Self::next) and
+/// answers by itself.
 ///
 /// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder
 /// as well: [`next`](Self::next) serves the commits of clients. So the task must return to `next`
@@ -26,25 +30,17 @@ use crate::watched::{Look, Watched, is_readable};
 /// Dropping the server ends the connections.
 ///
 /// ```no_run
-/// use rpma::Wc;
-/// use rpma::serve::{self, Parts, Served};
+/// use rpma::serve::{self, Parts};
 /// use rpma_async::{Reactor, Server};
 ///
+/// /// Both of these are from `rpma::serve::Server::listen`.
 /// async fn serve(
 ///     reactor: &Reactor,
 ///     server: serve::Server,
 ///     mut parts: Parts,
 /// ) -> rpma::Result<()> {
 ///     let mut server = Server::new(reactor, server)?;
-///     let mut wcs = [Wc::default(); 16];
-///     loop {
-///         let served = server.next(&mut wcs).await?;
-///         match server.answer(served, &mut parts)? {
-///             Some(Served::Refused(refused)) => println!("a client is refused: {refused}"),
-///             Some(Served::Gone(gone)) => println!("{gone}"),
-///             other => println!("{other:?}"),
-///         }
-///     }
+///     server.serve(&mut parts, |served| println!("{served}")).await
 /// }
 /// ```
 #[derive(Debug)]
@@ -97,6 +93,27 @@ impl Server {
             }
         };
         async move { watched.wait(look).await? }
+    }
+
+    /// Serves clients with these parts, until the server is woken: as [`serve::Server::serve`].
+    ///
+    /// # Cancel safety
+    ///
+    /// An event is taken only when it is handled: the future may be dropped at any time. No client
+    /// is served until the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::serve`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
+    /// driver of the reactor never ran or is gone.
+    pub async fn serve(&mut self, parts: &mut Parts, mut note: impl FnMut(Served)) -> Result<()> {
+        let mut wcs = [Wc::default(); POLLED];
+        loop {
+            let served = self.next(&mut wcs).await?;
+            if self.server.handle(served, parts, &mut note)?.is_break() {
+                return Ok(());
+            }
+        }
     }
 
     /// Answers a client's request with one of these parts. It returns refusals and all other

@@ -11,7 +11,7 @@ use crate::common::failed::Failed;
 use crate::common::{Result, devdax, device_test, peer};
 use crate::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
 use crate::site::{LEN, Site, new_directory, usage};
-use crate::support::{CLOSE, run};
+use crate::support::{CLOSE, in_time, run};
 
 /// Promise: the task of a server admits clients and answers their commits, while these clients are
 /// tasks of the same thread, and have several commits in flight each.
@@ -126,6 +126,42 @@ fn a_server_that_dies_wakes_its_clients() -> Result {
             let refused = refused.expect_err("it has ended");
             assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
             assert_eq!(pool.available(), 8);
+            Ok(())
+        })
+    })
+}
+
+/// Promise: a task serves until the server is woken, as rpma's own loop does.
+#[test]
+fn a_task_serves_until_it_is_woken() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        run(async {
+            let reactor = Reactor::spawn(&peer)?;
+            let layout = Layout::new(2, LEN)?;
+            let all = PmemMap::open(devdax(), layout.len())?;
+            all.write_at(0, &vec![0; layout.directory().len()])?;
+            let cfg = cfg()?;
+            let (server, mut parts) =
+                rpma::serve::Server::listen(served::at(0), &all, &layout, usage(), &cfg)?;
+            let (addr, waker) = (served::at(server.get_port()), server.waker());
+            let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
+            let mut server = Server::new(&reactor, server)?;
+            let serving = tokio::spawn(async move {
+                let mut notes = Vec::new();
+                let note = |served: Served| notes.push(served.to_string());
+                server.serve(&mut parts, note).await?;
+                Ok::<_, Error>(notes)
+            });
+            let writer = writer(&reactor, addr, 2).await;
+            let writer = Writer::new(&reactor, writer)?;
+            let pool = Pool::new(&peer, 100, 1)?;
+            let first = commit(&writer, block(&pool, 1).await, 1)?;
+            writer.durable(first).await?;
+            assert_eq!(record(&region)?, (1, 1));
+            waker.wake();
+            let notes = in_time(serving).await.expect("no panic")?;
+            assert_eq!(notes, ["a client is connected"]);
             Ok(())
         })
     })
