@@ -67,12 +67,10 @@ fn a_program_takes_over_with_a_higher_epoch() -> Result {
             current = Some(req.connect(&server.offer()).expect("accepts"));
         };
         let gave_up = connect(&mut client, &mut serve).expect_err("it is taken");
-        let Why::Refused(why) = gave_up.why else {
-            panic!("{gave_up:?}");
-        };
+        let epoch = gave_up.other_epoch().ok_or("another writer")?;
         let mut offer = client.offer().clone();
         offer.set_identity(Identity {
-            epoch: why.epoch() + 1,
+            epoch: epoch + 1,
             ..own
         });
         client.set_offer(offer)?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::event::ConnEvent;
-use crate::offer::Refusal;
+use crate::offer::{Refusal, RefusalCode};
 
 /// A reconnect that ended without a connection.
 #[derive(Debug)]
@@ -37,6 +37,20 @@ impl GaveUp {
     pub(super) fn error(error: Error) -> Self {
         let why = Why::Error;
         Self { why, error }
+    }
+}
+
+impl GaveUp {
+    /// Returns the epoch of another writer if the server refused this client because of it
+    /// ([`RefusalCode::Taken`], [`RefusalCode::OldEpoch`]). To take over, a program sends a higher
+    /// epoch ([`Reconnect::set_offer`](super::Reconnect::set_offer)).
+    #[must_use]
+    pub fn other_epoch(&self) -> Option<u64> {
+        let Why::Refused(refusal) = &self.why else {
+            return None;
+        };
+        matches!(refusal.code(), RefusalCode::Taken | RefusalCode::OldEpoch)
+            .then(|| refusal.epoch())
     }
 }
 
@@ -101,7 +115,6 @@ mod tests {
 
     use super::*;
     use crate::event::RejectReason;
-    use crate::offer::RefusalCode;
 
     fn rejected(private_data: &[u8]) -> Error {
         Error::NotEstablished(Box::new(ConnEvent::Rejected {
@@ -123,6 +136,24 @@ mod tests {
             let refusal = Refusal::new(code, "words").encode();
             assert_eq!(Verdict::on(&rejected(&refusal)), Verdict::Slowly);
         }
+    }
+
+    /// Promise: the epoch of another writer is returned if that writer is the reason, and only then.
+    #[test]
+    fn the_epoch_of_another_writer() {
+        use RefusalCode::{Broken, OldEpoch, Other, Refused, Taken};
+        let other_epoch = |why| {
+            let error = Error::TimedOut("a test");
+            GaveUp { why, error }.other_epoch()
+        };
+        for code in [OldEpoch, Taken, Broken, Refused, Other(77)] {
+            let mut refusal = Refusal::new(code, "words");
+            refusal.set_epoch(41);
+            let epoch = matches!(code, OldEpoch | Taken).then_some(41);
+            assert_eq!(other_epoch(Why::Refused(refusal)), epoch);
+        }
+        assert_eq!(other_epoch(Why::Limit), None);
+        assert_eq!(other_epoch(Why::Error), None);
     }
 
     /// Promise: a reject without a reason, a time-out and a failed call are tried again, and a
