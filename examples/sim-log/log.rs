@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rpma::pmem::PmemMap;
 use rpma::{
     Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrUsage, Offer, Peer,
@@ -43,8 +43,7 @@ impl Replica {
         let conn = asking.wait_established(LIMIT)?;
         let offer = Offer::decode(conn.get_private_data())?;
         conn.apply_remote_peer_cfg(offer.platform());
-        let regions = offer.regions();
-        let log = *regions.first().context("the replica offers no log")?;
+        let log = offer.memory(LOG as u64)?;
         let source = Mr::reg(peer, vec![0; RECORD + 8], MrUsage::WRITE_SRC)?;
         Ok(Self { conn, log, source })
     }

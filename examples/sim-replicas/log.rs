@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rpma::commit::{Method, Replicas, Writer, WriterCfg};
 use rpma::{
     Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
@@ -43,7 +43,7 @@ impl Log {
             let cfg = commits.conn_cfg(&ConnCfg::new())?;
             let req = ConnReq::new(peer, addr, PORT, &cfg)?;
             let writer = Writer::connect(req, &commits, &Offer::default())?.wait(LIMIT)?;
-            let region = *writer.offer().regions().first().context("no memory")?;
+            let region = writer.offer().memory(LOG as u64)?;
             replicas.add(writer, region)?;
         }
         Ok(Self {
@@ -83,7 +83,7 @@ fn read(addr: &str) -> Result<Vec<[u8; RECORD]>> {
         .connect(&Offer::default().encode(Offer::CONNECT)?)?
         .wait_established(LIMIT)?;
     let offer = Offer::decode(conn.get_private_data())?;
-    let region = offer.regions().first().context("no memory")?;
+    let region = offer.memory(LOG as u64)?;
     let local = Mr::reg(&peer, vec![0; LOG], MrUsage::READ_DST)?;
     let read = conn.read(
         local.slice(..)?,

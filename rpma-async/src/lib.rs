@@ -11,7 +11,7 @@
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
 //!
-//! use rpma::{Device, Error, FlushType, Offer, Peer, Side};
+//! use rpma::{Device, FlushType, Offer, Peer, Side};
 //! use rpma_async::{Pool, Reactor, Setup};
 //!
 //! # #[cfg(feature = "tokio")]
@@ -22,8 +22,7 @@
 //!     // The offer has the server's memory, and the declaration of its platform.
 //!     let offer = Offer::decode(conn.private_data())?;
 //!     conn.apply_remote_peer_cfg(offer.platform());
-//!     let none = || Error::NotSupported("the server offers no memory".into());
-//!     let log = offer.regions().first().ok_or_else(none)?;
+//!     let log = offer.memory(5)?;
 //!
 //!     let pool = Pool::new(&peer, 4096, 64)?;
 //!     let mut record = pool.lease().await;

@@ -53,7 +53,7 @@
 //!     let conn = asking.wait_established(LIMIT)?;
 //!     let offer = Offer::decode(conn.get_private_data())?;
 //!     conn.apply_remote_peer_cfg(offer.platform());
-//!     let memory = offer.regions().first().ok_or("the server offers no memory")?;
+//!     let memory = offer.memory(bytes.len() as u64)?;
 //!     let target = memory.slice(..bytes.len() as u64)?;
 //!
 //!     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;

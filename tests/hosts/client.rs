@@ -274,7 +274,7 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn of(conn: &'a Conn, offer: &Offer) -> Result<Self> {
-        let remote = *offer.regions().first().ok_or("the server offers no log")?;
+        let remote = offer.memory(TAIL as u64)?;
         Ok(Self { conn, remote })
     }
 

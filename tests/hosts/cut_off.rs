@@ -131,10 +131,7 @@ struct Flood<'a> {
 impl<'a> Flood<'a> {
     fn new(conn: &'a Conn, source: &'a Mr<AlignedBuf>) -> Result<Self> {
         let offer = Offer::decode(conn.get_private_data())?;
-        let target = *offer
-            .regions()
-            .first()
-            .ok_or("the server offers no memory")?;
+        let target = offer.memory(0)?;
         Ok(Self {
             conn,
             source,

@@ -37,7 +37,7 @@ use crate::verbs::random;
 /// // The side that writes, when it is connected:
 /// let offer = Offer::decode(conn.get_private_data())?;
 /// conn.apply_remote_peer_cfg(offer.platform());
-/// let log = offer.regions().first().expect("the server offers one");
+/// let log = offer.memory(4096)?;
 /// # Ok(()) }
 /// ```
 ///
@@ -436,6 +436,31 @@ impl Offer {
         &self.regions
     }
 
+    /// The first region, if it has at least so many bytes. Most servers offer one.
+    ///
+    /// ```no_run
+    /// # fn client(conn: &rpma::Conn) -> rpma::Result<()> {
+    /// let offer = rpma::Offer::decode(conn.get_private_data())?;
+    /// let log = offer.memory(4096)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] if the peer offers no region, or a shorter one. The error has both
+    /// lengths.
+    pub fn memory(&self, at_least: u64) -> Result<MrRemote> {
+        let Some(region) = self.regions.first() else {
+            return Err(Error::not_supported("the server offers no memory"));
+        };
+        match region.get_size() {
+            has if has < at_least => Err(Error::not_supported(format!(
+                "the server offers {has} bytes of memory, and the program needs {at_least}"
+            ))),
+            _ => Ok(*region),
+        }
+    }
+
     /// The declaration of the peer's platform, for
     /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
     #[must_use]
@@ -521,6 +546,28 @@ mod tests {
         }
         offer.set_data(data);
         offer
+    }
+
+    /// A program gets the first region if it is as long as the program needs, and otherwise both
+    /// lengths.
+    #[test]
+    fn memory_of_a_length() {
+        let memory = |regions, at_least| offer(regions, b"").memory(at_least);
+        for at_least in [0, 0x7FF, 0x800] {
+            assert_eq!(memory(2, at_least).expect("long enough").get_size(), 0x800);
+        }
+        for (regions, at_least, words) in [
+            (
+                2,
+                0x801,
+                "the server offers 2048 bytes of memory, and the program needs 2049",
+            ),
+            (0, 0, "the server offers no memory"),
+        ] {
+            let error = memory(regions, at_least).expect_err("too short");
+            assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
     }
 
     /// Programs of other versions of this library read it.

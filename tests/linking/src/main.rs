@@ -21,10 +21,7 @@ fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<(), Box<dyn std::error::
     let conn: Conn = asking.wait_established(LIMIT)?;
     let offer = Offer::decode(conn.get_private_data())?;
     conn.apply_remote_peer_cfg(offer.platform());
-    let region = offer
-        .regions()
-        .first()
-        .ok_or("the server offers no memory")?;
+    let region = offer.memory(bytes.len() as u64)?;
     let target = region.slice(..bytes.len() as u64)?;
     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
     let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
