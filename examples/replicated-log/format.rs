@@ -16,8 +16,7 @@
 //! |---|---|
 //! | 8 | the sum of the other bytes (FNV-1a, 64 bits) |
 //! | 8 | its position |
-//! | 4 | the bytes of the record; of a pad 2^32-1 |
-//! | 4 | zeros |
+//! | 8 | the bytes of the record; of a pad 2^32-1 |
 //! | … | the record, and zeros up to a multiple of 64 |
 
 use super::{Fault, LogError, Lsn};
@@ -29,7 +28,7 @@ pub(crate) const RING: u64 = 256;
 /// Everything begins at multiples of it.
 pub(crate) const LINE: u64 = 64;
 const ENTRY: usize = 24;
-const PAD: u32 = u32::MAX;
+const PAD: usize = u32::MAX as usize;
 const MAGIC: [u8; 8] = *b"rpmalog1";
 
 /// Names a log and one of its replicas.
@@ -79,16 +78,14 @@ impl Header {
                 "the log is one of version {:?}, not 1",
                 char::from(version)
             )),
-            _ if sums != sum(&bytes[..40]) => {
-                foreign("the header of the log is damaged".to_owned())
-            }
+            _ if sums != sum(&bytes[..40]) => foreign("the header of the log is damaged"),
             _ => Ok(Some(header)),
         }
     }
 }
 
-fn foreign<T>(why: String) -> Result<T, LogError> {
-    Err(LogError::Foreign(why))
+fn foreign<T>(why: impl Into<String>) -> Result<T, LogError> {
+    Err(LogError::Foreign(why.into()))
 }
 
 /// The end of a log, with the epoch of its writer: 24 bits and 40 bits of one word. The larger tail
@@ -155,11 +152,9 @@ impl Ring {
 
     /// Writes a record at a position, or a pad.
     pub(crate) fn encode(&mut self, at: Lsn, record: Option<&[u8]>) {
-        let (len, record) = (
-            record.map_or(PAD, |of| of.len() as u32),
-            record.unwrap_or(&[]),
-        );
-        let head = [&[0; 8][..], &at.to_le_bytes(), &len.to_le_bytes(), &[0; 4]].concat();
+        let len = record.map_or(PAD, <[u8]>::len) as u64;
+        let record = record.unwrap_or_default();
+        let head = [[0; 8], at.to_le_bytes(), len.to_le_bytes()].concat();
         let mut bytes = [&head, record].concat();
         let sum = sum(&bytes[8..]);
         bytes[..8].copy_from_slice(&sum.to_le_bytes());
@@ -172,12 +167,9 @@ impl Ring {
     /// of the next one.
     pub(crate) fn entry(&self, at: Lsn) -> Option<(Option<&[u8]>, Lsn)> {
         let bytes = (at % LINE == 0).then(|| self.piece(at, at + self.len()))?;
-        let (record, size) = match u32::try_from(word(bytes, 16)).ok()? {
+        let (record, size) = match u32::try_from(word(bytes, 16)).ok()? as usize {
             PAD => (None, bytes.len() as u64),
-            len => (
-                Some(bytes.get(ENTRY..ENTRY + len as usize)?),
-                size_of(len as usize),
-            ),
+            len => (Some(bytes.get(ENTRY..ENTRY + len)?), size_of(len)),
         };
         let whole = 8..ENTRY + record.map_or(0, <[u8]>::len);
         let is_whole = word(bytes, 8) == at && word(bytes, 0) == sum(&bytes[whole]);
@@ -197,11 +189,8 @@ impl Ring {
     /// The end of the entries that both logs have, from `from` up to `to`.
     pub(crate) fn common(&self, other: &Self, from: Lsn, to: Lsn) -> Lsn {
         let both = self.entries(from, to).zip(other.entries(from, to));
-        end_of(
-            from,
-            both.take_while(|(one, other)| one == other)
-                .map(|(one, _)| one),
-        )
+        let same = both.take_while(|(one, other)| one == other);
+        end_of(from, same.map(|(one, _)| one))
     }
 }
 
@@ -227,13 +216,8 @@ impl Found {
         if let Some(has) = header.map(|of| of.ring).filter(|has| *has != ring) {
             return foreign(format!("its ring has {has} bytes, not {ring}"));
         }
-        let words = header.map(|_| {
-            (
-                Tail::of(word(memory, TAIL as usize)),
-                word(memory, HEAD as usize),
-            )
-        });
-        let (mut tail, head) = words.unwrap_or_default();
+        let word = |at: u64| header.map_or(0, |_| word(memory, at as usize));
+        let (mut tail, head) = (Tail::of(word(TAIL)), word(HEAD));
         // A replica that was far behind begins again at its head.
         tail.end = tail.end.max(head);
         if tail.end - head > ring || head % LINE != 0 || tail.end > Tail::MOST_END {
@@ -254,10 +238,8 @@ impl Found {
     /// The newest of some logs: each acknowledged record is in it, if enough were read.
     pub(crate) fn newest<'a>(logs: &[&'a Self], fault: Fault) -> Option<&'a Self> {
         let epoch = |tail: Tail| fault.either(Fault::IgnoresEpochs, 0, tail.epoch);
-        let newest = logs
-            .iter()
-            .max_by_key(|found| (epoch(found.tail), found.tail.end));
-        newest.copied()
+        let age = |found: &&Self| (epoch(found.tail), found.tail.end);
+        logs.iter().copied().max_by_key(age)
     }
 
     /// The records, with their positions.

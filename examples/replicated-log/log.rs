@@ -208,10 +208,10 @@ impl LogCfg {
             ),
             (is_epoch, "epochs are from 1 to 16777215"),
         ];
-        match rules.iter().find(|(is_kept, _)| !is_kept) {
-            Some((_, rule)) => Err(LogError::Arguments((*rule).to_owned())),
-            None => Ok(()),
-        }
+        let broken = rules.into_iter().find(|(is_kept, _)| !is_kept);
+        broken.map_or(Ok(()), |(_, rule)| {
+            Err(LogError::Arguments(rule.to_owned()))
+        })
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) use self::error::LogError;
 pub(crate) use self::fault::Fault;
 use self::format::Found;
 use self::log::LogCfg;
-use self::server::{Replica, Settings};
+use self::server::Settings;
 
 /// The position of a record in the log, in bytes from its beginning.
 pub(crate) type Lsn = u64;
@@ -90,12 +90,13 @@ fn write(mut cfg: LogCfg, run: impl Fn(&LogCfg) -> Result<(), LogError>) -> Resu
 }
 
 fn serve(settings: &Settings) -> Result<()> {
-    let replica = Replica::open(settings)?;
-    let waker = replica.waker();
+    let (mut server, mut parts) = settings.open()?;
+    let waker = server.waker();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     std::thread::spawn(move || signals.forever().for_each(|_| waker.wake()));
     println!("serving on {}", settings.addr);
-    replica.serve()
+    server.serve(&mut parts, |served| ::log::info!("{served}"))?;
+    Ok(())
 }
 
 fn verify(settings: &Settings, key: u64) -> Result<()> {

@@ -4,8 +4,8 @@
 use std::convert::Infallible;
 
 use rpma::commit::{ReplicaId, WriterCfg};
-use rpma::reconnect::{GaveUp, ReconnectCfg, ToWriter, Why};
-use rpma::{ConnCfg, Error, FlushType, Identity, MrRemote, RefusalCode};
+use rpma::reconnect::{GaveUp, ReconnectCfg, ToWriter};
+use rpma::{ConnCfg, Error, FlushType, Identity, MrRemote};
 use rpma_async::{Reconnect, Writer};
 
 use super::format::{Found, HEAD, Header, RING, SPARE, TAIL, Tail};
@@ -56,8 +56,7 @@ impl Shared {
         let mut cfg = ConnCfg::new();
         cfg.set_keep_alive(Some(self.cfg.silence))?;
         let writer = Writer::new(&self.reactor, server.connect(&cfg).await?)?;
-        let none = || LogError::Foreign("the server offers no memory".to_owned());
-        let memory = *writer.offer().regions().first().ok_or_else(none)?;
+        let memory = writer.offer().memory(RING + self.cfg.ring)?;
         let replica = (writer, memory);
         let found = self.read(&replica).await?;
         let saw = |state: &mut State| state.saw(n, found.clone(), &self.cfg);
@@ -78,12 +77,7 @@ impl Shared {
 
     /// Reads the log of a replica. No other writer can change it any more.
     async fn read(&self, (writer, memory): &Replica) -> Result<Found, LogError> {
-        let (needed, has) = (RING + self.cfg.ring, memory.get_size());
-        if has < needed {
-            let why = format!("the server offers {has} bytes, and the log has {needed}");
-            return Err(LogError::Foreign(why));
-        }
-        let read = writer.read_bytes(&self.pool, memory, 0..needed);
+        let read = writer.read_bytes(&self.pool, memory, 0..RING + self.cfg.ring);
         Found::decode(&self.step(read).await?, self.cfg.ring)
     }
 
@@ -184,11 +178,7 @@ impl Shared {
 
 impl From<GaveUp> for LogError {
     fn from(gave_up: GaveUp) -> Self {
-        match &gave_up.why {
-            Why::Refused(of) if matches!(of.code(), RefusalCode::Taken | RefusalCode::OldEpoch) => {
-                Self::Fenced { epoch: of.epoch() }
-            }
-            _ => Self::Rpma(gave_up.to_string()),
-        }
+        let fenced = gave_up.other_epoch().map(|epoch| Self::Fenced { epoch });
+        fenced.unwrap_or_else(|| Self::Rpma(gave_up.to_string()))
     }
 }

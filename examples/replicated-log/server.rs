@@ -1,15 +1,13 @@
-//! The program of a replica: memory for the log of each key, and one thread that serves them.
+//! The program of a replica: memory for the log of each key.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use rpma::commit::Limits;
-use rpma::pmem::{Ddio, DevicePath, Platform, PmemMap};
-use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
-use rpma::wait::Waker;
-use rpma::{ConnCfg, Device, Durable, Ep, MrUsage, Peer, PeerCfg, Side, Wc};
+use rpma::pmem::{Ddio, PmemMap};
+use rpma::serve::{Layout, Parts, Server, ServerCfg};
+use rpma::{ConnCfg, Durable, MrUsage, PeerCfg};
 
 use super::Fault;
 use super::format::RING;
@@ -42,59 +40,25 @@ impl Settings {
     pub(crate) fn layout(&self) -> rpma::Result<Layout> {
         Layout::new(self.keys, RING.saturating_add(self.ring) as usize)
     }
-}
 
-/// A replica that listens, and the memory of its keys.
-pub(crate) struct Replica(Server, Parts);
-
-impl Replica {
-    pub(crate) fn open(settings: &Settings) -> Result<Self> {
-        let layout = settings.layout()?;
-        let all = PmemMap::open(&settings.path, layout.len())?;
-        let directory = layout.open_directory(&all);
-        let directory = directory.context("the directory of the keys")?;
-        let device = Device::from_socket_addr(settings.addr, Side::Local)?;
-        let listening = Peer::new(&device)?;
-        let off = settings.ddio_off;
-        let ddio = if off { Ddio::Off } else { Ddio::On };
-        let path = DevicePath::of(&listening, ddio);
-        let mut platform = PeerCfg::for_platform(Platform::detect(&all)?.domain(), path);
-        if settings.fault == Fault::Platform {
-            platform.set_durable(Durable::DirectWrites);
-        }
+    /// A server that listens, and the memory of its keys.
+    pub(crate) fn open(&self) -> rpma::Result<(Server, Parts)> {
+        let layout = self.layout()?;
+        let all = PmemMap::open(&self.path, layout.len())?;
         let mut conn = ConnCfg::new();
-        conn.set_keep_alive(Some(settings.silence))?;
+        conn.set_keep_alive(Some(self.silence))?;
         let mut cfg = ServerCfg::new();
-        cfg.set_platform(&platform).set_conn(&conn);
-        cfg.set_commits(Some(Limits::new(16, 1, GROUP as u32)?));
+        let commits = Limits::new(16, 1, GROUP as u32)?;
+        cfg.set_conn(&conn).set_commits(Some(commits));
+        if self.ddio_off {
+            cfg.set_ddio(Ddio::Off);
+        }
+        if self.fault == Fault::Platform {
+            cfg.set_platform(PeerCfg::new().set_durable(Durable::DirectWrites));
+        }
         // Writers flush for persistence. One with a fault does for visibility.
         let flushes = MrUsage::FLUSH_TYPE_PERSISTENT | MrUsage::FLUSH_TYPE_VISIBILITY;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | flushes;
-        let parts = Parts::reg(&device, &all, &layout, usage)?;
-        let ep = Ep::listen_on(&listening, settings.addr)?;
-        Ok(Self(Server::new(ep, directory, &cfg)?, parts))
-    }
-
-    /// Ends [`serve`](Self::serve), from another thread, also before it has begun.
-    pub(crate) fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-
-    /// Serves until it is woken, or until the device is gone.
-    pub(crate) fn serve(self) -> Result<()> {
-        let Self(mut server, mut parts) = self;
-        let mut wcs = [Wc::default(); 16];
-        while let Some(served) = server.next(&mut wcs, Duration::MAX)? {
-            match server.answer(served, &mut parts)? {
-                Some(Served::Woken) => break,
-                Some(Served::Refused(refused)) => log::warn!("a writer is refused: {refused}"),
-                Some(Served::Gone(gone)) => log::info!("{gone}"),
-                Some(Served::Failed(error)) if error.raw_os_error() == Some(libc::ENODEV) => {
-                    return Err(error).context("the device is gone");
-                }
-                other => log::debug!("{other:?}"),
-            }
-        }
-        Ok(())
+        Server::listen(self.addr, &all, &layout, usage, &cfg)
     }
 }

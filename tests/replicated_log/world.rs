@@ -13,7 +13,7 @@ use rpma::{Device, Peer, Side};
 use crate::replicated_log::blocking::Log;
 use crate::replicated_log::format::Found;
 use crate::replicated_log::log::{LogCfg, REPLICAS};
-use crate::replicated_log::server::{Replica, Settings};
+use crate::replicated_log::server::Settings;
 use crate::replicated_log::{Fault, LogError, Lsn};
 
 pub(crate) const LOG_KEY: u64 = 1;
@@ -95,9 +95,12 @@ impl World {
             fault: self.fault,
             ..settings()
         };
-        let replica = Replica::open(&settings)?;
-        let waker = replica.waker();
-        let thread = host.spawn(move || replica.serve().map_err(|error| format!("{error:#}")));
+        let (mut server, mut parts) = settings.open()?;
+        let waker = server.waker();
+        let thread = host.spawn(move || {
+            let served = server.serve(&mut parts, |served| log::info!("{served}"));
+            served.map_err(|error| error.to_string())
+        });
         self.running[n] = Some(Running { waker, thread });
         Ok(())
     }
