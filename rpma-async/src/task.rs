@@ -21,6 +21,10 @@ use crate::reactor::{Reactor, Runs};
 use crate::waiters::{Ticket, Waiters};
 
 /// Work that runs beside its owner ([`Reactor::run`]). Dropping the task ends the work.
+///
+/// The future is dropped after the poll that runs. On a thread this has happened when the drop
+/// returns, unless the work drops its own task. So do not drop a task under a lock that its work
+/// takes. On tokio the runtime drops the future soon after.
 #[must_use = "dropping it ends the work"]
 pub struct Task(Running);
 
@@ -116,9 +120,7 @@ impl Task {
     }
 }
 
-/// Ends the work: its future is dropped after the poll that runs. On a thread this has happened
-/// when the drop returns, unless the work drops its own task. On tokio the runtime drops the future
-/// soon after, before it ends itself at the latest.
+/// Ends the work.
 impl Drop for Task {
     fn drop(&mut self) {
         match &mut self.0 {
