@@ -82,6 +82,7 @@ mod clock;
 mod commit;
 mod conn;
 mod connecting;
+mod end;
 mod error;
 mod free;
 mod inbox;

@@ -15,10 +15,10 @@ use rpma::thread::{self, JoinHandle};
 use rpma::{Error, Result};
 
 use crate::block_on::block_on;
+use crate::end::End;
 use crate::error::invalid;
-use crate::primitives::{AtomicBool, Ordering};
 use crate::reactor::{Reactor, Runs};
-use crate::waiters::{Ticket, Waiters};
+use crate::waiters::Ticket;
 
 /// Work that runs beside its owner ([`Reactor::run`]). Dropping the task ends the work.
 ///
@@ -146,20 +146,6 @@ impl fmt::Debug for Task {
     }
 }
 
-/// The end of a task on a thread.
-#[derive(Default)]
-struct End {
-    has_come: AtomicBool,
-    waiters: Waiters,
-}
-
-impl End {
-    fn come(&self) {
-        self.has_come.store(true, Ordering::SeqCst);
-        self.waiters.wake_all();
-    }
-}
-
 /// Work, until it is complete or until the end.
 struct UntilEnd {
     /// It is dropped here, so that its drop runs on its thread.
@@ -173,9 +159,7 @@ impl Future for UntilEnd {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { work, end, ticket } = &mut *self;
-        // Before the look, so that a later end wakes the thread.
-        end.waiters.wait(ticket, cx.waker());
-        if end.has_come.load(Ordering::SeqCst) {
+        if end.has_come(ticket, cx.waker()) {
             *work = None;
         }
         match work {

@@ -28,6 +28,8 @@ mod ring;
 
 #[path = "../../../rpma-async/src/arming.rs"]
 mod arming;
+#[path = "../../../rpma-async/src/end.rs"]
+mod end;
 #[path = "../../../rpma-async/src/free.rs"]
 mod free;
 #[allow(dead_code, reason = "as above")]

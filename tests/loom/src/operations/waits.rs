@@ -7,6 +7,7 @@ use std::task::Waker;
 use loom::thread;
 
 use super::{Bed, Conn, Pool, block_on};
+use crate::end::End;
 use crate::model;
 use crate::primitives::Ordering;
 use crate::waiters::Ticket;
@@ -99,6 +100,21 @@ fn a_wait_for_room_polls_and_arms() {
             assert_eq!(op.wait(), Ok(()));
         }
         conn.end(threads);
+    });
+}
+
+/// The end of a task comes at any time beside its looks: it goes on, and sees the end.
+#[test]
+fn the_end_of_a_task() {
+    model(3, || {
+        let end = Arc::new(End::default());
+        let coming = {
+            let end = Arc::clone(&end);
+            thread::spawn(move || end.come())
+        };
+        let mut ticket = Ticket::default();
+        block_on(|waker| end.has_come(&mut ticket, waker).then_some(()));
+        coming.join().unwrap();
     });
 }
 
