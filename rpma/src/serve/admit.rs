@@ -5,6 +5,7 @@
 //! durable before the client is accepted. A client that fails a check has no queues at any time.
 
 use super::asked::{Asked, Question};
+use super::directory::Denied;
 use super::told::{NotAdmitted, Reason, Refused, Served};
 use super::{Client, Part, Server};
 use crate::commit::{Method, Responder, Slots};
@@ -84,33 +85,35 @@ impl Server {
 
     /// Whether a client of this identity may be admitted now. Returns the one that is kept.
     fn judge_identity(&self, identity: &Identity) -> Result<Option<Identity>, Refusal> {
-        let Identity {
-            key,
-            epoch,
-            instance,
-        } = *identity;
+        let Identity { key, epoch, .. } = *identity;
         let refused = |code, words: &str| Err(self.refusal(code, key, words));
         if let Err(error) = identity.check() {
             return refused(RefusalCode::Broken, &error.to_string());
         }
-        let kept = self.directory.get(key);
-        match kept {
-            Some(kept) if epoch < kept.epoch => {
-                let words = format!(
-                    "the epoch {epoch} is old: a writer with the epoch {} has taken over",
-                    kept.epoch
-                );
-                return refused(RefusalCode::OldEpoch, &words);
+        let kept = match self.directory.judge(identity) {
+            Ok(kept) => kept,
+            Err(denied) => {
+                let (code, words) = match denied {
+                    Denied::OldEpoch { .. } => {
+                        let words = format!("the epoch {epoch} is old: {denied}");
+                        (RefusalCode::OldEpoch, words)
+                    }
+                    Denied::Taken { .. } => (RefusalCode::Taken, denied.to_string()),
+                    Denied::Full { .. } => (RefusalCode::Full, denied.to_string()),
+                    Denied::MayBeLost { .. } => {
+                        (RefusalCode::Refused, format!("a new key {denied}"))
+                    }
+                    Denied::BelowLowest { .. } => {
+                        (RefusalCode::OldEpoch, format!("a new key {denied}"))
+                    }
+                };
+                let mut refusal = self.refusal(code, key, &words);
+                if let Denied::BelowLowest { lowest } = denied {
+                    refusal.set_epoch(lowest.saturating_sub(1));
+                }
+                return Err(refusal);
             }
-            Some(kept) if epoch == kept.epoch && instance != kept.instance => {
-                let words = format!("the epoch {epoch} belongs to another writer");
-                return refused(RefusalCode::Taken, &words);
-            }
-            None if self.directory.is_full() => {
-                return refused(RefusalCode::Full, "the server has no room for another key");
-            }
-            _ => {}
-        }
+        };
         if !self.keys.is_cut_off(key) {
             let words = "the old connection could not be cut off: its writes may still land";
             return refused(RefusalCode::NotCutOff, words);

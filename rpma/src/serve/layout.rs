@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::Directory;
+use super::directory::Places;
 use crate::error::{Error, Result};
 use crate::pmem::PmemMap;
 
@@ -19,7 +20,9 @@ const PAGE: usize = 4096;
 /// registered. Making one part durable touches no cache line of another part. The length of a part
 /// is `bytes`, rounded up to a multiple of 4096.
 ///
-/// The same arguments always give the same layout. Another number of keys moves the parts.
+/// The same arguments always give the same layout. Other arguments move the parts, so the header of
+/// the directory names the layout, and [`open_directory`](Self::open_directory) refuses another
+/// one. docs/persistence.md describes how keys get more memory.
 ///
 /// ```
 /// use rpma::serve::Layout;
@@ -103,16 +106,26 @@ impl Layout {
         Some(start..start + self.part)
     }
 
-    /// Opens the directory, or makes an empty one in memory of zeros:
-    /// [`Directory::open_or_create`].
+    /// Opens the directory, or makes an empty one in memory of zeros, as
+    /// [`Directory::open_or_create`]. The directory's header has the layout.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `all` is shorter than the layout. Otherwise as
-    /// [`Directory::open_or_create`].
+    /// [`Error::InvalidArgument`] if `all` is shorter than the layout, or if the directory has
+    /// another layout, or none: the text has both numbers of each difference. Otherwise as
+    /// [`Directory::open_or_create`]. No byte changes then, unless [`PmemMap::persist`] failed.
     pub fn open_directory(&self, all: &PmemMap) -> Result<Directory> {
         self.check(all)?;
-        Directory::open_or_create(all.part(self.directory())?, self.keys)
+        Directory::open_or_create_for(all.part(self.directory())?, self.keys, self.places())
+    }
+
+    /// The places of the keys' memory, as the header of the directory has them.
+    pub(super) fn places(&self) -> Places {
+        Places {
+            first: self.directory as u64,
+            len: self.part as u64,
+            count: self.keys.into(),
+        }
     }
 
     /// Refuses memory that is too short.

@@ -1,56 +1,21 @@
-//! The bytes of a directory: its header, and the lines of a slot.
+//! The two lines of a slot.
 
-use crate::error::{Error, Result};
 use crate::offer::Identity;
 
 /// A cache line: it reaches the memory by itself.
 pub(super) const LINE: usize = 64;
 /// The two lines of a slot.
 pub(super) const SLOT: usize = 2 * LINE;
-/// The header's first 8 bytes, which are written last.
-pub(super) const MAGIC: [u8; 8] = *b"rpmadir\0";
-/// What is there while a directory is made.
-pub(super) const BEGUN: [u8; 8] = *b"rpmanew\0";
-const VERSION: u32 = 1;
 /// What to do about a directory that cannot be trusted.
 pub(super) const REMEDY: &str = "restore it, or forget it by PmemMap::store_u64(0, 0), make another one with \
      Directory::create, and let each writer take over with a higher epoch";
 
 pub(super) type Bytes = [u8; LINE];
 
-/// The header of a directory with so many slots.
-pub(super) fn header(slots: u32) -> Bytes {
-    let mut bytes = [0; LINE];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[12..16].copy_from_slice(&slots.to_le_bytes());
-    let sum = checksum(&[&bytes[..16]]);
-    bytes[16..24].copy_from_slice(&sum.to_le_bytes());
-    bytes
-}
-
-/// The number of slots in a header.
-pub(super) fn slots(bytes: &Bytes) -> Result<u32> {
-    if bytes[..8] != MAGIC {
-        return Err(Error::invalid(
-            "the memory has no directory: Directory::open_or_create makes one in memory of zeros",
-        ));
-    }
-    let version = u32::from_le_bytes(array(bytes, 8));
-    if version != VERSION {
-        return Err(Error::invalid(format!(
-            "the directory has the version {version}, and this library knows {VERSION}: use the \
-             version of the library that made it"
-        )));
-    }
-    let slots = u32::from_le_bytes(array(bytes, 12));
-    if *bytes != header(slots) {
-        return Err(Error::invalid(format!(
-            "the header of the directory is broken: {REMEDY}"
-        )));
-    }
-    Ok(slots)
-}
+/// This word of a slot's first line shows that an operator has given the slot up. It changes by one
+/// store, so that no other state of the slot comes between.
+pub(super) const GIVEN_UP: [u8; 8] = *b"given up";
+pub(super) const GIVEN_UP_AT: usize = 40;
 
 /// A line of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +78,8 @@ impl Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Free,
+    /// An operator has given it up. Its lines are to be zeroed.
+    GivenUp,
     Kept {
         entry: Entry,
         /// The line that has it: 0 or 1.
@@ -120,30 +87,27 @@ pub(super) enum Slot {
         /// Whether the other line is valid as well.
         is_whole: bool,
     },
+    /// The key that it kept is lost, for this reason.
+    Broken(&'static str),
 }
 
 impl Slot {
     /// The first line of a new key is durable before its second line is written. So a first line
     /// that is not valid beside zeros belongs to a key that was never kept. An update writes one
     /// line, and leaves the other one valid.
-    pub(super) fn decode(lines: &[Bytes; 2], slot: u32) -> Result<Self> {
+    pub(super) fn decode(lines: &[Bytes; 2], slot: u32) -> Self {
         use Line::{Invalid, Valid, Zero};
-        let kept = |entry, line, is_whole| {
-            Ok(Self::Kept {
-                entry,
-                line,
-                is_whole,
-            })
+        let kept = |entry, line, is_whole| Self::Kept {
+            entry,
+            line,
+            is_whole,
         };
-        let broken = |why: &str| {
-            Err(Error::invalid(format!(
-                "slot {slot} of the directory is broken ({why}), and the key and epoch that it kept \
-                 are lost: {REMEDY}"
-            )))
-        };
+        if lines[0][GIVEN_UP_AT..GIVEN_UP_AT + 8] == GIVEN_UP {
+            return Self::GivenUp;
+        }
         match lines.each_ref().map(|bytes| Line::decode(bytes, slot)) {
-            [Zero | Invalid, Zero] => Ok(Self::Free),
-            [Zero | Invalid, Invalid] => broken("both its lines are invalid"),
+            [Zero | Invalid, Zero] => Self::Free,
+            [Zero | Invalid, Invalid] => Self::Broken("both its lines are invalid"),
             [Valid(entry), Zero | Invalid] => kept(entry, 0, false),
             [Zero | Invalid, Valid(entry)] => kept(entry, 1, false),
             [Valid(one), Valid(other)] => {
@@ -153,7 +117,7 @@ impl Slot {
                 };
                 let (from, to) = (older.identity, newer.identity);
                 if older.number == newer.number || from.key != to.key || from.epoch > to.epoch {
-                    return broken("its lines contradict each other");
+                    return Self::Broken("its lines contradict each other");
                 }
                 kept(newer, line, true)
             }
@@ -162,7 +126,7 @@ impl Slot {
 }
 
 /// FNV-1a with 64 bits.
-fn checksum(parts: &[&[u8]]) -> u64 {
+pub(super) fn checksum(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().copied().flatten();
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -170,7 +134,7 @@ fn checksum(parts: &[&[u8]]) -> u64 {
 }
 
 /// The bytes of a field, whose place is inside.
-fn array<const N: usize>(bytes: &Bytes, at: usize) -> [u8; N] {
+pub(super) fn array<const N: usize>(bytes: &Bytes, at: usize) -> [u8; N] {
     std::array::from_fn(|n| bytes[at + n])
 }
 
@@ -194,10 +158,6 @@ mod tests {
     /// Directories outlive the program that made them.
     #[test]
     fn the_bytes_are_these() {
-        let bytes = header(3);
-        assert_eq!(bytes[..16], *b"rpmadir\0\x01\0\0\0\x03\0\0\0");
-        assert_eq!(bytes[16..24], 0xef60_7b02_1486_81fe_u64.to_le_bytes());
-        assert_eq!(bytes[24..], [0; 40]);
         assert_eq!(checksum(&[b"a"]), 0xaf63_dc4c_8601_ec8c, "FNV-1a of 'a'");
         let bytes = entry(1, 2, 3).encode(4);
         assert_eq!(bytes[..8], 1_u64.to_le_bytes());
@@ -215,63 +175,35 @@ mod tests {
         let mut torn = entry(1, 5, 1).encode(0);
         torn[24..].fill(0);
         let line = |number, key, epoch| entry(number, key, epoch).encode(0);
-        let kept = |number, epoch, line, is_whole| {
-            Some(Slot::Kept {
-                entry: entry(number, 5, epoch),
-                line,
-                is_whole,
-            })
+        let kept = |number, epoch, line, is_whole| Slot::Kept {
+            entry: entry(number, 5, epoch),
+            line,
+            is_whole,
         };
+        let (invalid, contradict) = (
+            Slot::Broken("both its lines are invalid"),
+            Slot::Broken("its lines contradict each other"),
+        );
+        let mut given_up = line(3, 5, 1);
+        given_up[GIVEN_UP_AT..GIVEN_UP_AT + 8].copy_from_slice(&GIVEN_UP);
         for (lines, slot) in [
-            ([zero, zero], Some(Slot::Free)),
-            ([torn, zero], Some(Slot::Free)),
-            ([zero, torn], None),
-            ([torn, torn], None),
+            ([zero, zero], Slot::Free),
+            ([torn, zero], Slot::Free),
+            ([zero, torn], invalid),
+            ([torn, torn], invalid),
             ([line(1, 5, 1), zero], kept(1, 1, 0, false)),
             ([line(1, 5, 1), torn], kept(1, 1, 0, false)),
             ([torn, line(2, 5, 1)], kept(2, 1, 1, false)),
             ([line(1, 5, 1), line(2, 5, 1)], kept(2, 1, 1, true)),
             ([line(3, 5, 4), line(2, 5, 1)], kept(3, 4, 0, true)),
-            ([line(3, 5, 1), line(2, 5, 4)], None),
-            ([line(3, 5, 1), line(2, 6, 1)], None),
-            ([line(3, 5, 1), line(3, 5, 1)], None),
-            ([entry(1, 5, 1).encode(1), zero], Some(Slot::Free)),
-            ([line(1, 0, 1), zero], Some(Slot::Free)),
+            ([line(3, 5, 1), line(2, 5, 4)], contradict),
+            ([line(3, 5, 1), line(2, 6, 1)], contradict),
+            ([line(3, 5, 1), line(3, 5, 1)], contradict),
+            ([entry(1, 5, 1).encode(1), zero], Slot::Free),
+            ([line(1, 0, 1), zero], Slot::Free),
+            ([given_up, line(2, 6, 1)], Slot::GivenUp),
         ] {
-            let decoded = Slot::decode(&lines, 0);
-            assert_eq!(decoded.as_ref().ok(), slot.as_ref(), "{decoded:?}");
-            if let Err(error) = decoded {
-                let text = error.to_string();
-                assert!(
-                    text.starts_with("slot 0 of the directory is broken"),
-                    "{text}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_header_of_another_kind_is_refused_with_the_reason() {
-        let with = |at: usize, byte: u8| {
-            let mut bytes = header(7);
-            bytes[at] = byte;
-            bytes
-        };
-        let mut begun = header(7);
-        begun[..8].copy_from_slice(b"rpmanew\0");
-        assert_eq!(begun[..8], BEGUN, "directories outlive the program");
-        assert_eq!(slots(&header(7)).expect("a header"), 7);
-        for (bytes, reason) in [
-            ([0; LINE], "has no directory"),
-            (begun, "has no directory"),
-            (with(0, b'R'), "has no directory"),
-            (with(8, 2), "has the version 2, and this library knows 1"),
-            (with(12, 8), "header of the directory is broken"),
-            (with(16, 0), "header of the directory is broken"),
-            (with(63, 1), "header of the directory is broken"),
-        ] {
-            let text = slots(&bytes).expect_err(reason).to_string();
-            assert!(text.contains(reason), "{text}");
+            assert_eq!(Slot::decode(&lines, 0), slot);
         }
     }
 
@@ -280,10 +212,6 @@ mod tests {
         fn no_bytes_panic(lines: [[u8; 32]; 4], slot: u32) {
             let line = |n: usize| std::array::from_fn(|at| lines[2 * n + at / 32][at % 32]);
             let _ = Slot::decode(&[line(0), line(1)], slot);
-            let mut bytes: Bytes = line(0);
-            let _ = slots(&bytes);
-            bytes[..8].copy_from_slice(&MAGIC);
-            let _ = slots(&bytes);
         }
 
         /// Each word of a line that is torn shows, whatever the line had before.

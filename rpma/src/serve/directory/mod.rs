@@ -1,14 +1,29 @@
 //! [`Directory`]: the identity that a server keeps for each key.
 //!
 //! It owns its memory, which no client can write: see [`Directory`]'s own documentation. Dropping
-//! it unmaps the memory and changes nothing in it.
+//! it unmaps the memory and changes no identity in it.
 
+// `making.rs` makes, opens and upgrades a directory. `repair.rs` ends broken slots. `header.rs`,
+// `line.rs` and `tail.rs` have the bytes.
+
+mod header;
 mod line;
+mod making;
+mod repair;
+mod tail;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
-use self::line::{BEGUN, Entry, LINE, MAGIC, REMEDY, SLOT, Slot};
+use rustix::param::page_size;
+
+pub(super) use self::header::Places;
+use self::line::{Entry, LINE, SLOT};
+use self::repair::Broken;
 use crate::error::{Error, Result};
 use crate::offer::Identity;
 use crate::pmem::PmemMap;
@@ -19,9 +34,6 @@ use crate::pmem::PmemMap;
 /// Map this memory apart from the clients' memory ([`PmemMap::open_range`]), or take a part of the
 /// same map ([`PmemMap::part`]). [`Server`](super::Server) refuses a client's part that overlaps
 /// the directory in the same map.
-///
-/// Use one directory with one server at a time. Nothing prevents two programs from writing to one
-/// directory.
 ///
 /// # Losses of power
 ///
@@ -34,6 +46,20 @@ use crate::pmem::PmemMap;
 /// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
 /// again.
 ///
+/// # Failed writes
+///
+/// If a write-back fails, the bytes of that page are unknown: the memory may have the earlier line
+/// or the new one. Linux marks such a page as clean, so the next `msync` succeeds without a write.
+/// The next [`keep`](Self::keep) of a key with a line in such a page writes both its lines again,
+/// even for the identity that the key already has.
+///
+/// # Broken slots
+///
+/// A slot is broken if the memory has lost both its lines. The directory then serves the keys that
+/// it has. It refuses every other key, because that key may be the lost one, whose last epoch is
+/// unknown. [`broken_slots`](Self::broken_slots) lists these slots, and
+/// [`give_up_slot`](Self::give_up_slot) ends this state.
+///
 /// # Encoding
 ///
 /// Little endian. The sums are FNV-1a with 64 bits.
@@ -41,191 +67,73 @@ use crate::pmem::PmemMap;
 /// | bytes | the header |
 /// |---|---|
 /// | 8 | `rpmadir` and a zero, written last; `rpmanew` and a zero while the directory is made |
-/// | 4 | the version, 1 |
+/// | 4 | the version, 2 |
 /// | 4 | the number of slots |
-/// | 8 | the sum of these |
-/// | 40 | zeros |
+/// | 8 | the sum of the 16 bytes before it, with the version 1: so one store makes version 1 version 2 |
+/// | 24 | the layout: the offset of the first key's part, the length of each part, and their number, u64 each; zeros without a layout |
+/// | 8 | the identity of the memory, a random number; it is in no sum, and one store changes it |
+/// | 8 | the sum of the first 48 bytes |
 ///
 /// | bytes | each of the two lines of a slot |
 /// |---|---|
 /// | 8 | the number of the update, from 1 on; 0 in a line that was never written |
 /// | 24 | key, epoch, instance |
 /// | 8 | the sum of these and of the slot's index (u32) |
-/// | 24 | zeros |
+/// | 8 | zeros; `given up` in the first line while the slot is given up |
+/// | 16 | zeros |
+///
+/// | bytes | the line after the slots |
+/// |---|---|
+/// | 32 | zeros |
+/// | 16 each | two records of the lowest epoch of new keys: the epoch, and the sum of `lowest` and the epoch |
+///
+/// Version 1 had no line after the slots, and only the first four fields of the header. It is
+/// refused: [`upgrade`](Self::upgrade) makes it version 2.
 #[derive(Debug)]
 pub struct Directory {
     memory: Option<PmemMap>,
     slots: u32,
+    identity: Option<NonZeroU64>,
     /// Free slots; the last one is used next. Only with memory.
     free: Vec<u32>,
     keys: BTreeMap<u64, Kept>,
+    broken: Broken,
 }
 
+/// A slot that has a key.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     slot: u32,
-    entry: Entry,
-    /// The line that has the entry.
-    line: usize,
+    /// `None`: the key is new, and a write of its first line failed.
+    identity: Option<Identity>,
+    /// The highest number of an update that was written, or may be there.
+    number: u64,
+    /// The line that the next update writes: the older one, or that of a failed update.
+    next: usize,
+    /// Whether both lines are to be written: the slot is new, or a write-back of its page failed.
+    is_unknown: bool,
+}
+
+/// The reason why a directory does not keep an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// The kept epoch is higher.
+    OldEpoch { kept: u64 },
+    /// The kept epoch is the same, and belongs to another instance.
+    Taken { kept: u64 },
+    /// The directory has no room for another key.
+    Full { slots: u32 },
+    /// A new key may be that of this broken slot. `None`: the memory has lost the lowest epoch.
+    MayBeLost { slot: Option<u32> },
+    /// The epoch of a new key is below the lowest one, after a slot was given up.
+    BelowLowest { lowest: u64 },
 }
 
 impl Directory {
     /// Returns the number of bytes that a directory with `slots` slots needs.
     #[must_use]
     pub fn len_for(slots: u32) -> usize {
-        LINE.saturating_add((slots as usize).saturating_mul(SLOT))
-    }
-
-    /// Opens the directory at the beginning of `memory`. In memory of zeros, this makes an empty
-    /// directory for `slots` keys. A server calls this at each start.
-    ///
-    /// It also makes a directory again if a loss of power has interrupted its making. It never
-    /// makes a directory over an existing one, so it forgets no epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if the directory has another number of slots, or if there is no
-    /// directory and one of the first [`len_for`](Self::len_for) bytes is not zero. Otherwise as
-    /// [`open`](Self::open) and [`create`](Self::create). No byte changes then, unless
-    /// [`PmemMap::persist`] failed.
-    pub fn open_or_create(memory: PmemMap, slots: u32) -> Result<Self> {
-        check(&memory, slots)?;
-        let header = read(&memory, 0)?;
-        if header.starts_with(&MAGIC) {
-            let has = line::slots(&header)?;
-            if has != slots {
-                return Err(Error::invalid(format!(
-                    "the directory has {has} slots, and not {slots}: open it with Directory::open. \
-                     For another number make one in other memory, and keep these identities there"
-                )));
-            }
-            return Self::open(memory);
-        }
-        if !header.starts_with(&BEGUN) {
-            for at in (0..Self::len_for(slots)).step_by(LINE) {
-                if read(&memory, at)? != [0; LINE] {
-                    return Err(Error::invalid(format!(
-                        "the memory has no directory, and is not zero at {at} to {}: \
-                         Directory::create makes a directory over these bytes",
-                        at + LINE - 1
-                    )));
-                }
-            }
-        }
-        Self::create(memory, slots)
-    }
-
-    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`. It overwrites
-    /// other bytes there.
-    ///
-    /// It refuses memory that has a directory, even a broken one. If a directory loses its epochs,
-    /// a writer that was replaced can come back. To erase a directory deliberately, first call
-    /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
-    ///
-    /// A loss of power before the call returns leaves the memory as it was, an empty directory, or
-    /// one that is being made. [`open_or_create`](Self::open_or_create) makes the last one again.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if `slots` is 0, if the memory has fewer than
-    /// [`len_for`](Self::len_for) bytes, if it begins at no multiple of 64, or if it has a
-    /// directory. Otherwise as [`PmemMap::persist`].
-    pub fn create(memory: PmemMap, slots: u32) -> Result<Self> {
-        check(&memory, slots)?;
-        if read(&memory, 0)?.starts_with(&MAGIC) {
-            return Err(Error::invalid(
-                "the memory has a directory already, and another one would forget its epochs: use \
-                 Directory::open, or forget it first by PmemMap::store_u64(0, 0)",
-            ));
-        }
-        let rest = LINE..Self::len_for(slots);
-        memory.store_u64(0, u64::from_ne_bytes(BEGUN))?;
-        memory.persist(..8)?;
-        for at in rest.clone().step_by(LINE) {
-            memory.write_at(at, &[0; LINE])?;
-        }
-        memory.persist(rest)?;
-        let header = line::header(slots);
-        memory.write_at(8, &header[8..])?;
-        memory.persist(..LINE)?;
-        // The directory is there from here on.
-        memory.store_u64(0, u64::from_ne_bytes(MAGIC))?;
-        memory.persist(..8)?;
-        Ok(Self {
-            memory: Some(memory),
-            slots,
-            free: (0..slots).rev().collect(),
-            keys: BTreeMap::new(),
-        })
-    }
-
-    /// Opens the directory at the beginning of `memory`, and completes the updates that a loss of
-    /// power has interrupted.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if there is no directory, if it is one of another version, if it
-    /// is longer than the memory, if a slot has two invalid lines, or if two slots have one key:
-    /// the text has the remedy, and no byte has changed. Otherwise as [`PmemMap::persist`].
-    pub fn open(memory: PmemMap) -> Result<Self> {
-        check(&memory, 1)?;
-        let slots = line::slots(&read(&memory, 0)?)?;
-        check(&memory, slots)?;
-        let mut directory = Self {
-            memory: Some(memory),
-            slots,
-            free: Vec::new(),
-            keys: BTreeMap::new(),
-        };
-        let mut torn = Vec::new();
-        for slot in (0..slots).rev() {
-            torn.extend(directory.read_slot(slot)?);
-        }
-        for kept in torn {
-            let identity = kept.entry.identity;
-            let kept = directory.updated(kept, identity)?;
-            directory.keys.insert(identity.key, kept);
-        }
-        Ok(directory)
-    }
-
-    /// Makes a directory without memory, for a server whose memory is volatile as well. After a
-    /// restart it is empty.
-    #[must_use]
-    pub fn volatile(slots: u32) -> Self {
-        Self {
-            memory: None,
-            slots,
-            free: Vec::new(),
-            keys: BTreeMap::new(),
-        }
-    }
-
-    /// Takes what a slot keeps. It returns it if one of the two lines is to be written again.
-    fn read_slot(&mut self, slot: u32) -> Result<Option<Kept>> {
-        let Some(memory) = &self.memory else {
-            return Ok(None);
-        };
-        let lines = [read(memory, place(slot, 0))?, read(memory, place(slot, 1))?];
-        let (kept, is_whole) = match Slot::decode(&lines, slot)? {
-            Slot::Free => {
-                self.free.push(slot);
-                return Ok(None);
-            }
-            Slot::Kept {
-                entry,
-                line,
-                is_whole,
-            } => (Kept { slot, entry, line }, is_whole),
-        };
-        let key = kept.entry.identity.key;
-        match self.keys.insert(key, kept) {
-            None => Ok((!is_whole).then_some(kept)),
-            Some(other) => Err(Error::invalid(format!(
-                "the slots {slot} and {} of the directory both have the key {key:#x}: {REMEDY}",
-                other.slot
-            ))),
-        }
+        (2 * LINE).saturating_add((slots as usize).saturating_mul(SLOT))
     }
 
     /// Returns the number of keys for which the directory has room.
@@ -237,19 +145,19 @@ impl Directory {
     /// Returns whether the directory has no room for another key.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.keys.len() >= self.slots as usize
+        self.keys.len() + self.broken.slots().len() >= self.slots as usize
     }
 
     /// Returns the identity that is kept for a key.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Identity> {
-        self.keys.get(&key).map(|kept| kept.entry.identity)
+        self.keys.get(&key)?.identity
     }
 
     /// Returns all identities, in the order of their keys. With them and [`keep`](Self::keep) a
     /// program fills a larger directory.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + '_ {
-        self.keys.values().map(|kept| kept.entry.identity)
+        self.keys.values().filter_map(|kept| kept.identity)
     }
 
     /// Keeps an identity. The identity is durable when this call returns. The epoch of a key never
@@ -258,83 +166,103 @@ impl Directory {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the key is 0, if the epoch is `u64::MAX` or lower than the
-    /// kept one, if the kept epoch belongs to another instance, or if the directory is full.
-    /// Otherwise as [`PmemMap::persist`]: then a restart may find either identity.
+    /// kept one, or if the kept epoch belongs to another instance. The same for a new key if the
+    /// directory is full, if a slot is [broken](Self#broken-slots), or if the epoch is below
+    /// [`lowest_epoch`](Self::lowest_epoch).
+    /// Otherwise as [`PmemMap::persist`]: then a restart may find either identity, and the call may
+    /// be repeated, with this identity or with another one.
     pub fn keep(&mut self, identity: Identity) -> Result<()> {
         identity.check()?;
-        let Identity { key, epoch, .. } = identity;
-        let kept = match self.keys.get(&key).copied() {
-            Some(kept) => {
-                let now = kept.entry.identity;
-                if now == identity {
-                    return Ok(());
-                }
-                if epoch <= now.epoch {
-                    return Err(Error::invalid(format!(
-                        "the epoch {epoch} of the key {key:#x} is not above {}, which the directory \
-                         keeps for another instance",
-                        now.epoch
-                    )));
-                }
-                self.updated(kept, identity)?
-            }
-            None => self.added(identity)?,
+        let denied = |denied: Denied| Error::invalid(denied.for_identity(&identity));
+        let now = self.judge(&identity).map_err(denied)?;
+        let kept = match self.keys.get(&identity.key) {
+            Some(kept) if now == Some(identity) && !kept.is_unknown => return Ok(()),
+            Some(kept) => *kept,
+            None => Kept::new(self.free_slot()?),
         };
-        self.keys.insert(key, kept);
+        self.write_identity(kept, identity)
+    }
+
+    /// Whether this identity may be kept now. Returns the one that is kept for its key.
+    pub(super) fn judge(&self, identity: &Identity) -> Result<Option<Identity>, Denied> {
+        let Some(slot) = self.keys.get(&identity.key) else {
+            self.broken.judge_new(identity.epoch)?;
+            return match self.is_full() {
+                true => Err(Denied::Full { slots: self.slots }),
+                false => Ok(None),
+            };
+        };
+        match slot.identity {
+            None => self.broken.judge_new(identity.epoch)?,
+            Some(kept) if identity.epoch < kept.epoch => {
+                return Err(Denied::OldEpoch { kept: kept.epoch });
+            }
+            Some(kept) if identity.epoch == kept.epoch && identity.instance != kept.instance => {
+                return Err(Denied::Taken { kept: kept.epoch });
+            }
+            Some(_) => {}
+        }
+        Ok(slot.identity)
+    }
+
+    /// Takes a free slot. Without memory all keys have the same one.
+    fn free_slot(&mut self) -> Result<u32> {
+        match &self.memory {
+            None => Ok(0),
+            Some(_) => self.free.pop().ok_or_else(|| {
+                Error::invalid("the directory counts a free slot, and has none in its list")
+            }),
+        }
+    }
+
+    /// Writes the next line of a slot, or both lines if they are unknown.
+    ///
+    /// The line of a failed update comes first: until it is durable, the other line has the
+    /// identity from before that update, which is never the higher one of two that contradict each
+    /// other.
+    fn write_identity(&mut self, mut kept: Kept, identity: Identity) -> Result<()> {
+        let lines = if kept.is_unknown { 2 } else { 1 };
+        for _ in 0..lines {
+            // 2^64 updates do not happen.
+            kept.number = kept.number.wrapping_add(1);
+            let number = kept.number;
+            let at = place(kept.slot, kept.next);
+            let line = Entry { number, identity }.encode(kept.slot);
+            if let Err(error) = self.write(at, &line) {
+                kept.is_unknown = true;
+                self.keys.insert(identity.key, kept);
+                self.doubt_page_of(at..at + LINE);
+                return Err(error);
+            }
+            kept.identity = Some(identity);
+            kept.next = 1 - kept.next;
+        }
+        kept.is_unknown = false;
+        self.keys.insert(identity.key, kept);
         Ok(())
     }
 
-    fn updated(&self, kept: Kept, identity: Identity) -> Result<Kept> {
-        let (entry, line) = self.update(kept.slot, kept.line, kept.entry, identity)?;
-        Ok(Kept {
-            slot: kept.slot,
-            entry,
-            line,
-        })
-    }
-
-    fn added(&mut self, identity: Identity) -> Result<Kept> {
-        if self.is_full() {
-            return Err(Error::invalid(format!(
-                "the directory is full: it has {} slots. Make a larger one in other memory, and \
-                 keep these identities there",
-                self.slots
-            )));
-        }
-        let slot = self.free.last().copied().unwrap_or(0);
-        let first = Entry {
-            number: 1,
-            identity,
-        };
-        self.write(slot, 0, &first)?;
-        let (entry, line) = self.update(slot, 0, first, identity)?;
-        self.free.pop();
-        Ok(Kept { slot, entry, line })
-    }
-
-    /// Writes the other line of a slot, whose newer one this is. It returns the entry and its line.
-    fn update(
-        &self,
-        slot: u32,
-        line: usize,
-        newer: Entry,
-        identity: Identity,
-    ) -> Result<(Entry, usize)> {
-        // 2^64 updates do not happen.
-        let number = newer.number.wrapping_add(1);
-        let (entry, older) = (Entry { number, identity }, 1 - line);
-        self.write(slot, older, &entry)?;
-        Ok((entry, older))
-    }
-
-    /// Writes a line, and makes it durable.
-    fn write(&self, slot: u32, line: usize, entry: &Entry) -> Result<()> {
+    /// Writes bytes at this offset, and makes them durable.
+    fn write(&self, at: usize, bytes: &[u8]) -> Result<()> {
         let Some(memory) = &self.memory else {
             return Ok(());
         };
-        let at = place(slot, line);
-        memory.write_at(at, &entry.encode(slot))?;
-        memory.persist(at..at + LINE)
+        memory.write_at(at, bytes)?;
+        memory.persist(at..at + bytes.len())
+    }
+
+    /// The write-back of these bytes failed: all slots of the page are unknown.
+    fn doubt_page_of(&mut self, range: Range<usize>) {
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        let (base, page) = (memory.as_ptr().addr(), page_size());
+        let start = (base + range.start) / page * page;
+        let end = (base + range.end).next_multiple_of(page);
+        for kept in self.keys.values_mut() {
+            let slot = base + place(kept.slot, 0);
+            kept.is_unknown |= slot < end && start < slot + SLOT;
+        }
     }
 
     /// The addresses of its memory.
@@ -345,251 +273,76 @@ impl Directory {
     }
 }
 
-fn check(memory: &PmemMap, slots: u32) -> Result<()> {
-    let (len, needed) = (memory.len(), Directory::len_for(slots));
-    if slots == 0 {
-        return Err(Error::invalid(
-            "a directory of 0 slots: it must have at least 1",
-        ));
-    }
-    if len < needed {
-        return Err(Error::invalid(format!(
-            "a directory of {slots} slots has {needed} bytes, and the memory has {len}"
-        )));
-    }
-    match memory.as_ptr().addr() % LINE {
-        0 => Ok(()),
-        _ => Err(Error::invalid(
-            "the memory of a directory must begin at a multiple of 64, the length of a cache line",
-        )),
+impl Kept {
+    /// A slot without a key, whose first line is written first.
+    fn new(slot: u32) -> Self {
+        Self {
+            slot,
+            identity: None,
+            number: 0,
+            next: 0,
+            is_unknown: true,
+        }
     }
 }
 
-/// Where a line of a slot is.
+impl Denied {
+    /// The words of an error about this identity.
+    fn for_identity(&self, identity: &Identity) -> String {
+        let Identity { key, epoch, .. } = identity;
+        match self {
+            Self::OldEpoch { kept } | Self::Taken { kept } => format!(
+                "the epoch {epoch} of the key {key:#x} is not above {kept}, which the directory \
+                 keeps for another instance"
+            ),
+            Self::Full { slots } => format!(
+                "the directory is full: it has {slots} slots. Make a larger one in other memory, \
+                 and keep these identities there"
+            ),
+            Self::MayBeLost { .. } | Self::BelowLowest { .. } => {
+                format!("the key {key:#x} is not in the directory, and {self}")
+            }
+        }
+    }
+}
+
+/// The words about a new key, for the client as well.
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OldEpoch { kept } => {
+                write!(f, "a writer with the epoch {kept} has taken over")
+            }
+            Self::Taken { kept } => write!(f, "the epoch {kept} belongs to another writer"),
+            Self::Full { .. } => f.write_str("the server has no room for another key"),
+            Self::MayBeLost { slot: Some(slot) } => write!(
+                f,
+                "may be that of the broken slot {slot}: Directory::give_up_slot ends this"
+            ),
+            Self::MayBeLost { slot: None } => f.write_str(
+                "cannot be judged, because the lowest epoch of new keys is lost: \
+                 Directory::set_lowest_epoch ends this",
+            ),
+            Self::BelowLowest { lowest } => write!(
+                f,
+                "has an epoch below {lowest}, the lowest one since a slot was given up"
+            ),
+        }
+    }
+}
+
+/// The offset of a line of a slot.
 fn place(slot: u32, line: usize) -> usize {
     LINE + slot as usize * SLOT + line * LINE
+}
+
+/// The offset of the line after the slots.
+fn tail_of(slots: u32) -> usize {
+    place(slots, 0)
 }
 
 fn read(memory: &PmemMap, at: usize) -> Result<line::Bytes> {
     let mut bytes = [0; LINE];
     memory.read_at(at, &mut bytes)?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn identity(key: u64, epoch: u64, instance: u64) -> Identity {
-        Identity {
-            key,
-            epoch,
-            instance,
-        }
-    }
-
-    fn invalid<T>(result: Result<T>) -> String {
-        match result {
-            Err(Error::InvalidArgument(text)) => text.into(),
-            Err(other) => panic!("{other:?}"),
-            Ok(_) => panic!("it is refused"),
-        }
-    }
-
-    /// A file with a page, and the directory in it can be opened again.
-    fn file() -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(file.path(), [0; 4096]).expect("written");
-        file
-    }
-
-    fn map(file: &tempfile::NamedTempFile) -> PmemMap {
-        PmemMap::open(file.path(), 4096).expect("mapped")
-    }
-
-    /// Promise: (epoch, instance) of a key never goes back, also after the directory was opened
-    /// again.
-    #[test]
-    fn an_identity_never_goes_back() {
-        let file = file();
-        let mut directory = Directory::create(map(&file), 2).expect("made");
-        for _ in 0..2 {
-            for (new, reason) in [
-                (identity(0, 1, 1), "the key is 0"),
-                (identity(7, u64::MAX, 1), "no writer could take over"),
-            ] {
-                let text = invalid(directory.keep(new));
-                assert!(text.contains(reason), "{text}");
-            }
-            directory.keep(identity(7, 1, 1)).expect("new, or the same");
-            directory.keep(identity(7, 1, 1)).expect("the same");
-            for old in [identity(7, 1, 2), identity(7, 0, 1), identity(7, 0, 2)] {
-                let text = invalid(directory.keep(old));
-                assert!(text.contains("is not above 1"), "{text}");
-            }
-            directory = Directory::open(map(&file)).expect("opened");
-        }
-        directory.keep(identity(7, 5, 2)).expect("it takes over");
-        directory.keep(identity(8, 0, 0)).expect("another key");
-        let text = invalid(directory.keep(identity(9, 0, 0)));
-        assert!(text.contains("is full: it has 2 slots"), "{text}");
-        drop(directory);
-        let directory = Directory::open(map(&file)).expect("opened");
-        let kept: Vec<_> = directory.identities().collect();
-        assert_eq!(kept, [identity(7, 5, 2), identity(8, 0, 0)]);
-        assert!(directory.is_full() && directory.get(9).is_none());
-    }
-
-    /// Promise: a directory that cannot be trusted is an error, and a new key is in both lines.
-    #[test]
-    fn a_broken_directory_is_refused_with_the_reason() {
-        let file = file();
-        let text = invalid(Directory::open(map(&file)));
-        assert!(text.contains("has no directory"), "{text}");
-        let mut directory = Directory::create(map(&file), 3).expect("made");
-        directory.keep(identity(7, 1, 1)).expect("kept");
-        drop(directory);
-        let good = fs::read(file.path()).expect("its bytes");
-        let opened = |change: &dyn Fn(&mut Vec<u8>)| {
-            let mut bytes = good.clone();
-            change(&mut bytes);
-            fs::write(file.path(), &bytes).expect("written");
-            Directory::open(map(&file))
-        };
-        let (first, second) = (place(0, 0), place(0, 1));
-        for lost in [first, second] {
-            let directory = opened(&|bytes| bytes[lost..lost + LINE].fill(0xFF));
-            assert_eq!(
-                directory.expect("one is left").get(7),
-                Some(identity(7, 1, 1))
-            );
-            // The other one is written again.
-            let again = fs::read(file.path()).expect("its bytes");
-            let lines = [first, second].map(|at| {
-                let line: line::Bytes = again[at..at + LINE].try_into().expect("64 bytes");
-                line
-            });
-            let slot = Slot::decode(&lines, 0).expect("a slot");
-            assert!(matches!(slot, Slot::Kept { is_whole: true, .. }));
-        }
-        let text = invalid(opened(&|bytes| {
-            bytes[first + 3] ^= 1;
-            bytes[second + 3] ^= 1;
-        }));
-        assert!(text.contains("slot 0 of the directory is broken"), "{text}");
-        let text = invalid(opened(&|bytes| {
-            let line = Entry {
-                number: 1,
-                identity: identity(7, 1, 1),
-            };
-            let at = place(2, 0);
-            bytes[at..at + LINE].copy_from_slice(&line.encode(2));
-        }));
-        assert!(text.contains("both have the key 0x7"), "{text}");
-        let text = invalid(opened(&|bytes| bytes[8] = 2));
-        assert!(text.contains("has the version 2"), "{text}");
-        let text = invalid(opened(&|bytes| {
-            bytes[..LINE].copy_from_slice(&line::header(32));
-        }));
-        assert!(
-            text.contains("has 4160 bytes, and the memory has 4096"),
-            "{text}"
-        );
-
-        let part = map(&file).part(8..4096).expect("a part");
-        let text = invalid(Directory::create(part, 1));
-        assert!(text.contains("a multiple of 64"), "{text}");
-        let text = invalid(Directory::create(map(&file), 0));
-        assert!(text.contains("0 slots"), "{text}");
-        let text = invalid(Directory::create(map(&file), 32));
-        assert!(text.contains("has 4160 bytes"), "{text}");
-    }
-
-    /// Promise: a directory is opened where there is one, and made in memory of zeros and where the
-    /// making was interrupted. Anything else is an error, and no byte changes.
-    #[test]
-    fn a_directory_is_opened_or_made() {
-        let file = file();
-        let contents = || fs::read(file.path()).expect("its bytes");
-        let over = |bytes: &[u8]| {
-            fs::write(file.path(), bytes).expect("written");
-            Directory::open_or_create(map(&file), 3)
-        };
-        let mut directory = over(&[0; 4096]).expect("made");
-        for key in [7, 8] {
-            directory.keep(identity(key, 1, 1)).expect("kept");
-        }
-        drop(directory);
-        let good = contents();
-        let directory = over(&good).expect("opened");
-        assert_eq!((directory.slots(), directory.keys.len()), (3, 2));
-        assert!(contents() == good, "opening changes nothing");
-
-        let end = Directory::len_for(3);
-        let with = |bytes: &[u8], at: usize, new: &[u8]| {
-            let mut bytes = bytes.to_vec();
-            bytes[at..at + new.len()].copy_from_slice(new);
-            bytes
-        };
-        let begun = over(&with(&[0xFF; 4096], 0, &BEGUN)).expect("made again");
-        assert!(begun.keys.is_empty() && contents()[end..] == [0xFF; 4096][end..]);
-        over(&with(&[0; 4096], end, &[1])).expect("bytes behind it do not matter");
-
-        // The key 8 has one line left, and would be written again.
-        let torn = with(&good, place(1, 0), &[0; LINE]);
-        for (bytes, reason) in [
-            (with(&[0; 4096], 0, &[1]), "not zero at 0 to 63"),
-            (with(&[0; 4096], 63, &[1]), "not zero at 0 to 63"),
-            (with(&[0; 4096], end - 1, &[1]), "not zero at 384 to 447"),
-            (with(&good, 0, &[0; LINE]), "not zero at 64 to 127"),
-            (with(&good, 0, &[0; 8]), "Directory::create makes"),
-            (with(&good, 8, &[2]), "has the version 2"),
-            (with(&good, 0, &line::header(4)), "has 4 slots, and not 3"),
-            (with(&good, 20, &[1]), "header of the directory is broken"),
-            (with(&torn, 64, &[1; 2 * LINE]), "slot 0 of the directory"),
-        ] {
-            let text = invalid(over(&bytes));
-            assert!(text.contains(reason), "{text}");
-            assert!(contents() == bytes, "{reason}: no byte changes");
-        }
-    }
-
-    /// Promise: no epoch is forgotten by the way. A directory, also a broken one, is made anew only
-    /// after the program has forgotten it.
-    #[test]
-    fn a_directory_is_not_made_over_another_one() {
-        let file = file();
-        let mut directory = Directory::create(map(&file), 2).expect("made");
-        directory.keep(identity(7, 1, 1)).expect("kept");
-        drop(directory);
-        for (at, byte) in [(100, 0), (8, 2), (20, 1)] {
-            let mut bytes = fs::read(file.path()).expect("its bytes");
-            bytes[at] = byte;
-            fs::write(file.path(), &bytes).expect("written");
-            let text = invalid(Directory::create(map(&file), 2));
-            assert!(text.contains("forget it first by"), "{text}");
-            assert!(fs::read(file.path()).expect("its bytes") == bytes);
-        }
-        let memory = map(&file);
-        memory.store_u64(0, 0).expect("forgotten");
-        let directory = Directory::create(memory, 2).expect("made");
-        assert!(directory.get(7).is_none());
-        drop(directory);
-        let directory = Directory::open(map(&file)).expect("opened");
-        assert!(directory.get(7).is_none());
-    }
-
-    /// Without memory the rules are the same.
-    #[test]
-    fn a_volatile_directory_has_the_same_rules() {
-        let mut directory = Directory::volatile(1);
-        directory.keep(identity(7, 1, 1)).expect("kept");
-        invalid(directory.keep(identity(7, 1, 2)));
-        invalid(directory.keep(identity(8, 1, 2)));
-        directory.keep(identity(7, 2, 2)).expect("it takes over");
-        assert_eq!(directory.get(7), Some(identity(7, 2, 2)));
-        assert!(directory.addresses().is_none());
-    }
 }

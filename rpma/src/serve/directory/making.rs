@@ -1,0 +1,335 @@
+//! Making, opening and upgrading a directory.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use super::header::{BEGUN, Header, IDENTITY_AT, MAGIC, NEW_AT, VERSION_AT, old_slots};
+use super::line::{Bytes, LINE, REMEDY, Slot, array};
+use super::repair::Broken;
+use super::tail::Lowest;
+use super::{Directory, Kept, Places, place, read, tail_of};
+use crate::error::{Error, Result};
+use crate::pmem::PmemMap;
+use crate::serve::Layout;
+use crate::verbs::random;
+
+impl Directory {
+    /// Opens the directory at the beginning of `memory`. In memory of zeros, this makes an empty
+    /// directory for `slots` keys. A server calls this at each start, or
+    /// [`Layout::open_directory`].
+    ///
+    /// It also makes a directory again if a loss of power has interrupted its making. It never
+    /// makes a directory over an existing one, so it forgets no epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the directory has another number of slots or a layout, or if
+    /// there is no directory and one of the first [`len_for`](Self::len_for) bytes is not zero.
+    /// Otherwise as [`open`](Self::open) and [`create`](Self::create). No byte changes then, unless
+    /// [`PmemMap::persist`] failed.
+    pub fn open_or_create(memory: PmemMap, slots: u32) -> Result<Self> {
+        Self::open_or_create_for(memory, slots, Places::default())
+    }
+
+    /// As [`open_or_create`](Self::open_or_create), with these places of the keys' memory.
+    pub(in crate::serve) fn open_or_create_for(
+        memory: PmemMap,
+        slots: u32,
+        places: Places,
+    ) -> Result<Self> {
+        check(&memory, slots)?;
+        let bytes = read(&memory, 0)?;
+        if bytes.starts_with(&MAGIC) {
+            let header = Header::decode(&bytes)?;
+            if header.slots != slots {
+                return Err(Error::invalid(format!(
+                    "the directory has {} slots, and not {slots}: open it with Directory::open, or \
+                     with the layout that made it. For another number make one in other memory, \
+                     and keep these identities there",
+                    header.slots
+                )));
+            }
+            places.check(&header.places)?;
+            return Self::open(memory);
+        }
+        if !bytes.starts_with(&BEGUN) {
+            for at in (0..Self::len_for(slots)).step_by(LINE) {
+                if read(&memory, at)? != [0; LINE] {
+                    return Err(Error::invalid(format!(
+                        "the memory has no directory, and is not zero at {at} to {}: \
+                         Directory::create makes a directory over these bytes",
+                        at + LINE - 1
+                    )));
+                }
+            }
+        }
+        Self::create_for(memory, slots, places)
+    }
+
+    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`. It overwrites
+    /// other bytes there. It draws the identity of the memory at random.
+    ///
+    /// It refuses memory that has a directory, even a broken one. If a directory loses its epochs,
+    /// a writer that was replaced can come back. To erase a directory deliberately, first call
+    /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
+    ///
+    /// A loss of power before the call returns leaves the memory as it was, an empty directory, or
+    /// one that is being made. [`open_or_create`](Self::open_or_create) makes the last one again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `slots` is 0, if the memory has fewer than
+    /// [`len_for`](Self::len_for) bytes, if it begins at no multiple of 64, or if it has a
+    /// directory. [`Error::Provider`] if `getrandom` fails. Otherwise as [`PmemMap::persist`].
+    pub fn create(memory: PmemMap, slots: u32) -> Result<Self> {
+        Self::create_for(memory, slots, Places::default())
+    }
+
+    fn create_for(memory: PmemMap, slots: u32, places: Places) -> Result<Self> {
+        check(&memory, slots)?;
+        if read(&memory, 0)?.starts_with(&MAGIC) {
+            return Err(Error::invalid(
+                "the memory has a directory already, and another one would forget its epochs: use \
+                 Directory::open, or forget it first by PmemMap::store_u64(0, 0)",
+            ));
+        }
+        let identity = new_identity()?;
+        let rest = LINE..Self::len_for(slots);
+        memory.store_u64(0, u64::from_ne_bytes(BEGUN))?;
+        memory.persist(..8)?;
+        for at in rest.clone().step_by(LINE) {
+            memory.write_at(at, &[0; LINE])?;
+        }
+        memory.persist(rest)?;
+        let header = Header {
+            slots,
+            places,
+            identity: identity.get(),
+        };
+        memory.write_at(8, &header.encode()[8..])?;
+        memory.persist(..LINE)?;
+        // The directory is there from here on.
+        memory.store_u64(0, u64::from_ne_bytes(MAGIC))?;
+        memory.persist(..8)?;
+        Ok(Self {
+            memory: Some(memory),
+            slots,
+            identity: Some(identity),
+            free: (0..slots).rev().collect(),
+            keys: BTreeMap::new(),
+            broken: Broken::none(),
+        })
+    }
+
+    /// Opens the directory at the beginning of `memory`, and completes the updates that a loss of
+    /// power has interrupted.
+    ///
+    /// It first makes the bytes of the directory durable: an earlier program may have ended between
+    /// a store and its write-back. So each identity that it finds is durable.
+    ///
+    /// A [broken slot](Self#broken-slots) is no error here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if there is no directory, if it is one of another version, if it
+    /// is longer than the memory, or if two slots have one key: the text has the remedy, and no
+    /// byte has changed. Otherwise as [`PmemMap::persist`].
+    pub fn open(memory: PmemMap) -> Result<Self> {
+        check(&memory, 1)?;
+        let header = Header::decode(&read(&memory, 0)?)?;
+        let slots = header.slots;
+        check(&memory, slots)?;
+        memory.persister().persist(..Self::len_for(slots))?;
+        let mut directory = Self {
+            memory: Some(memory),
+            slots,
+            identity: NonZeroU64::new(header.identity),
+            free: Vec::new(),
+            keys: BTreeMap::new(),
+            broken: Broken::none(),
+        };
+        let mut given_up = Vec::new();
+        for slot in (0..slots).rev() {
+            given_up.extend(directory.read_slot(slot)?);
+        }
+        if let Some(epoch) = directory.read_lowest()? {
+            directory.set_lowest_epoch(epoch)?;
+        }
+        for slot in given_up {
+            directory.clear(slot)?;
+            directory.free.push(slot);
+        }
+        let torn = directory.keys.values().filter(|kept| kept.is_unknown);
+        for kept in torn.copied().collect::<Vec<_>>() {
+            if let Some(identity) = kept.identity {
+                // The other line has it.
+                let kept = Kept {
+                    is_unknown: false,
+                    ..kept
+                };
+                directory.write_identity(kept, identity)?;
+            }
+        }
+        Ok(directory)
+    }
+
+    /// Makes a directory without memory, for a server whose memory is volatile as well. After a
+    /// restart it is empty.
+    #[must_use]
+    pub fn volatile(slots: u32) -> Self {
+        Self {
+            memory: None,
+            slots,
+            identity: None,
+            free: Vec::new(),
+            keys: BTreeMap::new(),
+            broken: Broken::none(),
+        }
+    }
+
+    /// Makes a directory of version 1 version 2, in place. The identities stay. `layout` is the
+    /// program's own word for the places of the keys' memory, which version 1 does not name. It is
+    /// `None` for a directory that was made without a layout.
+    ///
+    /// **A wrong layout loses data**: the first server with it writes over the records of other
+    /// keys. Pass the numbers of the program that made the memory.
+    ///
+    /// A loss of power leaves version 1 or version 2. Version 1 is refused by [`open`](Self::open)
+    /// as before, and the call may be repeated. Version 2 with the same layout is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if there is no directory, if it is broken, if it has another
+    /// number of slots than the layout has keys, if the memory is shorter than the layout or than
+    /// [`len_for`](Self::len_for), which is 64 bytes more than that of version 1, or if it is
+    /// version 2 with another layout. [`Error::Provider`] if `getrandom` fails. No byte has changed
+    /// then. Otherwise as [`PmemMap::persist`].
+    pub fn upgrade(memory: &PmemMap, layout: Option<&Layout>) -> Result<()> {
+        check(memory, 1)?;
+        let places = layout.map(Layout::places).unwrap_or_default();
+        let bytes = read(memory, 0)?;
+        let Some(slots) = old_slots(&bytes)? else {
+            return places.check(&Header::decode(&bytes)?.places);
+        };
+        check(memory, slots)?;
+        if let Some(layout) = layout {
+            if slots != layout.keys() {
+                return Err(Error::invalid(format!(
+                    "the directory has {slots} slots, and the layout {} keys: pass the layout of \
+                     the program that made it",
+                    layout.keys()
+                )));
+            }
+            layout.check(memory)?;
+        }
+        let header = Header {
+            slots,
+            places,
+            identity: new_identity()?.get(),
+        };
+        let (header, tail) = (header.encode(), tail_of(slots));
+        memory.write_at(tail, &[0; LINE])?;
+        memory.persist(tail..tail + LINE)?;
+        memory.write_at(NEW_AT, &header[NEW_AT..])?;
+        memory.persist(NEW_AT..LINE)?;
+        // Version 1 is whole until this store is durable.
+        let word = u64::from_ne_bytes(array(&header, VERSION_AT));
+        memory.store_u64(VERSION_AT, word)?;
+        memory.persist(VERSION_AT..VERSION_AT + 8)
+    }
+
+    /// Gives the memory a new identity, drawn at random, after its bytes were copied to another
+    /// memory (`cp`, `dd`). Otherwise both memories have one identity, and a client refuses them as
+    /// two copies. Call it for one of the two, while no server has it open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] for a directory without memory. [`Error::Provider`] if `getrandom`
+    /// fails. Otherwise as [`PmemMap::persist`]: then a restart may find either identity.
+    pub fn renew_identity(&mut self) -> Result<()> {
+        let Some(memory) = &self.memory else {
+            return Err(Error::not_supported(
+                "a directory without memory has no identity",
+            ));
+        };
+        let identity = new_identity()?;
+        let bytes = u64::from_ne_bytes(identity.get().to_le_bytes());
+        memory.store_u64(IDENTITY_AT, bytes)?;
+        memory.persist(IDENTITY_AT..IDENTITY_AT + 8)?;
+        self.identity = Some(identity);
+        Ok(())
+    }
+
+    /// Takes the contents of a slot. Returns the slot if it was given up and is to be cleared.
+    fn read_slot(&mut self, slot: u32) -> Result<Option<u32>> {
+        let Some(memory) = &self.memory else {
+            return Ok(None);
+        };
+        let lines = [read(memory, place(slot, 0))?, read(memory, place(slot, 1))?];
+        let (entry, line, is_whole) = match Slot::decode(&lines, slot) {
+            Slot::Free => {
+                self.free.push(slot);
+                return Ok(None);
+            }
+            Slot::GivenUp => return Ok(Some(slot)),
+            Slot::Broken(reason) => {
+                log::error!("slot {slot} of the directory is broken: {reason}");
+                self.broken.add(slot, reason);
+                return Ok(None);
+            }
+            Slot::Kept {
+                entry,
+                line,
+                is_whole,
+            } => (entry, line, is_whole),
+        };
+        let key = entry.identity.key;
+        let kept = Kept {
+            slot,
+            identity: Some(entry.identity),
+            number: entry.number,
+            next: 1 - line,
+            is_unknown: !is_whole,
+        };
+        match self.keys.insert(key, kept) {
+            None => Ok(None),
+            Some(other) => Err(Error::invalid(format!(
+                "the slots {slot} and {} of the directory both have the key {key:#x}: {REMEDY}",
+                other.slot
+            ))),
+        }
+    }
+
+    fn read_lowest(&mut self) -> Result<Option<u64>> {
+        let Some(memory) = &self.memory else {
+            return Ok(None);
+        };
+        let tail: Bytes = read(memory, tail_of(self.slots))?;
+        Ok(self.take_lowest(Lowest::decode(&tail)))
+    }
+}
+
+fn new_identity() -> Result<NonZeroU64> {
+    let number = random()?;
+    Ok(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
+}
+
+fn check(memory: &PmemMap, slots: u32) -> Result<()> {
+    let (len, needed) = (memory.len(), Directory::len_for(slots));
+    if slots == 0 {
+        return Err(Error::invalid(
+            "a directory of 0 slots: it must have at least 1",
+        ));
+    }
+    if len < needed {
+        return Err(Error::invalid(format!(
+            "a directory of {slots} slots has {needed} bytes, and the memory has {len}"
+        )));
+    }
+    match memory.as_ptr().addr() % LINE {
+        0 => Ok(()),
+        _ => Err(Error::invalid(
+            "the memory of a directory must begin at a multiple of 64, the length of a cache line",
+        )),
+    }
+}
