@@ -151,6 +151,10 @@ impl Mapping {
 
     /// Makes `range`, which lies inside, durable in the way of this kind.
     pub(super) fn persist(&self, range: Range<usize>) -> Result<()> {
+        #[cfg(test)]
+        if let Err(error) = failing::persist(&range) {
+            return Err(Error::provider("msync", error));
+        }
         #[cfg(feature = "sim")]
         if let Some(memory) = &self.simulated {
             let start = self.as_ptr().addr() - memory.as_ptr().addr();
@@ -265,5 +269,38 @@ impl Drop for Mapping {
                 self.as_ptr()
             );
         }
+    }
+}
+
+/// Write-backs that fail, for tests of this crate.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::cell::RefCell;
+    use std::io;
+    use std::ops::Range;
+
+    type Hook = Box<dyn FnMut(&Range<usize>) -> io::Result<()>>;
+
+    thread_local! {
+        static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    /// Calls `hook` before each write-back of this thread, until the result is dropped. Its error
+    /// is that of the write-back, which does not take place.
+    pub(crate) fn hook(hook: impl FnMut(&Range<usize>) -> io::Result<()> + 'static) -> Hooked {
+        HOOK.set(Some(Box::new(hook)));
+        Hooked
+    }
+
+    pub(crate) struct Hooked;
+
+    impl Drop for Hooked {
+        fn drop(&mut self) {
+            HOOK.set(None);
+        }
+    }
+
+    pub(super) fn persist(range: &Range<usize>) -> io::Result<()> {
+        HOOK.with_borrow_mut(|hook| hook.as_mut().map_or(Ok(()), |hook| hook(range)))
     }
 }

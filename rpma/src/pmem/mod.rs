@@ -73,6 +73,8 @@ use std::sync::Arc;
 pub(crate) use self::domain::durable;
 pub use self::domain::{Ddio, DevicePath, Domain};
 use self::mapping::Mapping;
+#[cfg(test)]
+pub(crate) use self::mapping::failing;
 pub use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;

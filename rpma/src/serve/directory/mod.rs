@@ -6,6 +6,8 @@
 // `making.rs` makes, opens and upgrades a directory. `repair.rs` ends broken slots. `header.rs`,
 // `line.rs` and `tail.rs` have the bytes.
 
+#[cfg(test)]
+mod failed;
 mod header;
 mod line;
 mod making;
