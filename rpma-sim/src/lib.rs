@@ -136,7 +136,7 @@ pub mod verbs {
     #[doc(hidden)]
     pub use crate::power::seen;
     #[doc(hidden)]
-    pub use crate::power::{Memory, memory_at};
+    pub use crate::power::{Memory, boot_here, memory_at};
 
     pub use crate::async_events::{ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event};
     pub use crate::cm::{

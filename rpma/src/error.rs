@@ -153,6 +153,11 @@ pub enum Error {
         cause: Box<Error>,
     },
 
+    /// Another program of this host may serve the memory, through another inode of the same device
+    /// ([`PmemMap::claim`](crate::pmem::PmemMap::claim)). The text names both inodes and the remedy.
+    #[error("{0}")]
+    Claimed(Box<str>),
+
     /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that
     /// waiting for it alone could take their events.
     #[error(
@@ -325,6 +330,7 @@ fn kind(error: &Error) -> io::ErrorKind {
         Error::SharedChannel | Error::NotSharedChannel => io::ErrorKind::InvalidInput,
         Error::Operation(_) => io::ErrorKind::Other,
         Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
+        Error::Claimed(_) => io::ErrorKind::ResourceBusy,
     }
 }
 

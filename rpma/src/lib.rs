@@ -247,6 +247,7 @@ pub mod reconnect;
 mod request;
 mod resolving;
 pub mod serve;
+mod site;
 mod slots;
 mod srq;
 pub mod sync;
@@ -275,6 +276,7 @@ pub use crate::peer_cfg::{Durable, PeerCfg};
 pub use crate::posted::Posted;
 pub use crate::request::Request;
 pub use crate::resolving::{Progress, Resolving};
+pub use crate::site::{FailureDomain, HostId, MemoryId, Site};
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
     AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,

@@ -172,6 +172,19 @@ impl Replicas {
         Ok(self.add(writer, remote)?)
     }
 
+    /// Permits replicas on one host, for tests: as [`commit::Replicas::permit_one_host`].
+    pub fn permit_one_host(&self) -> &Self {
+        lock(&self.shared.state).set.permit_one_host();
+        self
+    }
+
+    /// Returns the identities of a replica's memory, host and failure domain: as
+    /// [`commit::Replicas::site`].
+    #[must_use]
+    pub fn site(&self, id: ReplicaId) -> Option<Site> {
+        lock(&self.shared.state).set.site(id)
+    }
+
     /// Returns the number of replicas that can take a commit, now or later.
     #[must_use]
     pub fn able(&self) -> usize {

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::map::Map;
+use super::off::boot;
 use super::present::touched;
 use super::store::{PAGE, Store};
-use crate::fabric::Host;
+use crate::fabric::{self, Host};
 use crate::late;
 use crate::state::Shared;
 
@@ -27,6 +28,8 @@ pub(crate) fn align(len: usize) -> usize {
 pub struct Memory {
     map: Map,
     owner: Owner,
+    /// Whether a program has its lock. After a power cut or `kill`, the host has a new `Memory`.
+    is_locked: AtomicBool,
 }
 
 /// The owner of a memory.
@@ -47,13 +50,21 @@ impl Memory {
         for (number, page) in store.pages() {
             map.write(number * PAGE, page);
         }
-        Self { map, owner }
+        Self::with(map, owner)
+    }
+
+    fn with(map: Map, owner: Owner) -> Self {
+        Self {
+            map,
+            owner,
+            is_locked: AtomicBool::new(false),
+        }
     }
 
     /// Memory in a mapping that no other code has.
     #[cfg(not(miri))]
     pub(super) fn of(map: Map, owner: Owner) -> Self {
-        Self { map, owner }
+        Self::with(map, owner)
     }
 
     /// The parts that may differ from zeros.
@@ -101,6 +112,53 @@ impl Memory {
                 shared.lock().written_back(*pmem, self, &range);
             }
         }
+    }
+
+    /// Takes the exclusive lock, as `flock` does on a file. Returns whether it was free.
+    #[must_use]
+    pub fn lock(&self) -> bool {
+        !self.is_locked.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives the lock back.
+    pub fn unlock(&self) {
+        self.is_locked.store(false, Ordering::Release);
+    }
+
+    /// The numbers of its device and its inode, the same over power cuts and kills.
+    #[must_use]
+    pub fn node(&self) -> (u64, u64) {
+        match &self.owner {
+            Owner::Host { pmem, .. } => (0, *pmem as u64 + 1),
+            Owner::Image => (0, 0),
+        }
+    }
+
+    /// The identity of its host's boot. An image has that of a boot after the loss of power.
+    #[must_use]
+    pub fn boot(&self) -> [u8; 24] {
+        let of_host = |shared: Arc<Shared>, pmem: usize| {
+            let state = shared.lock_to_look();
+            state.boot(state.power.pmems[pmem].host)
+        };
+        match &self.owner {
+            Owner::Host { shared, pmem } => {
+                let shared = shared.upgrade();
+                shared.map_or(boot([0; 3]), |shared| of_host(shared, *pmem))
+            }
+            Owner::Image => boot([0; 3]),
+        }
+    }
+
+    /// Its identity, which stays over power cuts: that of its host, and its own number. `None` for
+    /// an image.
+    #[must_use]
+    pub fn identity(&self) -> Option<[u8; 24]> {
+        let Owner::Host { shared, pmem } = &self.owner else {
+            return None;
+        };
+        let number = shared.upgrade()?.lock_to_look().power.number;
+        Some(boot([number, pmem + 1, usize::MAX]))
     }
 
     /// The kernel's word for the persistence domain on its host's [platform](crate::Platform), as
@@ -210,6 +268,17 @@ pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
         None => error(format!(
             "it is memory of the host {name}, and this thread is on no host: see Host::enter"
         )),
+    }
+}
+
+/// The identity of the boot of the calling thread's host. `Some(None)`: the thread is on no host,
+/// and there is a fabric. `None`: there is no fabric, and so the kernel's own identity counts.
+#[doc(hidden)]
+#[must_use]
+pub fn boot_here() -> Option<Option<[u8; 24]>> {
+    match Host::current() {
+        Some(host) => Some(Some(host.shared().lock_to_look().boot(host.index()))),
+        None => fabric::is_any_alive().then_some(None),
     }
 }
 

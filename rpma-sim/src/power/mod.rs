@@ -28,6 +28,7 @@ mod random;
 mod recovery;
 mod store;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::cut::Watch;
@@ -36,7 +37,7 @@ pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
 pub(crate) use self::explain::{be_able_to_be_quiet, quietly};
 pub use self::image::{Image, Images, JointImages};
 pub(crate) use self::lines::Flow;
-pub use self::memory::{Memory, memory_at, persisted, seen};
+pub use self::memory::{Memory, boot_here, memory_at, persisted, seen};
 pub(crate) use self::off::{NO_POWER, cut, kill};
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
@@ -52,16 +53,18 @@ pub(crate) struct Power {
     visited: Visited,
     /// By which images are sampled.
     seed: u64,
-    /// The host of each power cut.
+    /// The host of each power cut and each `kill`.
     cuts: Vec<usize>,
+    /// The host of each power cut.
+    outages: Vec<usize>,
     /// The hosts that have no power.
     dead: Vec<usize>,
     /// A test has watched, so that devices keep back requests that they could execute later.
     pub(crate) keeps_back: bool,
     /// How long checks have taken, where time is real.
     pub(crate) spent: Duration,
-    /// The number of the fabric, once it has a path.
-    number: Option<usize>,
+    /// The number of the fabric.
+    number: usize,
 }
 
 impl Power {
@@ -74,10 +77,17 @@ impl Power {
             visited: Visited::default(),
             seed: seed.unwrap_or(0x5EED),
             cuts: Vec::new(),
+            outages: Vec::new(),
             dead: Vec::new(),
             keeps_back: false,
             spent: Duration::ZERO,
-            number: None,
+            number: next_number(),
         }
     }
+}
+
+/// The number of a new fabric, which no other one of this process has.
+fn next_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

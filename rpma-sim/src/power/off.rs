@@ -102,6 +102,7 @@ pub(crate) fn cut(shared: &Shared, index: usize) -> bool {
         return false;
     }
     state.power.cuts.push(index);
+    state.power.outages.push(index);
     let cut = format!("the power of {} was cut", state.hosts[index]);
     state.failures.note(cut, None);
     let seed = state.power.seed ^ (state.power.cuts.len() as u64) << 32;
@@ -175,6 +176,12 @@ impl State {
         self.power.cuts.iter().filter(|of| **of == host).count()
     }
 
+    /// The identity of a host's boot: new after a power cut, and the same after a `kill`.
+    pub(crate) fn boot(&self, host: usize) -> [u8; 24] {
+        let outages = self.power.outages.iter().filter(|of| **of == host).count();
+        boot([self.power.number, host + 1, outages])
+    }
+
     /// Everything on a host ends.
     fn die(&mut self, host: usize) {
         // A host that is started again is not frozen.
@@ -198,3 +205,12 @@ impl State {
 
 /// The error of a call on a host without power.
 pub(crate) const NO_POWER: Errno = Errno::NODEV;
+
+/// A boot of these numbers.
+pub(crate) fn boot(numbers: [usize; 3]) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&(number as u64).to_le_bytes());
+    }
+    bytes
+}

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::base::Base;
 use super::lines::{Flow, Lines, Writer};
@@ -155,7 +154,6 @@ impl Host {
     }
 
     pub(crate) fn pmem_of(&self, name: &str, bytes: Store) -> Pmem {
-        static NEXT: AtomicUsize = AtomicUsize::new(1);
         let len = bytes.len();
         assert!(
             !name.is_empty() && !name.contains('/'),
@@ -165,10 +163,7 @@ impl Host {
         let mut state = shared.lock();
         let own = |pmem: &Tracked| pmem.host == self.index() && pmem.name == name;
         assert!(!state.power.pmems.iter().any(own), "{name} is taken");
-        let number = *state
-            .power
-            .number
-            .get_or_insert_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = state.power.number;
         let host = state.hosts[self.index()].clone();
         let path = PathBuf::from(format!("{ROOT}/{number}/{}-{host}/{name}", self.index()));
         let (platform, copies) = (

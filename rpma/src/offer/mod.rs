@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::flush::FlushType;
 use crate::mr::{Mr, MrRemote};
 use crate::peer_cfg::{Durable, PeerCfg};
+use crate::site::Site;
 use crate::verbs::random;
 
 /// Encodes the private data of a connection, for either direction: memory regions, the declaration
@@ -48,18 +49,23 @@ use crate::verbs::random;
 /// | bytes | |
 /// |---|---|
 /// | 3 | `rpm` |
-/// | 1 | the version, 2 |
+/// | 1 | the version, 3 |
 /// | 1 | the length of the whole offer |
-/// | 1 | bits 0 and 1: [`Durable`] (0 nothing, 1 native flushes, 2 direct writes); bit 2: the device reorders ([`PeerCfg::set_reorders`]); bit 3: limits follow; bit 4: an identity follows |
+/// | 1 | bits 0 and 1: [`Durable`] (0 nothing, 1 native flushes, 2 direct writes); bit 2: the device reorders ([`PeerCfg::set_reorders`]); bit 3: limits follow; bit 4: an identity follows; bits 5, 6 and 7: the identity of the memory, of the host, and of its failure domain follows |
 /// | 1 | the method: 0 none, 1 native, 2 reading, 3 server; bit 4: for visibility only |
 /// | 1 | how many regions follow |
 /// | 7 | the limits: credits u16, ranges u8, bytes u32 |
 /// | 24 | the identity: key, epoch, instance, u64 each |
+/// | 8 each | the [`Site`]: the identities of the memory, of the host, and of its failure domain |
 /// | 21 each | the regions ([`Mr::get_descriptor`]) |
 /// | the rest | the program's data |
 ///
 /// A client's private data has room for an identity, and for one region or 24 bytes of data. A
-/// server's has room for limits, an identity and 7 regions. See [`left`](Self::left).
+/// server's has room for limits, a whole site and 7 regions, or 6 regions with an identity as well.
+/// See [`left`](Self::left).
+///
+/// Version 2 had no site. This library reads it, as an offer without identities, and always writes
+/// version 3. A library that knows only version 2 refuses version 3, with both numbers.
 ///
 /// An offer is sent without authentication or encryption. Its regions are keys: a program that gets
 /// hold of them may be able to use the memory ([security](crate::guide::security)).
@@ -69,6 +75,7 @@ pub struct Offer {
     method: Option<(Method, FlushType)>,
     limits: Option<Limits>,
     identity: Option<Identity>,
+    site: Site,
     regions: Vec<MrRemote>,
     data: Vec<u8>,
 }
@@ -132,11 +139,15 @@ impl Identity {
 }
 
 const MAGIC: [u8; 3] = *b"rpm";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The version without a site.
+const OLD: u8 = 2;
 /// The bytes that each offer has.
 const HEAD: usize = 8;
 const LIMITS: usize = 7;
 const IDENTITY: usize = 24;
+/// Of each identity of a site.
+const SITE: usize = 8;
 /// Of each region.
 const REGION: usize = 21;
 
@@ -144,6 +155,8 @@ const REGION: usize = 21;
 const REORDERS: u8 = 1 << 2;
 const HAS_LIMITS: u8 = 1 << 3;
 const HAS_IDENTITY: u8 = 1 << 4;
+/// The bits of the identities of a site.
+const HAS_SITE: [u8; 3] = [1 << 5, 1 << 6, 1 << 7];
 /// A bit of the method's byte.
 const VISIBLE: u8 = 1 << 4;
 
@@ -218,6 +231,21 @@ impl Offer {
         self.identity
     }
 
+    /// Sets the identities of the offered memory, of its host and of the host's failure domain, so
+    /// that a client notices two copies in one place
+    /// ([`Replicas::add`](crate::commit::Replicas::add)).
+    pub fn set_site(&mut self, site: Site) -> &mut Self {
+        self.site = site;
+        self
+    }
+
+    /// The identities of the peer's memory, host and failure domain, as far as the peer sent them.
+    /// They are the peer's word, as the rest of the offer.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
     /// Returns whether commits by this method become durable, or visible, in the memory of this
     /// offer's host.
     ///
@@ -288,7 +316,8 @@ impl Offer {
     fn len(&self) -> usize {
         let limits = self.limits.map_or(0, |_| LIMITS);
         let identity = self.identity.map_or(0, |_| IDENTITY);
-        HEAD + limits + identity + self.regions.len() * REGION + self.data.len()
+        let site = self.site.to_words().into_iter().flatten().count() * SITE;
+        HEAD + limits + identity + site + self.regions.len() * REGION + self.data.len()
     }
 
     /// The bytes to send as private data of up to `room` bytes: [`CONNECT`](Self::CONNECT) or
@@ -300,9 +329,14 @@ impl Offer {
     pub fn encode(&self, room: usize) -> Result<Vec<u8>> {
         let len = u8::try_from(self.len()).ok();
         let Some(len) = len.filter(|_| self.left(room).is_some()) else {
+            let site = self.site.to_words().into_iter().flatten().count();
+            let sites = match site {
+                0 => String::new(),
+                site => format!(", {site} identities of its site"),
+            };
             return Err(Error::invalid(format!(
-                "an offer with {} region(s) and {} bytes of data has {} bytes, and {room} fit \
-                 (255 at most)",
+                "an offer with {} region(s){sites} and {} bytes of data has {} bytes, and {room} \
+                 fit (255 at most)",
                 self.regions.len(),
                 self.data.len(),
                 self.len()
@@ -320,6 +354,9 @@ impl Offer {
             for field in [identity.key, identity.epoch, identity.instance] {
                 bytes.extend(field.to_le_bytes());
             }
+        }
+        for word in self.site.to_words().into_iter().flatten() {
+            bytes.extend(word.to_le_bytes());
         }
         for region in &self.regions {
             bytes.extend(region.to_descriptor());
@@ -339,6 +376,10 @@ impl Offer {
             | bit(self.platform.get_reorders(), REORDERS)
             | bit(self.limits.is_some(), HAS_LIMITS)
             | bit(self.identity.is_some(), HAS_IDENTITY)
+            | HAS_SITE
+                .into_iter()
+                .zip(self.site.to_words())
+                .fold(0, |bits, (one, word)| bits | bit(word.is_some(), one))
     }
 
     fn method_byte(&self) -> u8 {
@@ -384,11 +425,14 @@ impl Offer {
                 "the peer's private data is not an offer: it begins with {m0:#04x} {m1:#04x} {m2:#04x}"
             ));
         }
-        if version != VERSION {
+        if version != VERSION && version != OLD {
             return refused(format!(
-                "the peer's offer has the version {version}, and this library knows {VERSION}: both \
-                 sides need the same"
+                "the peer's offer has the version {version}, and this library knows {OLD} and \
+                 {VERSION}: use versions of it that know each other's"
             ));
+        }
+        if version == OLD && flags & HAS_SITE.into_iter().sum::<u8>() != 0 {
+            return Err(unknown("platform", flags));
         }
         let Some(mut rest) = bytes.get(HEAD..len.into()) else {
             return refused(format!(
@@ -419,6 +463,14 @@ impl Offer {
                 instance: u64::from_le_bytes(array_at(fields, 16)),
             });
         }
+        let mut site = [None; 3];
+        for (word, bit) in site.iter_mut().zip(HAS_SITE) {
+            if flags & bit != 0 {
+                let bytes = take(SITE, "site")?;
+                *word = Some(u64::from_le_bytes(array_at(bytes, 0)));
+            }
+        }
+        offer.site = Site::from_words(site);
         for place in 0..regions {
             let region = take(REGION, "regions")?;
             let region = MrRemote::from_descriptor(region).map_err(|error| {
@@ -480,12 +532,9 @@ fn platform(flags: u8) -> Result<PeerCfg> {
     let durable = match flags & 3 {
         0 => Durable::Nothing,
         1 => Durable::NativeFlushes,
-        2 if flags >> 5 == 0 => Durable::DirectWrites,
+        2 => Durable::DirectWrites,
         _ => return Err(unknown("platform", flags)),
     };
-    if flags >> 5 != 0 {
-        return Err(unknown("platform", flags));
-    }
     let mut platform = PeerCfg::new();
     platform.set_durable(durable);
     platform.set_reorders(flags & REORDERS != 0);
@@ -577,15 +626,18 @@ mod tests {
         let region = [
             0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9,
         ];
-        assert_eq!(bytes[..8], *b"rpm\x02\x1f\x02\0\x01");
+        assert_eq!(bytes[..8], *b"rpm\x03\x1f\x02\0\x01");
         assert_eq!(bytes[8..29], region);
         assert_eq!(bytes[29..], *b"hi");
         let bytes = whole().encode(Offer::ACCEPT).expect("fits");
-        assert_eq!(bytes[..8], *b"rpm\x02\x28\x1d\x12\0");
+        assert_eq!(bytes[..8], *b"rpm\x03\x40\xfd\x12\0");
         assert_eq!(bytes[8..15], *b"\x02\x01\x03\x07\x06\x05\x04");
         assert_eq!(bytes[15..23], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[31..39], [3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[39..], *b"d");
+        for (at, word) in [(39, 4_u64), (47, 5), (55, 6)] {
+            assert_eq!(bytes[at..at + 8], word.to_le_bytes());
+        }
+        assert_eq!(bytes[63..], *b"d");
     }
 
     /// An offer with everything but regions.
@@ -605,8 +657,52 @@ mod tests {
                 epoch,
                 instance,
             })
+            .set_site(Site::from_words([Some(4), Some(5), Some(6)]))
             .set_data(b"d");
         offer
+    }
+
+    /// Promise: the offer of a peer with version 2 is read, as one without identities. A site in it
+    /// is an error.
+    #[test]
+    fn version_2_is_read() {
+        let mut bytes = offer(1, b"hi").encode(Offer::ACCEPT).expect("fits");
+        bytes[3] = OLD;
+        assert_eq!(Offer::decode(&bytes).expect("read"), offer(1, b"hi"));
+        for bit in HAS_SITE {
+            let mut bytes = bytes.clone();
+            bytes[5] |= bit;
+            let text = Offer::decode(&bytes).expect_err("refused").to_string();
+            assert!(text.contains("the byte of its platform"), "{text}");
+        }
+    }
+
+    /// Promise: each identity of a site travels by itself, and is never left out.
+    #[test]
+    fn each_identity_of_a_site_travels() {
+        for known in 0..8_u64 {
+            let words = [0, 1, 2].map(|n| (known >> n & 1 == 1).then_some(n + 10));
+            let site = Site::from_words(words);
+            let mut sent = offer(1, b"x");
+            sent.set_site(site);
+            let bytes = sent.encode(Offer::ACCEPT).expect("fits");
+            assert_eq!(
+                bytes.len(),
+                HEAD + REGION + 1 + 8 * known.count_ones() as usize
+            );
+            assert_eq!(Offer::decode(&bytes).expect("an offer").site(), site);
+        }
+        let mut long = offer(8, b"");
+        long.set_site(Site::from_words([Some(1), Some(2), Some(3)]));
+        let text = long
+            .encode(Offer::ACCEPT)
+            .expect_err("too long")
+            .to_string();
+        assert!(
+            text.contains("8 region(s), 3 identities of its site"),
+            "{text}"
+        );
+        assert!(text.contains("has 200 bytes, and 196 fit"), "{text}");
     }
 
     /// Two writers of one process are two instances, and an identity that no server accepts is
@@ -636,6 +732,16 @@ mod tests {
         server.set_identity(identity);
         server.set_limits(Limits::new(1, 1, 1).expect("some"));
         assert_eq!(server.left(Offer::ACCEPT), Some(10));
+        let site = Site::from_words([Some(1), Some(2), Some(3)]);
+        server.set_site(site);
+        assert_eq!(server.left(Offer::ACCEPT), None);
+        let mut server = offer(6, b"");
+        server.set_identity(identity);
+        server.set_limits(Limits::new(1, 1, 1).expect("some"));
+        assert_eq!(server.set_site(site).left(Offer::ACCEPT), Some(7));
+        let mut server = offer(7, b"");
+        server.set_limits(Limits::new(1, 1, 1).expect("some"));
+        assert_eq!(server.set_site(site).left(Offer::ACCEPT), Some(10));
     }
 
     #[test]
@@ -723,8 +829,14 @@ mod tests {
             (good[..7].to_vec(), "these are 7"),
             (vec![0; 56], "the peer sent no Offer"),
             (vec![1; 56], "not an offer: it begins with 0x01"),
-            (with(3, 1), "has the version 1, and this library knows 2"),
-            (with(3, 3), "has the version 3, and this library knows 2"),
+            (
+                with(3, 1),
+                "has the version 1, and this library knows 2 and 3",
+            ),
+            (
+                with(3, 4),
+                "has the version 4, and this library knows 2 and 3",
+            ),
             (
                 good[..20].to_vec(),
                 "a length of 33 bytes, and there are 20",
@@ -734,9 +846,10 @@ mod tests {
             (with(7, 2), "of 33 bytes ends inside its regions"),
             (cut(14), "ends inside its limits"),
             (cut(38), "ends inside its identity"),
+            (cut(62), "ends inside its site"),
             (zero_credits, "the limits of the peer's offer: limits of 0"),
             (with(5, 3), "platform that this library does not know: 0x03"),
-            (with(5, 0x22), "platform that this library does not know"),
+            (with(5, 0x22), "of 33 bytes ends inside its regions"),
             (with(6, 4), "method that this library does not know"),
             (with(6, 0x10), "method that this library does not know"),
             (with(6, 0x21), "method that this library does not know"),
@@ -751,11 +864,12 @@ mod tests {
         #[test]
         fn every_offer_survives_padding(regions in 0..=7usize, data: [u8; 40], len in 0..=40usize) {
             let mut offer = offer(regions, &data[..len]);
-            if regions < 5 {
+            if regions < 4 {
                 let whole = whole();
                 offer.method = whole.method;
                 offer.limits = whole.limits;
                 offer.identity = whole.identity;
+                offer.site = whole.site;
             }
             let mut bytes = offer.encode(Offer::ACCEPT).expect("fits");
             bytes.resize(Offer::ACCEPT, 0);
@@ -765,9 +879,11 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Offer::decode(&bytes);
-            let _ = Offer::decode(&[&b"rpm\x02"[..], &bytes].concat());
-            let len = (HEAD + bytes.len()) as u8;
-            let _ = Offer::decode(&[&[b'r', b'p', b'm', 2, len], &bytes[..]].concat());
+            for version in [OLD, VERSION] {
+                let _ = Offer::decode(&[&[b'r', b'p', b'm', version], &bytes[..]].concat());
+                let len = (HEAD + bytes.len()) as u8;
+                let _ = Offer::decode(&[&[b'r', b'p', b'm', version, len], &bytes[..]].concat());
+            }
         }
     }
 }

@@ -4,14 +4,14 @@
 
 #![expect(unsafe_code, reason = "maps memory and works on its addresses")]
 
+use std::fs::File;
 use std::hint::black_box;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 #[cfg(feature = "sim")]
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -19,6 +19,7 @@ use rustix::param::page_size;
 
 use super::PmemKind;
 use super::cache::CacheLines;
+use super::claim::{Claims, Node};
 use crate::error::{Error, Result};
 use crate::verbs::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 
@@ -31,6 +32,7 @@ pub(super) struct Mapping {
     kind: PmemKind,
     /// The instruction that writes cache lines back; `None` on processors where user space cannot.
     lines: Option<CacheLines>,
+    claims: Claims,
     /// The memory that it has instead of a mapping.
     #[cfg(feature = "sim")]
     simulated: Option<Arc<rpma_sys::Memory>>,
@@ -48,10 +50,17 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps a range of a device-DAX device. Both ends are multiples of its alignment.
     pub(super) fn device_dax(
-        device: BorrowedFd<'_>,
+        device: File,
+        node: Node,
         range: Range<usize>,
     ) -> rustix::io::Result<Self> {
-        Self::new(device, range, MapFlags::SHARED, PmemKind::DeviceDax)
+        let addr = map(&device, range.clone(), MapFlags::SHARED)?;
+        Ok(Self::new(
+            device,
+            node,
+            (addr, range.len()),
+            PmemKind::DeviceDax,
+        ))
     }
 
     /// Maps a range of a regular file, which begins at a multiple of the page size.
@@ -59,14 +68,16 @@ impl Mapping {
     /// Only the kernel can decide whether it is on a DAX file system. It grants `MAP_SYNC` there
     /// and refuses it with `EOPNOTSUPP` elsewhere, provided that `MAP_SHARED_VALIDATE` asks. Plain
     /// `MAP_SHARED` ignores unknown flags. Before 4.15 it knew neither: `EINVAL`.
-    pub(super) fn file(file: BorrowedFd<'_>, range: Range<usize>) -> rustix::io::Result<Self> {
+    pub(super) fn file(file: File, node: Node, range: Range<usize>) -> rustix::io::Result<Self> {
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        match Self::new(file, range.clone(), synchronous, PmemKind::FsDax) {
+        let (addr, kind) = match map(&file, range.clone(), synchronous) {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                Self::new(file, range, MapFlags::SHARED, PmemKind::File)
+                let addr = map(&file, range.clone(), MapFlags::SHARED)?;
+                (addr, PmemKind::File)
             }
-            other => other,
-        }
+            addr => (addr?, PmemKind::FsDax),
+        };
+        Ok(Self::new(file, node, (addr, range.len()), kind))
     }
 
     /// Memory of a simulated host, as a device-DAX device of it.
@@ -74,11 +85,13 @@ impl Mapping {
     pub(super) fn simulated(memory: Arc<rpma_sys::Memory>, range: Range<usize>) -> Self {
         assert!(range.end <= memory.len(), "the caller checked the range");
         let addr = memory.as_ptr().wrapping_add(range.start);
+        let (device, inode) = memory.node();
         Self {
             addr: NonNull::new(addr).expect("memory has an address"),
             len: range.len(),
             kind: PmemKind::DeviceDax,
             lines: None,
+            claims: Claims::new(None, Node { device, inode }),
             simulated: Some(memory),
         }
     }
@@ -91,6 +104,14 @@ impl Mapping {
     pub(super) fn simulated_domain(&self) -> Option<&'static str> {
         #[cfg(feature = "sim")]
         return self.simulated.as_ref()?.persistence_domain();
+        #[cfg(not(feature = "sim"))]
+        None
+    }
+
+    /// The identity of the boot of a simulated host.
+    pub(super) fn simulated_boot(&self) -> Option<[u8; 24]> {
+        #[cfg(feature = "sim")]
+        return self.simulated.as_ref().map(|memory| memory.boot());
         #[cfg(not(feature = "sim"))]
         None
     }
@@ -134,6 +155,17 @@ impl Mapping {
         // and which is writable, and that their address is a multiple of 8.
         unsafe { store_u64(dst, value) };
         Ok(())
+    }
+
+    /// Stores 8 bytes at once if they are `old`. Returns whether they were.
+    pub(super) fn replace_u64(&self, offset: usize, old: u64, new: u64) -> Result<bool> {
+        let place = self.aligned_at(offset)?;
+        // SAFETY: `aligned_at` checked that the bytes lie inside the mapping, which `self` keeps
+        // and which is writable, and that their address is a multiple of 8. No Rust reference
+        // points to them.
+        let word = unsafe { AtomicU64::from_ptr(place) };
+        let replaced = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+        Ok(replaced.is_ok())
     }
 
     /// The address of 8 bytes that can be loaded and stored at once.
@@ -198,33 +230,35 @@ impl Mapping {
         }
     }
 
-    fn new(
-        file: BorrowedFd<'_>,
-        range: Range<usize>,
-        flags: MapFlags,
-        kind: PmemKind,
-    ) -> rustix::io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let len = range.len();
-        // SAFETY: no address is asked for, so the kernel takes one without another mapping.
-        let addr = unsafe {
-            mmap(
-                ptr::null_mut(),
-                len,
-                access,
-                flags,
-                file,
-                range.start as u64,
-            )
-        }?;
-        Ok(Self {
-            addr: NonNull::new(addr.cast()).ok_or(Errno::NOMEM)?,
+    fn new(file: File, node: Node, (addr, len): (NonNull<u8>, usize), kind: PmemKind) -> Self {
+        Self {
+            addr,
             len,
             kind,
             lines: CacheLines::detect(),
+            claims: Claims::new(Some(file), node),
             #[cfg(feature = "sim")]
             simulated: None,
-        })
+        }
+    }
+
+    pub(super) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// Takes the lock of simulated memory, if it is free.
+    pub(super) fn lock_simulated(&self) -> bool {
+        #[cfg(feature = "sim")]
+        return self.simulated.as_ref().is_some_and(|memory| memory.lock());
+        #[cfg(not(feature = "sim"))]
+        false
+    }
+
+    pub(super) fn unlock_simulated(&self) {
+        #[cfg(feature = "sim")]
+        if let Some(memory) = &self.simulated {
+            memory.unlock();
+        }
     }
 
     /// The address of `len` bytes at `offset`, if they lie inside.
@@ -254,8 +288,18 @@ impl Mapping {
     }
 }
 
+/// Maps a range of a file or device.
+fn map(file: &File, range: Range<usize>, flags: MapFlags) -> rustix::io::Result<NonNull<u8>> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let (len, start) = (range.len(), range.start as u64);
+    // SAFETY: no address is asked for, so the kernel takes one without another mapping.
+    let addr = unsafe { mmap(ptr::null_mut(), len, access, flags, file, start) }?;
+    NonNull::new(addr.cast()).ok_or(Errno::NOMEM)
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.end_claims();
         #[cfg(feature = "sim")]
         if self.simulated.is_some() {
             return;

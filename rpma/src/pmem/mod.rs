@@ -42,8 +42,9 @@
 //!
 //! # Teardown
 //!
-//! A map, with its parts and their persisters, owns only its mapping: the descriptor is closed once
-//! the memory is mapped. Dropping the last of them unmaps the memory. Dropping makes no data
+//! A map, with its parts and their persisters, owns its mapping and the descriptor, which carries the
+//! lock ([`PmemMap::lock`]). Dropping the last of them clears the mark of a server
+//! ([`PmemMap::claim`]), unmaps the memory, and closes the descriptor. Dropping makes no data
 //! durable.
 //!
 //! # Sources
@@ -56,7 +57,9 @@
 //! [attributes]: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-dax
 
 mod cache;
+mod claim;
 mod domain;
+mod identity;
 mod mapping;
 mod open;
 mod platform;
@@ -70,14 +73,17 @@ use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use self::claim::MARK_LEN;
 pub(crate) use self::domain::durable;
 pub use self::domain::{Ddio, DevicePath, Domain};
 use self::mapping::Mapping;
 #[cfg(test)]
 pub(crate) use self::mapping::failing;
+use self::open::Opened;
 pub use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;
+use crate::site::MemoryId;
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
 ///
@@ -100,6 +106,7 @@ pub struct PmemMap {
     path: Arc<Path>,
     /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
     device: Option<Arc<str>>,
+    identity: Option<MemoryId>,
     part: Part,
 }
 
@@ -160,8 +167,7 @@ impl PmemMap {
     /// [`Error::Provider`]: crate::Error::Provider
     pub fn open(path: impl AsRef<Path>, min_len: usize) -> Result<Self> {
         let path = path.as_ref();
-        let (mapping, device) = open::open(path, min_len)?;
-        Ok(Self::of(path, mapping, device))
+        Ok(Self::of(path, open::open(path, min_len)?))
     }
 
     /// Maps a part of the device or file at `path`. `range` has byte offsets in the device or file.
@@ -183,15 +189,20 @@ impl PmemMap {
     pub fn open_range(path: impl AsRef<Path>, range: impl RangeBounds<u64>) -> Result<Self> {
         let path = path.as_ref();
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
-        let (mapping, device) = open::open_range(path, (start, end))?;
-        Ok(Self::of(path, mapping, device))
+        Ok(Self::of(path, open::open_range(path, (start, end))?))
     }
 
-    fn of(path: &Path, mapping: Mapping, device: Option<String>) -> Self {
+    fn of(path: &Path, opened: Opened) -> Self {
+        let Opened {
+            mapping,
+            device,
+            identity,
+        } = opened;
         let len = mapping.len();
         Self {
             path: path.into(),
             device: device.map(Arc::from),
+            identity,
             part: Part {
                 mapping: Arc::new(mapping),
                 start: 0,
@@ -221,6 +232,7 @@ impl PmemMap {
         Ok(Self {
             path: Arc::clone(&self.path),
             device: self.device.clone(),
+            identity: self.identity,
             part: Part {
                 mapping: Arc::clone(&self.part.mapping),
                 start: range.start,
@@ -239,6 +251,16 @@ impl PmemMap {
     #[must_use]
     pub fn is_pmem(&self) -> bool {
         self.kind().is_pmem()
+    }
+
+    /// The identity of the mapped device or file, if the kernel shows one.
+    pub(crate) fn identity(&self) -> Option<MemoryId> {
+        self.identity
+    }
+
+    /// The identity of the boot of a simulated host, if this is memory of one.
+    pub(crate) fn simulated_boot(&self) -> Option<[u8; 24]> {
+        self.part.mapping.simulated_boot()
     }
 
     /// The length in bytes. Never 0.

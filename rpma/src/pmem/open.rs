@@ -3,7 +3,6 @@
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
 use std::ops::{Bound, Range};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -11,24 +10,44 @@ use rustix::fs::{fstatfs, major, minor};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
+use super::claim::Node;
 use super::mapping::Mapping;
-use super::sysfs;
+use super::{identity, sysfs};
 use crate::error::{Error, Result};
 use crate::range;
+use crate::site::MemoryId;
 
-/// A mapping, and its device's place in `/sys/dev`. `None` for memory of a simulated host.
-type Opened = (Mapping, Option<String>);
+/// A mapping of a device or file.
+pub(super) struct Opened {
+    pub(super) mapping: Mapping,
+    /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
+    pub(super) device: Option<String>,
+    pub(super) identity: Option<MemoryId>,
+}
+
+impl Opened {
+    #[cfg(feature = "sim")]
+    fn simulated(memory: std::sync::Arc<rpma_sys::Memory>, range: Range<usize>) -> Self {
+        let identity = memory.identity().map(|name| MemoryId::of_kernel(&name));
+        Self {
+            mapping: Mapping::simulated(memory, range),
+            device: None,
+            identity,
+        }
+    }
+}
 
 /// Maps all of the device or file at `path`.
 pub(super) fn open(path: &Path, min_len: usize) -> Result<Opened> {
     #[cfg(feature = "sim")]
     if let Some((memory, target)) = simulated(path)? {
         target.check_len(path, min_len)?;
-        return Ok((Mapping::simulated(memory, 0..target.len()), None));
+        return Ok(Opened::simulated(memory, 0..target.len()));
     }
-    let (file, target, device) = look(path)?;
-    target.check_len(path, min_len)?;
-    Ok((target.map(path, &file, 0..target.len())?, Some(device)))
+    let looked = look(path)?;
+    looked.target.check_len(path, min_len)?;
+    let len = looked.target.len();
+    looked.map(path, 0..len)
 }
 
 /// Maps a part of it.
@@ -36,11 +55,11 @@ pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) ->
     #[cfg(feature = "sim")]
     if let Some((memory, target)) = simulated(path)? {
         let range = target.resolve(path, start, end)?;
-        return Ok((Mapping::simulated(memory, range), None));
+        return Ok(Opened::simulated(memory, range));
     }
-    let (file, target, device) = look(path)?;
-    let range = target.resolve(path, start, end)?;
-    Ok((target.map(path, &file, range)?, Some(device)))
+    let looked = look(path)?;
+    let range = looked.target.resolve(path, start, end)?;
+    looked.map(path, range)
 }
 
 /// Memory of a simulated host: a device-DAX device of it.
@@ -57,8 +76,31 @@ fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Ta
     Ok(Some((memory, target)))
 }
 
-/// Opens it, and returns its kind and its device.
-fn look(path: &Path) -> Result<(File, Target, String)> {
+/// A device or file that was opened.
+struct Looked {
+    file: File,
+    target: Target,
+    device: String,
+    identity: Option<MemoryId>,
+    node: Node,
+}
+
+impl Looked {
+    fn map(self, path: &Path, range: Range<usize>) -> Result<Opened> {
+        let mapped = match self.target {
+            Target::DeviceDax { .. } => Mapping::device_dax(self.file, self.node, range),
+            Target::File { .. } => Mapping::file(self.file, self.node, range),
+        };
+        Ok(Opened {
+            mapping: mapped.map_err(|errno| path_error("mmap", path, errno.into()))?,
+            device: Some(self.device),
+            identity: self.identity,
+        })
+    }
+}
+
+/// Opens it, and looks at its kind and its device.
+fn look(path: &Path) -> Result<Looked> {
     // Merely opening some devices does something (a watchdog, a tape), so look first.
     let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
     Target::new(path, &found)?;
@@ -81,7 +123,21 @@ fn look(path: &Path) -> Result<(File, Target, String)> {
     };
     let (kind, number) = device;
     let device = format!("{kind}/{}:{}", major(number), minor(number));
-    Ok((file, target, device))
+    let identity = match target {
+        Target::DeviceDax { .. } => identity::of_device(Path::new("/sys"), &device),
+        Target::File { .. } => identity::of_file(&file, &opened),
+    };
+    let node = Node {
+        device: opened.dev(),
+        inode: opened.ino(),
+    };
+    Ok(Looked {
+        file,
+        target,
+        device,
+        identity,
+        node,
+    })
 }
 
 /// A target of a mapping, with its length in bytes, and the alignment of its mappings.
@@ -188,14 +244,6 @@ impl Target {
              {down}..{outer} can be mapped{inside}. PmemMap::part takes any part of a map",
             path.display(),
         )))
-    }
-
-    fn map(&self, path: &Path, file: &File, range: Range<usize>) -> Result<Mapping> {
-        let mapped = match *self {
-            Self::DeviceDax { .. } => Mapping::device_dax(file.as_fd(), range),
-            Self::File { .. } => Mapping::file(file.as_fd(), range),
-        };
-        mapped.map_err(|errno| path_error("mmap", path, errno.into()))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
 use crate::pmem::{Ddio, DevicePath, Platform, PmemMap};
+use crate::site::FailureDomain;
 
 /// The settings of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
@@ -15,6 +16,7 @@ pub struct ServerCfg {
     /// `None`: not declared.
     pub(super) platform: Option<PeerCfg>,
     pub(super) ddio: Ddio,
+    pub(super) domain: Option<FailureDomain>,
     pub(super) conn: ConnCfg,
     pub(super) commits: Option<Limits>,
     pub(super) most_clients: usize,
@@ -28,6 +30,7 @@ impl Default for ServerCfg {
         Self {
             platform: None,
             ddio: Ddio::On,
+            domain: None,
             conn: ConnCfg::new(),
             commits: None,
             most_clients: 100,
@@ -59,6 +62,14 @@ impl ServerCfg {
     /// less is durable. No program can find out the setting: it is the operator's word.
     pub fn set_ddio(&mut self, ddio: Ddio) -> &mut Self {
         self.ddio = ddio;
+        self
+    }
+
+    /// Sets the failure domain of this host, which the server sends to its clients. Give virtual
+    /// machines of one machine, and hosts with one power supply, the same one: a client refuses two
+    /// copies in one failure domain. The default is none.
+    pub fn set_failure_domain(&mut self, domain: FailureDomain) -> &mut Self {
+        self.domain = Some(domain);
         self
     }
 

@@ -111,6 +111,7 @@ use crate::mr::Mr;
 use crate::offer::{Identity, Offer, Refusal, RefusalCode};
 use crate::peer::Peer;
 use crate::pmem::PmemMap;
+use crate::site::Site;
 use crate::verbs::{Deadline, Wc, clock};
 use crate::wait::{Happened, Member, Wait, Waker};
 
@@ -184,6 +185,11 @@ impl Server {
         let mut wait = Wait::new()?;
         let endpoint = wait.add_ep(ep)?;
         let mut offer = Offer::new(&cfg.declared());
+        let mut site = directory.site();
+        if let Some(domain) = cfg.domain {
+            site.set_failure_domain(domain);
+        }
+        offer.set_site(site);
         if let Some(limits) = cfg.commits {
             offer.set_limits(limits);
         }
@@ -489,6 +495,13 @@ impl Server {
         let mut counters = self.counters;
         counters.conns += living.map(Conn::counters).sum();
         counters
+    }
+
+    /// Returns the identities that the server sends to its clients: those of its
+    /// [directory](Directory::site), with the failure domain of the settings.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        self.offer.site()
     }
 
     /// Returns the directory.

@@ -133,15 +133,17 @@ impl Server {
     /// settings have a declaration. Clients can use their memory as `usage` permits
     /// ([`Parts::reg`]).
     ///
-    /// The directory is opened last ([`Layout::open_directory`]): if this call fails before, the
-    /// memory is unchanged.
+    /// The lock of the memory comes first ([`PmemMap::lock`]): of two servers of one memory, the
+    /// second one is refused before it registers memory or listens. The directory is opened last
+    /// ([`Layout::open_directory`]): if this call fails before, the memory is unchanged.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if `all` is shorter than the layout, begins at no multiple of 64,
     /// or has other bytes than a directory of this layout. [`Error::NotSupported`] for commits
-    /// ([`ServerCfg::set_commits`]) on a platform whose processor makes nothing durable. Otherwise
-    /// as [`Device::from_socket_addr`], [`Platform::detect`], [`Peer::new`], [`Mr::reg`],
+    /// ([`ServerCfg::set_commits`]) on a platform whose processor makes nothing durable.
+    /// [`Error::Claimed`], or [`Error::Provider`] with `EWOULDBLOCK` of `flock`, if another server
+    /// has the memory. Otherwise as [`Device::from_socket_addr`], [`Platform::detect`], [`Peer::new`], [`Mr::reg`],
     /// [`Ep::listen_on`] and [`Server::new`]. Nothing stays registered then.
     ///
     /// [`Platform::detect`]: crate::pmem::Platform::detect
@@ -153,6 +155,8 @@ impl Server {
         usage: MrUsage,
         cfg: &ServerCfg,
     ) -> Result<(Self, Parts)> {
+        layout.check(all)?;
+        all.lock()?;
         let device = Device::from_socket_addr(addr, Side::Local)?;
         let peer = Peer::new(&device)?;
         let cfg = cfg.for_platform(all, &peer)?;

@@ -26,6 +26,7 @@ use crate::commit::Writer;
 use crate::error::{Error, Result};
 use crate::mr::MrRemote;
 use crate::peer::Peer;
+use crate::site::Site;
 use crate::verbs::{Place, Wc};
 
 /// Writes the same records to several replicas, and learns which of them have each record.
@@ -82,6 +83,7 @@ pub struct Replicas {
     set_aside: u64,
     /// Replicas with a queue pair that is neither flushed nor destroyed.
     lost: u64,
+    permits_one_host: bool,
 }
 
 impl Replicas {
@@ -104,6 +106,7 @@ impl Replicas {
             ring: Ring::new(peer, ring_bytes, records)?,
             set_aside: 0,
             lost: 0,
+            permits_one_host: false,
         })
     }
 
@@ -127,7 +130,13 @@ impl Replicas {
     /// * its commits are durable and those of the other replicas only visible, or the other way
     ///   round;
     /// * the region does not allow the commits;
-    /// * another replica has the same region of the same host, and was not set aside.
+    /// * another replica that was not set aside is in the same place: it has the same memory, host or
+    ///   failure domain ([`Site`]), or the same region at the same address. One loss of power, or
+    ///   of the memory, would lose both copies. The text names both replicas.
+    ///
+    /// Only known identities are compared. [`site`](Self::site) returns those of a replica.
+    /// [`permit_one_host`](Self::permit_one_host) permits the same host and failure domain, for
+    /// tests.
     ///
     /// [`Error::NotSupported`] if the platform of the replica, or the usage of its region, does not
     /// allow the writer's commits. [`Error::Provider`] as
@@ -179,16 +188,11 @@ impl Replicas {
         if writer.is_over() {
             return Err(Error::invalid("the writer's connection is over"));
         }
-        let host = writer.conn().peer_addr()?.ip();
         for (n, member) in self.members.iter().enumerate() {
             let Some(other) = member.writer() else {
                 continue;
             };
-            if member.remote() == remote && other.conn().peer_addr()?.ip() == host {
-                return Err(Error::invalid(format!(
-                    "replica {n} has the same region of {host}: one loss of power would lose both"
-                )));
-            }
+            self.check_places(writer, remote, (n, other, member.remote()))?;
             if other.cfg().flush_type() != writer.cfg().flush_type() {
                 return Err(Error::invalid(format!(
                     "the writer's flush type is {:?}, and that of replica {n} {:?}",
@@ -207,6 +211,63 @@ impl Replicas {
         };
         member::check(writer, remote, &first, &self.ring)?;
         writer.conn().get_next_fd().map(drop)
+    }
+
+    /// Refuses a replica that is lost together with another one.
+    fn check_places(
+        &self,
+        writer: &Writer,
+        remote: &MrRemote,
+        (n, other, region): (usize, &Writer, &MrRemote),
+    ) -> Result<()> {
+        let (here, there) = (
+            writer.conn().peer_addr()?.ip(),
+            other.conn().peer_addr()?.ip(),
+        );
+        let (own, site) = (writer.offer().site(), other.offer().site());
+        let is_same_host = is_same(own.host(), site.host()) && !self.permits_one_host;
+        let is_same_domain =
+            is_same(own.failure_domain(), site.failure_domain()) && !self.permits_one_host;
+        let (same, remedy) = if is_same(own.memory(), site.memory()) {
+            (
+                "memory",
+                "they are two ways to one copy. If one memory is a copy of the other (cp, dd), call \
+                 Directory::renew_identity for one of them",
+            )
+        } else if is_same_host {
+            (
+                "host",
+                "one loss of power would lose both. A test permits it by Replicas::permit_one_host",
+            )
+        } else if is_same_domain {
+            (
+                "failure domain",
+                "one failure would lose both. A test permits it by Replicas::permit_one_host",
+            )
+        } else if region == remote && here == there {
+            ("region and address", "one loss of power would lose both")
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(format!(
+            "the replica at {here} and replica {n} at {there} have the same {same}: {remedy}"
+        )))
+    }
+
+    /// Permits replicas on one host, or in one failure domain. Such copies are lost together: use
+    /// this only for tests and demonstrations on one host. Two replicas in one memory are refused
+    /// in any case.
+    pub fn permit_one_host(&mut self) -> &mut Self {
+        self.permits_one_host = true;
+        self
+    }
+
+    /// Returns the identities of a replica's memory, host and failure domain, as far as its server
+    /// sent them. An absent identity is not compared by [`add`](Self::add). `None` as
+    /// [`writer`](Self::writer).
+    #[must_use]
+    pub fn site(&self, id: ReplicaId) -> Option<Site> {
+        Some(self.writer(id)?.offer().site())
     }
 
     /// Returns the writer of a replica. Use it to look at the connection. If you post other
@@ -434,6 +495,11 @@ impl Record<'_> {
         };
         set.commit(entry, k)
     }
+}
+
+/// Whether both are known, and the same.
+fn is_same<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+    one.is_some() && one == other
 }
 
 /// The same error of this replica, or of this commit.

@@ -90,6 +90,8 @@ impl Disk {
         fs::write(other.path(), &*self.bytes.borrow()).expect("written");
         let fails_in = self.fails_in.replace(i64::MIN / 2);
         let map = PmemMap::open(other.path(), LEN).expect("mapped");
+        // The loss of power has ended the server, and a copy of the file is another inode.
+        Directory::other_is_gone(&map).expect("forgotten");
         let opened = Directory::open(map).expect("a directory");
         assert_eq!(opened.broken_slots().count(), 0);
         self.fails_in.set(fails_in);

@@ -38,6 +38,7 @@ impl Directory {
         places: Places,
     ) -> Result<Self> {
         check(&memory, slots)?;
+        memory.lock()?;
         let bytes = read(&memory, 0)?;
         if bytes.starts_with(&MAGIC) {
             let header = Header::decode(&bytes)?;
@@ -80,13 +81,14 @@ impl Directory {
     ///
     /// [`Error::InvalidArgument`] if `slots` is 0, if the memory has fewer than
     /// [`len_for`](Self::len_for) bytes, if it begins at no multiple of 64, or if it has a
-    /// directory. [`Error::Provider`] if `getrandom` fails. Otherwise as [`PmemMap::persist`].
+    /// directory. [`Error::Provider`] if `getrandom` fails. Otherwise as [`PmemMap::claim`].
     pub fn create(memory: PmemMap, slots: u32) -> Result<Self> {
         Self::create_for(memory, slots, Places::default())
     }
 
     fn create_for(memory: PmemMap, slots: u32, places: Places) -> Result<Self> {
         check(&memory, slots)?;
+        memory.lock()?;
         if read(&memory, 0)?.starts_with(&MAGIC) {
             return Err(Error::invalid(
                 "the memory has a directory already, and another one would forget its epochs: use \
@@ -111,6 +113,7 @@ impl Directory {
         // The directory is there from here on.
         memory.store_u64(0, u64::from_ne_bytes(MAGIC))?;
         memory.persist(..8)?;
+        memory.claim(tail_of(slots))?;
         Ok(Self {
             memory: Some(memory),
             slots,
@@ -124,7 +127,11 @@ impl Directory {
     /// Opens the directory at the beginning of `memory`, and completes the updates that a loss of
     /// power has interrupted.
     ///
-    /// It first makes the bytes of the directory durable: an earlier program may have ended between
+    /// It takes the lock of the memory, and claims it ([`PmemMap::lock`], [`PmemMap::claim`]): one
+    /// server for one memory. Both end with the last part of the map. A program that only looks at
+    /// the identities also needs the lock.
+    ///
+    /// It then makes the bytes of the directory durable: an earlier program may have ended between
     /// a store and its write-back. So each identity that it finds is durable.
     ///
     /// A [broken slot](Self#broken-slots) is no error here.
@@ -133,12 +140,15 @@ impl Directory {
     ///
     /// [`Error::InvalidArgument`] if there is no directory, if it is one of another version, if it
     /// is longer than the memory, or if two slots have one key: the text has the remedy, and no
-    /// byte has changed. Otherwise as [`PmemMap::persist`].
+    /// byte has changed. [`Error::Claimed`] and [`Error::Provider`] (`flock`) as
+    /// [`PmemMap::claim`]: another server has the memory. Otherwise as [`PmemMap::persist`].
     pub fn open(memory: PmemMap) -> Result<Self> {
         check(&memory, 1)?;
+        memory.lock()?;
         let header = Header::decode(&read(&memory, 0)?)?;
         let slots = header.slots;
         check(&memory, slots)?;
+        memory.claim(tail_of(slots))?;
         memory.persister().persist(..Self::len_for(slots))?;
         let mut directory = Self {
             memory: Some(memory),
@@ -206,6 +216,7 @@ impl Directory {
     /// then. Otherwise as [`PmemMap::persist`].
     pub fn upgrade(memory: &PmemMap, layout: Option<&Layout>) -> Result<()> {
         check(memory, 1)?;
+        memory.lock()?;
         let places = layout.map(Layout::places).unwrap_or_default();
         let bytes = read(memory, 0)?;
         let Some(slots) = old_slots(&bytes)? else {
@@ -236,6 +247,24 @@ impl Directory {
         let word = u64::from_ne_bytes(array(&header, VERSION_AT));
         memory.store_u64(VERSION_AT, word)?;
         memory.persist(VERSION_AT..VERSION_AT + 8)
+    }
+
+    /// Clears the mark of another server: the operator's word that this server has ended. Then
+    /// [`open`](Self::open) succeeds. `memory` begins with a directory.
+    ///
+    /// Call it after [`Error::Claimed`], if the operator has seen the other server end. A server
+    /// that is frozen, or whose container is paused, has not ended: its adapter still places its
+    /// clients' writes, and two writers of one key would overwrite each other's records.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if there is no directory, or if it is one of another version.
+    /// Otherwise as [`PmemMap::forget_claim`].
+    pub fn other_is_gone(memory: &PmemMap) -> Result<()> {
+        check(memory, 1)?;
+        let header = Header::decode(&read(memory, 0)?)?;
+        check(memory, header.slots)?;
+        memory.forget_claim(tail_of(header.slots))
     }
 
     /// Gives the memory a new identity, drawn at random, after its bytes were copied to another

@@ -29,6 +29,7 @@ use self::repair::Broken;
 use crate::error::{Error, Result};
 use crate::offer::Identity;
 use crate::pmem::PmemMap;
+use crate::site::{HostId, MemoryId, Site};
 
 /// The epoch and instance of each key, durable before a server accepts a client.
 ///
@@ -36,6 +37,9 @@ use crate::pmem::PmemMap;
 /// Map this memory apart from the clients' memory ([`PmemMap::open_range`]), or take a part of the
 /// same map ([`PmemMap::part`]). [`Server`](super::Server) refuses a client's part that overlaps
 /// the directory in the same map.
+///
+/// One directory has one server at a time. Opening or making it takes the lock of the memory, and
+/// marks the memory as that of this program: [`open`](Self::open).
 ///
 /// # Losses of power
 ///
@@ -86,7 +90,7 @@ use crate::pmem::PmemMap;
 ///
 /// | bytes | the line after the slots |
 /// |---|---|
-/// | 32 | zeros |
+/// | 32 | the mark of the server that has the memory ([`PmemMap::claim`]) |
 /// | 16 each | two records of the lowest epoch of new keys: the epoch, and the sum of `lowest` and the epoch |
 ///
 /// Version 1 had no line after the slots, and only the first four fields of the header. It is
@@ -265,6 +269,20 @@ impl Directory {
             let slot = base + place(kept.slot, 0);
             kept.is_unknown |= slot < end && start < slot + SLOT;
         }
+    }
+
+    /// Returns the identities of its memory and of this host. The identity of the memory is the
+    /// random number of the header. A directory without memory has only that of the host.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        let mut site = Site::of_host(match &self.memory {
+            Some(memory) => HostId::of(memory),
+            None => HostId::read(),
+        });
+        if let Some(identity) = self.identity {
+            site.set_memory(MemoryId::of_directory(identity));
+        }
+        site
     }
 
     /// The addresses of its memory.

@@ -1,9 +1,12 @@
 //! The line after the slots: the server that has the memory, and the lowest epoch of new keys.
 
 use super::line::{Bytes, array, checksum};
+use crate::pmem::MARK_LEN;
 
-/// The two records of the lowest epoch.
-const LOWEST_AT: [usize; 2] = [32, 48];
+/// The two records of the lowest epoch, after the mark of [`PmemMap::claim`].
+///
+/// [`PmemMap::claim`]: crate::pmem::PmemMap::claim
+const LOWEST_AT: [usize; 2] = [MARK_LEN, MARK_LEN + LOWEST_LEN];
 pub(super) const LOWEST_LEN: usize = 16;
 
 /// The lowest epoch of keys that the directory does not have.

@@ -63,6 +63,7 @@ fn an_identity_never_goes_back() {
             let text = invalid(directory.keep(old));
             assert!(text.contains("is not above 1"), "{text}");
         }
+        drop(directory);
         directory = Directory::open(map(&file)).expect("opened");
     }
     directory.keep(identity(7, 5, 2)).expect("it takes over");
@@ -154,7 +155,8 @@ fn a_directory_is_opened_or_made() {
     let good = contents();
     let directory = over(&good).expect("opened");
     assert_eq!((directory.slots(), directory.keys.len()), (3, 2));
-    assert!(contents() == good, "opening changes nothing");
+    drop(directory);
+    assert!(contents() == good, "opening changes nothing that stays");
 
     let end = Directory::len_for(3);
     let with = |bytes: &[u8], at: usize, new: &[u8]| {
@@ -164,6 +166,7 @@ fn a_directory_is_opened_or_made() {
     };
     let begun = over(&with(&[0xFF; 4096], 0, &BEGUN)).expect("made again");
     assert!(begun.keys.is_empty() && contents()[end..] == [0xFF; 4096][end..]);
+    drop(begun);
     over(&with(&[0; 4096], end, &[1])).expect("bytes behind it do not matter");
 
     // The key 8 has one line left, and would be written again.
@@ -303,12 +306,13 @@ fn version_1_becomes_version_2() {
     bytes.extend(vec![0xA5; 3 * 4096]);
     fs::write(file.path(), &bytes).expect("written");
     let map = || PmemMap::open(file.path(), 0).expect("mapped");
-    for refused in [
-        Directory::open(map()),
-        layout(2).open_directory(&map()),
-        Directory::open_or_create(map(), 2),
-    ] {
-        let text = invalid(refused);
+    let open: [&dyn Fn() -> Result<Directory>; 3] = [
+        &|| Directory::open(map()),
+        &|| layout(2).open_directory(&map()),
+        &|| Directory::open_or_create(map(), 2),
+    ];
+    for open in open {
+        let text = invalid(open());
         assert!(text.contains("has the version 1"), "{text}");
         assert!(text.contains("Directory::upgrade"), "{text}");
     }
@@ -392,7 +396,8 @@ fn a_broken_slot_stops_only_keys_that_are_not_there() {
         }
         fs::write(file.path(), &bytes).expect("written");
         let mut directory = Directory::open(map(&file)).expect("opened");
-        assert!(fs::read(file.path()).expect("read") == bytes);
+        let now = fs::read(file.path()).expect("read");
+        assert!(now[..tail_of(4)] == bytes[..tail_of(4)], "no line changes");
         let broken: Vec<_> = directory.broken_slots().map(|(slot, _)| slot).collect();
         assert_eq!(broken, [slot]);
         directory.keep(identity(7, 6, 2)).expect("it is there");

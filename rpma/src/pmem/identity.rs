@@ -1,0 +1,129 @@
+//! The identity of a mapped device or file: it stays over a reboot, and is no path.
+
+#![expect(unsafe_code, reason = "an ioctl")]
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::ioctl::{Getter, ioctl, opcode};
+
+use crate::site::MemoryId;
+
+/// The places of the namespace's UUID, relative to the device's directory in sysfs: of the bus
+/// `dax`, and of the class `dax`.
+const UUID: [&str; 2] = ["../uuid", "device/uuid"];
+
+/// The links of udev from the UUID of a file system to its block device.
+const BY_UUID: &str = "/dev/disk/by-uuid";
+
+/// `struct fsuuid2` of the kernel's `linux/fs.h`: a length and up to 16 bytes.
+type FsUuid = [u8; 17];
+
+/// `FS_IOC_GETFSUUID` of the kernel's `linux/fs.h`, since Linux 6.9.
+const FS_IOC_GETFSUUID: u32 = opcode::read::<FsUuid>(0x15, 0);
+
+/// The identity of the device-DAX device with this place in `/sys/dev`: the UUID of its namespace.
+pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
+    let directory = sysfs.join("dev").join(device);
+    let read = |place: &&str| fs::read_to_string(directory.join(place)).ok();
+    let uuid = UUID.iter().find_map(read)?;
+    let uuid = uuid.trim();
+    let is_known = uuid.len() == 36 && uuid.bytes().any(|byte| !matches!(byte, b'0' | b'-'));
+    is_known.then(|| MemoryId::of_kernel(uuid.as_bytes()))
+}
+
+/// The identity of a file: the UUID of its file system, and its inode.
+pub(super) fn of_file(file: &File, found: &Metadata) -> Option<MemoryId> {
+    let system = uuid_of_system(file).or_else(|| uuid_by_link(Path::new(BY_UUID), found.dev()))?;
+    let inode = found.ino().to_le_bytes();
+    Some(MemoryId::of_kernel(&[&system[..], &inode].concat()))
+}
+
+fn uuid_of_system(file: &File) -> Option<Vec<u8>> {
+    // SAFETY: the kernel writes a `struct fsuuid2` for this number, whose size is in the number, or
+    // fails. It reads nothing.
+    let getter = unsafe { Getter::<FS_IOC_GETFSUUID, FsUuid>::new() };
+    // SAFETY: as above.
+    let found = unsafe { ioctl(file, getter) }.ok()?;
+    let uuid = found[1..].get(..found[0].into())?;
+    uuid.iter().any(|byte| *byte != 0).then(|| uuid.to_vec())
+}
+
+/// The UUID that leads to this block device.
+fn uuid_by_link(links: &Path, device: u64) -> Option<Vec<u8>> {
+    let mut links = fs::read_dir(links).ok()?.flatten();
+    let found = links.find(|link| {
+        let target = fs::metadata(link.path());
+        target.is_ok_and(|target| target.rdev() == device)
+    })?;
+    Some(found.file_name().as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const DEVICE: &str = "devices/ndbus0/region0/dax0.0";
+
+    /// A sysfs with the device 252:0, and this file.
+    fn sysfs(name: &str, uuid: &str) -> tempfile::TempDir {
+        let sysfs = tempfile::tempdir().unwrap();
+        let device = sysfs.path().join(DEVICE).join("dax0.0");
+        for made in [&device, &sysfs.path().join("dev/char")] {
+            fs::create_dir_all(made).unwrap();
+        }
+        let target = Path::new("../..").join(DEVICE).join("dax0.0");
+        symlink(target, sysfs.path().join("dev/char/252:0")).unwrap();
+        symlink("..", device.join("device")).unwrap();
+        fs::write(device.join(name), uuid).unwrap();
+        sysfs
+    }
+
+    /// Promise: a namespace has the identity of its UUID. Without one it has none, and no constant.
+    #[test]
+    fn a_device_has_the_uuid_of_its_namespace() {
+        const UUID: &str = "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac1\n";
+        let of = |name, uuid| of_device(sysfs(name, uuid).path(), "char/252:0");
+        let bus = of("../uuid", UUID);
+        assert_eq!(bus, Some(MemoryId::of_kernel(UUID.trim().as_bytes())));
+        assert_ne!(bus, of("../uuid", "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac2\n"));
+        for uuid in ["\n", "", "00000000-0000-0000-0000-000000000000\n"] {
+            assert_eq!(of("../uuid", uuid), None, "{uuid}");
+        }
+        assert_eq!(of("size", UUID), None);
+    }
+
+    /// Promise: the links of udev are followed to the block device.
+    #[test]
+    fn a_file_system_is_found_by_its_link() {
+        let links = tempfile::tempdir().unwrap();
+        symlink("/dev/null", links.path().join("1234-ABCD")).unwrap();
+        let null = fs::metadata("/dev/null").unwrap().rdev();
+        let uuid = uuid_by_link(links.path(), null);
+        assert_eq!(uuid.as_deref(), Some(&b"1234-ABCD"[..]));
+        assert_eq!(uuid_by_link(links.path(), null + 1), None);
+        assert_eq!(uuid_by_link(&links.path().join("none"), null), None);
+    }
+
+    /// Promise: two files have two identities, and a file that is opened by another name has its
+    /// own.
+    #[test]
+    fn a_file_has_an_identity_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("one"), "1").unwrap();
+        fs::write(path("other"), "2").unwrap();
+        fs::hard_link(path("one"), path("same")).unwrap();
+        let of = |name: &str| {
+            let file = File::open(path(name)).unwrap();
+            of_file(&file, &file.metadata().unwrap())
+        };
+        assert_eq!(of("one"), of("same"));
+        // A file system without a UUID gives none.
+        assert!(of("one") != of("other") || of("one").is_none());
+    }
+}
