@@ -54,6 +54,9 @@ pub(crate) struct LogCfg {
     /// Makes the log. The replicas have none.
     #[arg(long)]
     pub(crate) create: bool,
+    /// Permits replicas on one host, for demonstrations: a loss of power ends all of them.
+    #[arg(long)]
+    pub(crate) one_host: bool,
     /// Of each call, and of each step towards a replica: in seconds.
     #[arg(long, value_parser = seconds, default_value = "30")]
     pub(crate) limit: Duration,
@@ -337,11 +340,15 @@ impl Shared {
             log,
             ..State::default()
         };
+        let set = Replicas::new(reactor, set)?;
+        if cfg.one_host {
+            set.permit_one_host();
+        }
         Ok(Self {
             cfg: cfg.clone(),
             identity,
             reactor: reactor.clone(),
-            set: Replicas::new(reactor, set)?,
+            set,
             pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
             gate: tokio::sync::Mutex::new(()),
             state: Monitor::new(reactor, state),

@@ -19,6 +19,7 @@ pub(crate) const RING: usize = 1024;
 async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Result<Replicas> {
     let set = Set::new(reactor.peer(), RING, 8)?;
     let set = Replicas::new(reactor, set)?;
+    set.permit_one_host();
     for key in keys {
         add(&set, reactor, serving.addr, key).await?;
     }
@@ -44,8 +45,7 @@ pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, 
 }
 
 /// A server of key 1, in the nth part of the memory.
-fn site(n: usize) -> Result<Site> {
-    let all = PmemMap::open(devdax(), 4 * LEN)?;
+fn site(all: &PmemMap, n: usize) -> Result<Site> {
     let own = all.part(2 * LEN * n..2 * LEN * (n + 1))?;
     let directory = new_directory(directory_of(&own)?, 31)?;
     Site::over(1, &cfg()?, own, directory)
@@ -55,8 +55,9 @@ fn site(n: usize) -> Result<Site> {
 async fn with_a_slow_one(
     reactor: &Reactor,
 ) -> Result<(Replicas, Serving, Stopped, [ReplicaId; 2])> {
-    let quick = Serving::of(reactor, site(0)?)?;
-    let slow = Serving::of(reactor, site(1)?)?;
+    let all = PmemMap::open(devdax(), 4 * LEN)?;
+    let quick = Serving::of(reactor, site(&all, 0)?)?;
+    let slow = Serving::of(reactor, site(&all, 1)?)?;
     let set = set(reactor, &quick, 1..1).await?;
     let ids = [
         add(&set, reactor, quick.addr, 1).await?,

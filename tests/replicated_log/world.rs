@@ -153,6 +153,7 @@ impl World {
             ring: RING_LEN,
             create: epoch == 1,
             take_over: false,
+            one_host: false,
             limit: LIMIT,
             silence: SILENCE,
             fault: self.fault,

@@ -149,6 +149,7 @@ impl Before {
             Ok(mut directory) => {
                 let found = directory.identities().map(|found| found.key).collect();
                 directory.keep(identity(1, 1, 10)).expect("kept");
+                drop(directory);
                 let again = PmemMap::open(path, LEN).expect("the memory");
                 let again = Directory::open(again).expect("it is there");
                 assert_eq!(again.get(1), Some(identity(1, 1, 10)));

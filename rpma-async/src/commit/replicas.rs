@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rpma::commit::{self, AddError, CommitId, Outcome, Refused, ReplicaId};
 use rpma::sync::Mutex;
-use rpma::{Failure, MrRemote, Result};
+use rpma::{Failure, MrRemote, Result, Site};
 
 use super::{Writer, lock};
 use crate::clock;

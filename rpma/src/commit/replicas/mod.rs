@@ -225,26 +225,26 @@ impl Replicas {
             other.conn().peer_addr()?.ip(),
         );
         let (own, site) = (writer.offer().site(), other.offer().site());
-        let is_same_host = is_same(own.host(), site.host()) && !self.permits_one_host;
-        let is_same_domain =
-            is_same(own.failure_domain(), site.failure_domain()) && !self.permits_one_host;
-        let (same, remedy) = if is_same(own.memory(), site.memory()) {
+        let is_one_region = region == remote;
+        let permitted = self.permits_one_host;
+        let is_one_memory = is_same(own.memory(), site.memory());
+        let (same, remedy) = if is_one_memory && (is_one_region || !permitted) {
             (
                 "memory",
-                "they are two ways to one copy. If one memory is a copy of the other (cp, dd), call \
-                 Directory::renew_identity for one of them",
+                "they are two ways to one memory. If one memory is a copy of the other (cp, dd), \
+                 call Directory::renew_identity for one of them",
             )
-        } else if is_same_host {
+        } else if is_same(own.host(), site.host()) && !permitted {
             (
                 "host",
                 "one loss of power would lose both. A test permits it by Replicas::permit_one_host",
             )
-        } else if is_same_domain {
+        } else if is_same(own.failure_domain(), site.failure_domain()) && !permitted {
             (
                 "failure domain",
                 "one failure would lose both. A test permits it by Replicas::permit_one_host",
             )
-        } else if region == remote && here == there {
+        } else if is_one_region && here == there {
             ("region and address", "one loss of power would lose both")
         } else {
             return Ok(());
@@ -254,9 +254,9 @@ impl Replicas {
         )))
     }
 
-    /// Permits replicas on one host, or in one failure domain. Such copies are lost together: use
-    /// this only for tests and demonstrations on one host. Two replicas in one memory are refused
-    /// in any case.
+    /// Permits replicas on one host, in one failure domain, and in different regions of one memory.
+    /// Such copies are lost together: use this only for tests and demonstrations on one host. Two
+    /// replicas with one region of one memory are refused in any case.
     pub fn permit_one_host(&mut self) -> &mut Self {
         self.permits_one_host = true;
         self
