@@ -152,6 +152,11 @@ pub(crate) struct Serve {
     /// Accept memory with data. All bytes that are offered are lost when the first client comes
     #[arg(long, requires = "memory")]
     pub(crate) overwrite: bool,
+    /// Serve although the memory has the mark of a server on this host that used another device
+    /// node, as in another container. Only if you have seen that server end: one that is frozen has
+    /// not ended, and its adapter still writes
+    #[arg(long, requires = "memory")]
+    pub(crate) other_is_gone: bool,
     /// Whether the adapter writes into the caches of the processor (DDIO): the operator's word
     #[arg(long, value_enum, value_name = "SETTING", default_value_t = Ddio::On)]
     pub(crate) ddio: Ddio,

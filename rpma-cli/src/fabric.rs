@@ -143,6 +143,7 @@ pub(crate) fn server(host: &Host, fault: Option<Fault>) -> Result<(Running, Endp
         memory: Some(memory.path().to_owned()),
         ddio: Ddio::On,
         overwrite: false,
+        other_is_gone: false,
         size: ARENA as u64,
         fault,
     };

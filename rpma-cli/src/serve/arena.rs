@@ -50,7 +50,8 @@ impl Arena {
             None => Self::plain(peer, usage, path, size),
             Some(memory) => {
                 let all = PmemMap::open(memory, size)?;
-                let contents = Contents::look(memory, &all, size, args.overwrite)?;
+                let contents =
+                    Contents::look(memory, &all, size, args.overwrite, args.other_is_gone)?;
                 Self::pmem(peer, all.part(..size)?, contents, usage, path)
             }
         }

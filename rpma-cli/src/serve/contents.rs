@@ -10,16 +10,26 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rpma::Mr;
 use rpma::pmem::PmemMap;
 
 use crate::problem::Problem;
+use crate::wire::FIRST;
 
 /// The beginning of a mark. The number follows, in 8 bytes.
 const MARK: [u8; 25] = *b"overwritten by rpma serve";
+/// `EWOULDBLOCK`: another program has the lock.
+const WOULD_BLOCK: i32 = 11;
 /// The bytes of a mark.
 const LEN: usize = MARK.len() + 8;
+/// The place of the library's mark of the server that has the memory. No client writes there.
+const CLAIM_AT: usize = 64;
+/// A process that was killed has the lock until the kernel has destroyed its objects.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are read or written at once.
 const STEP: usize = 1 << 20;
 
@@ -31,6 +41,8 @@ pub(super) struct Contents {
     marked: usize,
     /// Whether the bytes after them have data, which may be lost.
     has_data: bool,
+    /// The beginning of the memory, for the library's mark.
+    first: PmemMap,
 }
 
 /// The memory at the end of a server.
@@ -45,17 +57,31 @@ pub(super) enum Left {
 
 impl Contents {
     /// Looks at the first `size` bytes of a memory. It is an error if they have data that may not
-    /// be lost.
+    /// be lost, or if another server has the memory. `other_is_gone` is the operator's word that this
+    /// server has ended.
     pub(super) fn look(
         path: &Path,
         all: &PmemMap,
         size: usize,
         overwrite: bool,
+        other_is_gone: bool,
     ) -> Result<Self, Problem> {
+        lock(path, all)?;
         let marked = marked(all)?;
+        // Without its own mark, the memory has a user's bytes or zeros there.
+        if marked != 0 {
+            if other_is_gone {
+                all.forget_claim(CLAIM_AT)?;
+            }
+            all.check_claim(CLAIM_AT)?;
+        }
         let has_data = !is_zero(all, marked..size)?;
         match has_data && !overwrite {
-            false => Ok(Self { marked, has_data }),
+            false => Ok(Self {
+                marked,
+                has_data,
+                first: all.part(..FIRST as usize)?,
+            }),
             true => Err(Problem::new(
                 format!(
                     "{} has data in its first {size} bytes, and clients overwrite them",
@@ -69,16 +95,15 @@ impl Contents {
     /// Marks the memory, before a client can write to it.
     pub(super) fn begin(&mut self, region: &Mr<PmemMap>) -> rpma::Result<()> {
         let size = region.get_size();
-        if self.marked >= size {
-            return Ok(());
+        if self.marked < size {
+            if self.has_data {
+                zero(region, self.marked..size)?;
+                self.has_data = false;
+            }
+            mark(region, size)?;
+            self.marked = size;
         }
-        if self.has_data {
-            zero(region, self.marked..size)?;
-            self.has_data = false;
-        }
-        mark(region, size)?;
-        self.marked = size;
-        Ok(())
+        self.first.claim(CLAIM_AT)
     }
 
     /// Makes the marked bytes zero, when no client can write any more.
@@ -95,6 +120,27 @@ impl Contents {
         zero(region, 0..LEN)?;
         self.marked = 0;
         Ok(Left::Zero)
+    }
+}
+
+/// Takes the lock of the memory. Another server may be ending.
+fn lock(path: &Path, all: &PmemMap) -> Result<(), Problem> {
+    let began = Instant::now();
+    loop {
+        match all.lock() {
+            Err(error)
+                if error.raw_os_error() == Some(WOULD_BLOCK) && began.elapsed() < LOCK_LIMIT =>
+            {
+                thread::sleep(LOCK_PAUSE);
+            }
+            Err(error) if error.raw_os_error() == Some(WOULD_BLOCK) => {
+                return Err(Problem::new(
+                    format!("another server has {}: {error}", path.display()),
+                    "End the other server: `fuser -v` with this path names it",
+                ));
+            }
+            locked => return Ok(locked?),
+        }
     }
 }
 

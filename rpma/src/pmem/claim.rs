@@ -148,6 +148,22 @@ impl PmemMap {
         Ok(())
     }
 
+    /// Takes the lock, and checks the mark at `offset` as [`claim`](Self::claim) does. It changes no
+    /// byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    pub fn check_claim(&self, offset: usize) -> Result<()> {
+        let at = self.part.at(offset, MARK_LEN)?;
+        self.lock()?;
+        let found = Word(self.part.mapping.load_u64(at)?);
+        match found.may_be_alive_beside(self.word()) {
+            true => Err(self.claimed(at)?),
+            false => Ok(()),
+        }
+    }
+
     /// Clears the mark of another program: the operator's word that this program has ended. A
     /// program that is only frozen has not ended, because its adapter still places its clients'
     /// writes. Then [`claim`](Self::claim) succeeds.
@@ -314,6 +330,7 @@ mod tests {
         // Two device nodes of one memory: here, another file with the same bytes.
         fs::write(copy.path(), fs::read(file.path()).expect("read")).expect("written");
         let second = map(copy.path());
+        second.check_claim(0).expect_err("refused");
         let error = second.claim(0).expect_err("refused");
         assert!(matches!(error, Error::Claimed(_)), "{error:?}");
         let text = error.to_string();

@@ -58,6 +58,7 @@ impl Memory {
         Serve {
             size: size as u64,
             overwrite,
+            other_is_gone: false,
             ..self.args.clone()
         }
     }

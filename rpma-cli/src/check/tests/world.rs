@@ -73,6 +73,7 @@ impl World {
             memory: None,
             ddio: Ddio::On,
             overwrite: false,
+            other_is_gone: false,
             size: ARENA as u64,
             fault: None,
         }

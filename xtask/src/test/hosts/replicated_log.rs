@@ -427,7 +427,8 @@ impl Test<'_> {
         } else {
             &["--take-over"]
         };
-        let more = [&["--limit", limit], create, more].concat();
+        // Two of the three replicas are on one host.
+        let more = [&["--one-host", "--limit", limit], create, more].concat();
         let program = self.run_on_log(log, host, "append", &more)?;
         let fed = Vec::new();
         Ok(Writer { program, fed })
@@ -439,7 +440,7 @@ impl Test<'_> {
     }
 
     fn check_and(&mut self, log: &mut Log, host: u8, more: &[&str]) -> Result<()> {
-        let more = [&["--limit", LONG, "--take-over"], more].concat();
+        let more = [&["--one-host", "--limit", LONG, "--take-over"], more].concat();
         let mut reader = self.run_on_log(log, host, "read", &more)?;
         reader.finish(PATIENCE)?;
         log.check(&reader.said())
