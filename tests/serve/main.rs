@@ -5,6 +5,7 @@
 mod again;
 mod asking;
 mod bad_input;
+mod broken;
 mod commits;
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,7 +14,9 @@ mod cuts;
 #[cfg(feature = "sim")]
 mod failing;
 mod many;
+mod one;
 mod parts;
+mod places;
 mod rules;
 #[cfg(feature = "sim")]
 mod silent;
