@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rpma::pmem::PmemMap;
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Layout, Part, Served, Server, ServerCfg};
 use rpma::sim::{Cut, Fabric, Platform, Profile};
 use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Side, Wc};
 
@@ -217,6 +217,126 @@ fn a_directory_that_was_being_made_is_made_again() -> Result {
     }
     assert!(visited > 500, "{visited} images");
     Ok(())
+}
+
+/// The memory of these tests: two keys of a layout, of which the directory keeps these identities.
+const KEPT: [(u64, u64, u64); 2] = [(1, 3, 10), (2, 5, 20)];
+
+fn two_keys() -> Layout {
+    Layout::new(SLOTS, LEN).expect("fits")
+}
+
+/// Writes a directory of two keys, and changes its bytes.
+fn prepare(path: &Path, change: impl FnOnce(&PmemMap)) {
+    let all = PmemMap::open(path, 0).expect("the memory");
+    let mut directory = two_keys().open_directory(&all).expect("made");
+    for (key, epoch, instance) in KEPT {
+        let kept = directory.keep(identity(key, epoch, instance));
+        kept.expect("kept");
+    }
+    drop(directory);
+    change(&all);
+    all.persist(..).expect("durable");
+}
+
+/// Runs a program under a cut of the power at each event, on each platform, with a restart.
+fn every_cut<R: std::fmt::Debug>(
+    change: impl Fn(&PmemMap),
+    run: impl Fn(&PmemMap),
+    restart: impl Fn(&PmemMap) -> R + Sync,
+    check: impl Fn(bool, &R) + Sync,
+) -> u64 {
+    let mut visited = 0;
+    for platform in PLATFORMS {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let host = fabric.host("server");
+        host.set_platform(platform);
+        let pmem = host.pmem("memory", two_keys().len());
+        let _entered = host.enter();
+        prepare(pmem.path(), &change);
+        let is_done = AtomicBool::new(false);
+        let found = fabric.find_loss_in_recovery(
+            &pmem,
+            || is_done.load(Ordering::Relaxed),
+            |path| restart(&PmemMap::open(path, 0).expect("the memory")),
+            |is_done, found| check(*is_done, found),
+            || {
+                run(&PmemMap::open(pmem.path(), 0).expect("the memory"));
+                is_done.store(true, Ordering::Relaxed);
+            },
+        );
+        let found = found.unwrap_or_else(|loss| panic!("{platform}: {loss}"));
+        visited += found.images;
+    }
+    visited
+}
+
+/// Promise: wherever the power is cut in an upgrade, the memory has version 1, which is refused by
+/// name and can be upgraded again, or version 2. All identities stay.
+#[test]
+fn an_upgrade_survives_every_cut() {
+    let upgrade = |all: &PmemMap| Directory::upgrade(all, Some(&two_keys()));
+    let visited = every_cut(
+        |all| {
+            // Version 1 differs in these bytes.
+            all.write_at(8, &[1]).expect("inside");
+            all.write_at(24, &[0; 40]).expect("inside");
+        },
+        |all| upgrade(all).expect("upgraded"),
+        |all| {
+            let is_new = match two_keys().open_directory(all) {
+                Ok(_) => true,
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains("has the version 1"), "{text}");
+                    upgrade(all).expect("again");
+                    false
+                }
+            };
+            let directory = two_keys().open_directory(all).expect("version 2");
+            (is_new, directory.identities().collect::<Vec<_>>())
+        },
+        |is_done, (is_new, found)| {
+            assert!(!is_done || *is_new, "it was upgraded");
+            let kept = KEPT.map(|(key, epoch, instance)| identity(key, epoch, instance));
+            assert_eq!(*found, kept);
+        },
+    );
+    assert!(visited > 50, "{visited} images");
+}
+
+/// Promise: wherever the power is cut while a slot is given up, it is broken still, or the lowest
+/// epoch of new keys is durable. The lost key never comes back with its old epoch.
+#[test]
+fn a_slot_that_is_given_up_survives_every_cut() {
+    const LOWEST: u64 = 9;
+    // The lines contradict each other; each of them is valid by itself.
+    let contradict = |all: &PmemMap| {
+        let mut line = [0; 64];
+        all.read_at(64 + 128, &mut line).expect("inside");
+        all.write_at(64 + 128 + 64, &line).expect("inside");
+    };
+    let visited = every_cut(
+        contradict,
+        |all| {
+            let mut directory = two_keys().open_directory(all).expect("opened");
+            directory.give_up_slot(1, LOWEST).expect("given up");
+            directory.keep(identity(2, LOWEST, 30)).expect("kept");
+        },
+        |all| {
+            let mut directory = two_keys().open_directory(all).expect("opened");
+            let is_broken = directory.broken_slots().count() == 1;
+            let (lowest, kept) = (directory.lowest_epoch(), directory.get(2));
+            directory.keep(identity(2, 5, 20)).expect_err("fenced");
+            (is_broken, lowest, kept)
+        },
+        |is_done, (is_broken, lowest, kept)| {
+            assert!(*is_broken || *lowest == Some(LOWEST));
+            assert!(kept.is_none() || *kept == Some(identity(2, LOWEST, 30)));
+            assert!(!is_done || kept.is_some());
+        },
+    );
+    assert!(visited > 100, "{visited} images");
 }
 
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
