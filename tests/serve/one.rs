@@ -41,8 +41,14 @@ fn directory(path: &Path) -> rpma::Result<Directory> {
 /// locks. So these tests run one after the other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The memories of a test. Its file is removed when the first value is dropped.
-fn memories() -> Result<((tempfile::TempDir, MutexGuard<'static, ()>), Vec<PathBuf>)> {
+/// The turn of a test, with the folder of its file.
+struct Turn {
+    _folder: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The memories of a test.
+fn memories() -> Result<(Turn, Vec<PathBuf>)> {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("memory");
@@ -55,7 +61,11 @@ fn memories() -> Result<((tempfile::TempDir, MutexGuard<'static, ()>), Vec<PathB
     for path in &paths {
         cleared(path)?;
     }
-    Ok(((folder, turn), paths))
+    let turn = Turn {
+        _folder: folder,
+        _turn: turn,
+    };
+    Ok((turn, paths))
 }
 
 /// A process that serves a memory until it is killed.
@@ -118,7 +128,7 @@ fn is_locked<T>(result: rpma::Result<T>) -> bool {
 /// is frozen. After a SIGKILL the next server starts, and has all identities.
 #[test]
 fn two_processes_have_one_server() -> Result {
-    let (_folder, paths) = memories()?;
+    let (_turn, paths) = memories()?;
     for path in &paths {
         let mut first = directory(path)?;
         first.keep(identity(7, 3, 1))?;
@@ -141,7 +151,7 @@ fn two_processes_have_one_server() -> Result {
 #[test]
 fn a_second_server_does_not_listen() -> Result {
     device_test(|| {
-        let (_folder, paths) = memories()?;
+        let (_turn, paths) = memories()?;
         for path in &paths {
             let other = Other::new(path)?;
             let layout = Layout::new(1, LEN)?;
@@ -208,17 +218,17 @@ fn two_nodes_of_one_device_have_one_server() -> Result {
 /// Promise: a forked child keeps the lock, as it keeps the queue pairs.
 #[test]
 fn a_forked_child_has_the_lock() -> Result {
-    let (_folder, paths) = memories()?;
+    let (_turn, paths) = memories()?;
     for path in &paths {
         let first = directory(path)?;
-        // SAFETY: the child calls only `pause` and `_exit`, which are safe after a fork.
-        let child = match unsafe { libc::fork() } {
-            0 => unsafe {
-                libc::pause();
-                libc::_exit(0)
-            },
-            child => child,
-        };
+        // SAFETY: the child only sleeps and exits, which is safe after a fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: it takes no pointers.
+                unsafe { libc::pause() };
+            }
+        }
         assert!(child > 0, "no fork");
         drop(first);
         assert!(is_locked(directory(path)), "{path:?}: the child has it");
