@@ -4,8 +4,8 @@ use rpma::commit::{Method, Replicas, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::serve::Directory;
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, FailureDomain, FlushType, MemoryId, Mr, MrRemote, MrUsage,
-    Offer, Peer, PeerCfg, Side, Site,
+    Conn, ConnCfg, ConnReq, Ep, FlushType, MemoryId, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg,
+    Site,
 };
 
 use crate::common::{LIMIT, Result, addr, addr6, devdax, device_test, peer};
@@ -134,6 +134,7 @@ fn files_have_identities() -> Result {
 #[cfg(feature = "sim")]
 mod fabric {
     use rpma::sim::{Fabric, Profile};
+    use rpma::{Device, FailureDomain, Side};
 
     use super::*;
 
