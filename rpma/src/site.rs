@@ -84,8 +84,11 @@ impl HostId {
 /// |---|---|
 /// | with a [`Directory`](crate::serve::Directory) | the random number in its header |
 /// | a device-DAX device | the `uuid` of its namespace in sysfs |
-/// | a file | the UUID of its file system, and its inode |
+/// | a file | the UUID of its file system (`FS_IOC_GETFSUUID`, `/dev/disk/by-uuid`), and its inode; none on btrfs and bcachefs, where two files may have one inode |
 /// | any other | the name that the program gives ([`named`](Self::named)), or none |
+///
+/// A copy of a whole file system or of a virtual machine has the identities of the original. So has
+/// a copy of a directory, until [`renew_identity`](crate::serve::Directory::renew_identity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryId(u64);
 

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::fstatfs;
 use rustix::ioctl::{Getter, ioctl, opcode};
 
 use crate::site::MemoryId;
@@ -34,8 +35,16 @@ pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
     is_known.then(|| MemoryId::of_kernel(uuid.as_bytes()))
 }
 
+/// `BTRFS_SUPER_MAGIC` of the kernel's `linux/magic.h`, and bcachefs' number: files of two
+/// subvolumes may have the same inode there.
+const WITH_SUBVOLUMES: [i64; 2] = [0x9123_683E, 0xCA45_1A4E];
+
 /// The identity of a file: the UUID of its file system, and its inode.
 pub(super) fn of_file(file: &File, found: &Metadata) -> Option<MemoryId> {
+    let kind = fstatfs(file).ok()?.f_type as i64;
+    if WITH_SUBVOLUMES.contains(&kind) {
+        return None;
+    }
     let system = uuid_of_system(file).or_else(|| uuid_by_link(Path::new(BY_UUID), found.dev()))?;
     let inode = found.ino().to_le_bytes();
     Some(MemoryId::of_kernel(&[&system[..], &inode].concat()))
