@@ -27,6 +27,19 @@ fn hash(kind: u8, bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// The bytes of a UUID in its text form: 32 hexadecimal digits, which are not all 0, and 4 hyphens.
+/// Two spellings of one UUID give the same bytes.
+pub(crate) fn uuid(text: &str) -> Option<[u8; 16]> {
+    let groups: Vec<&str> = text.trim_end().split('-').collect();
+    let lengths = groups.iter().map(|group| group.len());
+    let digits = groups.concat();
+    if !lengths.eq([8, 4, 4, 4, 12]) || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    (number != 0).then(|| number.to_be_bytes())
+}
+
 /// The identity of one boot of a host: it answers the question whether one loss of power ends both.
 ///
 /// It comes from the kernel's boot id (`/proc/sys/kernel/random/boot_id`, [proc(5)]), so it changes
@@ -59,13 +72,8 @@ impl HostId {
         }
     }
 
-    /// A boot id is a UUID: 32 hexadecimal digits, which are not all 0, and 4 hyphens.
     fn parse(text: &str) -> Option<Self> {
-        let text = text.trim_end();
-        let digits = text.bytes().filter(u8::is_ascii_hexdigit).count();
-        let is_zero = text.bytes().all(|byte| matches!(byte, b'0' | b'-'));
-        let is_uuid = text.len() == 36 && digits == 32 && !is_zero;
-        is_uuid.then(|| Self(hash(b'h', text.as_bytes())))
+        uuid(text).map(|uuid| Self(hash(b'h', &uuid)))
     }
 
     pub(crate) fn get(self) -> u64 {
@@ -128,8 +136,16 @@ impl FailureDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a name of 0 or more than [`MOST`](Self::MOST) bytes.
+    /// [`Error::InvalidArgument`] for a name of 0 or more than [`MOST`](Self::MOST) bytes, with white
+    /// space at an end, or with control characters: a name that was read from a file with its end of
+    /// line would be another failure domain.
     pub fn new(name: &str) -> Result<Self> {
+        if name.trim() != name || name.chars().any(char::is_control) {
+            return Err(Error::invalid(format!(
+                "the failure domain {name:?} has white space at an end, or control characters: \
+                 remove them"
+            )));
+        }
         match name.len() {
             1..=Self::MOST => Ok(Self(hash(b'f', name.as_bytes()))),
             len => Err(Error::invalid(format!(
@@ -273,7 +289,7 @@ mod tests {
         };
         assert_eq!(
             site.to_string(),
-            "memory 26eaef20f25750ca, host cfa23e6be706e42a, failure domain 9310810e4403a604"
+            "memory 26eaef20f25750ca, host 9b3e01e82057109f, failure domain 9310810e4403a604"
         );
         assert_eq!(Site::from_words(site.to_words()), site);
         let directory = MemoryId::of_directory(NonZeroU64::MIN).to_string();
@@ -294,11 +310,14 @@ mod tests {
             "00000000-0000-0000-0000-000000000000",
             "12345678-9abc-def0-1234-56789abcdef",
             "12345678-9abc-def0-1234-56789abcdeg0",
+            "123456789-abc-def0-1234-56789abcdef0",
+            "+2345678-9abc-def0-1234-56789abcdef0",
         ] {
             assert_eq!(HostId::parse(text), None, "{text}");
         }
         assert!(HostId::parse(BOOT).is_some());
         assert_eq!(HostId::parse(BOOT), HostId::parse(BOOT.trim_end()));
+        assert_eq!(HostId::parse(BOOT), HostId::parse(&BOOT.to_uppercase()));
     }
 
     #[test]
@@ -309,6 +328,10 @@ mod tests {
             assert!(error.to_string().contains(&words), "{error}");
         }
         FailureDomain::new(&"x".repeat(32)).expect("fits");
+        for name in ["rack 7\n", " rack 7", "rack\t7"] {
+            let error = FailureDomain::new(name).expect_err("refused").to_string();
+            assert!(error.contains("white space at an end"), "{error}");
+        }
         MemoryId::named(b"").expect_err("refused");
     }
 }

@@ -17,7 +17,7 @@ async fn set_of(
 ) -> Result<(Replicas, Vec<ReplicaId>)> {
     let set = Set::new(reactor.peer(), 1024, 8)?;
     let set = Replicas::new(reactor, set)?;
-    set.permit_one_host();
+    set.permit_one_host().permit_one_memory();
     let mut ids = Vec::new();
     for key in keys {
         ids.push(add(&set, reactor, serving, key).await?);

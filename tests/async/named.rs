@@ -230,7 +230,7 @@ fn commits_on_replicas_have_their_lines() -> Result {
             let serving = Serving::new(&reactor, 2)?;
             let set = Set::new(&peer, 1024, 8)?;
             let set = Replicas::new(&reactor, set)?;
-            set.permit_one_host();
+            set.permit_one_host().permit_one_memory();
             let mut cfg = WriterCfg::new(Method::Server);
             cfg.set_in_flight(1)?;
             for key in [1, 2] {

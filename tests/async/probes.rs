@@ -47,7 +47,7 @@ fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving
 async fn set_of_two(reactor: &Reactor, serving: &Serving) -> Result<Replicas> {
     let set = Set::new(reactor.peer(), 1024, 8)?;
     let set = Replicas::new(reactor, set)?;
-    set.permit_one_host();
+    set.permit_one_host().permit_one_memory();
     let mut cfg = WriterCfg::new(Method::Server);
     cfg.set_in_flight(1)?;
     for key in [1, 2] {

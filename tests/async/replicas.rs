@@ -19,7 +19,7 @@ pub(crate) const RING: usize = 1024;
 async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Result<Replicas> {
     let set = Set::new(reactor.peer(), RING, 8)?;
     let set = Replicas::new(reactor, set)?;
-    set.permit_one_host();
+    set.permit_one_host().permit_one_memory();
     for key in keys {
         add(&set, reactor, serving.addr, key).await?;
     }

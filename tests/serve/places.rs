@@ -11,6 +11,10 @@ use rpma::{
 use crate::common::{LIMIT, Result, addr, addr6, devdax, device_test, peer};
 use crate::support::{LEN, directory_of, new_directory};
 
+const USAGE: MrUsage = MrUsage::WRITE_DST
+    .union(MrUsage::READ_SRC)
+    .union(MrUsage::FLUSH_TYPE_VISIBILITY);
+
 /// A connection to a server of this region, which offers it with this site.
 fn connect(
     (near, far): (&Peer, &Peer),
@@ -55,8 +59,7 @@ fn one_server_with_two_addresses_is_one_copy() -> Result {
         let peer = peer()?;
         let all = PmemMap::open(devdax(), 2 * LEN)?;
         let directory = new_directory(directory_of(&all)?, 2)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let region = Mr::reg(&peer, all.part(LEN..2 * LEN)?, usage)?;
+        let region = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
         let connect = |addr: &str, site| connect((&peer, &peer), addr, (&region, site));
         let (four, six) = (addr(), addr6());
         for site in [directory.site(), Site::of(&all)] {
@@ -75,11 +78,21 @@ fn one_server_with_two_addresses_is_one_copy() -> Result {
             let text = refused(&mut log, writer);
             assert!(text.contains("have the same host"), "{text}");
 
+            // A replica that was set aside is compared no more.
+            log.set_aside(id, LIMIT)?;
+            let (_again, writer) = connect(&six, site)?;
+            log.add(writer, region)?;
+
             log.permit_one_host();
-            let (_four, writer) = connect(&six, site)?;
+            let (_four, writer) = connect(&four, site)?;
             let text = refused(&mut log, writer);
             assert!(text.contains("have the same memory"), "{text}");
-            let (_five, writer) = connect(&six, other_memory(site)?)?;
+            // A server that registers its memory for each connection has another region each time.
+            let other = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
+            let (_other, writer) = self::connect((&peer, &peer), &four, (&other, site))?;
+            let text = refused(&mut log, writer);
+            assert!(text.contains("have the same memory"), "{text}");
+            let (_five, writer) = connect(&four, other_memory(site)?)?;
             log.add(writer, region)?;
         }
         let mut log = Replicas::new(&peer, LEN, 4)?;
@@ -160,8 +173,7 @@ mod fabric {
                 let map = PmemMap::open(pmem.path(), LEN)?;
                 let site = site(&map)?;
                 let far = peer_at(&addr, Side::Local)?;
-                let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-                let region = Mr::reg(&far, map, usage)?;
+                let region = Mr::reg(&far, map, USAGE)?;
                 let (conn, writer) = connect((&near, &far), &addr, (&region, site))?;
                 Ok::<_, crate::common::failed::Failed>((conn, region, writer))
             };
@@ -174,6 +186,31 @@ mod fabric {
                     Ok(site)
                 }
             };
+            // One memory through two adapters.
+            {
+                let pmem = hosts[0].pmem("one", LEN);
+                let mut log = Replicas::new(&near, LEN, 4)?;
+                let mut ends = Vec::new();
+                for (n, addr) in [hosts[0].addr(), nic.addr()].iter().enumerate() {
+                    let _entered = hosts[0].enter();
+                    let map = PmemMap::open(pmem.path(), LEN)?;
+                    let site = Site::of(&map);
+                    let far = peer_at(&addr.to_string(), Side::Local)?;
+                    let region = Mr::reg(&far, map, USAGE)?;
+                    let (near, addr) = (&near, addr.to_string());
+                    let (conn, writer) = connect((near, &far), &addr, (&region, site))?;
+                    ends.push((conn, region));
+                    let remote = remote(&writer);
+                    match (n, log.add(writer, remote)) {
+                        (0, Ok(_)) => {}
+                        (1, Err(refused)) => {
+                            let text = refused.error.to_string();
+                            assert!(text.contains("have the same memory"), "{text}");
+                        }
+                        (_, added) => panic!("{added:?}"),
+                    }
+                }
+            }
             let mut log = Replicas::new(&near, LEN, 4)?;
             let (_a, _region_a, writer) = served(0, first, &rack("rack 1"))?;
             let region = remote(&writer);
@@ -203,6 +240,7 @@ mod fabric {
             let _entered = host.enter();
             Ok(Site::of(&PmemMap::open(pmem.path(), LEN)?))
         };
+        assert_eq!(rpma::HostId::read(), None, "this thread is on no host");
         let first = site()?;
         host.kill();
         assert_eq!(site()?, first);

@@ -178,6 +178,13 @@ impl Replicas {
         self
     }
 
+    /// Permits replicas in different regions of one memory, for tests: as
+    /// [`commit::Replicas::permit_one_memory`].
+    pub fn permit_one_memory(&self) -> &Self {
+        lock(&self.shared.state).set.permit_one_memory();
+        self
+    }
+
     /// Returns the identities of a replica's memory, host and failure domain: as
     /// [`commit::Replicas::site`].
     #[must_use]

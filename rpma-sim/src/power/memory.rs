@@ -157,8 +157,8 @@ impl Memory {
         let Owner::Host { shared, pmem } = &self.owner else {
             return None;
         };
-        let number = shared.upgrade()?.lock_to_look().power.number;
-        Some(boot([number, pmem + 1, usize::MAX]))
+        let fabric = shared.upgrade()?.lock_to_look().power.identity;
+        Some(boot([fabric, *pmem as u64 + 1, u64::MAX]))
     }
 
     /// The kernel's word for the persistence domain on its host's [platform](crate::Platform), as

@@ -65,12 +65,17 @@ pub(crate) struct Power {
     pub(crate) spent: Duration,
     /// The number of the fabric.
     number: usize,
+    /// The part of the fabric in identities: with a seed, they follow from it.
+    identity: u64,
 }
 
 impl Power {
     /// Made with the seed of the fabric, if it has one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
+        let number = next_number();
         Self {
+            number,
+            identity: seed.unwrap_or(!(number as u64)),
             pmems: Vec::new(),
             platforms: Vec::new(),
             watch: None,
@@ -81,7 +86,6 @@ impl Power {
             dead: Vec::new(),
             keeps_back: false,
             spent: Duration::ZERO,
-            number: next_number(),
         }
     }
 }

@@ -179,7 +179,7 @@ impl State {
     /// The identity of a host's boot: new after a power cut, and the same after a `kill`.
     pub(crate) fn boot(&self, host: usize) -> [u8; 24] {
         let outages = self.power.outages.iter().filter(|of| **of == host).count();
-        boot([self.power.number, host + 1, outages])
+        boot([self.power.identity, host as u64 + 1, outages as u64])
     }
 
     /// Everything on a host ends.
@@ -207,10 +207,10 @@ impl State {
 pub(crate) const NO_POWER: Errno = Errno::NODEV;
 
 /// A boot of these numbers.
-pub(crate) fn boot(numbers: [usize; 3]) -> [u8; 24] {
+pub(crate) fn boot(numbers: [u64; 3]) -> [u8; 24] {
     let mut bytes = [0; 24];
     for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-        place.copy_from_slice(&(number as u64).to_le_bytes());
+        place.copy_from_slice(&number.to_le_bytes());
     }
     bytes
 }

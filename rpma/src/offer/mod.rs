@@ -330,12 +330,15 @@ impl Offer {
         let len = u8::try_from(self.len()).ok();
         let Some(len) = len.filter(|_| self.left(room).is_some()) else {
             let site = self.site.to_words().into_iter().flatten().count();
-            let sites = match site {
-                0 => String::new(),
-                site => format!(", {site} identities of its site"),
-            };
+            let parts = [
+                (self.limits.is_some(), "limits".to_owned()),
+                (self.identity.is_some(), "an identity".to_owned()),
+                (site > 0, format!("{site} identities of its site")),
+            ];
+            let parts = parts.into_iter().filter(|(is_there, _)| *is_there);
+            let parts: String = parts.map(|(_, part)| format!("{part}, ")).collect();
             return Err(Error::invalid(format!(
-                "an offer with {} region(s){sites} and {} bytes of data has {} bytes, and {room} \
+                "an offer with {parts}{} region(s) and {} bytes of data has {} bytes, and {room} \
                  fit (255 at most)",
                 self.regions.len(),
                 self.data.len(),
@@ -666,8 +669,11 @@ mod tests {
     /// is an error.
     #[test]
     fn version_2_is_read() {
-        let mut bytes = offer(1, b"hi").encode(Offer::ACCEPT).expect("fits");
-        bytes[3] = OLD;
+        // As the last library with version 2 wrote it.
+        let region = [
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9,
+        ];
+        let bytes = [&b"rpm\x02\x1f\x02\0\x01"[..], &region, b"hi"].concat();
         assert_eq!(Offer::decode(&bytes).expect("read"), offer(1, b"hi"));
         for bit in HAS_SITE {
             let mut bytes = bytes.clone();
@@ -699,7 +705,7 @@ mod tests {
             .expect_err("too long")
             .to_string();
         assert!(
-            text.contains("8 region(s), 3 identities of its site"),
+            text.contains("with 3 identities of its site, 8 region(s)"),
             "{text}"
         );
         assert!(text.contains("has 200 bytes, and 196 fit"), "{text}");

@@ -3,14 +3,13 @@
 #![expect(unsafe_code, reason = "an ioctl")]
 
 use std::fs::{self, File, Metadata};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::fstatfs;
 use rustix::ioctl::{Getter, ioctl, opcode};
 
-use crate::site::MemoryId;
+use crate::site::{MemoryId, uuid};
 
 /// The places of the namespace's UUID, relative to the device's directory in sysfs: of the bus
 /// `dax`, and of the class `dax`.
@@ -28,11 +27,9 @@ const FS_IOC_GETFSUUID: u32 = opcode::read::<FsUuid>(0x15, 0);
 /// The identity of the device-DAX device with this place in `/sys/dev`: the UUID of its namespace.
 pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
     let directory = sysfs.join("dev").join(device);
-    let read = |place: &&str| fs::read_to_string(directory.join(place)).ok();
-    let uuid = UUID.iter().find_map(read)?;
-    let uuid = uuid.trim();
-    let is_known = uuid.len() == 36 && uuid.bytes().any(|byte| !matches!(byte, b'0' | b'-'));
-    is_known.then(|| MemoryId::of_kernel(uuid.as_bytes()))
+    let read = |place: &&str| uuid(&fs::read_to_string(directory.join(place)).ok()?);
+    let found = UUID.iter().find_map(read)?;
+    Some(MemoryId::of_kernel(&found))
 }
 
 /// `BTRFS_SUPER_MAGIC` of the kernel's `linux/magic.h`, and bcachefs' number: files of two
@@ -50,24 +47,25 @@ pub(super) fn of_file(file: &File, found: &Metadata) -> Option<MemoryId> {
     Some(MemoryId::of_kernel(&[&system[..], &inode].concat()))
 }
 
-fn uuid_of_system(file: &File) -> Option<Vec<u8>> {
+fn uuid_of_system(file: &File) -> Option<[u8; 16]> {
     // SAFETY: the kernel writes a `struct fsuuid2` for this number, whose size is in the number, or
     // fails. It reads nothing.
     let getter = unsafe { Getter::<FS_IOC_GETFSUUID, FsUuid>::new() };
     // SAFETY: as above.
     let found = unsafe { ioctl(file, getter) }.ok()?;
-    let uuid = found[1..].get(..found[0].into())?;
-    uuid.iter().any(|byte| *byte != 0).then(|| uuid.to_vec())
+    // Some file systems have a shorter number, which is no UUID.
+    let is_uuid = found[0] == 16 && found[1..] != [0; 16];
+    is_uuid.then(|| std::array::from_fn(|at| found[at + 1]))
 }
 
 /// The UUID that leads to this block device.
-fn uuid_by_link(links: &Path, device: u64) -> Option<Vec<u8>> {
+fn uuid_by_link(links: &Path, device: u64) -> Option<[u8; 16]> {
     let mut links = fs::read_dir(links).ok()?.flatten();
     let found = links.find(|link| {
         let target = fs::metadata(link.path());
         target.is_ok_and(|target| target.rdev() == device)
     })?;
-    Some(found.file_name().as_bytes().to_vec())
+    uuid(found.file_name().to_str()?)
 }
 
 #[cfg(test)]
@@ -98,7 +96,8 @@ mod tests {
         const UUID: &str = "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac1\n";
         let of = |name, uuid| of_device(sysfs(name, uuid).path(), "char/252:0");
         let bus = of("../uuid", UUID);
-        assert_eq!(bus, Some(MemoryId::of_kernel(UUID.trim().as_bytes())));
+        let bytes = uuid(UUID).unwrap();
+        assert_eq!(bus, Some(MemoryId::of_kernel(&bytes)));
         assert_ne!(bus, of("../uuid", "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac2\n"));
         for uuid in ["\n", "", "00000000-0000-0000-0000-000000000000\n"] {
             assert_eq!(of("../uuid", uuid), None, "{uuid}");
@@ -110,11 +109,15 @@ mod tests {
     #[test]
     fn a_file_system_is_found_by_its_link() {
         let links = tempfile::tempdir().unwrap();
-        symlink("/dev/null", links.path().join("1234-ABCD")).unwrap();
-        let null = fs::metadata("/dev/null").unwrap().rdev();
-        let uuid = uuid_by_link(links.path(), null);
-        assert_eq!(uuid.as_deref(), Some(&b"1234-ABCD"[..]));
-        assert_eq!(uuid_by_link(links.path(), null + 1), None);
+        const UUID: &str = "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac1";
+        symlink("/dev/null", links.path().join(UUID)).unwrap();
+        symlink("/dev/zero", links.path().join("1234-ABCD")).unwrap();
+        let number = |path| fs::metadata(path).unwrap().rdev();
+        let null = number("/dev/null");
+        assert_eq!(uuid_by_link(links.path(), null), uuid(UUID));
+        // The number of a FAT is no UUID.
+        assert_eq!(uuid_by_link(links.path(), number("/dev/zero")), None);
+        assert_eq!(uuid_by_link(links.path(), u64::MAX), None);
         assert_eq!(uuid_by_link(&links.path().join("none"), null), None);
     }
 

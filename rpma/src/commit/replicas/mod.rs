@@ -84,6 +84,7 @@ pub struct Replicas {
     /// Replicas with a queue pair that is neither flushed nor destroyed.
     lost: u64,
     permits_one_host: bool,
+    permits_one_memory: bool,
 }
 
 impl Replicas {
@@ -107,6 +108,7 @@ impl Replicas {
             set_aside: 0,
             lost: 0,
             permits_one_host: false,
+            permits_one_memory: false,
         })
     }
 
@@ -220,19 +222,17 @@ impl Replicas {
         remote: &MrRemote,
         (n, other, region): (usize, &Writer, &MrRemote),
     ) -> Result<()> {
-        let (here, there) = (
-            writer.conn().peer_addr()?.ip(),
-            other.conn().peer_addr()?.ip(),
-        );
+        let (here, there) = (writer.conn().peer_addr()?, other.conn().peer_addr()?);
         let (own, site) = (writer.offer().site(), other.offer().site());
         let is_one_region = region == remote;
         let permitted = self.permits_one_host;
         let is_one_memory = is_same(own.memory(), site.memory());
-        let (same, remedy) = if is_one_memory && (is_one_region || !permitted) {
+        let (same, remedy) = if is_one_memory && (is_one_region || !self.permits_one_memory) {
             (
                 "memory",
-                "they are two ways to one memory. If one memory is a copy of the other (cp, dd), \
-                 call Directory::renew_identity for one of them",
+                "they are two ways to one memory. If one memory is a copy of the other (cp, dd, a \
+                 cloned disk), call Directory::renew_identity for one of them, or name it by \
+                 MemoryId::named",
             )
         } else if is_same(own.host(), site.host()) && !permitted {
             (
@@ -244,8 +244,11 @@ impl Replicas {
                 "failure domain",
                 "one failure would lose both. A test permits it by Replicas::permit_one_host",
             )
-        } else if is_one_region && here == there {
-            ("region and address", "one loss of power would lose both")
+        } else if is_one_region && here.ip() == there.ip() {
+            (
+                "region and address",
+                "one loss of power would lose both. Connect to a server on another host",
+            )
         } else {
             return Ok(());
         };
@@ -254,11 +257,19 @@ impl Replicas {
         )))
     }
 
-    /// Permits replicas on one host, in one failure domain, and in different regions of one memory.
-    /// Such copies are lost together: use this only for tests and demonstrations on one host. Two
-    /// replicas with one region of one memory are refused in any case.
+    /// Permits replicas on one host, and in one failure domain. Such copies are lost together: use
+    /// this only for tests and demonstrations on one host. Two replicas in one memory are refused as
+    /// before.
     pub fn permit_one_host(&mut self) -> &mut Self {
         self.permits_one_host = true;
+        self
+    }
+
+    /// Permits replicas in different regions of one memory: the program's own word that the regions
+    /// do not overlap. It is for tests whose replicas are keys of one server, with
+    /// [`permit_one_host`](Self::permit_one_host). The same region is refused as before.
+    pub fn permit_one_memory(&mut self) -> &mut Self {
+        self.permits_one_memory = true;
         self
     }
 
