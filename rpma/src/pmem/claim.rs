@@ -77,7 +77,7 @@ impl Word {
     }
 }
 
-/// 31 bits of a number, in the upper ones of 32.
+/// Folds a number into 32 bits.
 fn fold(number: u64) -> u64 {
     (number ^ number >> 32) & 0xFFFF_FFFF
 }
@@ -144,7 +144,12 @@ impl PmemMap {
             mapping.store_u64(place, word.to_le())?;
         }
         mapping.persist(at..at + MARK_LEN)?;
-        mapping.held(|held| held.marks.push((at, own.0)));
+        let mark = (at, own.0);
+        mapping.held(|held| {
+            if !held.marks.contains(&mark) {
+                held.marks.push(mark);
+            }
+        });
         Ok(())
     }
 
