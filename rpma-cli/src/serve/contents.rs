@@ -190,3 +190,31 @@ fn is_zero(map: &PmemMap, range: Range<usize>) -> Result<bool, Problem> {
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const SIZE: usize = 8192;
+
+    /// Promise: a server waits for one that is ending.
+    #[test]
+    fn a_server_waits_for_one_that_ends() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), [0; SIZE]).expect("written");
+        let map = || PmemMap::open(file.path(), SIZE).expect("mapped");
+        let look = |all: &PmemMap| Contents::look(file.path(), all, SIZE, false, false);
+        let ending = map();
+        ending.lock().expect("locked");
+        let began = Instant::now();
+        let ends = thread::spawn(move || {
+            thread::sleep(3 * LOCK_PAUSE);
+            drop(ending);
+        });
+        look(&map()).expect("the lock is free in time");
+        ends.join().expect("no panic");
+        assert!(began.elapsed() >= 3 * LOCK_PAUSE);
+    }
+}
