@@ -128,6 +128,7 @@ impl CompChannel {
 
     /// Gets an event that is there, arms its queue again if `arms` returns true for it, and
     /// acknowledges the event as the last touch. The caller holds the lock.
+    #[inline]
     fn get_event(&self, arms: impl FnOnce(CqTag) -> bool) -> Result<(CqTag, Result<()>)> {
         let none = || Error::provider("ibv_get_cq_event", io::Error::from(Errno::AGAIN));
         self.try_get_event(arms)?.ok_or_else(none)
