@@ -65,7 +65,7 @@ use crate::verbs::random;
 /// See [`left`](Self::left).
 ///
 /// Version 2 had no site. This library reads it, as an offer without identities, and always writes
-/// version 3. A library that knows only version 2 refuses version 3, with both numbers.
+/// version 3. A library of version 2 refuses it, with both numbers.
 ///
 /// An offer is sent without authentication or encryption. Its regions are keys: a program that gets
 /// hold of them may be able to use the memory ([security](crate::guide::security)).

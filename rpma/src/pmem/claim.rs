@@ -3,8 +3,8 @@
 //! The lock belongs to an inode, and each container has device nodes of its own: two nodes of one
 //! device are locked both. So the memory also has a mark, which names the host's boot and the inode
 //! that is locked. A program that has the lock and finds the mark of another inode of this boot
-//! cannot know whether the other program is only frozen. The other program's adapter would still
-//! place its clients' writes. So it refuses.
+//! refuses: the other program may only be frozen, and its adapter would still place its clients'
+//! writes.
 //!
 //! The mapping owns both: it clears the mark and closes the descriptor when it is dropped, after
 //! the last part and the last registered region. Until then, a queue pair may write there.
@@ -69,7 +69,7 @@ impl Word {
     }
 
     /// Whether the program that wrote this mark may still be there, if `own` has the lock of its
-    /// inode. With the lock of the same inode it is not.
+    /// inode. If both have the same inode, the lock shows that it has ended.
     fn may_be_alive_beside(self, own: Self) -> bool {
         let (node, host) = (self.0 as u32, self.0 >> 32);
         let is_other_boot = host != 0 && own.0 >> 32 != 0 && host != own.0 >> 32;
@@ -254,7 +254,7 @@ impl Mapping {
         })
     }
 
-    /// Clears the marks. Nothing can write to the memory any more.
+    /// Clears the marks. The caller guarantees that no queue pair can write to the memory now.
     pub(super) fn end_claims(&self) {
         let held = self.held(std::mem::take);
         for (at, word) in held.marks {

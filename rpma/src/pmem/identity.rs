@@ -90,7 +90,8 @@ mod tests {
         sysfs
     }
 
-    /// Promise: a namespace has the identity of its UUID. Without one it has none, and no constant.
+    /// Promise: a namespace has the identity of its UUID. A namespace without a UUID has no
+    /// identity, instead of a constant.
     #[test]
     fn a_device_has_the_uuid_of_its_namespace() {
         const UUID: &str = "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac1\n";

@@ -143,8 +143,9 @@ impl Server {
     /// or has other bytes than a directory of this layout. [`Error::NotSupported`] for commits
     /// ([`ServerCfg::set_commits`]) on a platform whose processor makes nothing durable.
     /// [`Error::Claimed`], or [`Error::Provider`] with `EWOULDBLOCK` of `flock`, if another server
-    /// has the memory. Otherwise as [`Device::from_socket_addr`], [`Platform::detect`], [`Peer::new`], [`Mr::reg`],
-    /// [`Ep::listen_on`] and [`Server::new`]. Nothing stays registered then.
+    /// has the memory. Otherwise as [`Device::from_socket_addr`], [`Platform::detect`],
+    /// [`Peer::new`], [`Mr::reg`], [`Ep::listen_on`] and [`Server::new`]. Nothing stays registered
+    /// then.
     ///
     /// [`Platform::detect`]: crate::pmem::Platform::detect
     /// [`DevicePath::of`]: crate::pmem::DevicePath::of

@@ -203,9 +203,9 @@ fn a_start_makes_the_identities_durable_that_it_finds() {
     assert_eq!(disk.after_a_cut()[&7].epoch, 6);
 }
 
-/// Promise: whichever write-backs fail, in any order of updates, with clean pages dropped at any
-/// time: each identity that was kept is found after a loss of power, or one whose update has
-/// failed since, and the directory is readable.
+/// Promise: the directory is readable after a loss of power, and has each identity that was kept,
+/// or a later one with a failed update. This holds for failures of any write-backs, for any order of
+/// updates, and if clean pages are dropped at any time.
 #[test]
 fn every_order_of_failures_keeps_the_promise() {
     for seed in 0..40 {

@@ -75,7 +75,8 @@ impl Directory {
     /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
     ///
     /// A loss of power before the call returns leaves the memory as it was, an empty directory, or
-    /// one that is being made. [`open_or_create`](Self::open_or_create) makes the last one again.
+    /// a directory that is being made. [`open_or_create`](Self::open_or_create) makes the last one
+    /// again.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The slots whose keys are lost, and the lowest epoch of new keys.
 #[derive(Debug, Default)]
 pub(super) struct Broken {
-    /// With the reason.
+    /// Each broken slot, with the reason.
     slots: BTreeMap<u32, &'static str>,
     /// `None`: the memory has lost it.
     lowest: Option<u64>,
