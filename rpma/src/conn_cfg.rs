@@ -436,8 +436,9 @@ impl ConnCfg {
     /// [`Conn::next`](crate::Conn::next), [`Conn::wait_for`](crate::Conn::wait_for),
     /// [`Conn::wait`](crate::Conn::wait), and the waits of [`commit`](crate::commit). An event
     /// loop of another kind calls [`Conn::keep_alive`](crate::Conn::keep_alive).
-    /// [`Cq::wait`](crate::Cq::wait), [`CompletionChannel::wait`](crate::CompletionChannel::wait)
-    /// and [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async` the driver
+    /// [`Cq::wait`](crate::Cq::wait), [`CompletionChannel::wait`](crate::CompletionChannel::wait),
+    /// [`Conn::wait_ended`](crate::Conn::wait_ended) and
+    /// [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async` the driver
     /// of a reactor keeps watch over all its connections, and no task needs to wait.
     ///
     /// While the program or this host stands still, no connection ends. After such a pause the

@@ -191,7 +191,10 @@ impl Ep {
                         .with_hint(hints::DEVICE_REMOVED));
                 }
                 Some(Err(event)) => {
-                    log::info!("a client gave up before its request was taken: {event:?}");
+                    match event.kind {
+                        CmEventKind::Other(_) => log::info!("a notice: {event:?}"),
+                        _ => log::info!("a client gave up before its request was taken: {event:?}"),
+                    }
                     if deadline.has_passed() {
                         return Err(Error::NoEvent);
                     }

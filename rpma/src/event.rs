@@ -47,8 +47,9 @@ pub enum ConnEvent {
         /// A negative errno (`-ETIMEDOUT`, for instance), or 0.
         status: i32,
     },
-    /// Another event of `enum rdma_cm_event_type`, which has no name in this library or in
-    /// librpma.
+    /// Another event of `enum rdma_cm_event_type`. It is a notice: the connection goes on, or is
+    /// still being established. The one that Linux sends is 14, `RDMA_CM_EVENT_ADDR_CHANGE`: a bond
+    /// has failed over, and its interface has another hardware address.
     Other {
         /// The event's number.
         event: u32,
@@ -58,6 +59,25 @@ pub enum ConnEvent {
 }
 
 impl ConnEvent {
+    /// Returns whether the connection is over with this event: [`Closed`](Self::Closed),
+    /// [`TimewaitExit`](Self::TimewaitExit), [`Lost`](Self::Lost), [`Rejected`](Self::Rejected) and
+    /// [`Unreachable`](Self::Unreachable) are ends. [`Other`](Self::Other) is a notice, also if its
+    /// number is one that this library does not have.
+    ///
+    /// [Which event is an end](crate::guide::failures#which-event-is-an-end) has the kernel's reason
+    /// for each.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        match self {
+            Self::Closed
+            | Self::TimewaitExit
+            | Self::Lost { .. }
+            | Self::Rejected { .. }
+            | Self::Unreachable { .. } => true,
+            Self::Established | Self::Other { .. } => false,
+        }
+    }
+
     pub(crate) fn from_cm(event: CmEvent) -> Self {
         let status = event.status;
         match event.kind {
@@ -73,7 +93,9 @@ impl ConnEvent {
             CmEventKind::Other(event) => Self::Other { event, status },
             // These end a resolution or reach an endpoint, never a connection.
             CmEventKind::AddrResolved => Self::Other { event: 0, status },
+            CmEventKind::AddrError => Self::Other { event: 1, status },
             CmEventKind::RouteResolved => Self::Other { event: 2, status },
+            CmEventKind::RouteError => Self::Other { event: 3, status },
             CmEventKind::ConnectRequest => Self::Other { event: 4, status },
         }
     }
@@ -110,9 +132,15 @@ impl fmt::Display for ConnEvent {
                 }
             }
             Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
-            Self::Other { event, status } => {
-                write!(f, "Unsupported connection event {event}{}", Status(*status))
-            }
+            Self::Other { event: 14, .. } => f.write_str(
+                "The interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE); the \
+                 connection goes on",
+            ),
+            Self::Other { event, status } => write!(
+                f,
+                "Event {event} of the connection manager{}; the connection goes on",
+                Status(*status)
+            ),
         }
     }
 }
@@ -208,7 +236,7 @@ mod tests {
         };
         assert_eq!(
             other.to_string(),
-            "Unsupported connection event 99: status 3"
+            "Event 99 of the connection manager: status 3; the connection goes on"
         );
     }
 }

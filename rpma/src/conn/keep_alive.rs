@@ -214,7 +214,7 @@ impl Conn {
     ///
     /// ```no_run
     /// # use std::time::Instant;
-    /// # use rpma::{Conn, ConnEvent, Error, Result, Wc};
+    /// # use rpma::{Conn, Error, Result, Wc};
     /// # fn serve(wc: &Wc) {}
     /// # fn sleep_until_readable(conn: &Conn, until: Option<Instant>) {}
     /// fn serve_one(conn: &Conn) -> Result<()> {
@@ -238,7 +238,7 @@ impl Conn {
     ///         match conn.next_event() {
     ///             // Sleeps for the descriptors of the connection and of its queue.
     ///             Err(Error::NoEvent) => sleep_until_readable(conn, until),
-    ///             Ok(ConnEvent::Established) => {}
+    ///             Ok(event) if !event.is_end() => {}
     ///             ended => return ended.map(drop),
     ///         }
     ///     }

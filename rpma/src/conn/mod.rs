@@ -321,13 +321,50 @@ impl Conn {
     /// destroyed after each error.
     pub fn wait_established(self, limit: Duration) -> Result<Self> {
         let deadline = Deadline::after(limit);
-        match self.event_until(deadline) {
-            Ok(ConnEvent::Established) => Ok(self),
-            Ok(event) => Err(Error::NotEstablished(Box::new(event))),
-            Err(Error::NoEvent) if deadline.has_passed() => {
-                Err(Error::TimedOut("the peer did not answer"))
+        loop {
+            return match self.event_until(deadline) {
+                Ok(ConnEvent::Established) => Ok(self),
+                Ok(event) if event.is_end() => Err(Error::NotEstablished(Box::new(event))),
+                Ok(_notice) => continue,
+                Err(Error::NoEvent) if deadline.has_passed() => {
+                    Err(Error::TimedOut("the peer did not answer"))
+                }
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    /// Waits until the connection has [ended](ConnEvent::is_end), for at most `limit`
+    /// (`Duration::MAX` is no limit), and returns the event with which it ended. Notices do not end
+    /// it. If the connection has ended already, the call returns at once.
+    ///
+    /// A server that only lends its memory waits with this call: the peer may use the memory until
+    /// then. The memory is this program's again after [`cut_off`](Self::cut_off), which stops the
+    /// peer's last operations as well.
+    ///
+    /// The call takes no completions, and so it does not watch the peer for a keep-alive. An end that another thread takes meanwhile is noticed within
+    /// a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when the limit has passed. Otherwise as
+    /// [`next_event`](Self::next_event).
+    pub fn wait_ended(&self, limit: Duration) -> Result<ConnEvent> {
+        let deadline = Deadline::after(limit);
+        loop {
+            if let Some(event) = self.ended() {
+                return Ok(event.clone());
             }
-            Err(error) => Err(error),
+            let look = Deadline::after(Duration::from_secs(1));
+            match self.event_until(deadline.earlier(look)) {
+                // `ended` has the first end, which another thread may have taken.
+                Ok(_event) => {}
+                Err(Error::NoEvent) if deadline.has_passed() => {
+                    return Err(Error::TimedOut("the connection has not ended"));
+                }
+                Err(Error::NoEvent) if look.has_passed() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -361,33 +398,23 @@ impl Conn {
 
     /// Applies the effects of an event here.
     fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
-        let mut ends = false;
-        match event.kind {
-            CmEventKind::Established => {
-                // The accepting side has the client's data already, and gets no data here.
-                if !event.private_data.is_empty() {
-                    let data = std::mem::take(&mut event.private_data);
-                    self.private_data.get_or_init(|| data);
-                }
-                self.open().inspect_err(|_| {
-                    // Settings that differ from the requested ones are no connection.
-                    self.queues.slots.end(State::Closed);
-                })?;
-                if let Some(keep_alive) = &self.keep_alive {
-                    keep_alive.established();
-                }
+        if event.kind == CmEventKind::Established {
+            // The accepting side has the client's data already, and gets no data here.
+            if !event.private_data.is_empty() {
+                let data = std::mem::take(&mut event.private_data);
+                self.private_data.get_or_init(|| data);
             }
-            CmEventKind::Other(_) => {}
-            CmEventKind::TimewaitExit => {
+            self.open().inspect_err(|_| {
+                // Settings that differ from the requested ones are no connection.
                 self.queues.slots.end(State::Closed);
-            }
-            _ => {
-                self.queues.slots.end(State::Closed);
-                ends = true;
+            })?;
+            if let Some(keep_alive) = &self.keep_alive {
+                keep_alive.established();
             }
         }
         let event = ConnEvent::from_cm(event);
-        if ends {
+        if event.is_end() {
+            self.queues.slots.end(State::Closed);
             self.ended
                 .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
         }

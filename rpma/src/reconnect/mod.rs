@@ -429,7 +429,9 @@ impl<C: Connects> Reconnect<C> {
                         self.forget(C::conn(&asked).as_fd());
                         self.connects.finish(asked).map(Moved::Connected)
                     }
-                    Ok(event) => Err(Error::NotEstablished(Box::new(event))),
+                    Ok(event) if event.is_end() => Err(Error::NotEstablished(Box::new(event))),
+                    // The next turn looks for the next event.
+                    Ok(_notice) => Ok(Moved::On(Step::Asked(asked, until))),
                     Err(Error::NoEvent) if is_last => {
                         Err(Error::TimedOut("the server did not answer"))
                     }

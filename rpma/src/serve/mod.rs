@@ -299,10 +299,11 @@ impl Server {
                 }
                 Some(Served::Arrived(client))
             }
-            Happened::Event(_, ConnEvent::Other { .. }) => None,
             Happened::Event(member, event) => {
-                self.ending
-                    .push_back((Client(member), Reason::Ended(event)));
+                if event.is_end() {
+                    self.ending
+                        .push_back((Client(member), Reason::Ended(event)));
+                }
                 None
             }
             Happened::Request(_, request) => Some(self.judge(request)),

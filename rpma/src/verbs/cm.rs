@@ -277,20 +277,29 @@ impl CmId {
             Resolution::Addr => CmEventKind::AddrResolved,
             Resolution::Route => CmEventKind::RouteResolved,
         };
-        match self.next_event(None, deadline)? {
-            Some(event) if event.kind == wanted => Ok(true),
-            Some(event) if event.status < 0 => Err(Error::provider(
-                what.call(),
-                std::io::Error::from_raw_os_error(-event.status),
-            )),
-            Some(event) => Err(Error::provider(
-                what.call(),
-                std::io::Error::other(format!(
-                    "event {:?} with status {}",
-                    event.kind, event.status
+        loop {
+            return match self.next_event(None, deadline)? {
+                Some(event) if event.kind == wanted => Ok(true),
+                Some(CmEvent {
+                    kind: notice @ CmEventKind::Other(_),
+                    ..
+                }) => {
+                    log::info!("while an address is resolved: {notice:?}");
+                    continue;
+                }
+                Some(event) if event.status < 0 => Err(Error::provider(
+                    what.call(),
+                    std::io::Error::from_raw_os_error(-event.status),
                 )),
-            )),
-            None => Ok(false),
+                Some(event) => Err(Error::provider(
+                    what.call(),
+                    std::io::Error::other(format!(
+                        "event {:?} with status {}",
+                        event.kind, event.status
+                    )),
+                )),
+                None => Ok(false),
+            };
         }
     }
 

@@ -23,7 +23,9 @@ pub(crate) struct CmEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmEventKind {
     AddrResolved,
+    AddrError,
     RouteResolved,
+    RouteError,
     ConnectRequest,
     Established,
     Disconnected,
@@ -32,7 +34,7 @@ pub(crate) enum CmEventKind {
     DeviceRemoval,
     Rejected,
     Unreachable,
-    /// Any other, by its number.
+    /// Any other, by its number: a notice, which changes nothing.
     Other(u32),
 }
 
@@ -40,7 +42,9 @@ impl CmEventKind {
     fn from_raw(raw: EventType) -> Self {
         match raw {
             EventType::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
+            EventType::RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError,
             EventType::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            EventType::RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,
             EventType::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
             EventType::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
             EventType::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
@@ -148,7 +152,9 @@ mod tests {
         };
         for event in (0..5).chain(12..15).chain([16, 4711, u32::MAX]) {
             for status in [0, -110] {
-                assert_eq!(of(event, status), ConnEvent::Other { event, status });
+                let notice = ConnEvent::Other { event, status };
+                assert!(!notice.is_end(), "{notice}");
+                assert_eq!(of(event, status), notice);
             }
         }
         assert_eq!(of(9, 0), ConnEvent::Established);

@@ -30,7 +30,7 @@
 //!             Happened::Completions(client, count) => println!("{client:?}: {:?}", &wcs[..count]),
 //!             Happened::Event(client, ConnEvent::Established) => println!("{client:?} is here"),
 //!             // The client is gone. Dropping its connection frees it.
-//!             Happened::Event(client, _end) => drop(wait.remove(client)),
+//!             Happened::Event(client, event) if event.is_end() => drop(wait.remove(client)),
 //!             Happened::Failed(member, error) => {
 //!                 eprintln!("{member:?}: {error}");
 //!                 drop(wait.remove(member));

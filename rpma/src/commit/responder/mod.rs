@@ -45,7 +45,7 @@ const A_TURN: usize = 16;
 ///
 /// use rpma::commit::{Limits, Responder, Turn};
 /// use rpma::pmem::PmemMap;
-/// use rpma::{Conn, ConnCfg, ConnEvent, Ep, Mr, Next, Offer, PeerCfg, Result, Wc};
+/// use rpma::{Conn, ConnCfg, Ep, Mr, Next, Offer, PeerCfg, Result, Wc};
 ///
 /// /// Serves one client, until its connection ends. `log` is registered with
 /// /// `MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT`.
@@ -70,8 +70,8 @@ const A_TURN: usize = 16;
 ///                     responder.handle(0, wc);
 ///                 }
 ///             }
-///             Next::Event(ConnEvent::Established) => {}
-///             Next::Event(_end) => return Ok(()),
+///             Next::Event(event) if event.is_end() => return Ok(()),
+///             Next::Event(_notice) => {}
 ///         }
 ///         loop {
 ///             match responder.turn(|_client| Some(&conn)) {
