@@ -439,7 +439,8 @@ impl Shared {
         loop {
             match self.conn().next_event() {
                 Ok(ConnEvent::Established) => self.established(),
-                Ok(event) => self.ended(event),
+                Ok(event) if event.is_end() => self.ended(event),
+                Ok(_notice) => {}
                 Err(Error::NoEvent) => return,
                 Err(error) => {
                     log::error!("{error}");
