@@ -214,7 +214,7 @@ impl Bench {
 
     /// Waits until a connection is established, and applies the server's declaration.
     pub(crate) fn established(&mut self, conn: Conn, number: u32) -> Result<Line> {
-        match self.clock.within(|limit| conn.next_event_timeout(limit))? {
+        match self.clock.established_or_end(&conn)? {
             ConnEvent::Established => {}
             event => return Err(self.not_established(number, &event)),
         }

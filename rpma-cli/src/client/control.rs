@@ -37,7 +37,7 @@ impl Control {
         let asked = data.and_then(|data| Ok(req.connect(&data)?));
         let conn = asked.map_err(unreachable)?;
         let clock = Clock::new(interrupt, LIMIT);
-        match clock.within(|limit| conn.next_event_timeout(limit)) {
+        match clock.established_or_end(&conn) {
             Ok(ConnEvent::Established) => {}
             Ok(event) => return Err(Stop::Over(refused(server, &event))),
             Err(Stop::Failed(_)) => return Err(Stop::Over(no_answer(server))),
@@ -77,6 +77,7 @@ impl Control {
             let mut wcs = [Wc::default()];
             match clock.within(|limit| self.conn.next(&mut wcs, limit)) {
                 Ok(Next::Completions(_)) => {}
+                Ok(Next::Event(event)) if !event.is_end() => continue,
                 Ok(Next::Event(event)) => return Err(self.over(&event.to_string())),
                 Err(Stop::Failed(_)) if self.conn.failure().is_none() => {
                     return Err(Stop::Over(no_answer(&self.server)));

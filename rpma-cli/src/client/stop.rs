@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rpma::Error;
+use rpma::{Conn, ConnEvent, Error};
 
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -103,6 +103,16 @@ impl Clock {
             }
             if left.is_zero() {
                 return failed(format!("nothing came within {} s", self.limit.as_secs()));
+            }
+        }
+    }
+
+    /// Waits until a connection is established, or is over. Returns which of the two.
+    pub(crate) fn established_or_end(&self, conn: &Conn) -> Result<ConnEvent> {
+        loop {
+            let event = self.within(|limit| conn.next_event_timeout(limit))?;
+            if event == ConnEvent::Established || event.is_end() {
+                return Ok(event);
             }
         }
     }

@@ -135,7 +135,7 @@ impl Remote {
 
     fn established(&mut self, conn: &Conn, number: u32) -> Result {
         self.clock.restart(LIMIT);
-        match self.clock.within(|limit| conn.next_event_timeout(limit))? {
+        match self.clock.established_or_end(conn)? {
             ConnEvent::Established => Ok(()),
             event => match self.control.request(&Request::Ended { line: number }) {
                 Err(stop @ (Stop::Over(_) | Stop::Interrupted)) => Err(stop),

@@ -159,7 +159,7 @@ impl Server {
             Happened::Completions(member, count) => wcs[..count]
                 .iter()
                 .try_for_each(|wc| self.completed(member, wc, interrupt, out)),
-            Happened::Event(_, ConnEvent::Established) => Ok(()),
+            Happened::Event(_, event) if !event.is_end() => Ok(()),
             Happened::Event(member, ConnEvent::Closed) if self.is_session(member) => {
                 self.end_session("the client has closed it", out)
             }

@@ -82,10 +82,7 @@ fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Wr
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &cfg.conn_cfg(&conn_cfg)?)?;
     let asked = Writer::connect(req, &cfg, &bench.own_offer(number));
     let asked = asked.map_err(rpma::Error::from)?;
-    let event = bench
-        .clock
-        .within(|limit| asked.conn().next_event_timeout(limit))?;
-    match event {
+    match bench.clock.established_or_end(asked.conn())? {
         ConnEvent::Established => Ok(asked.finish()?),
         event => Err(bench.not_established(number, &event)),
     }

@@ -57,7 +57,8 @@ fn idle(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&wanted())?;
     let mut wcs = [Wc::default()];
     let clock = bench.clock.clone();
-    if let Some(next) = clock.for_a_while(IDLE, |limit| line.conn.next(&mut wcs, limit))? {
+    let came = clock.for_a_while(IDLE, |limit| line.conn.next(&mut wcs, limit))?;
+    if let Some(next) = came.filter(|came| !is_notice(came)) {
         return failed(format!("{} on an idle connection", in_words(&next)));
     }
     write(bench, &line, 1).step(|| "a write after that".to_owned())?;
@@ -66,6 +67,11 @@ fn idle(bench: &mut Bench) -> Result<String> {
         IDLE.as_secs(),
         KEEP_ALIVE.as_secs()
     ))
+}
+
+/// The connection goes on after it.
+fn is_notice(next: &Next) -> bool {
+    matches!(next, Next::Event(event) if !event.is_end())
 }
 
 fn in_words(next: &Next) -> String {
@@ -88,6 +94,7 @@ fn silent(bench: &mut Bench) -> Result<String> {
         match clock.for_a_while(left, |limit| line.conn.next(&mut wcs, limit))? {
             Some(Next::Completions(_)) => {}
             Some(Next::Event(ConnEvent::Lost { .. })) => break,
+            Some(next) if is_notice(&next) => {}
             Some(next) => return failed(in_words(&next)),
             None => return failed(format!("nothing ended the connection within {left:?}")),
         }
@@ -106,10 +113,7 @@ fn closed(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     write(bench, &line, 1)?;
     bench.tell(&Request::Drop { line: line.number })?;
-    match bench
-        .clock
-        .within(|limit| line.conn.next_event_timeout(limit))?
-    {
+    match bench.clock.within(|limit| line.conn.wait_ended(limit))? {
         ConnEvent::Closed => Ok("the event came".to_owned()),
         event => failed(format!("{event}: this event came")),
     }

@@ -214,6 +214,7 @@ impl Line {
             match self.next(&mut wcs)? {
                 Next::Completions(_) if wcs[0].posted().is_none() => return Ok(wcs[0]),
                 Next::Completions(_) => {}
+                Next::Event(event) if !event.is_end() => {}
                 Next::Event(event) => return failed(format!("the connection has ended: {event}")),
             }
         }

@@ -82,7 +82,7 @@ fn ask(bench: &mut Bench, len: u32, answers: Answers) -> Result<(Conn, ConnEvent
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &ConnCfg::new())?;
     let asked = req.connect(&pattern(seed, len as usize));
     let conn = asked.map_err(rpma::Error::from)?;
-    let event = bench.clock.within(|limit| conn.next_event_timeout(limit))?;
+    let event = bench.clock.established_or_end(&conn)?;
     Ok((conn, event))
 }
 

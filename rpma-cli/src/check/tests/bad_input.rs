@@ -85,7 +85,7 @@ fn serve_otherwise(ep: &Ep, does: Does) -> rpma::Result<()> {
     };
     let conn = req.connect(&data)?;
     // The client ends it.
-    while !matches!(conn.next_event_timeout(LIMIT)?, ConnEvent::Closed) {}
+    conn.wait_ended(LIMIT)?;
     Ok(())
 }
 

@@ -146,7 +146,8 @@ impl Load for Verbs<'_> {
     fn sleep(&mut self, limit: Duration) -> Result {
         match self.conn.next(&mut self.wcs, limit) {
             Ok(Next::Completions(count)) => self.polled = count,
-            Ok(Next::Event(event)) => return ended(&event),
+            Ok(Next::Event(event)) if event.is_end() => return ended(&event),
+            Ok(Next::Event(_notice)) => {}
             Err(Error::TimedOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
