@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Peer, Side};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, Side};
 
 use crate::ANSWER;
 use crate::common::cli::Role;
@@ -30,7 +30,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     crate::print_message(conn.get_private_data())?;
 
     // The server ends the connection, and waits for the answer.
-    match conn.next_event_timeout(ANSWER)? {
+    match conn.wait_ended(ANSWER)? {
         ConnEvent::Closed => Ok(conn.disconnect()?),
         event => bail!("{event}, while waiting for the connection's end"),
     }
@@ -45,15 +45,17 @@ fn connect(peer: &Peer, addr: &str, port: u16) -> Result<Conn> {
         // own: the private data.
         let req = ConnReq::new(peer, addr, port, &ConnCfg::new())?;
         let conn = req.connect(b"Hello server!\0")?;
-        let event = conn.next_event_timeout(ANSWER);
-        match event.context("the server does not answer")? {
-            ConnEvent::Established => return Ok(conn),
-            ConnEvent::Rejected { .. } if tries < MAX_TRIES => {
+        match conn.wait_established(ANSWER) {
+            Err(Error::NotEstablished(event)) if is_reject(&event) && tries < MAX_TRIES => {
                 eprintln!("Retrying...");
                 sleep(RETRY_DELAY);
                 tries += 1;
             }
-            event => bail!("{event}, at try {tries} of {MAX_TRIES}"),
+            result => return result.with_context(|| format!("at try {tries} of {MAX_TRIES}")),
         }
     }
+}
+
+fn is_reject(event: &ConnEvent) -> bool {
+    matches!(event, ConnEvent::Rejected { .. })
 }

@@ -24,11 +24,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let req = ep.next_conn_req(&ConnCfg::new())?;
 
     // Accepting the request. A few bytes travel with the answer: the private data.
-    let conn = req.connect(b"Hello client!\0")?;
-    match conn.next_event_timeout(ANSWER)? {
-        ConnEvent::Established => {}
-        event => bail!("{event}, while waiting for the connection"),
-    }
+    let conn = req.connect(b"Hello client!\0")?.wait_established(ANSWER)?;
 
     // Now the connection could be used. This example only looks at the data that the client has
     // sent with its request.
@@ -36,7 +32,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
     // Ending it: the client is notified, and its answer is the last event.
     conn.disconnect()?;
-    match conn.next_event_timeout(ANSWER)? {
+    match conn.wait_ended(ANSWER)? {
         ConnEvent::Closed => Ok(()),
         event => bail!("{event}, while waiting for the connection's end"),
     }

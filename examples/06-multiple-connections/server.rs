@@ -162,6 +162,7 @@ impl Server {
             .is_some_and(|client| client.served);
         match event {
             ConnEvent::Established => self.read_name(slot, member),
+            event if !event.is_end() => Ok(()),
             // The client has answered, or is gone: its slot is free again.
             _end if served => {
                 self.remove(slot);

@@ -172,6 +172,7 @@ impl Server {
         };
         match conn.next_event() {
             Ok(ConnEvent::Established) => self.read_name(slot, conn),
+            Ok(event) if !event.is_end() => Ok(()),
             // The client has answered, or is gone: its slot is free again.
             Ok(_end) if *served => {
                 self.clients[slot] = None;

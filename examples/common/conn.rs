@@ -104,11 +104,7 @@ pub(crate) fn wait_until_closed(conn: &Conn) -> Result<()> {
 /// Waits until the connection is closed. The event may have come already, in a wait for a
 /// completion.
 fn end(conn: &Conn, limit: Duration) -> Result<()> {
-    let event = match conn.ended() {
-        Some(event) => event.clone(),
-        None => conn.next_event_timeout(limit)?,
-    };
-    match event {
+    match conn.wait_ended(limit)? {
         ConnEvent::Closed => Ok(()),
         event => bail!("{event}, while waiting for: {}", ConnEvent::Closed),
     }

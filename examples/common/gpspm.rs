@@ -141,10 +141,7 @@ fn has_left(conn: &Conn, error: &Error) -> bool {
     }
     // The device may be the first to give up.
     let failure: Option<&WcFailure> = error.downcast_ref();
-    let event = match conn.ended() {
-        Some(event) => Ok(event.clone()),
-        None => conn.next_event_timeout(Duration::from_secs(1)),
-    };
+    let event = conn.wait_ended(Duration::from_secs(1));
     failure.is_some_and(|failure| failure.status == WcStatus::RETRY_EXC_ERR)
         && matches!(event, Ok(ConnEvent::Closed))
 }

@@ -101,7 +101,7 @@ impl Server {
         let offer = offer.add_region(&log).encode(Offer::ACCEPT)?;
         let request = self.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
         let conn = request.connect(&offer)?.wait_established(LIMIT)?;
-        conn.next_event_timeout(6 * LIMIT)?;
+        conn.wait_ended(6 * LIMIT)?;
         Ok(())
     }
 }

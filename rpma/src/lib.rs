@@ -39,7 +39,7 @@
 //!     let conn = request.connect(&offer)?.wait_established(LIMIT)?;
 //!
 //!     // The client works with the memory, and then closes the connection.
-//!     conn.next_event_timeout(LIMIT)?;
+//!     conn.wait_ended(LIMIT)?;
 //!     drop(conn);
 //!     Ok(memory.dereg()?)
 //! }
