@@ -157,7 +157,7 @@ impl Before {
             }
             Err(error) => {
                 let text = error.to_string();
-                assert!(text.contains("Directory::create makes"), "{text}");
+                assert!(text.contains("has no directory"), "{text}");
                 Err(bytes_of(&PmemMap::open(path, LEN).expect("the memory")))
             }
         }
@@ -303,6 +303,81 @@ fn an_upgrade_survives_every_cut() {
         },
     );
     assert!(visited > 50, "{visited} images");
+}
+
+/// Promise: wherever the power is cut in a copy to a longer layout, the target is refused and the
+/// copy can be repeated, or it has all keys, their bytes and the lowest epoch.
+#[test]
+fn a_copy_survives_every_cut() -> Result {
+    const LOWEST: u64 = 9;
+    const FRESH: &str = "as if the copy had never begun";
+    let (old, new) = (two_keys(), Layout::new(SLOTS, 3 * LEN).expect("fits"));
+    let byte = |key: u64| 0xA0 + key as u8;
+    for platform in PLATFORMS {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let host = fabric.host("server");
+        host.set_platform(platform);
+        let (from, to) = (host.pmem("old", old.len()), host.pmem("new", new.len()));
+        let _entered = host.enter();
+        prepare(from.path(), |all| {
+            for (key, ..) in KEPT {
+                let part = old.part(key).expect("a key");
+                all.write_at(part.start, &vec![byte(key); part.len()])
+                    .expect("inside");
+            }
+        });
+        old.open_directory(&PmemMap::open(from.path(), 0)?)?
+            .set_lowest_epoch(LOWEST)?;
+        let copy = |path: &Path| -> rpma::Result<()> {
+            let target = PmemMap::open(path, 0)?;
+            old.copy_to(&PmemMap::open(from.path(), 0)?, &new, &target)
+        };
+        let is_done = AtomicBool::new(false);
+        let found = fabric.find_loss_in_recovery(
+            &to,
+            || is_done.load(Ordering::Relaxed),
+            |path| {
+                let all = PmemMap::open(path, 0).expect("the memory");
+                let mut begin = [0; 8];
+                all.read_at(0, &mut begin).expect("inside");
+                if begin == [0; 8] {
+                    return Err("as if the copy had never begun".to_owned());
+                }
+                let mut begin = [0; 8];
+                all.read_at(0, &mut begin).expect("inside");
+                if begin == [0; 8] {
+                    return Err(FRESH.to_owned());
+                }
+                let directory = match new.open_directory(&all) {
+                    Ok(directory) => directory,
+                    Err(error) => return Err(error.to_string()),
+                };
+                for (key, ..) in KEPT {
+                    let mut bytes = vec![0; LEN];
+                    let part = new.part(key).expect("a key");
+                    all.read_at(part.start, &mut bytes).expect("inside");
+                    assert!(
+                        bytes.iter().all(|it| *it == byte(key)),
+                        "the bytes of {key}"
+                    );
+                }
+                Ok((directory.identities().count(), directory.lowest_epoch()))
+            },
+            |is_done, found| match found {
+                Ok(found) => assert_eq!(*found, (KEPT.len(), Some(LOWEST))),
+                Err(text) => {
+                    let may_go_on = text.contains("repeat Layout::copy_to") || text == FRESH;
+                    assert!(!is_done && may_go_on, "{text}");
+                }
+            },
+            || {
+                copy(to.path()).expect("copied");
+                is_done.store(true, Ordering::Relaxed);
+            },
+        );
+        found.unwrap_or_else(|loss| panic!("{platform}: {loss}"));
+    }
+    Ok(())
 }
 
 /// Promise: wherever the power is cut while a slot is given up, it is broken still, or the lowest

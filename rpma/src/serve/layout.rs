@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 ///
 /// The same arguments always give the same layout. Other arguments move the parts, so the header of
 /// the directory names the layout, and [`open_directory`](Self::open_directory) refuses another
-/// one. docs/persistence.md describes how keys get more memory.
+/// one. [`copy_to`](Self::copy_to) gives the keys more memory.
 ///
 /// ```
 /// use rpma::serve::Layout;
@@ -119,6 +119,61 @@ impl Layout {
         Directory::open_or_create_for(all.part(self.directory())?, self.keys, self.places())
     }
 
+    /// Copies the keys to `target`, a second memory with the layout `to`: their bytes, their
+    /// identities, and the [lowest epoch](Directory::lowest_epoch). A key gets more memory in this
+    /// way. The server of `source` must have ended, because the call takes the locks of both
+    /// memories.
+    ///
+    /// The directory of the target appears as a whole, after everything else is durable there. So
+    /// an interrupted copy may be repeated, and servers refuse its target until then. A complete copy
+    /// is refused, because a server may have used it. `source` does not change. The target has an identity of its own. Behind the bytes of a
+    /// key, its longer part keeps the bytes that were there.
+    ///
+    /// ```no_run
+    /// use rpma::pmem::PmemMap;
+    /// use rpma::serve::Layout;
+    ///
+    /// let (old, new) = (Layout::new(16, 1 << 20)?, Layout::new(16, 1 << 30)?);
+    /// let (source, target) = (PmemMap::open("/dev/dax0.0", 0)?, PmemMap::open("/dev/dax1.0", 0)?);
+    /// old.copy_to(&source, &new, &target)?;
+    /// # Ok::<(), rpma::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if a memory is shorter than its layout; if `source` has no
+    /// directory of this layout, or one with a [broken slot](Directory#broken-slots) or a lost
+    /// lowest epoch, since the target would forget that; if a key has no part in `to`, or a shorter
+    /// one; if `target` has a directory, or other bytes in its place; or if both memories overlap.
+    /// [`Error::Claimed`], or [`Error::Provider`] with `EWOULDBLOCK` of `flock`, if a server has one
+    /// of them. No byte has changed then. Otherwise as [`PmemMap::persist`].
+    pub fn copy_to(&self, source: &PmemMap, to: &Self, target: &PmemMap) -> Result<()> {
+        self.check(source)?;
+        to.check(target)?;
+        if overlap(source, target) {
+            return Err(Error::invalid(
+                "the source and the target of the copy overlap",
+            ));
+        }
+        Directory::copy((source, self), (target, to))
+    }
+
+    /// The part of a key, and its longer or equally long part in another layout.
+    pub(super) fn both_parts(&self, to: &Self, key: u64) -> Result<(Range<usize>, Range<usize>)> {
+        match (self.part(key), to.part(key)) {
+            (Some(old), Some(new)) if new.len() >= old.len() => Ok((old, new)),
+            (Some(old), Some(new)) => Err(Error::invalid(format!(
+                "the key {key} has {} bytes, and {} in the layout of the copy",
+                old.len(),
+                new.len()
+            ))),
+            _ => Err(Error::invalid(format!(
+                "the key {key:#x} has no part: the layouts have {} and {} keys",
+                self.keys, to.keys
+            ))),
+        }
+    }
+
     /// The places of the keys' memory, as the header of the directory has them.
     pub(super) fn places(&self) -> Places {
         Places {
@@ -139,6 +194,15 @@ impl Layout {
         }
         Ok(())
     }
+}
+
+fn overlap(one: &PmemMap, other: &PmemMap) -> bool {
+    let range = |map: &PmemMap| {
+        let start = map.as_ptr().addr();
+        start..start.saturating_add(map.len())
+    };
+    let (one, other) = (range(one), range(other));
+    one.start < other.end && other.start < one.end
 }
 
 #[cfg(test)]

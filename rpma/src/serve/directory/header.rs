@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 pub(super) const MAGIC: [u8; 8] = *b"rpmadir\0";
 /// These bytes are there while a directory is made.
 pub(super) const BEGUN: [u8; 8] = *b"rpmanew\0";
+/// These bytes are there while keys are copied, so that no server makes an empty directory then.
+pub(super) const COPYING: [u8; 8] = *b"rpmacpy\0";
 const VERSION: u32 = 2;
 /// The version that does not name the places of the keys' memory.
 const OLD: u32 = 1;
@@ -47,13 +49,13 @@ impl Places {
             .collect();
         let remedy = match (found.count, self.count) {
             (0, _) => {
-                "it was made without a layout: open it with Directory::open, and compute the places \
-                 of the keys as the program that made it did"
+                "it was made without a layout: open it with Directory::open, serve it by Server::new, \
+                 and compute the places of the keys as the program that made it did"
             }
             (_, 0) => "it was made with a layout: open it with Layout::open_directory",
             _ => {
-                "open it with the layout that made it. For other lengths make a second memory, and \
-                 copy the keys there (docs/persistence.md)"
+                "open it with the layout that made it. For another layout make a second memory, and \
+                 copy the keys there by Layout::copy_to"
             }
         };
         Err(Error::invalid(format!(

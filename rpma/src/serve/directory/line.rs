@@ -6,9 +6,10 @@ use crate::offer::Identity;
 pub(super) const LINE: usize = 64;
 /// The two lines of a slot.
 pub(super) const SLOT: usize = 2 * LINE;
-/// What to do about a directory that cannot be trusted.
-pub(super) const REMEDY: &str = "restore it, or forget it by PmemMap::store_u64(0, 0), make another one with \
-     Directory::create, and let each writer take over with a higher epoch";
+/// The remedy for a directory that cannot be trusted.
+pub(super) const REMEDY: &str = "restore it, or write zeros over its bytes, let the server's program make it again, call \
+     Directory::set_lowest_epoch with an epoch above all that its keys have had, and let each writer take over with such an \
+     epoch";
 
 pub(super) type Bytes = [u8; LINE];
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use super::header::{BEGUN, Header, IDENTITY_AT, MAGIC, NEW_AT, VERSION_AT, old_slots};
-use super::line::{Bytes, LINE, REMEDY, Slot, array};
+use super::header::{BEGUN, COPYING, Header, IDENTITY_AT, MAGIC, NEW_AT, VERSION_AT, old_slots};
+use super::line::{Bytes, Entry, LINE, REMEDY, Slot, array};
 use super::repair::Broken;
-use super::tail::Lowest;
+use super::tail::{Lowest, lowest_records};
 use super::{Directory, Kept, Places, place, read, tail_of};
 use crate::error::{Error, Result};
 use crate::pmem::PmemMap;
@@ -37,33 +37,10 @@ impl Directory {
         slots: u32,
         places: Places,
     ) -> Result<Self> {
-        check(&memory, slots)?;
-        memory.lock()?;
-        let bytes = read(&memory, 0)?;
-        if bytes.starts_with(&MAGIC) {
-            let header = Header::decode(&bytes)?;
-            if header.slots != slots {
-                return Err(Error::invalid(format!(
-                    "the directory has {} slots, and not {slots}: open it with Directory::open, or \
-                     with the layout that made it. For another number make one in other memory, \
-                     and keep these identities there",
-                    header.slots
-                )));
-            }
-            places.check(&header.places)?;
+        if is_there(&memory, slots, places)? {
             return Self::open(memory);
         }
-        if !bytes.starts_with(&BEGUN) {
-            for at in (0..Self::len_for(slots)).step_by(LINE) {
-                if read(&memory, at)? != [0; LINE] {
-                    return Err(Error::invalid(format!(
-                        "the memory has no directory, and is not zero at {at} to {}: \
-                         Directory::create makes a directory over these bytes",
-                        at + LINE - 1
-                    )));
-                }
-            }
-        }
+        check_zeros(&memory, slots, BEGUN)?;
         Self::create_for(memory, slots, places)
     }
 
@@ -96,24 +73,7 @@ impl Directory {
                  Directory::open, or forget it first by PmemMap::store_u64(0, 0)",
             ));
         }
-        let identity = new_identity()?;
-        let rest = LINE..Self::len_for(slots);
-        memory.store_u64(0, u64::from_ne_bytes(BEGUN))?;
-        memory.persist(..8)?;
-        for at in rest.clone().step_by(LINE) {
-            memory.write_at(at, &[0; LINE])?;
-        }
-        memory.persist(rest)?;
-        let header = Header {
-            slots,
-            places,
-            identity: identity.get(),
-        };
-        memory.write_at(8, &header.encode()[8..])?;
-        memory.persist(..LINE)?;
-        // The directory is there from here on.
-        memory.store_u64(0, u64::from_ne_bytes(MAGIC))?;
-        memory.persist(..8)?;
+        let identity = make(&memory, slots, places, &Self::volatile(slots), BEGUN)?;
         memory.claim(tail_of(slots))?;
         Ok(Self {
             memory: Some(memory),
@@ -270,7 +230,18 @@ impl Directory {
 
     /// Gives the memory a new identity, drawn at random, after its bytes were copied to another
     /// memory (`cp`, `dd`). Otherwise both memories have one identity, and a client refuses them as
-    /// two copies. Call it for one of the two, while no server has it open.
+    /// two copies. Call it for one of the two, in a program that opens the directory for this: the
+    /// lock of the memory keeps servers out meanwhile.
+    ///
+    /// A copy of the memory of a running server has its mark as well, so opening the copy on the
+    /// same host is [`Error::Claimed`]. Call [`other_is_gone`](Self::other_is_gone) for the copy
+    /// first: no server has the copy.
+    ///
+    /// ```no_run
+    /// # fn renew(all: &rpma::pmem::PmemMap, layout: &rpma::serve::Layout) -> rpma::Result<()> {
+    /// layout.open_directory(all)?.renew_identity()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -303,7 +274,10 @@ impl Directory {
             }
             Slot::GivenUp => return Ok(Some(slot)),
             Slot::Broken(reason) => {
-                log::error!("slot {slot} of the directory is broken: {reason}");
+                log::error!(
+                    "slot {slot} of the directory is broken: {reason}. Keys that are not in the \
+                     directory are refused until Directory::give_up_slot"
+                );
                 self.broken.add(slot, reason);
                 return Ok(None);
             }
@@ -337,6 +311,94 @@ impl Directory {
         let tail: Bytes = read(memory, tail_of(self.slots))?;
         Ok(self.take_lowest(Lowest::decode(&tail)))
     }
+}
+
+/// Whether the memory has a directory for these slots and places. Another one is an error.
+pub(super) fn is_there(memory: &PmemMap, slots: u32, places: Places) -> Result<bool> {
+    check(memory, slots)?;
+    memory.lock()?;
+    let bytes = read(memory, 0)?;
+    if !bytes.starts_with(&MAGIC) {
+        return Ok(false);
+    }
+    let header = Header::decode(&bytes)?;
+    places.check(&header.places)?;
+    if header.slots != slots {
+        return Err(Error::invalid(format!(
+            "the directory has {} slots, and not {slots}: open it with Directory::open. For another \
+             number make one in other memory, and keep these identities there",
+            header.slots
+        )));
+    }
+    Ok(true)
+}
+
+/// Refuses bytes over which no directory is made. `begun` is there after an interruption of the
+/// same work.
+pub(super) fn check_zeros(memory: &PmemMap, slots: u32, begun: [u8; 8]) -> Result<()> {
+    match array(&read(memory, 0)?, 0) {
+        found if found == begun => return Ok(()),
+        COPYING => {
+            return Err(Error::invalid(
+                "keys are being copied to this memory, and the copy is not complete: repeat \
+                 Layout::copy_to",
+            ));
+        }
+        _ => {}
+    }
+    for at in (0..Directory::len_for(slots)).step_by(LINE) {
+        if read(memory, at)? != [0; LINE] {
+            return Err(Error::invalid(format!(
+                "the memory has no directory, and is not zero at {at} to {}. If its directory is \
+                 damaged: {REMEDY}. If it never had one: write zeros over these bytes first",
+                at + LINE - 1
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a directory with the keys and the lowest epoch of `contents`. It is there when the call
+/// returns, and not at all before: until then the memory begins with `begun`. Returns the identity
+/// of the memory, a new one.
+pub(super) fn make(
+    memory: &PmemMap,
+    slots: u32,
+    places: Places,
+    contents: &Directory,
+    begun: [u8; 8],
+) -> Result<NonZeroU64> {
+    let identity = new_identity()?;
+    let rest = LINE..Directory::len_for(slots);
+    memory.store_u64(0, u64::from_ne_bytes(begun))?;
+    memory.persist(..8)?;
+    for at in rest.clone().step_by(LINE) {
+        memory.write_at(at, &[0; LINE])?;
+    }
+    for (slot, identity) in (0..).zip(contents.identities()) {
+        for line in 0..2 {
+            let number = line as u64 + 1;
+            let entry = Entry { number, identity };
+            memory.write_at(place(slot, line), &entry.encode(slot))?;
+        }
+    }
+    for (at, record) in lowest_records(contents.lowest_epoch().unwrap_or(0)) {
+        if contents.lowest_epoch() != Some(0) {
+            memory.write_at(tail_of(slots) + at, &record)?;
+        }
+    }
+    memory.persist(rest)?;
+    let header = Header {
+        slots,
+        places,
+        identity: identity.get(),
+    };
+    memory.write_at(8, &header.encode()[8..])?;
+    memory.persist(..LINE)?;
+    // The directory is there from here on.
+    memory.store_u64(0, u64::from_ne_bytes(MAGIC))?;
+    memory.persist(..8)?;
+    Ok(identity)
 }
 
 fn new_identity() -> Result<NonZeroU64> {

@@ -3,9 +3,10 @@
 //! It owns its memory, which no client can write: see [`Directory`]'s own documentation. Dropping
 //! it unmaps the memory and changes no identity in it.
 
-// `making.rs` makes, opens and upgrades a directory. `repair.rs` ends broken slots. `header.rs`,
+// `making.rs` makes, opens and upgrades a directory. `copying.rs` copies it to other memory. `repair.rs` ends broken slots. `header.rs`,
 // `line.rs` and `tail.rs` have the bytes.
 
+mod copying;
 #[cfg(test)]
 mod failed;
 mod header;
@@ -72,7 +73,7 @@ use crate::site::{HostId, MemoryId, Site};
 ///
 /// | bytes | the header |
 /// |---|---|
-/// | 8 | `rpmadir` and a zero, written last; `rpmanew` and a zero while the directory is made |
+/// | 8 | `rpmadir` and a zero, written last; `rpmanew` and a zero while the directory is made; `rpmacpy` and a zero while keys are copied |
 /// | 4 | the version, 2 |
 /// | 4 | the number of slots |
 /// | 8 | the sum of the 16 bytes before it, with the version 1: so one store makes version 1 version 2 |
@@ -160,8 +161,8 @@ impl Directory {
         self.keys.get(&key)?.identity
     }
 
-    /// Returns all identities, in the order of their keys. With them and [`keep`](Self::keep) a
-    /// program fills a larger directory.
+    /// Returns all identities, in the order of their keys.
+    /// [`Layout::copy_to`](super::Layout::copy_to) copies them to another memory.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + '_ {
         self.keys.values().filter_map(|kept| kept.identity)
     }
@@ -345,7 +346,7 @@ impl fmt::Display for Denied {
             ),
             Self::BelowLowest { lowest } => write!(
                 f,
-                "has an epoch below {lowest}, the lowest one since a slot was given up"
+                "has an epoch below {lowest}, the lowest one for keys that the directory does not have"
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::header::{BEGUN, Header, old_header};
+use super::header::{BEGUN, COPYING, Header, old_header};
 use super::line::Slot;
 use super::*;
 use crate::serve::Layout;
@@ -177,7 +177,11 @@ fn a_directory_is_opened_or_made() {
         (with(&[0; 4096], 63, &[1]), "not zero at 0 to 63"),
         (with(&[0; 4096], end - 1, &[1]), "not zero at 448 to 511"),
         (with(&good, 0, &[0; LINE]), "not zero at 64 to 127"),
-        (with(&good, 0, &[0; 8]), "Directory::create makes"),
+        (
+            with(&good, 0, &[0; 8]),
+            "If its directory is damaged: restore it",
+        ),
+        (with(&good, 0, &COPYING), "repeat Layout::copy_to"),
         (with(&good, 8, &[3]), "has the version 3"),
         (with(&good, 0, &old_header(3)), "has the version 1"),
         (
@@ -252,7 +256,11 @@ fn a_directory_names_its_layout() {
             layout(4, 4096),
             "a length of the parts in bytes of 8192, and not 4096",
         ),
-        (layout(5, 8192), "has 4 slots, and not 5"),
+        (layout(5, 8192), "has a number of parts of 4, and not 5"),
+        (
+            layout(5, 4096),
+            "of 8192, and not 4096; it has a number of parts of 4, and not 5",
+        ),
     ] {
         let text = invalid(other.open_directory(&map()));
         assert!(text.contains(words), "{text}");
@@ -280,6 +288,68 @@ fn a_directory_names_its_layout() {
         "{text}"
     );
     assert!(text.contains("made without a layout"), "{text}");
+}
+
+/// Promise: a copy forgets no epoch. A source that has lost some, a target that has a directory,
+/// and a layout without room for a key are refused, and the target does not change.
+#[test]
+fn a_copy_has_everything_or_is_refused() {
+    let layout = |keys, bytes| Layout::new(keys, bytes).expect("fits");
+    let (old, new) = (layout(4, 4096), layout(4, 8192));
+    let files = [(); 2].map(|()| {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), vec![0; new.len()]).expect("written");
+        file
+    });
+    let map = |at: usize| PmemMap::open(files[at].path(), 0).expect("mapped");
+    let target = || fs::read(files[1].path()).expect("its bytes");
+    let (zeros, copy) = (target(), |to: &Layout| old.copy_to(&map(0), to, &map(1)));
+    let refused = |to: &Layout, words: &str| {
+        let before = target();
+        let text = invalid(copy(to));
+        assert!(text.contains(words), "{text}");
+        assert!(target() == before, "no byte changes: {words}");
+    };
+    refused(&new, "the source of the copy has no directory");
+    let mut directory = old.open_directory(&map(0)).expect("made");
+    directory.keep(identity(2, 6, 1)).expect("kept");
+    directory.keep(identity(4, 9, 2)).expect("kept");
+    directory.set_lowest_epoch(1000).expect("set");
+    drop(directory);
+    let part = |key| old.part(key).expect("a key").start;
+    map(0).write_at(part(4), b"record").expect("inside");
+    refused(
+        &layout(3, 8192),
+        "the key 0x4 has no part: the layouts have 4 and 3 keys",
+    );
+    let whole = fs::read(files[0].path()).expect("its bytes");
+    map(0).write_at(place(1, 0), &[0xEE; 128]).expect("inside");
+    refused(&new, "the slots [1] of the source of the copy are broken");
+    fs::write(files[0].path(), &whole).expect("written");
+    map(0)
+        .write_at(tail_of(4) + 32, &[0xEE; 32])
+        .expect("inside");
+    refused(&new, "has lost the lowest epoch");
+    fs::write(files[0].path(), &whole).expect("written");
+    assert!(target() == zeros);
+
+    map(1).write_at(0, &COPYING).expect("an interrupted copy");
+    copy(&new).expect("copied");
+    let directory = new.open_directory(&map(1)).expect("there");
+    assert_eq!(
+        directory.identities().collect::<Vec<_>>(),
+        [identity(2, 6, 1), identity(4, 9, 2)]
+    );
+    assert_eq!(directory.lowest_epoch(), Some(1000));
+    drop(directory);
+    let mut bytes = [0; 6];
+    let at = new.part(4).expect("a key").start;
+    map(1).read_at(at, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"record");
+    refused(&new, "has a directory already");
+    let all = map(0);
+    let text = invalid(old.copy_to(&all, &new, &all));
+    assert!(text.contains("overlap"), "{text}");
 }
 
 /// The bytes of a directory of version 1.
