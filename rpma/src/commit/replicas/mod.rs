@@ -231,8 +231,8 @@ impl Replicas {
             (
                 "memory",
                 "they are two ways to one memory. If one memory is a copy of the other (cp, dd, a \
-                 cloned disk), call Directory::renew_identity for one of them, or name it by \
-                 MemoryId::named",
+                 cloned disk), call Directory::renew_identity for one of them. A test with two keys \
+                 of one server permits it by Replicas::permit_one_memory",
             )
         } else if is_same(own.host(), site.host()) && !permitted {
             (
@@ -242,7 +242,8 @@ impl Replicas {
         } else if is_same(own.failure_domain(), site.failure_domain()) && !permitted {
             (
                 "failure domain",
-                "one failure would lose both. A test permits it by Replicas::permit_one_host",
+                "one failure would lose both. If they fail apart, give the servers different ones \
+                 by ServerCfg::set_failure_domain. A test permits it by Replicas::permit_one_host",
             )
         } else if is_one_region && here.ip() == there.ip() {
             (
