@@ -123,7 +123,7 @@ pub use self::power::{
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
 pub use self::steps::AtStep;
-pub use self::sweep::{storm, sweep};
+pub use self::sweep::{storm, sweep, sweep_events};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
 pub use self::wait::{lock, pause, random, undivided, wait, wait_to_serve};

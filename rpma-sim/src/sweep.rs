@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::cm::{BY_ITSELF, NOTICES};
 use crate::fabric::Fabric;
 use crate::here;
 use crate::links;
@@ -40,6 +41,8 @@ enum RunFault {
     Request(OnWay, u32),
     /// This happens to a host of this name at a step.
     Host(OnHost, String, u64),
+    /// The connection manager of a host of this name sends this event by itself, at a step.
+    Event(u32, String, u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,7 @@ impl fmt::Display for RunFault {
             Self::Call(call, nth) => write!(f, "{call} {nth}"),
             Self::Request(what, nth) => write!(f, "{} {nth}", what.entry().0),
             Self::Host(what, host, step) => write!(f, "{} {host} {step}", what.name()),
+            Self::Event(event, host, step) => write!(f, "event-{event} {host} {step}"),
         }
     }
 }
@@ -119,13 +123,17 @@ impl FromStr for RunFault {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{ONLY} has {text:?}: a call, request, acknowledgement or packet, and its number; or freeze, kill or cut, \
-                 a host, and a step"
+                "{ONLY} has {text:?}: a call, request, acknowledgement or packet, and its number; or freeze, kill, cut \
+                 or event-14, a host, and a step"
             )
         };
         let (what, at) = text.trim().rsplit_once(' ').ok_or_else(wrong)?;
         let at: u64 = at.parse().ok().filter(|at| *at > 0).ok_or_else(wrong)?;
         if let Some((kind, host)) = what.split_once(' ') {
+            if let Some(event) = kind.strip_prefix("event-") {
+                let event = event.parse().map_err(|_| wrong())?;
+                return Ok(Self::Event(event, host.to_owned(), at));
+            }
             let kind = ON_HOST.into_iter().find(|(_, name)| *name == kind);
             let (kind, _) = kind.ok_or_else(wrong)?;
             return Ok(Self::Host(kind, host.to_owned(), at));
@@ -148,22 +156,24 @@ impl RunFault {
                 state.links.arm(None, None, *nth, what.entry().1);
             }
             Self::Host(what, name, step) => {
-                let (what, name, step) = (*what, name.clone(), *step);
-                let shared = Arc::downgrade(fabric.shared());
-                return Some(fabric.at_step(step, move || {
-                    let Some(shared) = shared.upgrade() else {
-                        return;
-                    };
-                    let index = shared.lock().hosts.iter().position(|host| *host == name);
-                    let Some(index) = index else {
-                        return;
-                    };
-                    shared.note(what, step, index);
-                    match what {
-                        OnHost::Freeze => shared.lock().freeze(index),
-                        OnHost::Kill => drop(power::kill(&shared, index)),
-                        OnHost::Cut => drop(power::cut(&shared, index)),
-                    }
+                let what = *what;
+                return Some(at_host(
+                    fabric,
+                    name,
+                    *step,
+                    what.text(),
+                    move |shared, host| match what {
+                        OnHost::Freeze => shared.lock().freeze(host),
+                        OnHost::Kill => drop(power::kill(shared, host)),
+                        OnHost::Cut => drop(power::cut(shared, host)),
+                    },
+                ));
+            }
+            Self::Event(event, name, step) => {
+                let event = *event;
+                let text = format!("the connection manager sends the event {event}");
+                return Some(at_host(fabric, name, *step, &text, move |shared, host| {
+                    shared.lock().cm_event(host, event);
                 }));
             }
         }
@@ -171,12 +181,35 @@ impl RunFault {
     }
 }
 
+/// Does something with a host of this name at a step, if there is one then, and keeps it for
+/// reports.
+fn at_host(
+    fabric: &Fabric,
+    name: &str,
+    step: u64,
+    what: &str,
+    act: impl FnOnce(&Arc<Shared>, usize) + Send + 'static,
+) -> AtStep {
+    let (name, what) = (name.to_owned(), what.to_owned());
+    let shared = Arc::downgrade(fabric.shared());
+    fabric.at_step(step, move || {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let index = shared.lock().hosts.iter().position(|host| *host == name);
+        if let Some(index) = index {
+            shared.note(&what, step, index);
+            act(&shared, index);
+        }
+    })
+}
+
 impl Shared {
     /// Keeps a fault of a host for reports, with the thread that made the call at the step.
-    fn note(&self, what: OnHost, step: u64, host: usize) {
+    fn note(&self, what: &str, step: u64, host: usize) {
         let thread = here::thread_in(self).and_then(|it| self.order.text_of(it));
         let thread = thread.map_or(String::new(), |thread| format!(", in thread {thread}"));
-        let text = format!("{} at step {step}{thread}", what.text());
+        let text = format!("{what} at step {step}{thread}");
         self.lock().failures.note(text, Some(host));
     }
 }
@@ -234,7 +267,9 @@ fn try_run(
 /// Runs a program again and again, each time with one fault. Each of its calls of verbs fails
 /// once. Each of its requests is lost once, its acknowledgement is lost once, and it is sent again
 /// once. Each of its hosts is frozen, killed and cut from the power at each [step](Fabric::steps),
-/// or at most at 200 steps of a longer run. Returns the number of runs.
+/// or at most at 200 steps of a longer run. At each third of these steps, each host gets a notice
+/// of the connection manager, which ends no connection: that of a bond that fails over, or one with
+/// an unknown number ([`Host::cm_event`](crate::Host::cm_event)). Returns the number of runs.
 ///
 /// The program gets a new fabric for each run, makes its hosts there, and judges itself. It may
 /// fail in any way that it documents. It panics if it breaks a promise, or if an object of it is
@@ -260,11 +295,36 @@ fn try_run(
 ///
 /// If the program panics, or if the value of the variable is not a fault.
 pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
+    run_each(profile, program, |extent| extent.faults().concat())
+}
+
+/// Runs a program as [`sweep`] does, with other faults: at each step, each host gets one of the
+/// events that its connection manager may send by itself ([`Host::cm_event`]). Returns the number
+/// of runs.
+///
+/// # Panics
+///
+/// As [`sweep`].
+///
+/// [`Host::cm_event`]: crate::Host::cm_event
+pub fn sweep_events(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
+    run_each(profile, program, |extent| {
+        let each = |step| BY_ITSELF.map(|event| (step, event));
+        extent.events(extent.every_step().flat_map(each))
+    })
+}
+
+/// Runs a program with each of the faults that are chosen after a run without any.
+fn run_each(
+    profile: &Profile,
+    program: impl Fn(&Fabric),
+    choose: impl FnOnce(&Extent) -> Vec<RunFault>,
+) -> usize {
     if let Some(faults) = only() {
         run(profile, &faults, &program);
         return 1;
     }
-    let faults = Extent::of(profile, &program).faults().concat();
+    let faults = choose(&Extent::of(profile, &program));
     for fault in &faults {
         run(profile, std::slice::from_ref(fault), &program);
     }
@@ -315,7 +375,7 @@ pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
 }
 
 /// Two to four faults. Each kind is as likely as the others.
-fn drawn(all: &[Vec<RunFault>; 3], seed: u64) -> Vec<RunFault> {
+fn drawn(all: &[Vec<RunFault>; 4], seed: u64) -> Vec<RunFault> {
     let mut random = mix(seed);
     let mut below = |limit: usize| {
         random = mix(random);
@@ -357,21 +417,45 @@ impl Extent {
         }
     }
 
-    /// By kind: of calls, requests and hosts.
-    fn faults(&self) -> [Vec<RunFault>; 3] {
+    /// The steps at which hosts fail.
+    fn every_step(&self) -> impl Iterator<Item = u64> {
+        let every = self.steps.div_ceil(STEPS).max(1) as usize;
+        (1..=self.steps).step_by(every)
+    }
+
+    /// Each host gets these events at these steps.
+    fn events(&self, events: impl Iterator<Item = (u64, u32)>) -> Vec<RunFault> {
+        let each = events.flat_map(|(step, event)| {
+            let of = move |host: &String| RunFault::Event(event, host.clone(), step);
+            self.hosts.iter().map(of)
+        });
+        each.collect()
+    }
+
+    /// By kind: of calls, requests, hosts and notices. To save time, each third step has a notice,
+    /// the one or the other.
+    fn faults(&self) -> [Vec<RunFault>; 4] {
         let calls = self.calls.iter();
         let calls = calls.flat_map(|(call, count)| {
             (1..=*count as u32).map(|nth| RunFault::Call((*call).to_owned(), nth))
         });
         let requests = (1..=self.requests)
             .flat_map(|nth| ON_WAY.map(|(kind, _, _)| RunFault::Request(kind, nth)));
-        let every = self.steps.div_ceil(STEPS).max(1) as usize;
-        let hosts = (1..=self.steps).step_by(every).flat_map(|step| {
+        let hosts = self.every_step().flat_map(|step| {
             self.hosts.iter().flat_map(move |host| {
                 ON_HOST.map(|(kind, _)| RunFault::Host(kind, host.clone(), step))
             })
         });
-        [calls.collect(), requests.collect(), hosts.collect()]
+        let notices = self
+            .every_step()
+            .step_by(3)
+            .zip(NOTICES.into_iter().cycle());
+        [
+            calls.collect(),
+            requests.collect(),
+            hosts.collect(),
+            self.events(notices),
+        ]
     }
 }
 
@@ -390,11 +474,20 @@ mod tests {
             "freeze server 5",
             "kill the other one 6",
             "cut server 7",
+            "event-14 server 8",
+            "event-4711 the other one 9",
         ] {
             let fault: RunFault = text.parse().expect("a fault");
             assert_eq!(fault.to_string(), text);
         }
-        for text in ["", "request", "request 0", "packet x", "melt server 1"] {
+        for text in [
+            "",
+            "request",
+            "request 0",
+            "packet x",
+            "melt server 1",
+            "event-x server 1",
+        ] {
             text.parse::<RunFault>().expect_err("no fault");
         }
     }

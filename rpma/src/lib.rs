@@ -298,6 +298,7 @@ pub mod guide;
 /// | run both sides in one process | [`Fabric`](sim::Fabric), [`Host`](sim::Host), [`Profile`](sim::Profile) |
 /// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
 /// | run under each single fault, and under several | [`sweep`](fn@sim::sweep), [`storm`](sim::storm) |
+/// | events that the connection manager sends by itself | [`Host::cm_event`](sim::Host::cm_event), [`sweep_events`](sim::sweep_events) |
 /// | do something at one step of a run | [`Fabric::at_step`](sim::Fabric::at_step) |
 /// | lose or delay requests and acknowledgements, interrupt the network, freeze a host | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
@@ -378,7 +379,8 @@ pub mod sim {
     pub use rpma_sys::sim::{
         AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, InPlace,
         JoinHandle, JointImages, Link, Loss, Nic, Place, Platform, Pmem, Profile, Trace, Visited,
-        now, persisted, preempt_posts, repeatable, seen, sleep, storm, sweep, wait_readable,
+        now, persisted, preempt_posts, repeatable, seen, sleep, storm, sweep, sweep_events,
+        wait_readable,
     };
 }
 

@@ -45,6 +45,8 @@ mod monitor;
 #[cfg(feature = "sim")]
 mod named;
 mod no_runtime;
+#[cfg(feature = "sim")]
+mod notices;
 mod operations;
 #[cfg(feature = "sim")]
 mod ordered;

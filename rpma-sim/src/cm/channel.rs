@@ -41,6 +41,8 @@ pub(super) enum Kind {
     /// The field is a negative errno, or 0 if the other end has started or answered it.
     Disconnected(c_int),
     TimewaitExit,
+    /// An event by its number, with its status, that no call has caused.
+    ByItself(u32, c_int),
 }
 
 /// An event channel. Its lock is taken under that of the fabric, or alone.
@@ -293,6 +295,7 @@ impl State {
             }
             Kind::Disconnected(status) => (Type::RDMA_CM_EVENT_DISCONNECTED, status, Vec::new()),
             Kind::TimewaitExit => (Type::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, Vec::new()),
+            Kind::ByItself(event, status) => (rdma_cm_event_type(event), status, Vec::new()),
         };
         self.ids[id].unacknowledged += 1;
         let user = |number: u32| match self.ids[number].user {

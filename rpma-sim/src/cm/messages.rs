@@ -220,7 +220,7 @@ impl State {
     }
 
     /// An id learns that the other end does not want it.
-    fn rejected(&mut self, number: u32, reason: i32, data: &[u8]) {
+    pub(super) fn rejected(&mut self, number: u32, reason: i32, data: &[u8]) {
         self.enter(number, Stage::Over);
         self.ids[number].peer = None;
         self.notify(number, Kind::Rejected(reason, padded(data, REJECT_DATA)));

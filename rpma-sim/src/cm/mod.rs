@@ -7,6 +7,7 @@
 
 mod addr;
 mod attributes;
+mod by_itself;
 mod calls;
 mod channel;
 mod messages;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 pub use self::attributes::rdma_init_qp_attr;
+pub(crate) use self::by_itself::{BY_ITSELF, NOTICES};
 pub use self::calls::{
     rdma_accept, rdma_bind_addr, rdma_connect, rdma_create_id, rdma_create_qp_ex, rdma_destroy_id,
     rdma_disconnect, rdma_get_local_addr, rdma_get_peer_addr, rdma_listen, rdma_reject,
