@@ -1,6 +1,8 @@
 //! Two hosts that work: every case passes, or its reason is named.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rpma::sim::{Platform, Profile};
 
@@ -38,6 +40,33 @@ fn all_cases_pass_with_ordinary_memory() -> Result {
     };
     assert_same(checked.with("not-possible"), &expected);
     assert!(world.is_empty());
+    Ok(())
+}
+
+/// Promise: a bond that fails over, or an event with an unknown number, ends no session of the
+/// server and no case, on either side.
+#[test]
+fn notices_end_nothing() -> Result {
+    let world = World::new();
+    let server = world.start(&world.serve())?;
+    let is_over = AtomicBool::new(false);
+    let checked = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for (host, event) in [(&world.client, 14), (&world.server, 4711)] {
+                    host.cm_event(event);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let checked = world.check(&["private-data", "connection", "flush", "commit", "message"]);
+        is_over.store(true, Ordering::Relaxed);
+        checked
+    });
+    server.stop()?;
+    let checked = checked?;
+    assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
+    assert!(!checked.with("passed").is_empty(), "{:#}", checked.report);
     Ok(())
 }
 
