@@ -33,7 +33,7 @@ impl Host {
     /// |---|---|---|
     /// | 7 `UNREACHABLE` | a client, from the resolution of its route on | the neighbour has another hardware address (`cma_netevent_callback`) |
     /// | 8 `REJECTED` | a connection that is asked for, or established | the peer's kernel does not know it (`cm_rej_handler`) |
-    /// | 11 `DEVICE_REMOVAL` | any id that is bound to a device | the device goes (`cma_remove_one`); here the device stays |
+    /// | 11 `DEVICE_REMOVAL` | any id that is bound to a device | the device goes (`cma_send_device_removal_put`); here the device stays |
     /// | 14 `ADDR_CHANGE` | any id that is bound to a device | a bond has failed over (`cma_netdev_change`): a notice |
     /// | 16 and more | any id | an event of a later kernel: a notice |
     ///
