@@ -232,6 +232,7 @@ mod flags;
 mod flush;
 mod hints;
 mod lock;
+mod looking;
 mod mr;
 mod offer;
 mod peer;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rpma::commit::Limits;
 use rpma::pmem::PmemMap;
-use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
-use rpma::sim::{Errno, Fabric, How, sleep, sweep};
+use rpma::serve::{Client, Directory, Part, Reason, Served, Server, ServerCfg};
+use rpma::sim::{Errno, Fabric, Host, How, sleep, sweep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Identity, Mr, MrSlice, MrUsage, Offer,
     Peer, RefusalCode, RemoteSlice, Side, Wc,
@@ -338,10 +338,15 @@ fn an_old_connection_writes_nothing_any_more() -> Result {
     })
 }
 
-/// Promise: a client with a connection that is not established in time is cut off, and its key is
-/// free for the next one.
-#[test]
-fn a_client_that_is_never_established() -> Result {
+/// The limit of the establishment here.
+const ESTABLISH: Duration = Duration::from_secs(3);
+
+/// A server of one key, in a seeded run. A client on a host of its own asks for the key, `meanwhile`
+/// runs, and the server admits the client. The test goes on with `then`, on the server's host.
+fn admit_slowly(
+    meanwhile: impl FnOnce(&Host),
+    then: impl FnOnce(&Fabric, &mut Server, Client, Conn) -> Result,
+) -> Result {
     let fabric = Fabric::seeded(profile(), 1);
     let (near, far) = (fabric.host("server"), fabric.host("client"));
     let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
@@ -349,15 +354,13 @@ fn a_client_that_is_never_established() -> Result {
     let all = PmemMap::open(pmem.path(), 2 * LEN)?;
     let directory = Directory::create(all.part(..LEN)?, 2)?;
     let device = Device::from_addr(&addr, Side::Local)?;
-    let peer = Peer::new(&device)?;
-    let ep = Ep::listen(&peer, &addr, 0)?;
-    let limit = Duration::from_secs(3);
+    let peer = &Peer::new(&device)?;
+    let ep = Ep::listen(peer, &addr, 0)?;
     let mut cfg = ServerCfg::new();
-    cfg.set_establish_limit(limit);
+    cfg.set_establish_limit(ESTABLISH);
     let mut server = Server::new(ep, directory, &cfg)?;
-    let region = Mr::reg(&peer, all.part(LEN..)?, usage());
-    let region = Arc::new(region?);
-    let _client = {
+    let region = &Arc::new(Mr::reg(peer, all.part(LEN..)?, usage())?);
+    let asking = {
         let _entered = far.enter();
         let device = Device::from_addr(&addr, Side::Remote)?;
         let peer = Peer::new(&device)?;
@@ -365,36 +368,61 @@ fn a_client_that_is_never_established() -> Result {
         let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
         req?.connect(&data)?
     };
-    let next = |server: &mut Server| -> Result<_> {
-        let served = server.next(&mut [Wc::default()], Duration::from_secs(60));
-        Ok(served?.ok_or("in time")?)
-    };
     let Served::Asks(asked) = next(&mut server)? else {
         panic!("a client asks");
     };
-    far.freeze();
-    let part = Part {
-        peer: &peer,
-        region: &region,
-        data: &[],
-    };
-    let begin = fabric.now();
-    let client = server.admit(asked, &part)?;
-    match next(&mut server)? {
-        Served::Gone(gone) => {
-            assert_eq!(gone.client, client);
-            assert!(
-                matches!(gone.reason, Reason::NotEstablished),
-                "{:?}",
-                gone.reason
-            );
+    meanwhile(&far);
+    let data = &[];
+    let client = server.admit(asked, &Part { peer, region, data })?;
+    then(&fabric, &mut server, client, asking)
+}
+
+fn next(server: &mut Server) -> Result<Served> {
+    let served = server.next(&mut [Wc::default()], Duration::from_secs(60));
+    Ok(served?.ok_or("in time")?)
+}
+
+/// Promise: a client with a connection that is not established in time is cut off, and its key is
+/// free for the next one.
+#[test]
+fn a_client_that_is_never_established() -> Result {
+    admit_slowly(Host::freeze, |fabric, server, client, _asking| {
+        let begin = fabric.now();
+        match next(server)? {
+            Served::Gone(gone) => {
+                assert_eq!(gone.client, client);
+                assert!(
+                    matches!(gone.reason, Reason::NotEstablished),
+                    "{:?}",
+                    gone.reason
+                );
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
-    }
-    let took = fabric.now() - begin;
-    assert!(took >= limit && took < 2 * limit, "{took:?}");
-    assert!(server.client(1).is_none() && server.deadline().is_none());
-    Ok(())
+        let took = fabric.now() - begin;
+        assert!(took >= ESTABLISH && took < 2 * ESTABLISH, "{took:?}");
+        assert!(server.client(1).is_none() && server.deadline().is_none());
+        Ok(())
+    })
+}
+
+/// Promise: a server that stood still, for longer than the limit, keeps a client whose connection
+/// was established meanwhile.
+#[test]
+fn a_server_that_stood_still_keeps_its_client() -> Result {
+    let nothing = |_: &Host| {};
+    admit_slowly(nothing, |_, server, client, asking| {
+        let conn = asking.wait_established(ESTABLISH)?;
+        sleep(4 * ESTABLISH);
+        let arrived = next(server)?;
+        assert!(
+            matches!(arrived, Served::Arrived(it) if it == client),
+            "{arrived:?}"
+        );
+        assert!(server.conn(client).is_some() && conn.ended().is_none());
+        assert_eq!(server.deadline(), None);
+        Ok(())
+    })
 }
 
 /// A server, and three clients of one key, one after the other. Each error ends it.

@@ -12,6 +12,7 @@ mod cut_off;
 mod fences;
 mod keep_alive;
 mod next;
+mod next_fd;
 mod ops;
 mod ops_any;
 mod short;
@@ -19,7 +20,7 @@ mod wait_for;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -32,6 +33,7 @@ use self::keep_alive::KeepAlive;
 pub(crate) use self::keep_alive::check as check_keep_alive;
 pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
+use self::next_fd::NextFd;
 use self::short::Short;
 use self::wait_for::Events;
 pub(crate) use self::wait_for::GRACE;
@@ -43,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::flush::FlushMethod;
+use crate::looking::Budget;
 use crate::mr::MrUsage;
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::posted::ConnId;
@@ -171,7 +174,7 @@ pub struct Conn {
     /// turn.
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
-    next_fd: OnceLock<OwnedFd>,
+    next_fd: OnceLock<NextFd>,
     keep_alive: Option<Box<KeepAlive>>,
 }
 
@@ -419,6 +422,13 @@ impl Conn {
                 .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
         }
         Ok(event)
+    }
+
+    /// The bound of one look at its queues.
+    pub(crate) fn budget(&self) -> Budget {
+        let Queues { cq, rcq, .. } = &self.queues;
+        let entries = |cq: &Cq| cq.queue().entries();
+        Budget::of(entries(cq) + rcq.as_ref().map_or(0, entries))
     }
 
     /// Returns the private data of the peer's request or answer. It is padded with zeros to 56 or

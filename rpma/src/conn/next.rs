@@ -7,12 +7,11 @@
 //! event: `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`],
 //! because no sleep is longer.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
 use crate::cq::Cq;
@@ -109,6 +108,7 @@ impl Conn {
         let mut rest = Rest::default();
         loop {
             // The queues are empty: they were polled just before.
+            self.is_empty_now();
             let due = self.watch_peer();
             if let Some(event) = self.kept_event() {
                 return Ok(Next::Event(event));
@@ -143,50 +143,6 @@ impl Conn {
         }
     }
 
-    /// Returns one descriptor for event loops, in the place of those of the connection and its
-    /// queues. It is readable when [`next`](Self::next) may have something. Then call `next` with a
-    /// limit of 0, again and again, until it returns [`Error::TimedOut`]. After that the descriptor
-    /// becomes readable when there is new work. Any other error of `next`, except
-    /// [`Error::InvalidArgument`], is the end of the connection.
-    ///
-    /// The descriptor is the same one, and stays open, as long as the connection exists. A copy of
-    /// it (`try_clone_to_owned`) belongs to the program.
-    ///
-    /// Some work never makes the descriptor readable. So a loop also calls `next`
-    ///
-    /// * each second, if another thread may leave completions in a queue, or if
-    ///   [`Notify::Solicited`](crate::Notify::Solicited) is set;
-    /// * at the time that [`keep_alive`](Self::keep_alive) returns, if the connection has a
-    ///   keep-alive;
-    /// * every few seconds on any one connection of an [adapter](crate#terms). An adapter reports
-    ///   errors of queue pairs in events of the device, which any wait on the device reads. Then
-    ///   the descriptors of the affected connections become readable. soft-RoCE reports no such
-    ///   errors.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if the connection is on a
-    /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `epoll_create1`,
-    /// `epoll_ctl` or `eventfd2` fails. After one call has succeeded, no later call fails in this
-    /// way.
-    pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
-        let (main, of_receives) = self.channels()?;
-        if let Some(fd) = self.next_fd.get() {
-            return Ok(fd.as_fd());
-        }
-        let flags = epoll::CreateFlags::CLOEXEC;
-        let fd = epoll::create(flags).map_err(|errno| Error::provider("epoll_create1", errno))?;
-        // The device's own descriptor is not among them: one that many watch through others wakes
-        // all of them, and the kernel allows 500.
-        let (of_main, of_receives) = (main.as_fd(), of_receives.map(|channel| channel.as_fd()));
-        for watched in [self.as_fd(), of_main].into_iter().chain(of_receives) {
-            watch(&fd, watched)?;
-        }
-        watch(&fd, self.queues.slots.bell().fd()?)?;
-        // Another thread's may have been first.
-        Ok(self.next_fd.get_or_init(|| fd).as_fd())
-    }
-
     /// Polls both queues, for [`Wait`](crate::wait::Wait).
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
         match self.look(wcs)? {
@@ -207,7 +163,7 @@ impl Conn {
     }
 
     /// The channel of its queues, and that of receives if it is another one.
-    fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
+    pub(super) fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
         if self.is_on_a_completion_channel() {
             return Err(on_a_completion_channel());
         }
@@ -279,12 +235,6 @@ fn on_a_completion_channel() -> Error {
 #[cold]
 fn not_told(error: &Error) {
     log::warn!("{error}; something else came first");
-}
-
-/// Adds a descriptor. Which of them is readable, `next` finds out.
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {
-    let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-    epoll::add(epoll, fd, data, flags).map_err(|errno| Error::provider("epoll_ctl", errno))
 }
 
 /// The events left in the channels when the limit has passed.

@@ -22,6 +22,7 @@ use super::next::{BOUND, take};
 use crate::cq::Got;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::looking::Took;
 use crate::posted::Posted;
 use crate::verbs::{Deadline, Wc, WcFailure, WcStatus};
 
@@ -168,19 +169,22 @@ impl Conn {
     ) -> Result<Wc> {
         let slots = &self.queues.slots;
         let main = self.queues.cq.queue().channel();
-        loop {
+        'look: loop {
             // Before the look: a wait looks once more after its limit.
             let is_last = deadline.has_passed();
             let end = self.ended.get().filter(|(_, late)| late.has_passed());
             let mut wcs = [Wc::default()];
+            let mut budget = self.budget();
             while self.queues.cq.get_wc(&mut wcs)? > 0 {
                 if wcs[0].posted() == Some(posted) {
                     return self.outcome(&wcs[0]);
                 }
                 other(wcs[0]);
-                if deadline.has_passed() {
-                    // The completion may be in the queue still, also after the end.
-                    return Err(Error::TimedOut(INCOMPLETE));
+                if !budget.goes_on(Took::Completions(1)) {
+                    if is_last {
+                        return Err(Error::TimedOut(INCOMPLETE));
+                    }
+                    continue 'look;
                 }
             }
             // The queue is empty.

@@ -105,8 +105,9 @@ pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
 use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};
 use crate::ep::Ep;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::looking;
 use crate::mr::Mr;
 use crate::offer::{Identity, Offer, Refusal, RefusalCode};
 use crate::peer::Peer;
@@ -390,8 +391,32 @@ impl Server {
                 break;
             }
             self.establishing.pop_first();
-            self.ending.push_back((client, Reason::NotEstablished));
+            self.judge_late(client);
         }
+    }
+
+    /// The limit of the establishment has passed. If this program stood still, the event may be
+    /// there, and is not taken yet: the connection itself is asked.
+    fn judge_late(&mut self, client: Client) {
+        for _ in 0..looking::EVENTS {
+            let Some(conn) = self.wait.conn(client.0) else {
+                return;
+            };
+            let happened = match conn.event_now() {
+                Ok(event) => {
+                    let is_over = event.is_end() || event == ConnEvent::Established;
+                    (Happened::Event(client.0, event), is_over)
+                }
+                Err(Error::NoEvent) => break,
+                Err(error) => (Happened::Failed(client.0, error), true),
+            };
+            let served = self.note(happened.0, &mut []);
+            self.told.extend(served);
+            if happened.1 {
+                return;
+            }
+        }
+        self.ending.push_back((client, Reason::NotEstablished));
     }
 
     /// When the next of these limits passes.

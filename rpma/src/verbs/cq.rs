@@ -392,6 +392,14 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
+    /// The number of completions for which the queue has room.
+    pub(crate) fn entries(&self) -> usize {
+        // SAFETY: only `release` destroys the queue, for its last owner. The field is constant: the
+        // queue is never resized.
+        let entries = unsafe { (*self.raw.as_ptr()).cqe };
+        usize::try_from(entries).unwrap_or(1)
+    }
+
     pub(crate) fn channel(&self) -> &Arc<CompChannel> {
         &self.channel
     }

@@ -37,7 +37,7 @@ pub(super) fn take_event<T>(
     deadline: Deadline,
     mut get: impl FnMut(bool) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
-    let mut seen = None;
+    let (mut seen, mut was_woken) = (None, false);
     loop {
         beside.tell();
         let before = {
@@ -58,6 +58,11 @@ pub(super) fn take_event<T>(
         if beside.bell.is_some_and(Bell::has_rung) {
             return Ok(None);
         }
+        // Others may take each event that wakes this thread: the limit still holds.
+        if was_woken && deadline.has_passed() {
+            return Ok(None);
+        }
+        was_woken = true;
         match woken(fd, beside, deadline)? {
             None => return Ok(None),
             Some(readable) => seen = readable.then_some(before),

@@ -3,6 +3,7 @@
 //! A connection executes commits in their order. So three numbers are all of a replica's state:
 //! up to which commit it has them durable, posted, and released.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use super::outcome::ReplicaId;
@@ -10,6 +11,7 @@ use super::ring::{Entry, Ring};
 use crate::commit::{Method, Writer};
 use crate::conn::GRACE;
 use crate::error::{Error, Result};
+use crate::looking;
 use crate::mr::{MrRemote, MrSlice, RemoteSlice};
 use crate::verbs::{Deadline, Wc, clock};
 
@@ -222,15 +224,18 @@ impl Member {
         if let Err(error) = writer.conn().disconnect() {
             log::warn!("{id}: {error}: the queue pair is destroyed at once");
         } else {
-            loop {
-                // Before the look: the last one comes after the limit.
-                let is_last = deadline.has_passed();
-                self.look();
-                if is_last || self.released >= self.posted {
-                    break;
-                }
-                clock::sleep(PAUSE.min(deadline.left()));
-            }
+            let (look, sleep) = (
+                |member: &mut Self| {
+                    member.look();
+                    Ok::<_, Infallible>(())
+                },
+                |_: &mut Self, deadline: Deadline| {
+                    clock::sleep(PAUSE.min(deadline.left()));
+                    Ok(())
+                },
+            );
+            let is_released = |of: &mut Self| (of.released >= of.posted).then_some(());
+            let Ok(_) = looking::wait(self, deadline, is_released, look, sleep);
         }
         let Some(writer) = self.writer.take() else {
             return Ok(());

@@ -337,15 +337,20 @@ impl Replicas {
     /// or longer than the ring; with [`Error::NotSupported`] after a [`set_aside`](Self::set_aside)
     /// that failed.
     pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
-        self.refuse_lost()?;
-        self.ring.check_len(len)?;
-        if self.ring.place(len).is_none() {
+        if !self.has_place(len)? {
             self.look();
         }
         match self.ring.place(len) {
             Some(bytes) => Ok(Record { set: self, bytes }),
             None => Err(self.full()),
         }
+    }
+
+    /// Whether the ring has a place for a record of `len` bytes.
+    fn has_place(&mut self, len: usize) -> Result<bool> {
+        self.refuse_lost()?;
+        self.ring.check_len(len)?;
+        Ok(self.ring.place(len).is_some())
     }
 
     fn refuse_lost(&self) -> Result<()> {

@@ -5,13 +5,15 @@
 //! operation is in flight that would fail.
 
 use std::array;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
 use super::member::{Member, State};
-use super::{CommitId, Outcome, Record, Refused, ReplicaId, Replicas, named};
+use super::{CommitId, Outcome, Refused, ReplicaId, Replicas, named};
 use crate::error::{Error, Result};
+use crate::looking;
 use crate::verbs::{Deadline, clock};
 
 /// The longest sleep.
@@ -35,24 +37,15 @@ impl Replicas {
         if id.set != self.id {
             return Outcome::default();
         }
-        let deadline = Deadline::after(limit);
-        loop {
-            // Before the look: the last one comes after the limit.
-            let is_last = deadline.has_passed();
-            self.look();
-            if let Some(outcome) = self.settled(id, k) {
-                return outcome;
+        let settled = self.until(limit, |set| set.settled(id, k));
+        settled.unwrap_or_else(|| {
+            let posted = |member: &Member| member.state(id.number()) == State::Posted;
+            let outcome = self.outcome(id);
+            Outcome {
+                unknown: outcome.unknown | self.mask(posted),
+                ..outcome
             }
-            if is_last {
-                let posted = |member: &Member| member.state(id.number()) == State::Posted;
-                let outcome = self.outcome(id);
-                return Outcome {
-                    unknown: outcome.unknown | self.mask(posted),
-                    ..outcome
-                };
-            }
-            self.sleep(deadline);
-        }
+        })
     }
 
     /// Returns the outcome of a commit if no wait is needed: the commit is durable on `k` replicas,
@@ -91,14 +84,32 @@ impl Replicas {
     ///
     /// As [`record`](Self::record): [`Refused::RingFull`] when the limit has passed.
     pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<(), Refused> {
-        let deadline = Deadline::after(limit);
-        loop {
-            let is_last = deadline.has_passed();
-            match self.record(len).map(drop::<Record<'_>>) {
-                Err(Refused::RingFull { .. }) if !is_last => self.sleep(deadline),
-                result => return result,
-            }
-        }
+        let found = self.until(limit, |set| match set.has_place(len) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error.into())),
+        });
+        found.unwrap_or_else(|| Err(self.full()))
+    }
+
+    /// Waits until `judge` has a result, for at most `limit`.
+    fn until<T>(
+        &mut self,
+        limit: Duration,
+        judge: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<T> {
+        let (look, sleep) = (
+            |set: &mut Self| {
+                set.look();
+                Ok::<_, Infallible>(())
+            },
+            |set: &mut Self, deadline| {
+                set.sleep(deadline);
+                Ok(())
+            },
+        );
+        let Ok(found) = looking::wait(self, Deadline::after(limit), judge, look, sleep);
+        found
     }
 
     /// Takes a replica out of the set. This needs no answer from the replica. The connection is

@@ -19,6 +19,7 @@ use crate::commit::Limits;
 use crate::conn::{Conn, GRACE, Next};
 use crate::error::{Error, Queue, Result};
 use crate::flags::Flags;
+use crate::looking::{self, Took};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::offer::Offer;
 use crate::posted::{ConnId, Posted};
@@ -373,12 +374,21 @@ impl Writer {
     ///
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
-        while self.next(Duration::ZERO, &mut other)? {}
-        Ok(())
+        let mut budget = self.conn.budget();
+        loop {
+            match self.next(Duration::ZERO, &mut other)? {
+                Took::Nothing => return Ok(()),
+                took if budget.goes_on(took) => {}
+                _ => {
+                    self.conn.keep_readable();
+                    return Ok(());
+                }
+            }
+        }
     }
 
-    /// Sleeps until something happened, for at most `limit`; whether something has.
-    fn next(&mut self, limit: Duration, other: &mut dyn FnMut(Wc)) -> Result<bool> {
+    /// Sleeps until something happened, for at most `limit`, and takes it.
+    fn next(&mut self, limit: Duration, other: &mut dyn FnMut(Wc)) -> Result<Took> {
         let mut wcs = [Wc::default(); 8];
         match self.conn.next(&mut wcs, limit) {
             Ok(Next::Completions(count)) => {
@@ -387,10 +397,10 @@ impl Writer {
                         other(*wc);
                     }
                 }
-                Ok(true)
+                Ok(Took::Completions(count))
             }
-            Ok(Next::Event(_)) => Ok(true),
-            Err(Error::TimedOut(_)) => Ok(false),
+            Ok(Next::Event(_)) => Ok(Took::Event),
+            Err(Error::TimedOut(_)) => Ok(Took::Nothing),
             Err(error) => {
                 self.end(&error);
                 Err(error)
@@ -465,38 +475,42 @@ impl Writer {
         nothing_comes: impl Fn(&Self) -> bool,
         late: &'static str,
     ) -> Result<()> {
-        let deadline = Deadline::after(limit);
-        loop {
-            // Before the look: a wait looks once more after its limit.
-            let is_last = deadline.has_passed();
-            let is_over = self.grace.is_some_and(Deadline::has_passed);
-            let looked = self.look(&mut *other);
-            if is_done(self) {
-                return Ok(());
-            }
-            looked?;
-            if self.is_over() {
-                if is_over || nothing_comes(self) {
-                    return Err(self.reason());
+        let found = looking::wait(
+            &mut (self, other),
+            Deadline::after(limit),
+            |(writer, _)| is_done(writer).then_some(()),
+            |(writer, other)| {
+                // Before the look: the last one comes after the grace.
+                let is_over = writer.grace.is_some_and(Deadline::has_passed);
+                writer.look(&mut **other)?;
+                if writer.is_over() {
+                    if is_over || nothing_comes(writer) {
+                        return Err(writer.reason());
+                    }
+                    writer.grace.get_or_insert_with(|| Deadline::after(GRACE));
                 }
-                self.grace.get_or_insert_with(|| Deadline::after(GRACE));
-            }
-            if is_last {
-                return Err(Error::TimedOut(late));
-            }
-            let grace = self.grace;
-            let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
-            let is_asked = self.server.is_some() && grace.is_none();
-            let limit = match is_asked {
-                true => until.left().min(PROBE_EVERY),
-                false => until.left(),
-            };
-            if !self.next(limit, other)? && is_asked {
-                // No part of the request is in flight any more: the answer alone would not show
-                // that the host is gone.
-                self.probe()?;
-            }
+                Ok(())
+            },
+            |(writer, other), deadline| writer.sleep(deadline, &mut **other),
+        )?;
+        found.ok_or(Error::TimedOut(late))
+    }
+
+    /// Sleeps until something happened, and takes it. After a silence it probes the server.
+    fn sleep(&mut self, deadline: Deadline, other: &mut dyn FnMut(Wc)) -> Result<()> {
+        let grace = self.grace;
+        let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
+        let is_asked = self.server.is_some() && grace.is_none();
+        let limit = match is_asked {
+            true => until.left().min(PROBE_EVERY),
+            false => until.left(),
+        };
+        if matches!(self.next(limit, other)?, Took::Nothing) && is_asked {
+            // No part of the request is in flight any more: the answer alone would not show
+            // that the host is gone.
+            self.probe()?;
         }
+        Ok(())
     }
 
     /// Whether no further completion comes for a commit that is not durable.

@@ -1,0 +1,122 @@
+//! The rule of every wait that is a loop of looks and sleeps: a limit holds whatever a peer does.
+//!
+//! 1. The condition is judged. A wait whose condition holds takes nothing.
+//! 2. A look takes at most as many completions as the queues have entries, and at most 64 events.
+//!    So everything that came before the look is taken, whatever comes meanwhile: a peer that keeps
+//!    sending cannot hold the look.
+//! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
+//!    and a program that stood still does not lose to its own limit.
+
+use crate::verbs::Deadline;
+
+/// The most events of the connection manager that one look takes.
+pub(crate) const EVENTS: usize = 64;
+
+/// The part of a look that is left.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    completions: usize,
+    events: usize,
+}
+
+/// A part of a look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Took {
+    Nothing,
+    Completions(usize),
+    Event,
+}
+
+impl Budget {
+    /// For queues of so many entries.
+    pub(crate) fn of(entries: usize) -> Self {
+        Self {
+            completions: entries,
+            events: EVENTS,
+        }
+    }
+
+    /// The look has taken something. Returns whether it goes on.
+    pub(crate) fn goes_on(&mut self, took: Took) -> bool {
+        match took {
+            Took::Nothing => false,
+            Took::Completions(count) => {
+                self.completions = self.completions.saturating_sub(count);
+                self.completions > 0
+            }
+            Took::Event => {
+                self.events -= 1;
+                self.events > 0
+            }
+        }
+    }
+}
+
+/// Waits by the rule. `judge` returns the result if the condition holds. `take` is one look. `sleep`
+/// sleeps until something may be there, or until the deadline. Each may end the wait with an error,
+/// that of `take` only if the condition does not hold after it. `None`: the deadline has passed.
+#[inline]
+pub(crate) fn wait<S, T, E>(
+    of: &mut S,
+    deadline: Deadline,
+    mut judge: impl FnMut(&mut S) -> Option<T>,
+    mut take: impl FnMut(&mut S) -> Result<(), E>,
+    mut sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
+) -> Result<Option<T>, E> {
+    if let Some(found) = judge(of) {
+        return Ok(Some(found));
+    }
+    loop {
+        let is_last = deadline.has_passed();
+        let taken = take(of);
+        if let Some(found) = judge(of) {
+            return Ok(Some(found));
+        }
+        taken?;
+        if is_last {
+            return Ok(None);
+        }
+        sleep(of, deadline)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Promise: a look of a queue with three entries ends after three completions, or 64 events.
+    #[test]
+    fn a_look_is_bounded() {
+        let mut budget = Budget::of(3);
+        assert!(budget.goes_on(Took::Completions(2)) && budget.goes_on(Took::Event));
+        assert!(!budget.goes_on(Took::Nothing));
+        assert!(!budget.goes_on(Took::Completions(8)));
+        let mut budget = Budget::of(3);
+        let events = (0..1000).take_while(|_| budget.goes_on(Took::Event));
+        assert_eq!(events.count(), EVENTS - 1);
+    }
+
+    /// Promise: a wait whose condition holds takes nothing; one whose limit has passed looks once,
+    /// and judges before it gives up; an error does not hide the condition.
+    #[test]
+    fn the_order_is_the_rule() {
+        let now = Deadline::after(Duration::ZERO);
+        let after = |looks: u32| move |taken: &mut u32| (*taken >= looks).then_some(());
+        let (mut taken, no_sleep) = (0, |_: &mut u32, _| -> Result<(), ()> { panic!("no sleep") });
+        let mut run = |looks, result: Result<(), ()>| {
+            taken = 0;
+            let take = |taken: &mut u32| {
+                *taken += 1;
+                result
+            };
+            (wait(&mut taken, now, after(looks), take, no_sleep), taken)
+        };
+        assert_eq!(run(0, Ok(())), (Ok(Some(())), 0));
+        assert_eq!(run(1, Ok(())), (Ok(Some(())), 1));
+        assert_eq!(run(2, Ok(())), (Ok(None), 1));
+        assert_eq!(run(1, Err(())), (Ok(Some(())), 1));
+        assert_eq!(run(2, Err(())), (Err(()), 1));
+    }
+}
