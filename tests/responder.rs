@@ -102,7 +102,7 @@ impl Server {
         let conns = &self.conns;
         match self.responder.turn(|client| conns.get(client)) {
             Turn::Served(count) => count,
-            Turn::Ended(client, error) => {
+            Turn::Misused(client, error) | Turn::Failed(client, error) => {
                 self.ended.push((client, error.to_string()));
                 0
             }

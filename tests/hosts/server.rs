@@ -130,7 +130,9 @@ impl Server {
         loop {
             match self.responder.turn(|client| self.wait.conn(client)) {
                 Turn::Idle => break,
-                Turn::Ended(client, error) => self.end(client, &error.to_string()),
+                Turn::Misused(client, error) | Turn::Failed(client, error) => {
+                    self.end(client, &error.to_string());
+                }
                 _ => {}
             }
         }

@@ -100,7 +100,7 @@ impl Served {
         for wc in &wcs[..count] {
             responder.handle(0, wc);
         }
-        if let Turn::Ended(_, error) = responder.turn(|_| Some(&*far)) {
+        if let Turn::Misused(_, error) | Turn::Failed(_, error) = responder.turn(|_| Some(&*far)) {
             return Err(error.into());
         }
         Ok(self.writer.look(|_| {})?)

@@ -227,7 +227,7 @@ impl Server {
         loop {
             match self.responder.turn(|client| self.wait.conn(client)) {
                 Turn::Idle => return,
-                Turn::Ended(client, error) => {
+                Turn::Misused(client, error) | Turn::Failed(client, error) => {
                     let session = self.session.as_mut();
                     if let Some(line) = session.and_then(|session| session.line_of(client)) {
                         line.end.get_or_insert_with(|| error.to_string());

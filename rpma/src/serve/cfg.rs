@@ -117,8 +117,10 @@ impl ServerCfg {
         Ok(self)
     }
 
-    /// Sets how long the program may take to answer an [`Asked`](super::Asked). The default is 5 s.
-    /// After this time the server refuses the request as full.
+    /// Sets how long an answer may take. The default is 5 s. After this time the server refuses an
+    /// [`Asked`](super::Asked) as full that the program has not answered. It ends a client as
+    /// [`Reason::Failed`](super::Reason::Failed) if the answer to its commit finds no room in the
+    /// send queue, which the program's own operations fill.
     pub fn set_answer_limit(&mut self, limit: Duration) -> &mut Self {
         self.answer_limit = limit;
         self

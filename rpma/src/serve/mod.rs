@@ -201,7 +201,11 @@ impl Server {
             keys: Keys::default(),
             cfg: cfg.clone(),
             offer,
-            responder: cfg.commits.map(Responder::new),
+            responder: cfg.commits.map(|limits| {
+                let mut responder = Responder::new(limits);
+                responder.set_answer_limit(cfg.answer_limit);
+                responder
+            }),
             questions: VecDeque::new(),
             establishing: BTreeSet::new(),
             ending: VecDeque::new(),
@@ -358,8 +362,12 @@ impl Server {
         match responder.turn_and_keep(|client| self.wait.conn(client.0)) {
             Turn::Idle => false,
             Turn::Served(_) => true,
-            Turn::Ended(client, error) => {
+            Turn::Misused(client, error) => {
                 self.ending.push_back((client, Reason::Misused(error)));
+                true
+            }
+            Turn::Failed(client, error) => {
+                self.ending.push_back((client, Reason::Failed(error)));
                 true
             }
         }
@@ -424,7 +432,8 @@ impl Server {
         let asks = self.questions.iter().find(|asks| asks.is_open());
         let asks = asks.and_then(|asks| asks.at);
         let establishing = self.establishing.first().map(|(at, _)| *at);
-        asks.into_iter().chain(establishing).min()
+        let answers = self.responder.as_ref().and_then(Responder::deadline);
+        [asks, establishing, answers].into_iter().flatten().min()
     }
 
     /// Cuts off a client. `None` if it is gone already.

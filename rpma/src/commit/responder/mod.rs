@@ -10,7 +10,9 @@ mod slots;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeBounds;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use self::slots::Fault;
 pub use self::slots::Slots;
 use super::Limits;
 use crate::conn::Conn;
@@ -20,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::mr::Mr;
 use crate::pmem::PmemMap;
 use crate::queues;
-use crate::verbs::Wc;
+use crate::verbs::{Wc, clock};
 
 /// The most requests of one client that a turn serves.
 const AT_ONCE: usize = 4;
@@ -76,7 +78,7 @@ const A_TURN: usize = 16;
 ///         loop {
 ///             match responder.turn(|_client| Some(&conn)) {
 ///                 Turn::Idle => break,
-///                 Turn::Ended(_client, error) => return Err(error),
+///                 Turn::Misused(_client, error) | Turn::Failed(_client, error) => return Err(error),
 ///                 _ => {}
 ///             }
 ///         }
@@ -89,6 +91,9 @@ pub struct Responder<K> {
     clients: BTreeMap<K, Slots>,
     /// Clients with something to do, each once. It may have names of clients that are gone.
     ready: VecDeque<K>,
+    /// Clients with a full send queue, and the ends of their limits.
+    full: BTreeMap<K, Instant>,
+    answer_limit: Duration,
 }
 
 /// The result of a [`turn`](Responder::turn).
@@ -100,9 +105,14 @@ pub enum Turn<K> {
     /// The turn served this number of requests: 0 if it only posted receives. There may be more
     /// work.
     Served(usize),
-    /// This client is refused, or its connection takes no answers. The responder has forgotten
-    /// it, and has disconnected it.
-    Ended(K, Error),
+    /// This client sent a request that was broken, or outside of its memory or limits. The
+    /// responder has forgotten it, and has disconnected it.
+    Misused(K, Error),
+    /// A call of this side failed, or the client's connection takes no answers. The responder has
+    /// forgotten the client, and has disconnected it. [`Error::QueueFull`]: the program's own
+    /// operations filled the send queue for longer than the
+    /// [limit](Responder::set_answer_limit).
+    Failed(K, Error),
 }
 
 impl<K: Copy + Ord> Responder<K> {
@@ -114,7 +124,24 @@ impl<K: Copy + Ord> Responder<K> {
             limits,
             clients: BTreeMap::new(),
             ready: VecDeque::new(),
+            full: BTreeMap::new(),
+            answer_limit: Duration::from_secs(5),
         }
+    }
+
+    /// Sets how long an answer may wait for room in a send queue that the program's own operations
+    /// fill. The default is 5 s. After this time the client's connection ends, as
+    /// [`Turn::Failed`]. Other clients are served meanwhile.
+    pub fn set_answer_limit(&mut self, limit: Duration) -> &mut Self {
+        self.answer_limit = limit;
+        self
+    }
+
+    /// Returns the time of the next [`turn`](Self::turn) if no completion comes before: the end of
+    /// the limit of an answer that waits for room. `None` if none waits.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.full.values().min().copied()
     }
 
     /// Returns the limits of each client, for [`Offer::set_limits`](crate::Offer::set_limits).
@@ -174,6 +201,7 @@ impl<K: Copy + Ord> Responder<K> {
     /// well when the client was cut off ([`Conn::cut_off`]).
     pub fn remove(&mut self, client: K) {
         self.clients.remove(&client);
+        self.full.remove(&client);
     }
 
     /// Takes a completion of a client's connection. Returns whether it was one of the responder's:
@@ -205,7 +233,7 @@ impl<K: Copy + Ord> Responder<K> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let turn = self.turn_and_keep(conn);
-        if let Turn::Ended(client, _) = &turn {
+        if let Turn::Misused(client, _) | Turn::Failed(client, _) = &turn {
             self.remove(*client);
         }
         turn
@@ -216,6 +244,7 @@ impl<K: Copy + Ord> Responder<K> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub(crate) fn turn_and_keep<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let (mut served, mut worked) = (0, false);
+        self.list_full();
         // Once round: a client that has more to do comes again in the next turn.
         for _ in 0..self.ready.len() {
             let Some(client) = self.ready.pop_front() else {
@@ -228,18 +257,26 @@ impl<K: Copy + Ord> Responder<K> {
                 self.clients.remove(&client);
                 continue;
             };
+            // After a fault it stays marked as listed, so that it is never listed again.
             match slots.serve(conn, AT_ONCE.min(A_TURN - served)) {
-                Ok(count) => {
-                    served += count;
-                    worked = true;
-                    if slots.stays_ready() {
+                Ok(done) => {
+                    served += done.answers;
+                    worked |= done.worked;
+                    if let Some(full) = self.late(client, done) {
+                        return failed(conn, client, full);
+                    }
+                    if self
+                        .clients
+                        .get_mut(&client)
+                        .is_some_and(Slots::stays_ready)
+                    {
                         self.ready.push_back(client);
                     }
                 }
-                // It stays marked as listed, so that it is never listed again.
-                Err(error) => {
+                Err(Fault::Failed(error)) => return failed(conn, client, error),
+                Err(Fault::Misused(error)) => {
                     let _ = conn.disconnect();
-                    return Turn::Ended(client, error);
+                    return Turn::Misused(client, error);
                 }
             }
             if served == A_TURN {
@@ -251,4 +288,34 @@ impl<K: Copy + Ord> Responder<K> {
             false => Turn::Idle,
         }
     }
+
+    /// Tries clients with a full send queue again: a program may poll their completions elsewhere.
+    fn list_full(&mut self) {
+        for client in self.full.keys() {
+            if self
+                .clients
+                .get_mut(client)
+                .is_some_and(Slots::is_tried_again)
+            {
+                self.ready.push_back(*client);
+            }
+        }
+    }
+
+    /// The error of a client with an answer that has waited for room for longer than the limit.
+    fn late(&mut self, client: K, done: slots::Served) -> Option<Error> {
+        if done.full.is_none() || done.answers > 0 {
+            self.full.remove(&client);
+        }
+        let (full, now) = (done.full?, clock::now());
+        let limit = self.full.entry(client).or_insert(now + self.answer_limit);
+        (now >= *limit).then_some(full)
+    }
+}
+
+/// Ends a client that this side cannot serve.
+#[cold]
+fn failed<K>(conn: &Conn, client: K, error: Error) -> Turn<K> {
+    let _ = conn.disconnect();
+    Turn::Failed(client, error)
 }

@@ -49,12 +49,37 @@ pub struct Slots {
     free: VecDeque<usize>,
     /// How many answers are under way.
     answering: usize,
-    /// The number of the last request that was served.
+    /// The number of the last request that was answered.
     served: u32,
-    /// Why the client is refused.
-    refused: Option<Error>,
+    /// The first ones of those that wait whose bytes are durable: they are only to be answered. A
+    /// second execution would store an older pointer over a newer one.
+    executed: usize,
+    /// The send queue had no room for an answer, and no completion has come since.
+    is_full: bool,
+    /// Why the client is served no more.
+    fault: Option<Fault>,
     /// It is in the list of those that have something to do.
     is_listed: bool,
+}
+
+/// The reason for which a client is served no more, by the side that caused it.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The client has sent something that is refused.
+    Misused(Error),
+    /// A call of this side failed, or the connection takes no answers.
+    Failed(Error),
+}
+
+/// The work of one turn for one client.
+#[derive(Debug)]
+pub(super) struct Served {
+    /// The number of answers.
+    pub(super) answers: usize,
+    /// Whether there was work.
+    pub(super) worked: bool,
+    /// The send queue has no room for the next answer.
+    pub(super) full: Option<Error>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +116,9 @@ impl Slots {
             free: VecDeque::with_capacity(count),
             answering: 0,
             served: 0,
-            refused: None,
+            executed: 0,
+            is_full: false,
+            fault: None,
             is_listed: false,
         };
         let receives = (0..count).map(|slot| Ok((slots.request_of(slot)?, slot as u64)));
@@ -117,6 +144,8 @@ impl Slots {
 
     /// Takes a completion; whether it is one of these slots.
     pub(super) fn handle(&mut self, wc: &Wc) -> bool {
+        // Any completion may have set room free.
+        self.is_full = false;
         if let Some(posted) = wc.posted() {
             let is_it = |slot: &Slot| slot.answer == Some(posted);
             let Some(at) = self.slots.iter().position(is_it) else {
@@ -130,38 +159,52 @@ impl Slots {
         let at = wc.wr_id() as usize;
         // Receives are flushed after the connection's end, which the program hears of by itself.
         let is_flushed = wc.status() == WcStatus::WR_FLUSH_ERR;
-        if !is_flushed && at < self.slots.len() && self.refused.is_none() {
+        if !is_flushed && at < self.slots.len() && self.fault.is_none() {
             match self.request(at, wc) {
                 Ok(request) => {
                     self.slots[at].request = Some(request);
                     self.waiting.push_back(at);
                 }
-                Err(error) => self.refused = Some(error),
+                Err(fault) => self.fault = Some(fault),
             }
         }
         true
     }
 
     /// The request in a slot.
-    fn request(&self, slot: usize, wc: &Wc) -> Result<Request> {
+    fn request(&self, slot: usize, wc: &Wc) -> Result<Request, Fault> {
         let mut bytes = [0; RECEIVED];
-        let len = wc.result()?.byte_len().unwrap_or(0) as usize;
+        let len = match wc.result() {
+            Ok(wc) => wc.byte_len().unwrap_or(0) as usize,
+            // The message is longer than the receive.
+            Err(failure) if failure.status == WcStatus::LOC_LEN_ERR => {
+                return Err(Fault::Misused(failure.into()));
+            }
+            Err(failure) => return Err(Fault::Failed(failure.into())),
+        };
         let received = bytes.get_mut(..len).unwrap_or_default();
-        self.messages.read_at(slot * PLACE, received)?;
-        let request = Request::decode(received)?;
+        let read = self.messages.read_at(slot * PLACE, received);
+        read.map_err(Fault::Failed)?;
+        let request = Request::decode(received).map_err(Fault::Misused)?;
         let due = self.served.wrapping_add(self.waiting.len() as u32 + 1);
         match request.number == due {
             true => Ok(request),
-            false => Err(Error::invalid(format!(
+            false => Err(Fault::Misused(Error::invalid(format!(
                 "a persist request with the number {}, where {due} is due",
                 request.number
-            ))),
+            )))),
         }
     }
 
     /// Whether it is to be listed, because there is something to do now.
     pub(super) fn becomes_ready(&mut self) -> bool {
         !self.is_listed && self.stays_ready()
+    }
+
+    /// Whether it is to be listed although no completion has come since the send queue was full.
+    pub(super) fn is_tried_again(&mut self) -> bool {
+        self.is_full = false;
+        self.becomes_ready()
     }
 
     /// Whether it is to be listed again after a turn.
@@ -171,18 +214,42 @@ impl Slots {
     }
 
     fn is_ready(&self) -> bool {
-        let can_answer = self.answering < self.limits.credits().into();
-        self.refused.is_some() || !self.free.is_empty() || can_answer && !self.waiting.is_empty()
+        let can_answer = self.answering < self.limits.credits().into() && !self.is_full;
+        self.fault.is_some() || !self.free.is_empty() || can_answer && !self.waiting.is_empty()
     }
 
-    /// Serves up to `most` requests, and posts the receives that are due. It returns how many were
-    /// served.
+    /// Serves up to `most` requests, and posts the receives that are due.
     ///
-    /// All of them are checked before the first byte is made durable.
+    /// All of them are checked before the first byte is made durable. If the send queue is full of
+    /// the program's own operations, the answers wait for room.
     #[cfg_attr(feature = "sim", track_caller)]
-    pub(super) fn serve(&mut self, conn: &Conn, most: usize) -> Result<usize> {
+    pub(super) fn serve(&mut self, conn: &Conn, most: usize) -> Result<Served, Fault> {
         let room = usize::from(self.limits.credits()) - self.answering;
         let count = most.min(room).min(self.waiting.len());
+        let mut served = Served {
+            answers: 0,
+            worked: count > self.executed || !self.free.is_empty(),
+            full: None,
+        };
+        self.execute(count)?;
+        while served.answers < count {
+            match self.answer(conn) {
+                Ok(()) => served.answers += 1,
+                Err(full @ (Error::QueueFull { .. } | Error::NoCompletionDue { .. })) => {
+                    self.is_full = true;
+                    served.full = Some(full);
+                    break;
+                }
+                Err(error) => return Err(Fault::Failed(error)),
+            }
+        }
+        self.receive(conn).map_err(Fault::Failed)?;
+        served.worked |= served.answers > 0;
+        Ok(served)
+    }
+
+    /// Makes the bytes of the first `count` requests durable, and then their pointers.
+    fn execute(&mut self, count: usize) -> Result<(), Fault> {
         let base = self.memory.get_ptr().addr() as u64;
         let offered = Offered {
             base,
@@ -190,24 +257,27 @@ impl Slots {
             limits: self.limits,
         };
         let mut work = Work::default();
-        for &slot in self.waiting.iter().take(count) {
+        for &slot in self.waiting.iter().take(count).skip(self.executed) {
             if let Some(request) = &self.slots[slot].request {
-                offered.check(request)?;
+                offered.check(request).map_err(Fault::Misused)?;
                 work.add(request, &offered);
             }
         }
-        if let Some(error) = self.refused.take() {
-            return Err(error);
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
         }
-        work.execute(&self.memory)?;
-        for _ in 0..count {
-            self.answer(conn)?;
-        }
+        work.execute(&self.memory).map_err(Fault::Failed)?;
+        self.executed = self.executed.max(count);
+        Ok(())
+    }
+
+    /// Posts the receives that are due.
+    fn receive(&mut self, conn: &Conn) -> Result<()> {
         while let Some(&slot) = self.free.front() {
             conn.recv(self.request_of(slot)?, slot as u64)?;
             self.free.pop_front();
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Answers the oldest request.
@@ -227,6 +297,7 @@ impl Slots {
             answer: Some(posted),
         };
         self.answering += 1;
+        self.executed -= 1;
         self.served = number;
         Ok(())
     }
