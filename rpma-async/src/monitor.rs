@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -46,7 +47,8 @@ use crate::waiters::{Ticket, Waiters};
 /// monitor, and should be short. They may call methods that post
 /// ([`Replicas::commit`](crate::Replicas::commit), [`Writer::commit`](crate::Writer::commit),
 /// [`Conn::write`](crate::Conn::write) and others), because these never wait. So the state and the
-/// order of commits agree. If a look or a change panics, the value keeps the changes made so far.
+/// order of commits agree. If a look or a change panics, the value keeps the changes made so far,
+/// and all tasks that wait look again.
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
     waiters: Waiters,
@@ -72,9 +74,9 @@ impl<T> Monitor<T> {
 
     /// Changes the value. Then all tasks that wait look again.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
-        let result = change(&mut self.value());
-        self.waiters.wake_all();
-        result
+        // Also if it panics: the value keeps the changes made so far.
+        let _wake = WakeAll(&self.waiters);
+        change(&mut self.value())
     }
 
     /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
@@ -155,15 +157,26 @@ impl<T, R, F: FnMut(&mut T) -> (Option<R>, bool)> Future for Until<'_, T, F> {
         } = &mut *self;
         // Before the look, so that a later change wakes the task.
         monitor.waiters.wait(ticket, cx.waker());
+        // If it panics, it may have changed the value.
+        let wake = WakeAll(&monitor.waiters);
         let (found, changes) = look(&mut monitor.value());
+        if found.is_none() || !changes {
+            mem::forget(wake);
+        }
         let Some(result) = found else {
             return Poll::Pending;
         };
         monitor.waiters.leave(ticket);
-        if changes {
-            monitor.waiters.wake_all();
-        }
         Poll::Ready(result)
+    }
+}
+
+/// Wakes all tasks when it is dropped.
+struct WakeAll<'a>(&'a Waiters);
+
+impl Drop for WakeAll<'_> {
+    fn drop(&mut self) {
+        self.0.wake_all();
     }
 }
 

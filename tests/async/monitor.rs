@@ -145,22 +145,41 @@ fn a_wait_without_a_change_wakes_nobody() -> Result {
     })
 }
 
-/// Promise: a panic in a look or a change leaves a monitor that works.
+/// Promise: a panic in a change leaves a monitor that works, and wakes the tasks that wait for that
+/// change.
 #[test]
 fn a_panic_leaves_a_value() -> Result {
+    async fn panics(value: &Monitor<i32>, is_awaited: bool) {
+        let change = |value: &mut i32| -> Option<()> {
+            *value += 1;
+            panic!("in a change");
+        };
+        match is_awaited {
+            true => value.change_when(LIMIT, change).await,
+            false => value.change(change),
+        };
+    }
     with_reactor(async |reactor| {
-        let value = Arc::new(Monitor::new(reactor, 1));
-        let panics = tokio::spawn({
-            let value = Arc::clone(&value);
-            async move {
-                value.change(|value| {
-                    *value = 2;
-                    panic!("in a change");
-                });
-            }
-        });
-        panics.await.expect_err("it panics");
-        assert_eq!(value.until(LIMIT, |value| Some(*value)).await, Some(2));
+        for is_awaited in [false, true] {
+            let value = Arc::new(Monitor::new(reactor, 1));
+            let waiting = tokio::spawn({
+                let value = Arc::clone(&value);
+                async move {
+                    value
+                        .until(LIMIT, |value| (*value == 2).then_some(()))
+                        .await
+                }
+            });
+            tokio::task::yield_now().await;
+            let changing = Arc::clone(&value);
+            let changed = tokio::spawn(async move { panics(&changing, is_awaited).await });
+            changed.await.expect_err("it panics");
+            in_time(waiting)
+                .await
+                .expect("no panic")
+                .ok_or("it is changed")?;
+            assert_eq!(value.look(|value| *value), 2);
+        }
         Ok(())
     })
 }
