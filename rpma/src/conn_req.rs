@@ -4,8 +4,10 @@
 //! to the [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming
 //! request) and the queue, in this order.
 
+use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::address;
 use crate::conn::{Conn, NotAccepted};
@@ -189,6 +191,11 @@ impl ConnReq {
     /// The [`Peer`] on which the connection is made.
     pub(crate) fn peer(&self) -> &Peer {
         &self.queues.peer
+    }
+
+    /// Keeps memory that the connection may use, as long as its queue pair exists.
+    pub(crate) fn keep(&mut self, memory: Arc<dyn Any + Send + Sync>) {
+        self.queues.qp.keep(memory);
     }
 
     /// Whether the connection will flush natively.

@@ -103,6 +103,40 @@ fn a_writer_is_made_again_with_the_same_memory() -> Result {
     })
 }
 
+/// Promise: the memory of a dropped writer is not used again if its queue pair could not be
+/// destroyed.
+#[cfg(feature = "sim")]
+#[test]
+fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
+    let left = [("qp", 1), ("cm_id", 1), ("cq", 1), ("mr", 1), ("pd", 1)];
+    crate::common::leaving(&left, || {
+        let server = Server::new()?;
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.add_region(&server.memory);
+        offer.set_limits(Limits::new(16, 2, 4096)?);
+        let answer = offer.encode(Offer::ACCEPT)?;
+        let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
+        let mut client = server.client_with(identified(1), to_writer)?;
+        let mut accepted = Vec::new();
+        let mut next = || {
+            connect(&mut client, || {
+                if let Some(req) = server.request() {
+                    accepted.push(req.connect(&answer).expect("accepts"));
+                }
+            })
+        };
+        let writer = next()?;
+        crate::common::place::with_fabric(|fabric, _| {
+            drop(fabric.fail("ibv_destroy_qp").next(rpma::sim::Errno::IO));
+        });
+        drop(writer);
+        let before = registrations();
+        drop(next()?);
+        assert_eq!(registrations() - before, 1, "the queue pair may use it");
+        Ok(())
+    })
+}
+
 /// Promise: a writer that is still there, or has its connection, keeps the memory of its messages
 /// for itself.
 #[test]

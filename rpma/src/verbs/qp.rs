@@ -3,8 +3,10 @@
 //!
 //! Posting to it: see [`super::post`].
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -46,6 +48,8 @@ pub(crate) struct QueuePair {
     /// Whether a shared receive may be missing, after
     /// [`end_shared_receives`](Self::end_shared_receives).
     may_be_kept: Option<bool>,
+    /// Memory that others use again when the queue pair is destroyed: see [`keep`](Self::keep).
+    kept: Option<Arc<dyn Any + Send + Sync>>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
     srq: Option<Arc<SharedReceiveQueue>>,
@@ -234,6 +238,7 @@ impl QueuePair {
             id,
             released: false,
             before_destroy: hooks.before_destroy,
+            kept: None,
             may_be_kept: None,
             watched: Some(Watched::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
@@ -515,6 +520,12 @@ impl QueuePair {
         }
     }
 
+    /// Keeps memory that the queue pair may use, until it is destroyed, and for ever if it cannot
+    /// be. Its last other owner knows then that no device uses it.
+    pub(crate) fn keep(&mut self, memory: Arc<dyn Any + Send + Sync>) {
+        self.kept = Some(memory);
+    }
+
     /// Destroys the queue pair and its id. An object that cannot be destroyed stays allocated.
     pub(crate) fn destroy(mut self) -> Freed {
         Freed {
@@ -524,7 +535,7 @@ impl QueuePair {
     }
 
     fn release(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.released, true) {
+        if mem::replace(&mut self.released, true) {
             return Ok(());
         }
         let may_be_kept = self.end_shared_receives();
@@ -545,6 +556,7 @@ impl QueuePair {
                     self.number()
                 );
             }
+            mem::forget(self.kept.take());
             return Err(error);
         }
         self.id.serialised(|id| {

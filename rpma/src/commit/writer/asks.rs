@@ -4,11 +4,10 @@
 //! requests, and each takes the receive that was posted first.
 //!
 //! A writer that connects again has the same memory as the one before ([`Messages`]): registering
-//! takes time, and pins pages. The memory is free for the next writer when the queue pair of the
-//! last one is destroyed.
+//! takes time, and pins pages. The queue pair owns a share of it until it is destroyed, so the
+//! memory is free for the next writer when no other owner is left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cfg::WriterCfg;
 use crate::commit::Limits;
@@ -27,29 +26,19 @@ const _: () = assert!(MAX_REQUEST + ANSWER <= PLACE);
 
 #[derive(Debug)]
 pub(super) struct Asks {
-    memory: Arc<Memory>,
+    memory: Arc<Mr<AlignedBuf>>,
     places: usize,
-}
-
-#[derive(Debug)]
-struct Memory {
-    region: Mr<AlignedBuf>,
-    /// A connection that lives on without its writer may still use it.
-    is_in_use: AtomicBool,
 }
 
 /// The memory of the messages of writers that follow each other.
 #[derive(Debug)]
-pub(crate) struct Messages(Arc<Memory>);
+pub(crate) struct Messages(Arc<Mr<AlignedBuf>>);
 
 impl Messages {
-    /// The memory, if no writer has it.
-    fn free(mut self) -> Option<Arc<Memory>> {
-        let memory = Arc::get_mut(&mut self.0)?;
-        match *memory.is_in_use.get_mut() {
-            true => None,
-            false => Some(self.0),
-        }
+    /// The memory, if neither a writer nor a queue pair has it.
+    fn free(mut self) -> Option<Arc<Mr<AlignedBuf>>> {
+        Arc::get_mut(&mut self.0)?;
+        Some(self.0)
     }
 }
 
@@ -57,7 +46,7 @@ impl Asks {
     /// Posts a receive for each answer, before the peer can answer. It takes the memory of the
     /// writer `before`, if that is free, and leaves its own there for the next one.
     pub(super) fn prepare(
-        req: &ConnReq,
+        req: &mut ConnReq,
         cfg: &WriterCfg,
         before: &mut Option<Messages>,
     ) -> Result<Self> {
@@ -66,12 +55,11 @@ impl Asks {
             Some(memory) => memory,
             None => {
                 let memory = AlignedBuf::zeroed(places * PLACE)?;
-                Arc::new(Memory {
-                    region: Mr::reg(req.peer(), memory, MrUsage::SEND | MrUsage::RECV)?,
-                    is_in_use: AtomicBool::new(false),
-                })
+                let usage = MrUsage::SEND | MrUsage::RECV;
+                Arc::new(Mr::reg(req.peer(), memory, usage)?)
             }
         };
+        req.keep(Arc::<Mr<AlignedBuf>>::clone(&memory));
         *before = Some(Messages(Arc::clone(&memory)));
         let asks = Self { memory, places };
         let receives = (0..places).map(|place| Ok((asks.answer_of(place)?, place as u64)));
@@ -79,14 +67,9 @@ impl Asks {
         Ok(asks)
     }
 
-    /// The connection lives on without its writer, and may use the memory.
-    pub(super) fn leave(self) {
-        self.memory.is_in_use.store(true, Ordering::Relaxed);
-    }
-
     fn answer_of(&self, place: usize) -> Result<crate::mr::MrSlice<'_>> {
         let at = place * PLACE + MAX_REQUEST;
-        self.memory.region.slice(at..at + ANSWER)
+        self.memory.slice(at..at + ANSWER)
     }
 
     /// Posts the writes of a commit and its request together, or returns an error and posts no part
@@ -106,12 +89,12 @@ impl Asks {
         let (bytes, len) = Request::new(number as u32, pointer, ranges).encode();
         // The place is free: its last answer is here, and its last request is sent.
         let at = (number as usize % self.places) * PLACE;
-        self.memory.region.write_at(at, &bytes[..len])?;
+        self.memory.write_at(at, &bytes[..len])?;
         let mut batch = conn.batch::<{ MAX_RANGES + 1 }>();
         for (dst, src) in parts {
             batch.write(*dst, *src, Flags::COMPLETION_ON_ERROR, number)?;
         }
-        let request = self.memory.region.slice(at..at + len)?;
+        let request = self.memory.slice(at..at + len)?;
         batch.send(request, Flags::COMPLETION_ALWAYS, number)?;
         batch.post()
     }
@@ -123,7 +106,6 @@ impl Asks {
         let mut bytes = [0; ANSWER];
         if place < self.places {
             self.memory
-                .region
                 .read_at(place * PLACE + MAX_REQUEST, &mut bytes)?;
         }
         if len != Some(ANSWER as u32) || bytes != answer(number as u32) {

@@ -569,9 +569,6 @@ impl Writer {
     /// more. [`Conn::disconnect`] and [`Conn::delete`] release their source memory.
     #[must_use]
     pub fn into_conn(self) -> Conn {
-        if let Some((_, asks)) = self.server {
-            asks.leave();
-        }
         self.conn
     }
 
@@ -582,11 +579,6 @@ impl Writer {
     ///
     /// As [`Conn::delete`].
     pub fn delete(self) -> Result<()> {
-        let Self { conn, server, .. } = self;
-        let deleted = conn.delete();
-        if let (Err(_), Some((_, asks))) = (&deleted, server) {
-            asks.leave();
-        }
-        deleted
+        self.conn.delete()
     }
 }
