@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use common::{Pair, Result, accept, peer, peer_of};
+use rpma::pmem::PmemMap;
 use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile, sweep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
@@ -255,6 +258,46 @@ fn a_sweep_has_every_fault() {
         let wrong = || sweep(&profile, |fabric| drop(write_once(fabric, false)));
         catch_unwind(AssertUnwindSafe(wrong)).expect_err("it tells too early");
     }
+}
+
+/// Opens a device, and makes bytes of mapped memory durable with a region of it.
+fn open_and_persist(host: &Host, path: &Path) -> rpma::Result<()> {
+    let map = PmemMap::open(path, 64)?;
+    let peer = Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)?;
+    let region = Mr::reg(&peer, map, MrUsage::WRITE_DST).map_err(|error| error.error)?;
+    region.write_at(0, &[7; 8])?;
+    region.persist(..8)?;
+    mem::forget(region);
+    Ok(())
+}
+
+/// Promise: a program that is killed at any of its calls makes no further object: that call fails.
+/// Otherwise it would persist memory that is no longer its own, and a right program would fail a
+/// sweep.
+#[test]
+fn a_killed_program_does_not_go_on() -> Result {
+    let run = |kill_at: Option<u64>| {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let host = fabric.host("one");
+        let pmem = host.pmem("memory", 64);
+        let _entered = host.enter();
+        let killed = host.clone();
+        let kill = kill_at.map(|step| fabric.at_step(step, move || killed.kill()));
+        let before = fabric.steps();
+        let opened = open_and_persist(&host, pmem.path());
+        let after = fabric.steps();
+        let was_killed = kill.is_some_and(|kill| !kill.is_pending());
+        (before + 1..=after, was_killed, opened)
+    };
+    let (steps, _, opened) = run(None);
+    opened?;
+    assert!(steps.clone().count() > 5, "{steps:?}");
+    for step in steps {
+        let (_, was_killed, opened) = run(Some(step));
+        assert!(was_killed);
+        assert!(opened.is_err(), "step {step}");
+    }
+    Ok(())
 }
 
 /// Promise: objects made with a peer are on that peer's host, whichever thread makes them: one on

@@ -13,7 +13,7 @@ use crate::call::Result;
 use crate::fabric::{self, Host};
 use crate::handle::of_context;
 use crate::order::Member;
-use crate::state::Shared;
+use crate::state::{Shared, State};
 use crate::thread::{JoinHandle, Of};
 use crate::types::ibv_context;
 
@@ -64,11 +64,7 @@ impl Host {
     /// the host has lost its power since the thread entered it.
     #[must_use]
     pub fn current() -> Option<Self> {
-        let here = |stays: &Vec<Stay>| {
-            let stay = stays.iter().rev().find(|stay| stay.host.is_some())?;
-            Some((stay.host.clone()?, stay.life))
-        };
-        let (host, life) = STAYS.with_borrow(here)?;
+        let (host, life) = innermost()?;
         let is_alive = host.shared().lock_quietly().life(host.index()) == life;
         is_alive.then_some(host)
     }
@@ -107,6 +103,14 @@ impl Stay {
 thread_local! {
     /// The stays of this thread, the innermost one last.
     static STAYS: RefCell<Vec<Stay>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The host that the calling thread has entered last, and the host's life then.
+fn innermost() -> Option<(Host, usize)> {
+    STAYS.with_borrow(|stays| {
+        let stay = stays.iter().rev().find(|stay| stay.host.is_some())?;
+        Some((stay.host.clone()?, stay.life))
+    })
 }
 
 /// Puts the calling thread on a fabric, and returns the number of its stay. Without a life the host
@@ -268,20 +272,44 @@ pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) 
     make()
 }
 
-/// The host of the device that the calling thread makes an id for; otherwise the one that the
-/// thread is on.
-pub(crate) fn host_of_ids() -> Result<(Arc<Shared>, usize)> {
-    match FOR_DEVICE.with_borrow(Option::clone) {
-        Some((shared, nic)) => {
-            let state = shared.lock_quietly();
-            let host = (!state.nics[nic].is_dead()).then_some(state.nics[nic].host);
-            drop(state);
-            Ok((shared, host.ok_or(Errno::NODEV)?))
+/// The host on which the calling thread makes ids: that of a device, or the thread's own.
+pub(crate) struct HostOfIds {
+    pub(crate) shared: Arc<Shared>,
+    of: Whose,
+}
+
+enum Whose {
+    Nic(usize),
+    Host { index: usize, life: usize },
+}
+
+impl HostOfIds {
+    /// Before the call's step.
+    pub(crate) fn find() -> Result<Self> {
+        if let Some((shared, nic)) = FOR_DEVICE.with_borrow(Option::clone) {
+            return Ok(Self {
+                shared,
+                of: Whose::Nic(nic),
+            });
         }
-        None => {
-            let host = Host::current().ok_or(Errno::NODEV)?;
-            Ok((Arc::clone(host.shared()), host.index()))
-        }
+        let (host, life) = innermost().ok_or(Errno::NODEV)?;
+        Ok(Self {
+            shared: Arc::clone(host.shared()),
+            of: Whose::Host {
+                index: host.index(),
+                life,
+            },
+        })
+    }
+
+    /// The host, if the thread's program lives. The caller has locked the state: the action at the
+    /// call's step may have killed the program.
+    pub(crate) fn alive(&self, state: &State) -> Result<usize> {
+        let (host, is_alive) = match self.of {
+            Whose::Nic(nic) => (state.nics[nic].host, !state.nics[nic].is_dead()),
+            Whose::Host { index, life } => (index, state.life(index) == life),
+        };
+        is_alive.then_some(host).ok_or(Errno::NODEV)
     }
 }
 
@@ -289,7 +317,8 @@ pub(crate) fn host_of_ids() -> Result<(Arc<Shared>, usize)> {
 #[doc(hidden)]
 pub fn why_no_device() -> &'static str {
     if FOR_DEVICE.with_borrow(Option::is_some) {
-        return match host_of_ids() {
+        let found = HostOfIds::find();
+        return match found.and_then(|of| of.alive(&of.shared.lock_quietly())) {
             Ok(_) => "The host of the peer has devices",
             Err(_) => {
                 "The simulated host of the peer's device has lost its power, or its programs were killed, since the \

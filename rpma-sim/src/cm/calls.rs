@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::channel::of_channel;
 use super::{Depths, Id, addr};
 use crate::call::{Result, minus_one};
-use crate::here;
+use crate::here::HostOfIds;
 use crate::state::{Shared, State};
 use crate::types::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, ibv_qp_init_attr_ex, rdma_cm_id, rdma_conn_param,
@@ -129,12 +129,14 @@ pub unsafe extern "C" fn rdma_create_id(
     // SAFETY: by C's rules `channel` is of `rdma_create_event_channel`, and not destroyed yet.
     let own = unsafe { of_channel(channel) };
     minus_one((|| {
-        let (shared, host) = here::host_of_ids()?;
+        let of = HostOfIds::find()?;
+        let shared = &of.shared;
         let mut state = shared.lock();
+        let host = of.alive(&state)?;
         state.failures.call("rdma_create_id", host).object()?;
-        own.belongs_to(&shared, host)?;
+        own.belongs_to(shared, host)?;
         let number = state.ids.add(|_| Id::new(host, own));
-        let user = state.give(&shared, number, channel);
+        let user = state.give(shared, number, channel);
         // SAFETY: `give` has just made it, and no other thread has it.
         unsafe { (*user).context = context };
         // SAFETY: by C's rules `id` leads to a place for the result.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::calls::of_id;
 use crate::call::{Result, minus_one, null};
-use crate::here;
+use crate::here::HostOfIds;
 use crate::pipe::{Pipe, wait_readable};
 use crate::power::NO_POWER;
 use crate::state::{Shared, State};
@@ -153,10 +153,11 @@ struct Event {
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     null((|| {
         // It belongs to no host yet.
-        if let Ok((shared, host)) = here::host_of_ids() {
+        if let Ok(of) = HostOfIds::find() {
+            let mut state = of.shared.lock();
+            let host = of.alive(&state)?;
             let call = "rdma_create_event_channel";
-            let fate = shared.lock().failures.call(call, host);
-            fate.object()?;
+            state.failures.call(call, host).object()?;
         }
         let pipe = Pipe::new()?;
         let public = rdma_event_channel { fd: pipe.fd() };

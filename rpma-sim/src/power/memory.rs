@@ -99,19 +99,25 @@ impl Memory {
 
     /// The program has written these bytes back from its caches, and waited for it.
     ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the program that mapped the memory was killed, or its host has lost its power,
+    /// since: a program that is dead acknowledges nothing.
+    ///
     /// # Panics
     ///
     /// If the range is not inside.
-    pub fn persisted(&self, range: Range<usize>) {
+    pub fn persisted(&self, range: Range<usize>) -> io::Result<()> {
         assert!(
             range.start <= range.end && range.end <= self.len(),
             "inside"
         );
         if let Owner::Host { shared, pmem } = &self.owner {
             if let Some(shared) = shared.upgrade() {
-                shared.lock().written_back(*pmem, self, &range);
+                shared.lock().written_back(*pmem, self, &range)?;
             }
         }
+        Ok(())
     }
 
     /// Takes the exclusive lock, as `flock` does on a file. Returns whether it was free.
@@ -292,7 +298,8 @@ pub fn boot_here() -> Option<Option<[u8; 24]>> {
 /// a real device. Forgetting it gives a false alarm, and never hides a loss.
 pub fn persisted(start: *const u8, len: usize) {
     if let Some((memory, range)) = memory_of(start, len) {
-        memory.persisted(range);
+        // The error would be that of a program that is dead.
+        let _ = memory.persisted(range);
     }
 }
 

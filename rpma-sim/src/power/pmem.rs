@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::NO_POWER;
 use super::base::Base;
 use super::lines::{Flow, Lines, Writer};
 use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
 use super::store::Store;
+use crate::call::Result;
 use crate::fabric::Host;
 use crate::memory::{Part, copy};
 use crate::profile::Profile;
@@ -430,11 +432,18 @@ impl State {
     }
 
     /// A program has written caches back.
-    pub(crate) fn written_back(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
+    ///
+    /// It fails if the memory is of a program that was killed, or of a host that has lost its power
+    /// since.
+    pub(crate) fn written_back(
+        &mut self,
+        index: usize,
+        memory: &Memory,
+        range: &Range<usize>,
+    ) -> Result<()> {
         let current = self.power.pmems[index].memory.as_deref();
-        // The memory is of a host that has lost its power since.
         if !current.is_some_and(|current| std::ptr::eq(current, memory)) {
-            return;
+            return Err(NO_POWER);
         }
         let host = self.power.pmems[index].host;
         let on = |state: &Self| format!("a write-back of caches on {}", state.hosts[host]);
@@ -442,5 +451,6 @@ impl State {
         self.visit(|state| format!("before {}", on(state)));
         self.power.pmems[index].lines.write_back(range);
         self.visit(|state| format!("after {}", on(state)));
+        Ok(())
     }
 }

@@ -190,8 +190,8 @@ impl Mapping {
         #[cfg(feature = "sim")]
         if let Some(memory) = &self.simulated {
             let start = self.as_ptr().addr() - memory.as_ptr().addr();
-            memory.persisted(start + range.start..start + range.end);
-            return Ok(());
+            let persisted = memory.persisted(start + range.start..start + range.end);
+            return persisted.map_err(|error| Error::provider("a write-back of caches", error));
         }
         match (self.kind, self.lines) {
             (PmemKind::DeviceDax | PmemKind::FsDax, Some(lines)) => {
