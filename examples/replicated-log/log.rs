@@ -395,7 +395,8 @@ impl Shared {
             let done = match committed {
                 // A replica is slow, and holds the memory of its commits: the others go on.
                 Err(Refused::RingFull { .. }) => {
-                    self.set.make_room(GROUP as usize, self.cfg.limit).await
+                    let len = GROUP as usize;
+                    self.set.make_room(len, COPIES, self.cfg.limit).await
                 }
                 // A replica has to come back.
                 Err(Refused::TooFew { .. }) => Ok(()),

@@ -160,20 +160,27 @@ fn a_slow_replica_is_set_aside() -> Result {
     })
 }
 
-/// Promise: room is made without the slow replica after the limit, and has no cost before it.
+/// Promise: room is made without the slow replica after the limit, and has no cost before it. If too
+/// few replicas would be left, none is set aside.
 #[test]
 fn room_is_made_without_a_slow_replica() -> Result {
     with_reactor(async |reactor| {
         let (set, quick, stopped, [_, slow]) = with_a_slow_one(reactor).await?;
-        set.make_room(100, SHORT).await?;
+        set.make_room(100, 1, SHORT).await?;
         assert_eq!(set.able(), 2);
         fill(&set, slow).await?;
-        set.make_room(100, SHORT).await?;
+        // Two copies are not possible without the slow one.
+        match set.make_room(100, 2, SHORT).await {
+            Err(Refused::RingFull { held_by }) => assert_eq!(held_by, slow.mask()),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(set.able(), 2, "none is set aside");
+        set.make_room(100, 1, SHORT).await?;
         assert_eq!((set.able(), set.is_able(slow)), (1, false));
         let id = commit(&set, 1, 1)?;
         let outcome = set.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome.copies(), 1);
-        let long = set.make_room(2 * RING, LIMIT).await;
+        let long = set.make_room(2 * RING, 1, LIMIT).await;
         assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
         drop((set, stopped));
         quick.stop().await;

@@ -371,8 +371,10 @@ impl Replicas {
     }
 
     /// Waits for room as [`room`](Self::room) does. When the limit has passed, it sets aside the
-    /// replicas that still hold the ring's bytes, so that the others go on. Setting a replica
-    /// aside may take up to `limit` again ([`set_aside`](Self::set_aside)).
+    /// replicas that still hold the ring's bytes, so that the others go on. It keeps at least `k`
+    /// replicas that can take a commit: otherwise it sets none aside, and returns
+    /// [`Refused::RingFull`] with the slow ones. Setting a replica aside may take up to `limit` again
+    /// ([`set_aside`](Self::set_aside)).
     ///
     /// # Cancel safety
     ///
@@ -380,12 +382,17 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`room`](Self::room), except [`Refused::RingFull`], and as
-    /// [`set_aside`](Self::set_aside).
-    pub async fn make_room(&self, len: usize, limit: Duration) -> Result<(), Refused> {
+    /// As [`room`](Self::room): [`Refused::RingFull`] if fewer than `k` replicas that can take a
+    /// commit would be left. As [`set_aside`](Self::set_aside).
+    pub async fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<(), Refused> {
         match self.room(len, limit).await {
             Err(Refused::RingFull { held_by }) => {
-                for id in self.ids(held_by) {
+                let slow = self.ids(held_by);
+                let able = slow.iter().filter(|id| self.is_able(**id)).count();
+                if self.able() < k + able {
+                    return Err(Refused::RingFull { held_by });
+                }
+                for id in slow {
                     self.set_aside(id, limit).await?;
                 }
                 Ok(())

@@ -374,7 +374,7 @@ impl<C: Connects> Reconnect<C> {
                 Ok(Moved::Waits(_)) if all.deadline.has_passed() => {
                     const LATE: Error = Error::TimedOut("the server did not answer");
                     let (why, error) = (Why::Limit, all.last.unwrap_or(LATE));
-                    return Err(GaveUp { why, error });
+                    return Err(self.gives_up(GaveUp { why, error }));
                 }
                 Ok(Moved::Waits(step)) => {
                     self.under_way = Some(UnderWay { step, all });
@@ -471,10 +471,12 @@ impl<C: Connects> Reconnect<C> {
     fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>, GaveUp> {
         let verdict = Verdict::on(&error);
         if error.is_errno(Errno::NODEV) && self.peer.is_gone() {
-            return Err(GaveUp::error(error));
+            return Err(self.gives_up(GaveUp::error(error)));
         }
         let step = match verdict {
-            Verdict::Stop(why @ Why::Refused(_)) => return Err(GaveUp { why, error }),
+            Verdict::Stop(why @ Why::Refused(_)) => {
+                return Err(self.gives_up(GaveUp { why, error }));
+            }
             Verdict::Slowly => {
                 all.to_try.clear();
                 self.rest(Verdict::Slowly, Duration::MAX)
@@ -484,7 +486,7 @@ impl<C: Connects> Reconnect<C> {
                 match (all.to_try.is_empty(), all.is_hopeful) {
                     (false, _) => Step::now(),
                     (true, true) => self.rest(Verdict::Again, Duration::MAX),
-                    (true, false) => return Err(GaveUp::error(error)),
+                    (true, false) => return Err(self.gives_up(GaveUp::error(error))),
                 }
             }
         };
@@ -495,6 +497,13 @@ impl<C: Connects> Reconnect<C> {
         );
         all.last = Some(error);
         Ok(step)
+    }
+
+    /// Logs the try that ends the reconnect.
+    fn gives_up(&self, gave_up: GaveUp) -> GaveUp {
+        let (tries, target) = (self.counts.tries, &self.target);
+        log::warn!("gave up to connect to {target} at try {tries}: {gave_up}");
+        gave_up
     }
 
     /// The wait after a round that failed, of `most` at most.

@@ -372,9 +372,10 @@ impl Replicas {
     fn commit(&mut self, entry: Entry, k: usize) -> Result<CommitId, Refused> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
+            let present = self.members.iter().filter_map(Member::writer).count();
             return Err(Refused::Error(Error::invalid(format!(
-                "{id}: {k} copies were asked for, and the set has {} replicas: ask for 1 to {0}",
-                self.members.len()
+                "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
+                 that were set aside: ask for 1 to {present}"
             ))));
         }
         for member in &self.members {
