@@ -4,10 +4,9 @@
 //! to the [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming
 //! request) and the queue, in this order.
 
-use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::Weak;
 
 use crate::address;
 use crate::conn::{Conn, NotAccepted};
@@ -193,9 +192,9 @@ impl ConnReq {
         &self.queues.peer
     }
 
-    /// Keeps memory that the connection may use, as long as its queue pair exists.
-    pub(crate) fn keep(&mut self, memory: Arc<dyn Any + Send + Sync>) {
-        self.queues.qp.keep(memory);
+    /// A mark that is there as long as the connection's queue pair.
+    pub(crate) fn alive(&self) -> Weak<()> {
+        self.queues.qp.alive()
     }
 
     /// Whether the connection will flush natively.

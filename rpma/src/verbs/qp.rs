@@ -3,14 +3,13 @@
 //!
 //! Posting to it: see [`super::post`].
 
-use std::any::Any;
 use std::ffi::c_int;
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rpma_sys as sys;
@@ -48,8 +47,8 @@ pub(crate) struct QueuePair {
     /// Whether a shared receive may be missing, after
     /// [`end_shared_receives`](Self::end_shared_receives).
     may_be_kept: Option<bool>,
-    /// Memory that others use again when the queue pair is destroyed: see [`keep`](Self::keep).
-    kept: Option<Arc<dyn Any + Send + Sync>>,
+    /// See [`alive`](Self::alive).
+    alive: Option<Arc<()>>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
     srq: Option<Arc<SharedReceiveQueue>>,
@@ -238,7 +237,7 @@ impl QueuePair {
             id,
             released: false,
             before_destroy: hooks.before_destroy,
-            kept: None,
+            alive: Some(Arc::default()),
             may_be_kept: None,
             watched: Some(Watched::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
@@ -520,10 +519,9 @@ impl QueuePair {
         }
     }
 
-    /// Keeps memory that the queue pair may use, until it is destroyed, and for ever if it cannot
-    /// be. Its last other owner knows then that no device uses it.
-    pub(crate) fn keep(&mut self, memory: Arc<dyn Any + Send + Sync>) {
-        self.kept = Some(memory);
+    /// A mark that is gone when the queue pair is destroyed, and stays for ever if it cannot be.
+    pub(crate) fn alive(&self) -> Weak<()> {
+        self.alive.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
     /// Destroys the queue pair and its id. An object that cannot be destroyed stays allocated.
@@ -556,7 +554,7 @@ impl QueuePair {
                     self.number()
                 );
             }
-            mem::forget(self.kept.take());
+            mem::forget(self.alive.take());
             return Err(error);
         }
         self.id.serialised(|id| {

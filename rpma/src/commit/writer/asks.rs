@@ -4,10 +4,10 @@
 //! requests, and each takes the receive that was posted first.
 //!
 //! A writer that connects again has the same memory as the one before ([`Messages`]): registering
-//! takes time, and pins pages. The queue pair owns a share of it until it is destroyed, so the
-//! memory is free for the next writer when no other owner is left.
+//! takes time, and pins pages. The memory is free for the next writer when the queue pair of the
+//! last one is destroyed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::cfg::WriterCfg;
 use crate::commit::Limits;
@@ -32,13 +32,17 @@ pub(super) struct Asks {
 
 /// The memory of the messages of writers that follow each other.
 #[derive(Debug)]
-pub(crate) struct Messages(Arc<Mr<AlignedBuf>>);
+pub(crate) struct Messages {
+    memory: Arc<Mr<AlignedBuf>>,
+    /// The mark of the queue pair that uses it.
+    user: Weak<()>,
+}
 
 impl Messages {
     /// The memory, if neither a writer nor a queue pair has it.
     fn free(mut self) -> Option<Arc<Mr<AlignedBuf>>> {
-        Arc::get_mut(&mut self.0)?;
-        Some(self.0)
+        let is_used = self.user.strong_count() > 0 || Arc::get_mut(&mut self.memory).is_none();
+        (!is_used).then_some(self.memory)
     }
 }
 
@@ -46,7 +50,7 @@ impl Asks {
     /// Posts a receive for each answer, before the peer can answer. It takes the memory of the
     /// writer `before`, if that is free, and leaves its own there for the next one.
     pub(super) fn prepare(
-        req: &mut ConnReq,
+        req: &ConnReq,
         cfg: &WriterCfg,
         before: &mut Option<Messages>,
     ) -> Result<Self> {
@@ -59,8 +63,10 @@ impl Asks {
                 Arc::new(Mr::reg(req.peer(), memory, usage)?)
             }
         };
-        req.keep(Arc::<Mr<AlignedBuf>>::clone(&memory));
-        *before = Some(Messages(Arc::clone(&memory)));
+        *before = Some(Messages {
+            memory: Arc::clone(&memory),
+            user: req.alive(),
+        });
         let asks = Self { memory, places };
         let receives = (0..places).map(|place| Ok((asks.answer_of(place)?, place as u64)));
         req.recv_many(&receives.collect::<Result<Vec<_>>>()?)?;

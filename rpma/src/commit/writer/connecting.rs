@@ -32,7 +32,7 @@ impl Writer {
     /// As [`connect`](Self::connect), with the memory for messages of the writer `before`, which it
     /// replaces by its own.
     pub(crate) fn connect_with(
-        mut req: ConnReq,
+        req: ConnReq,
         cfg: &WriterCfg,
         offer: &Offer,
         before: &mut Option<Messages>,
@@ -42,7 +42,7 @@ impl Writer {
         let prepared = check(&req, cfg).and_then(|()| {
             let data = offer.encode(Offer::CONNECT)?;
             let asks = match cfg.method() {
-                Method::Server => Some(Asks::prepare(&mut req, cfg, before)?),
+                Method::Server => Some(Asks::prepare(&req, cfg, before)?),
                 Method::Native | Method::Reading => None,
             };
             Ok((data, asks))
