@@ -141,11 +141,10 @@ pub enum Error {
     /// server registers the memory again if it could not cut off a connection of that key. It does
     /// the same if a queue pair remains after a failed admission.
     ///
-    /// The key has no memory until the program ends. Other keys are served as before.
-    #[error(
-        "the key {key:#x} has no memory until the program ends, because it could not be registered \
-         again: {cause}"
-    )]
+    /// The key has no memory then. The next request for the key tries the registration again. If the
+    /// memory could not be deregistered, the key has no memory until the program ends. Other keys
+    /// are served as before.
+    #[error("the key {key:#x} has no memory, because it could not be registered again: {cause}")]
     PartLost {
         /// The key.
         key: u64,

@@ -142,7 +142,7 @@ fn lost(parted: &mut Parted, served: Served) -> Result<String> {
 }
 
 /// Promise: memory that cannot be registered again is an error with the key; its clients are
-/// refused with words, and other keys are served.
+/// refused with words until a later request registers it, and other keys are served.
 #[test]
 fn memory_that_cannot_be_registered_again() -> Result {
     for call in ["ibv_alloc_pd", "ibv_reg_mr"] {
@@ -156,11 +156,17 @@ fn memory_that_cannot_be_registered_again() -> Result {
             assert!(!failing.is_pending());
             assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
             assert!(text.contains(call), "{text}");
+            // A request tries again: the first one in vain.
+            let _failing = fail(call);
             let refused = parted.refused(identity(1, 2, 11))?;
             let words = "could not be registered again";
             is_refusal(&refused.refusal, RefusalCode::Refused, 1, words);
+            let error = refused.error.ok_or("the reason")?.to_string();
+            assert!(error.contains(call), "{error}");
             parted.writes(&other, 2, &pattern(LEN, 6))?;
-            parted.client(identity(2, 2, 21))?;
+            let _other = parted.client(identity(2, 2, 21))?;
+            let new = parted.client(identity(1, 2, 11))?;
+            parted.writes(&new, 1, &pattern(LEN, 7))?;
             Ok(())
         })?;
     }

@@ -4,6 +4,7 @@
 //! They own a [`Peer`] and a region for each key. From an admission on the server holds both as
 //! well, so parts and server may be dropped in any order.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Parts {
     data: Box<[u8]>,
     /// From the key 1 on. `None`: it could not be registered again.
     by_key: Vec<Option<Kept>>,
+    /// The memory of keys that could not be registered again. The next request tries it.
+    unregistered: BTreeMap<u64, PmemMap>,
 }
 
 #[derive(Debug)]
@@ -64,19 +67,51 @@ impl Parts {
             usage,
             data: Box::default(),
             by_key: Vec::new(),
+            unregistered: BTreeMap::new(),
         };
         let ranges = (1..).map_while(|key| layout.part(key));
         for range in ranges {
-            let kept = parts.register(all.part(range)?)?;
+            let kept = parts.register(all.part(range)?).map_err(|lost| lost.0)?;
             parts.by_key.push(Some(kept));
         }
         Ok(parts)
     }
 
-    fn register(&self, memory: PmemMap) -> Result<Kept> {
-        let peer = Peer::new(&self.device)?;
-        let region = Arc::new(Mr::reg(&peer, memory, self.usage)?);
-        Ok(Kept { peer, region })
+    /// Registers memory with a `Peer` of its own, or gives it back.
+    fn register(&self, memory: PmemMap) -> Result<Kept, (Error, PmemMap)> {
+        let peer = match Peer::new(&self.device) {
+            Ok(peer) => peer,
+            Err(error) => return Err((error, memory)),
+        };
+        match Mr::reg(&peer, memory, self.usage) {
+            Ok(region) => Ok(Kept {
+                peer,
+                region: Arc::new(region),
+            }),
+            Err(refused) => Err((refused.error, refused.memory)),
+        }
+    }
+
+    /// Registers the memory of the key at this index, and keeps it if that fails.
+    fn register_again(&mut self, at: usize, memory: PmemMap) -> Result<()> {
+        match self.register(memory) {
+            Ok(kept) => {
+                self.by_key[at] = Some(kept);
+                Ok(())
+            }
+            Err((error, memory)) => {
+                self.unregistered.insert(at as u64 + 1, memory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tries the registration of a key again, if it failed.
+    fn try_again(&mut self, key: u64) -> Result<()> {
+        match (index(key), self.unregistered.remove(&key)) {
+            (Some(at), Some(memory)) => self.register_again(at, memory),
+            _ => Ok(()),
+        }
     }
 
     /// Sets the bytes that the program sends to each admitted client ([`Part::data`]). The default
@@ -243,8 +278,9 @@ impl Server {
     /// # Errors
     ///
     /// [`Error::PartLost`] names a key whose memory could not be registered again, with the reason.
-    /// The key has no part until the program ends, and its clients are refused. Other keys are
-    /// served as before. The following call of [`next`](Self::next) returns the event that this
+    /// The key has no part then. The next request for the key tries the registration again, and is
+    /// refused with the reason if that fails. If the memory could not be deregistered, the key has
+    /// no part until the program ends. Other keys are served as before. The following call of [`next`](Self::next) returns the event that this
     /// call had to return.
     ///
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
@@ -270,9 +306,10 @@ impl Server {
     }
 
     /// Admits a client to its part, or returns its refusal.
-    fn admit_to(&mut self, asked: Asked, parts: &Parts) -> Option<Refused> {
+    fn admit_to(&mut self, asked: Asked, parts: &mut Parts) -> Option<Refused> {
         let (identity, peer_addr) = (Some(asked.identity()), asked.peer_addr());
         let key = asked.identity().key;
+        let tried = parts.try_again(key).err();
         let (refusal, error) = match parts.get(key) {
             Some(part) => match self.admit(asked, &part) {
                 Ok(_) => return None,
@@ -281,7 +318,7 @@ impl Server {
             None => {
                 let words = parts.no_part(key);
                 let refusal = self.refusal(RefusalCode::Refused, key, &words);
-                (refusal, self.refuse(asked, &words).err())
+                (refusal, tried.or(self.refuse(asked, &words).err()))
             }
         };
         Some(Refused {
@@ -304,7 +341,6 @@ impl Server {
             return Ok(());
         }
         let memory = self.keys.release(key)?;
-        parts.by_key[at] = Some(parts.register(memory)?);
-        Ok(())
+        parts.register_again(at, memory)
     }
 }
