@@ -178,3 +178,36 @@ fn a_queue_pair_that_stays_keeps_the_sources() {
         assert!(!left.is_empty(), "the queue pair");
     }
 }
+
+/// Promise: while the device has no memory for posts, which looks like a full queue, `commit_bytes`
+/// tries again with pauses, and does not spin.
+#[test]
+fn a_device_without_memory_is_tried_again_with_pauses() -> Result {
+    const FAILURES: u32 = 40;
+    virtually(async |world| {
+        let of = UnderWay::new(world, Method::Reading).await?;
+        let far = of.far;
+        far.there.release();
+        for ticket in of.tickets {
+            of.writer.durable(ticket).await?;
+        }
+        let region = of.writer.offer().regions()[0];
+        let failing: Vec<_> = (1..=FAILURES)
+            .map(|nth| {
+                let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[0]);
+                failing.nth(nth, Errno::NOMEM)
+            })
+            .collect();
+        let begin = world.fabric.now();
+        let committed = of
+            .writer
+            .commit_bytes(&of.pool, (&region, 0), &[7; 8], None);
+        in_time(committed).await?;
+        assert!(failing.iter().all(|failing| !failing.is_pending()));
+        let took = world.fabric.now() - begin;
+        assert!(took >= Duration::from_millis(FAILURES.into()), "{took:?}");
+        drop(of.writer);
+        far.end().await;
+        Ok(())
+    })
+}

@@ -5,17 +5,22 @@
 //! that was away. Both copy. They hold no block for longer than an operation takes.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::ops::Range;
+use std::time::Duration;
 
 use rpma::commit::{Method, Ticket};
-use rpma::{Error, MrRemote, RemoteSlice, Result};
+use rpma::{Error, MrRemote, Queue, RemoteSlice, Result};
 
 use super::reading::Reading;
 use super::writer::Writer;
 use crate::error::invalid;
 use crate::place::Place;
 use crate::pool::{Frozen, Pool};
+use crate::timeout::timeout;
+
+/// The pause before a post is tried again for which the device had no memory.
+const PAUSE: Duration = Duration::from_millis(1);
 
 impl Writer {
     /// Reads the bytes of `range` in the server's region `from` into new memory, through blocks of
@@ -186,7 +191,16 @@ impl Writer {
             let posted = self.commit_at(place, [(to, from.clone())], pointer);
             match posted.map_err(Error::from) {
                 // Another task was faster.
-                Err(Error::QueueFull { .. }) => {}
+                Err(Error::QueueFull {
+                    queue: Queue::Commits,
+                    ..
+                }) => {}
+                // There is room for a commit, and the device has no memory for it at the moment
+                // (`ENOMEM` of the post): no completion follows when it has.
+                Err(Error::QueueFull { .. }) => {
+                    let reactor = self.shared.watched().reactor();
+                    timeout(reactor, PAUSE, pending::<()>()).await;
+                }
                 posted => return posted,
             }
         }

@@ -66,7 +66,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Writer {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// It counts the handles. The driver has `shared` as well, while it is at work.
     handles: Arc<()>,
 }
