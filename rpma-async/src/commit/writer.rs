@@ -263,7 +263,9 @@ impl Writer {
     ///
     /// With [`Method::Server`] the wait asks after each 50 ms of silence whether the server's host
     /// is there. So if the host is gone, the wait ends with an error after the connection's
-    /// retries. A program needs no limit for that case.
+    /// retries. A program needs no limit for that case. If only the server's *program* is stopped
+    /// (`SIGSTOP`, a deadlock), its device answers, and the wait has no end: set a limit with
+    /// [`Reactor::timeout`](crate::Reactor::timeout).
     ///
     /// # Cancel safety
     ///
