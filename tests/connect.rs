@@ -46,6 +46,29 @@ fn connects_over_both_families() -> Result {
     })
 }
 
+/// Promise: an IPv4 address in an IPv6 one, as a socket of both families shows its peers, is that
+/// IPv4 address.
+#[test]
+fn a_mapped_address_connects() -> Result {
+    device_test(|| {
+        let (plain, mapped) = (addr(), format!("::ffff:{}", addr()));
+        for side in [Side::Local, Side::Remote] {
+            let device = Device::from_addr(&mapped, side)?;
+            assert_eq!(
+                device.get_name(),
+                Device::from_addr(&plain, side)?.get_name()
+            );
+        }
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let end = (&peer, &cfg);
+        let pair = Pair::between(&mapped, end, end, (&[], &[]))?;
+        for conn in [&pair.client, &pair.server] {
+            assert_eq!(conn.peer_addr()?.ip().to_string(), plain);
+        }
+        Ok(())
+    })
+}
+
 /// The names are in a hosts file that only these two programs see, in a mount namespace of their
 /// own.
 #[test]

@@ -1,6 +1,7 @@
 //! Addresses and names, and the errors in using them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::path::Path;
 
 use rustix::io::Errno;
 
@@ -26,10 +27,48 @@ pub(crate) fn try_each<T>(
     port: u16,
     attempt: impl FnMut(SocketAddr) -> Result<T>,
 ) -> Result<T> {
+    refuse_other_forms(addr)?;
     let found = (addr, port).to_socket_addrs().map_err(|error| {
-        Error::invalid(format!("the address {addr:?} cannot be resolved: {error}"))
+        let why = why_unresolved(addr).unwrap_or_else(|| error.to_string());
+        Error::invalid(format!("the address {addr:?} cannot be resolved: {why}"))
     })?;
     try_found(addr, found, attempt)
+}
+
+/// Refuses text that has the address in another form, before a name service is asked for it.
+pub(crate) fn refuse_other_forms(addr: &str) -> Result<()> {
+    if let Ok(both) = addr.parse::<SocketAddr>() {
+        return Err(Error::invalid(format!(
+            "{addr:?} is an address with a port: give the address {} and the port {} apart",
+            both.ip(),
+            both.port()
+        )));
+    }
+    let inner = addr
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    match inner {
+        Some(inner) => Err(Error::invalid(format!(
+            "{addr:?} has brackets, which only an address with a port needs: give {inner}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// A better reason than that of the name service.
+fn why_unresolved(addr: &str) -> Option<String> {
+    let is_interface = |name: &str| {
+        let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+        is_name && Path::new("/sys/class/net").join(name).exists()
+    };
+    if is_interface(addr) {
+        return Some(format!(
+            "it is a network interface: give one of its addresses (`ip addr show {addr}`)"
+        ));
+    }
+    let (ip, interface) = addr.split_once('%')?;
+    let is_wrong = ip.parse::<Ipv6Addr>().is_ok() && !is_interface(interface);
+    is_wrong.then(|| format!("this host has no network interface {interface:?}"))
 }
 
 fn try_found<T>(
@@ -50,8 +89,19 @@ fn try_found<T>(
     Err(last.unwrap_or_else(|| Error::invalid(format!("{name:?} stands for no address"))))
 }
 
-/// librdmacm accepts a wildcard, and binds it to no device (W-19).
-pub(crate) fn refuse_wildcard(addr: SocketAddr) -> Result<()> {
+/// Returns the form of an address that is passed to the kernel and compared. An IPv4 address in an
+/// IPv6 one (`::ffff:10.0.0.1`), as a socket of both families shows its peers, is the IPv4 address:
+/// no device has the other form.
+///
+/// Refuses wildcards. librdmacm accepts them, and binds them to no device (W-19).
+pub(crate) fn usable(addr: SocketAddr) -> Result<SocketAddr> {
+    let addr = match addr {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddrV4::new(v4, v6.port()).into(),
+            None => addr,
+        },
+        SocketAddr::V4(_) => addr,
+    };
     if addr.ip().is_unspecified() {
         return Err(Error::invalid(format!(
             "{} is a wildcard and belongs to no RDMA device in particular: give an address of the \
@@ -59,11 +109,30 @@ pub(crate) fn refuse_wildcard(addr: SocketAddr) -> Result<()> {
             addr.ip()
         )));
     }
-    Ok(())
+    Ok(addr)
+}
+
+/// Whether both addresses lead to one host, as far as they show it. A link-local address holds on
+/// one link alone, so its scope counts.
+pub(crate) fn is_one_host(one: SocketAddr, other: SocketAddr) -> bool {
+    let scope = |addr| match addr {
+        SocketAddr::V6(v6) if is_link_local(addr) => v6.scope_id(),
+        _ => 0,
+    };
+    one.ip().to_canonical() == other.ip().to_canonical() && scope(one) == scope(other)
+}
+
+fn is_link_local(addr: SocketAddr) -> bool {
+    match addr {
+        SocketAddr::V6(v6) => v6.ip().segments()[0] & 0xFFC0 == 0xFE80,
+        SocketAddr::V4(_) => false,
+    }
 }
 
 /// Advises about a failure to bind or to resolve an address.
-pub(crate) fn hint(error: Error, side: Side) -> Error {
+pub(crate) fn hint(error: Error, addr: SocketAddr, side: Side) -> Error {
+    const LINK_LOCAL: &str = "The address is link-local, and holds on the network interface after the % alone: \
+                              is that the right one, and does it have an RDMA device?";
     const NO_DEVICE: &str = "No RDMA device that this user may open has this address or leads to it: use \
                              an address of a network interface that has one (`rdma link` lists them), \
                              and look at the rights of /dev/infiniband/uverbs*";
@@ -74,6 +143,13 @@ pub(crate) fn hint(error: Error, side: Side) -> Error {
         return error;
     };
     match (side, errno) {
+        (_, Errno::NODEV | Errno::INVAL | Errno::NETUNREACH)
+        | (Side::Local, Errno::ADDRNOTAVAIL)
+        | (Side::Remote, Errno::HOSTUNREACH | Errno::TIMEDOUT)
+            if is_link_local(addr) =>
+        {
+            error.with_hint(LINK_LOCAL)
+        }
         (_, Errno::NODEV) | (Side::Local, Errno::ADDRNOTAVAIL) => error.with_hint(NO_DEVICE),
         (Side::Local, Errno::ADDRINUSE) => error.with_hint(TAKEN),
         (Side::Remote, Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT) => {
@@ -89,11 +165,75 @@ mod tests {
 
     #[test]
     fn wildcards_are_refused() {
-        for addr in ["0.0.0.0:1", "[::]:1"] {
-            let error = refuse_wildcard(addr.parse().expect("an address")).expect_err("a wildcard");
+        for addr in ["0.0.0.0:1", "[::]:1", "[::ffff:0.0.0.0]:1"] {
+            let error = usable(addr.parse().expect("an address")).expect_err("a wildcard");
             assert!(error.to_string().contains("wildcard"), "{error}");
         }
-        assert!(refuse_wildcard("10.0.0.1:1".parse().expect("an address")).is_ok());
+    }
+
+    /// Promise: an address has one form, in which it is passed on and compared. The scope is a part
+    /// of a link-local one.
+    #[test]
+    fn an_address_has_one_form() {
+        let addr = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        for (text, form) in [
+            ("10.0.0.1:7", "10.0.0.1:7"),
+            ("[::ffff:10.0.0.1]:7", "10.0.0.1:7"),
+            ("[fd77::1]:7", "[fd77::1]:7"),
+            ("[fe80::1%3]:7", "[fe80::1%3]:7"),
+            ("[::1]:7", "[::1]:7"),
+        ] {
+            assert_eq!(usable(addr(text)).expect("usable"), addr(form));
+        }
+        for (one, other, is_one) in [
+            ("10.0.0.1:7", "[::ffff:10.0.0.1]:8", true),
+            ("10.0.0.1:7", "10.0.0.2:7", false),
+            ("[fd77::1%3]:7", "[fd77::1]:7", true),
+            ("[fe80::1%3]:7", "[fe80::1%3]:8", true),
+            ("[fe80::1%3]:7", "[fe80::1%4]:7", false),
+        ] {
+            assert_eq!(
+                is_one_host(addr(one), addr(other)),
+                is_one,
+                "{one}, {other}"
+            );
+        }
+    }
+
+    /// Promise: text in another form gets the form that is asked for.
+    #[test]
+    fn another_form_is_an_argument_error_with_the_remedy() {
+        for (text, words) in [
+            (
+                "10.0.0.1:7204",
+                "give the address 10.0.0.1 and the port 7204 apart",
+            ),
+            (
+                "[fd77::1]:7204",
+                "give the address fd77::1 and the port 7204 apart",
+            ),
+            ("[fd77::1]", "give fd77::1"),
+            ("lo", "it is a network interface"),
+            (
+                "fe80::1%eth99",
+                "this host has no network interface \"eth99\"",
+            ),
+        ] {
+            let error = try_each(text, 1, |_| Ok(())).expect_err("another form");
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    /// Promise: the advice about a link-local address is about its interface.
+    #[test]
+    fn a_link_local_address_has_advice_of_its_own() {
+        let with = |addr: &str| {
+            let error = Error::provider("rdma_bind_addr", Errno::NODEV);
+            hint(error, addr.parse().expect("an address"), Side::Local).to_string()
+        };
+        assert!(with("[fe80::1%3]:7").contains("after the %"));
+        assert!(with("10.0.0.1:7").contains("No RDMA device"));
     }
 
     #[test]

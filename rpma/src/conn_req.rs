@@ -91,6 +91,10 @@ impl ConnReq {
     /// `port`: resolves the address and the route, each within [`ConnCfg::set_timeout`], and makes
     /// the queues. The other program gets no message yet.
     ///
+    /// If a name has several addresses, the call tries to *resolve* each, and takes the first one
+    /// that resolves, even if no program listens there.
+    /// [`Reconnect`](crate::reconnect::Reconnect) connects to each in turn.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, or an

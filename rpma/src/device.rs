@@ -34,7 +34,8 @@ impl Device {
     /// ([`Side::Remote`]). The latter takes up to 1 s for each address that a host name stands for.
     ///
     /// `addr` is an IPv4 or IPv6 address (link-local ones with their scope: `fe80::1%eth0`), or a
-    /// host name. If there are several addresses, the first one that works is taken.
+    /// host name. If there are several addresses, the first one that works is taken. An IPv4 address
+    /// in an IPv6 one (`::ffff:10.0.0.1`) is that IPv4 address.
     ///
     /// [`Side::Remote`] needs the other host: while that is down, this fails (`ETIMEDOUT`,
     /// `EHOSTUNREACH`). A program that starts before its peer tries again. Or it opens the device
@@ -60,7 +61,7 @@ impl Device {
     ///
     /// As [`from_addr`](Self::from_addr).
     pub fn from_socket_addr(addr: SocketAddr, side: Side) -> Result<Self> {
-        address::refuse_wildcard(addr)?;
+        let addr = address::usable(addr)?;
         let mut id = CmId::new()?;
         let bound = match side {
             Side::Local => {
@@ -71,7 +72,7 @@ impl Device {
             }
             Side::Remote => id.resolve_addr_now(addr, RESOLVE_LIMIT),
         };
-        bound.map_err(|error| address::hint(error, side))?;
+        bound.map_err(|error| address::hint(error, addr, side))?;
         let context = Context::of(id).map_err(|_id| {
             Error::invalid(format!(
                 "{} belongs to no RDMA device: use an address of a network interface that has one \

@@ -255,10 +255,10 @@ fn cannot_take() -> &'static [u8] {
 
 /// An id that listens at `addr`.
 fn bind(peer: &Peer, addr: SocketAddr) -> Result<CmId> {
-    address::refuse_wildcard(addr)?;
+    let addr = address::usable(addr)?;
     let mut id = CmId::of(peer.pd().context())?;
     id.bind_addr(addr)
-        .map_err(|error| address::hint(error, Side::Local))?;
+        .map_err(|error| address::hint(error, addr, Side::Local))?;
     peer.pd().check_device(&id)?;
     id.listen()?;
     Ok(id)

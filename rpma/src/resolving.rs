@@ -22,6 +22,7 @@ use crate::verbs::{CmId, Deadline, Resolution};
 #[must_use = "nothing happens before `advance`"]
 pub struct Resolving {
     id: CmId,
+    addr: SocketAddr,
     stage: Resolution,
     /// By then the kernel must have ended this stage.
     deadline: Deadline,
@@ -44,12 +45,13 @@ pub enum Progress {
 impl Resolving {
     /// Asks the kernel for the address. Each stage has `limit`.
     pub(crate) fn new(plan: Plan, addr: SocketAddr, limit: Duration) -> Result<Self> {
-        address::refuse_wildcard(addr)?;
+        let addr = address::usable(addr)?;
         let mut id = CmId::of(plan.peer.pd().context())?;
         id.resolve_addr(addr, limit)
-            .map_err(|error| address::hint(error, Side::Remote))?;
+            .map_err(|error| address::hint(error, addr, Side::Remote))?;
         Ok(Self {
             id,
+            addr,
             stage: Resolution::Addr,
             deadline: Resolution::deadline(limit),
             limit,
@@ -82,7 +84,8 @@ impl Resolving {
     }
 
     fn advance_until(mut self, deadline: Deadline) -> Result<Progress> {
-        let hint = |error| address::hint(error, Side::Remote);
+        let addr = self.addr;
+        let hint = |error| address::hint(error, addr, Side::Remote);
         loop {
             let until = deadline.earlier(self.deadline);
             if !self.id.resolved(self.stage, until).map_err(hint)? {

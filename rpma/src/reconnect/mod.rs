@@ -200,6 +200,7 @@ impl<C: Connects> Reconnect<C> {
     /// [`Error::InvalidArgument`] for a wildcard address, or an offer that is too long.
     /// [`Error::Provider`] if `epoll_create1` or `getrandom` fails.
     pub fn new(peer: &Peer, addr: &str, port: u16, offer: Offer, connects: C) -> Result<Self> {
+        address::refuse_other_forms(addr)?;
         match addr.parse::<IpAddr>() {
             Ok(ip) => Self::to_addrs(peer, &[SocketAddr::new(ip, port)], offer, connects),
             Err(_) => Self::to(peer, Target::Name(addr.into(), port), offer, connects),
@@ -216,10 +217,9 @@ impl<C: Connects> Reconnect<C> {
         if addrs.is_empty() {
             return Err(Error::invalid("a server without an address"));
         }
-        for addr in addrs {
-            address::refuse_wildcard(*addr)?;
-        }
-        Self::to(peer, Target::Addrs(addrs.into()), offer, connects)
+        let addrs = addrs.iter().map(|addr| address::usable(*addr));
+        let addrs = addrs.collect::<Result<_>>()?;
+        Self::to(peer, Target::Addrs(addrs), offer, connects)
     }
 
     fn to(peer: &Peer, target: Target, offer: Offer, connects: C) -> Result<Self> {

@@ -22,6 +22,7 @@ use self::member::{Member, State};
 use self::outcome::SetId;
 pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
 use self::ring::{Bytes, Entry, Ring};
+use crate::address;
 use crate::commit::Writer;
 use crate::error::{Error, Result};
 use crate::mr::MrRemote;
@@ -245,7 +246,7 @@ impl Replicas {
                 "one failure would lose both. If they fail apart, give the servers different ones \
                  by ServerCfg::set_failure_domain. A test permits it by Replicas::permit_one_host",
             )
-        } else if is_one_region && here.ip() == there.ip() {
+        } else if is_one_region && address::is_one_host(here, there) {
             (
                 "region and address",
                 "one loss of power would lose both. Connect to a server on another host",
