@@ -14,6 +14,7 @@ use common::{
     remote, request,
 };
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use rpma::reconnect::{ToConn, connect};
 use rpma::{
     ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, MrSlice, MrUsage, NotConnected, Offer,
     Peer, PeerCfg, RejectReason, RemoteSlice, Side,
@@ -74,8 +75,6 @@ fn a_mapped_address_connects() -> Result {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn a_host_name_leads_to_its_addresses() -> Result {
-    // A guest without other hosts in its settings has no such file.
-    const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
     device_test(|| {
         let mut hosts = tempfile::NamedTempFile::new()?;
         let text = format!("{} four.test\n{} six.test\n", addr(), addr6());
@@ -86,8 +85,8 @@ fn a_host_name_leads_to_its_addresses() -> Result {
             let port = free_port(&addr());
             let text = port.to_string();
             let start = |role| {
-                let sees = ["unshare", "--mount", "sh", "-c", SEES, "sh", hosts];
-                Program::start(&[&sees[..], &[&example, role, name, &text]].concat(), LIMIT)
+                let program = [&*example, role, name, &text];
+                Program::start(&[&sees(hosts)[..], &program[..]].concat(), LIMIT)
             };
             let mut server = start("server");
             server.wait_listening(name, port);
@@ -99,6 +98,71 @@ fn a_host_name_leads_to_its_addresses() -> Result {
         assert!(unknown.to_string().contains("none.test"), "{unknown}");
         Ok(())
     })
+}
+
+/// The port of the server for [`connects_to_both`].
+const PORT: &str = "RPMA_TEST_PORT";
+
+/// Promise: a name with two addresses connects, whichever of them the server listens on, and an
+/// error has the reason of each.
+#[test]
+#[cfg_attr(feature = "sim", ignore = "on a device only: a program of its own")]
+fn a_name_with_two_addresses_connects() -> Result {
+    device_test(|| {
+        let mut hosts = tempfile::NamedTempFile::new()?;
+        let text = format!("{} both.test\n{} both.test\n", addr(), addr6());
+        hosts.write_all(text.as_bytes())?;
+        let hosts = hosts.path().to_str().ok_or("text")?;
+        let own = std::env::current_exe()?;
+        let own = own.to_str().ok_or("text")?;
+        let run = |port: u16| {
+            let port = format!("{PORT}={port}");
+            let test = [own, "--exact", "connects_to_both", "--nocapture"];
+            let program = [&sees(hosts)[..], &["env", &port], &test[..]].concat();
+            Program::start(&program, LIMIT)
+        };
+        let peer = peer()?;
+        for at in [addr(), addr6()] {
+            let ep = Ep::listen(&peer, &at, 0)?;
+            let client = run(ep.get_port());
+            let conn = request(&ep, &ConnCfg::new())?.connect(&[])?;
+            let conn = conn.wait_established(LIMIT)?;
+            assert_eq!(conn.wait_ended(LIMIT)?, ConnEvent::Closed);
+            client.finish().success(&at);
+        }
+        let ended = run(free_port(&addr())).finish();
+        let text = ended.stderr.join("\n");
+        assert!(text.contains("none of the 2 addresses works"), "{text}");
+        for at in [addr(), addr6()] {
+            assert!(text.contains(&at), "{text}");
+        }
+        assert_eq!(
+            text.matches("nobody listens on that port (reason 8)")
+                .count(),
+            2,
+            "{text}"
+        );
+        Ok(())
+    })
+}
+
+/// The client of [`a_name_with_two_addresses_connects`], in a program of its own.
+#[test]
+fn connects_to_both() {
+    let Ok(port) = std::env::var(PORT) else {
+        return;
+    };
+    let port = port.parse().expect("a port");
+    let (cfg, offer) = (ConnCfg::new(), Offer::default());
+    let connected = connect("both.test", port, LIMIT, &cfg, &offer, ToConn);
+    drop(connected.unwrap_or_else(|error| panic!("{error}")));
+}
+
+/// A program that sees this hosts file.
+fn sees(hosts: &str) -> [&str; 7] {
+    // A guest without other hosts in its settings has no such file.
+    const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
+    ["unshare", "--mount", "sh", "-c", SEES, "sh", hosts]
 }
 
 /// The C library's receivers see the fixed field, padded: so do ours, and no byte is cut.

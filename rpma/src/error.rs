@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
@@ -121,6 +122,10 @@ pub enum Error {
     /// The connection was not established. The event gives the reason.
     #[error("the connection was not established: {0}")]
     NotEstablished(Box<ConnEvent>),
+
+    /// No address of the server works. The text has the reason of each.
+    #[error("none of the {} addresses works: {}", .0.len(), each(.0))]
+    NoAddress(Box<[(SocketAddr, Error)]>),
 
     /// An operation failed. Its completion gives the reason.
     ///
@@ -286,12 +291,14 @@ impl Error {
     }
 
     /// Returns the errno of a [`Provider`](Self::Provider) failure, if it has one. For a
-    /// [`PartLost`](Self::PartLost) it is the errno of the cause.
+    /// [`PartLost`](Self::PartLost) it is the errno of the cause, and for
+    /// [`NoAddress`](Self::NoAddress) that of the last address.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Provider { cause, .. } => cause.raw_os_error(),
             Self::PartLost { cause, .. } => cause.raw_os_error(),
+            Self::NoAddress(tried) => tried.last()?.1.raw_os_error(),
             _ => None,
         }
     }
@@ -326,11 +333,21 @@ fn kind(error: &Error) -> io::ErrorKind {
         },
         Error::TimedOut(_) => io::ErrorKind::TimedOut,
         Error::PartLost { cause, .. } => kind(cause),
+        Error::NoAddress(tried) => {
+            let last = tried.last().map(|(_, error)| kind(error));
+            last.unwrap_or(io::ErrorKind::NotFound)
+        }
         Error::SharedChannel | Error::NotSharedChannel => io::ErrorKind::InvalidInput,
         Error::Operation(_) => io::ErrorKind::Other,
         Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
         Error::Claimed(_) => io::ErrorKind::ResourceBusy,
     }
+}
+
+/// The addresses, each with its reason.
+fn each(tried: &[(SocketAddr, Error)]) -> String {
+    let each = tried.iter().map(|(addr, error)| format!("{addr}: {error}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// The end of a message: empty, or the hint after a full stop.

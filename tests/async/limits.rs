@@ -1,14 +1,22 @@
 //! Limits for futures of any kind.
 
 use std::future::{pending, ready};
+#[cfg(feature = "sim")]
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "sim")]
+use rpma_async::Setup;
 use rpma_async::{Pool, Reactor, block_on};
 
 use crate::common::{LIMIT, Result, device_test, peer};
 use crate::held::leaving_nothing;
 use crate::served::polls;
+#[cfg(feature = "sim")]
+use crate::support::both;
 use crate::support::{in_time, listen, run};
+#[cfg(feature = "sim")]
+use crate::world::virtually;
 
 const SHORT: Duration = Duration::from_millis(20);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -143,6 +151,39 @@ fn a_limit_passes_at_its_instant() -> Result {
         assert!(
             (hour + HOUR * 5 / 2..hour + HOUR * 5 / 2 + SHORT * 4).contains(&hours),
             "{hours:?}"
+        );
+        Ok(())
+    })
+}
+
+/// Promise: of several addresses the one that works is connected, within its share of the limit; if
+/// none works, the error has the reason of each.
+#[cfg(feature = "sim")]
+#[test]
+fn each_address_has_its_share() -> Result {
+    virtually(async |world| {
+        let [near, far] = &world.reactors;
+        let ip = world.hosts[1].addr().into();
+        let listener = far.listen(SocketAddr::new(ip, 0))?;
+        // It takes no request.
+        let silent = far.listen(SocketAddr::new(ip, 0))?;
+        let addr = |port| SocketAddr::new(ip, port);
+        let addrs = [addr(1), addr(silent.port()), addr(listener.port())];
+        let setup = Setup::default().with_connect_limit(Duration::from_secs(12));
+        let begin = world.fabric.now();
+        let accepting = async { listener.accept().await?.accept(&setup, b"").await };
+        let (conn, accepted) = both(near.connect_to_any(&addrs, &setup, b""), accepting).await;
+        drop((conn?, accepted?));
+        let took = world.fabric.now() - begin;
+        assert!(
+            took >= Duration::from_secs(6) && took < Duration::from_secs(7),
+            "{took:?}"
+        );
+        let none = near.connect_to_any(&addrs[..2], &setup, b"").await;
+        let text = none.expect_err("none works").to_string();
+        assert!(
+            text.starts_with("none of the 2 addresses works: "),
+            "{text}"
         );
         Ok(())
     })

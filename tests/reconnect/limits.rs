@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use rpma::reconnect::{ReconnectCfg, Why};
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{now, sleep};
-use rpma::{ConnCfg, ConnEvent, Error};
+use rpma::{ConnCfg, ConnEvent, Device, Ep, Error, Peer, Side};
 
 use crate::common::Result;
 use crate::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
+use crate::support::identified;
 
 fn cfg(limit: Duration) -> Result<ReconnectCfg> {
     let mut cfg = ReconnectCfg::new();
@@ -132,6 +133,58 @@ fn an_answer_that_is_there_counts() -> Result {
     drop((conn.ok_or("established")?, client, entered));
     serving.end();
     hosts.are_empty();
+    Ok(())
+}
+
+/// Promise: each address of a round gets its share of the limit, the one that works is found, and
+/// the error has the reason of each.
+#[test]
+fn each_address_has_its_share_and_its_reason() -> Result {
+    let hosts = Hosts::seeded(5);
+    // It does not answer: its endpoint takes no request.
+    let silent = hosts.fabric.host("silent");
+    let ep = {
+        let _entered = silent.enter();
+        let addr = silent.addr().to_string();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        Ep::listen(&peer, &addr, PORT)?
+    };
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    sleep(SECOND);
+    let peer = Peer::new(&Device::from_addr(
+        &hosts.client.addr().to_string(),
+        Side::Local,
+    )?)?;
+    let [first, second] = [&silent, &hosts.server].map(|host| (host.addr(), PORT).into());
+    let mut client = Reconnect::to_addrs(&peer, &[first, second], identified(1), ToConn)?;
+    let mut long = cfg(6 * SECOND)?;
+    long.set_answer_limit(60 * SECOND);
+    client.set_cfg(&long);
+    let begin = now();
+    drop(client.connect(&ConnCfg::new())?);
+    let took = now() - begin;
+    assert!(took >= 3 * SECOND && took <= 3 * SECOND + SLACK, "{took:?}");
+    drop(entered);
+    serving.end();
+
+    let _entered = hosts.client.enter();
+    let mut client = Reconnect::to_addrs(&peer, &[first, second], identified(1), ToConn)?;
+    client.set_cfg(&long);
+    let text = client
+        .connect(&ConnCfg::new())
+        .expect_err("none")
+        .to_string();
+    assert!(text.contains("none of the 2 addresses works"), "{text}");
+    assert!(
+        text.contains(&format!("{first}: the time limit has passed")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{second}: the connection was not established")),
+        "{text}"
+    );
+    drop(ep);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rpma::reconnect::Tries;
 use rpma::{Error, Peer, Result, thread};
 
 pub(crate) use self::core::{Core, Handle, Patience, poll_told};
@@ -17,6 +18,7 @@ pub use self::driver::Driver;
 use self::driver::Turns;
 pub(crate) use self::table::Member;
 pub(crate) use self::timers::{Due, Timer};
+use crate::conn::Conn;
 use crate::connecting::Connecting;
 use crate::listener::Listener;
 use crate::setup::Setup;
@@ -141,6 +143,36 @@ impl Reactor {
     /// Mistakes in the settings, and the failure of a call, are errors of the future.
     pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {
         Connecting::to(&self.handle, addr, setup, private_data)
+    }
+
+    /// Connects to the first of these addresses of a server that works, as
+    /// [`connect`](Self::connect). Each address gets what is left of
+    /// [`Setup::with_connect_limit`], divided by the addresses that are left. A refusal by the
+    /// server ends it. A program resolves a name with its runtime (`tokio::net::lookup_host`).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// As [`rpma::reconnect::Tries`]: [`Error::NoAddress`](rpma::Error::NoAddress) with the reason
+    /// of each address.
+    pub async fn connect_to_any(
+        &self,
+        addrs: &[SocketAddr],
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> Result<Conn> {
+        let mut tries = Tries::new(addrs, setup.connect_limit())?;
+        while let Some((addr, limit)) = tries.begin() {
+            let setup = setup.clone().with_connect_limit(limit);
+            match self.connect(addr, &setup, private_data).await {
+                Ok(conn) => return Ok(conn),
+                Err(error) => tries.failed(error)?,
+            }
+        }
+        Err(tries.into_error())
     }
 
     /// Listens at an address of this host. With port 0 the kernel chooses one

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Device, Failure, Flags, FlushType, Mr, MrRemote,
-    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Side, Wc,
+    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Failure, Flags, FlushType, Mr, MrRemote,
+    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Wc,
 };
 
 use crate::args::Endpoint;
@@ -81,12 +81,10 @@ impl Bench {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let over = |error| Stop::Over(unreachable(server, &error));
-        let device = Device::from_addr(&server.host, Side::Remote).map_err(over)?;
-        let peer = Peer::new(&device).map_err(over)?;
+        let (peer, mut control, offer) = Control::connect(None, server, interrupt)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND | MrUsage::RECV;
         let local = AlignedBuf::zeroed(ARENA).and_then(|all| Ok(Mr::reg(&peer, all, usage)?));
         let local = local.map_err(over)?;
-        let (mut control, offer) = Control::connect(&peer, server, interrupt)?;
         let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
         let region = offer.regions().first().copied();
         let arena = region.ok_or_else(|| control.over("the server offers no memory"))?;

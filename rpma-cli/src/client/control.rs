@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rpma::{Conn, ConnEvent, ConnReq, Error, Next, Offer, Peer, Refusal, RejectReason, Wc};
+use rpma::reconnect::first_that_works;
+use rpma::{
+    Conn, ConnEvent, ConnReq, Device, Error, Next, Offer, Peer, Refusal, RejectReason, Side, Wc,
+};
 
 use super::stop::{Clock, Result, Stop};
 use crate::args::Endpoint;
@@ -22,27 +25,35 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Asks the server for a session.
+    /// Asks the server for a session, with this peer or with one of the device through which the
+    /// server is reached. Each address of the server's name is tried.
     pub(crate) fn connect(
-        peer: &Peer,
+        peer: Option<&Peer>,
         server: &Endpoint,
         interrupt: &Interrupt,
-    ) -> Result<(Self, Offer)> {
-        let unreachable = |error: Error| Stop::Over(unreachable(server, &error));
-        let cfg = mailbox::conn_cfg().map_err(unreachable)?;
-        let req = ConnReq::new(peer, &server.host, server.port, &cfg).map_err(unreachable)?;
-        let mailbox = Mailbox::new(peer, &req).map_err(unreachable)?;
-        let mut offer = Offer::default();
-        let data = offer.set_data(&Tag::BEGIN.encode()).encode(Offer::CONNECT);
-        let asked = data.and_then(|data| Ok(req.connect(&data)?));
-        let conn = asked.map_err(unreachable)?;
-        let clock = Clock::new(interrupt, LIMIT);
-        match clock.established_or_end(&conn) {
-            Ok(ConnEvent::Established) => {}
-            Ok(event) => return Err(Stop::Over(refused(server, &event))),
-            Err(Stop::Failed(_)) => return Err(Stop::Over(no_answer(server))),
-            Err(stop) => return Err(stop),
-        }
+    ) -> Result<(Peer, Self, Offer)> {
+        let attempt = |addr, limit| {
+            let peer = match peer {
+                Some(peer) => peer.clone(),
+                None => Peer::new(&Device::from_socket_addr(addr, Side::Remote)?)?,
+            };
+            let req = ConnReq::to_addr(&peer, addr, &mailbox::conn_cfg()?)?;
+            let mailbox = Mailbox::new(&peer, &req)?;
+            let mut offer = Offer::default();
+            let data = offer.set_data(&Tag::BEGIN.encode()).encode(Offer::CONNECT);
+            let conn = req.connect(&data?)?;
+            match Clock::new(interrupt, limit).established_or_end(&conn) {
+                Ok(ConnEvent::Established) => Ok((peer, conn, mailbox)),
+                Ok(event) => Err(Error::NotEstablished(Box::new(event))),
+                Err(_stop) => Err(Error::TimedOut("the server did not answer")),
+            }
+        };
+        let connected = first_that_works(&server.host, server.port, LIMIT, attempt);
+        let (peer, conn, mailbox) = match connected {
+            Ok(connected) => connected,
+            Err(_) if interrupt.is_set() => return Err(Stop::Interrupted),
+            Err(error) => return Err(Stop::Over(not_connected(server, &error))),
+        };
         let offer = offer_of(&conn, server)?;
         let control = Self {
             conn,
@@ -50,7 +61,7 @@ impl Control {
             interrupt: interrupt.clone(),
             server: server.clone(),
         };
-        Ok((control, offer))
+        Ok((peer, control, offer))
     }
 
     /// The server's address, after the look-up of its name.
@@ -125,6 +136,14 @@ pub(crate) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
         format!("no connection to {server}: {error}"),
         "`rpma doctor` looks at this host",
     )
+}
+
+fn not_connected(server: &Endpoint, error: &Error) -> Problem {
+    match error {
+        Error::NotEstablished(event) => refused(server, event),
+        Error::TimedOut(_) => no_answer(server),
+        error => unreachable(server, error),
+    }
 }
 
 /// Why no connection was made.

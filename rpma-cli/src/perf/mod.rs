@@ -28,7 +28,7 @@ mod tests;
 mod units;
 mod worker;
 
-use rpma::{Device, Peer, Side};
+use rpma::Peer;
 
 pub(crate) use self::grid::{Sweep, parse_number, parse_rate};
 use self::print::Printer;
@@ -37,7 +37,7 @@ use self::session::Remote;
 use self::setting::Setting;
 pub(crate) use self::setting::{Completions, Flush, Method, Op};
 use crate::args::Measure;
-use crate::client::{Stop, unreachable};
+use crate::client::Stop;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -117,13 +117,14 @@ impl Bench {
                 "`rpma perf SERVER`",
             )));
         };
-        let over = |error| Stop::Over(unreachable(first, &error));
-        let device = Device::from_addr(&first.host, Side::Remote).map_err(over)?;
-        let peer = Peer::new(&device).map_err(over)?;
-        let servers = args.servers.iter();
-        let servers = servers.map(|server| Remote::connect(&peer, server, interrupt));
+        // The others are reached through the same device.
+        let (peer, first) = Remote::connect(None, first, interrupt)?;
+        let mut servers = vec![first];
+        for server in &args.servers[1..] {
+            servers.push(Remote::connect(Some(&peer), server, interrupt)?.1);
+        }
         Ok(Self {
-            servers: servers.collect::<crate::client::Result<_>>()?,
+            servers,
             client: Host::of(&peer),
             peer,
         })

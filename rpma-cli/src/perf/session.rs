@@ -32,15 +32,20 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    pub(super) fn connect(peer: &Peer, server: &Endpoint, interrupt: &Interrupt) -> Result<Self> {
-        let (mut control, offer) = Control::connect(peer, server, interrupt)?;
+    /// Begins a session. Returns the peer as well, which is made if there is none yet.
+    pub(super) fn connect(
+        peer: Option<&Peer>,
+        server: &Endpoint,
+        interrupt: &Interrupt,
+    ) -> Result<(Peer, Self)> {
+        let (peer, mut control, offer) = Control::connect(peer, server, interrupt)?;
         let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
         let region = offer.regions().first().copied();
         let memory = region.ok_or_else(|| control.over("the server offers no memory"))?;
         let Answer::Server(described) = control.request(&Request::Begin)? else {
             return Err(control.over("the server sent another answer than the one to `begin`"));
         };
-        Ok(Self {
+        let remote = Self {
             host: described.host,
             memory,
             offer,
@@ -49,7 +54,8 @@ impl Remote {
             control,
             lines: 0,
             clock: Clock::new(interrupt, LIMIT),
-        })
+        };
+        Ok((peer, remote))
     }
 
     /// A connection for the operations of a setting.

@@ -39,6 +39,7 @@
 //! A `Reconnect` owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that
 //! try, at any step.
 
+mod addresses;
 mod cfg;
 mod connects;
 mod gave_up;
@@ -52,6 +53,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::Errno;
 
+use self::addresses::{Tried, share};
+pub use self::addresses::{Tries, connect, first_that_works};
 use self::cfg::Jitter;
 pub use self::cfg::ReconnectCfg;
 pub use self::connects::{Connects, ToConn, ToWriter};
@@ -161,7 +164,19 @@ struct All {
     to_try: Vec<SocketAddr>,
     /// Whether an address of this round may give another result at another time.
     is_hopeful: bool,
+    /// The address that is tried now.
+    trying: Option<SocketAddr>,
+    /// Those of this round that were tried in vain.
+    tried: Tried,
+    /// The error of the last round.
     last: Option<Error>,
+}
+
+impl All {
+    /// The error of this round, or of the last one.
+    fn take_error(&mut self) -> Option<Error> {
+        self.tried.take().or(self.last.take())
+    }
 }
 
 enum Step<A> {
@@ -344,6 +359,8 @@ impl<C: Connects> Reconnect<C> {
                 deadline: Deadline::after(self.cfg.limit()),
                 to_try: Vec::new(),
                 is_hopeful: false,
+                trying: None,
+                tried: Tried::default(),
                 last: None,
             },
         });
@@ -373,7 +390,7 @@ impl<C: Connects> Reconnect<C> {
                 }
                 Ok(Moved::Waits(_)) if all.deadline.has_passed() => {
                     const LATE: Error = Error::TimedOut("the server did not answer");
-                    let (why, error) = (Why::Limit, all.last.unwrap_or(LATE));
+                    let (why, error) = (Why::Limit, all.take_error().unwrap_or(LATE));
                     return Err(self.gives_up(GaveUp { why, error }));
                 }
                 Ok(Moved::Waits(step)) => {
@@ -418,7 +435,9 @@ impl<C: Connects> Reconnect<C> {
                 Progress::Waiting(resolving) => Ok(Moved::Waits(Step::Resolving(resolving))),
                 Progress::Ready(req) => {
                     let asked = self.connects.ask(req, &self.offer)?;
-                    let until = Deadline::after(self.cfg.answer_limit());
+                    // The other addresses of the round get their share.
+                    let left = share(all.deadline.left(), all.to_try.len() + 1);
+                    let until = Deadline::after(self.cfg.answer_limit().min(left));
                     Ok(Moved::On(Step::Asked(asked, until)))
                 }
             },
@@ -446,12 +465,15 @@ impl<C: Connects> Reconnect<C> {
     fn try_next(&mut self, all: &mut All) -> Result<Moved<C>> {
         if all.to_try.is_empty() {
             all.is_hopeful = false;
+            all.last = all.take_error();
+            all.trying = None;
             all.to_try = self.target.addrs()?;
             all.to_try.reverse();
         }
         let Some(addr) = all.to_try.pop() else {
             return Err(Error::provider(LOOK_UP, io::ErrorKind::NotFound));
         };
+        all.trying = Some(addr);
         self.counts.tries += 1;
         let resolving = ConnReq::resolve(&self.peer, addr, &all.conn_cfg)?;
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
@@ -470,33 +492,34 @@ impl<C: Connects> Reconnect<C> {
     /// Judges a failed try.
     fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>, GaveUp> {
         let verdict = Verdict::on(&error);
-        if error.is_errno(Errno::NODEV) && self.peer.is_gone() {
+        let is_gone = error.is_errno(Errno::NODEV) && self.peer.is_gone();
+        if is_gone {
             return Err(self.gives_up(GaveUp::error(error)));
         }
-        let step = match verdict {
-            Verdict::Stop(why @ Why::Refused(_)) => {
-                return Err(self.gives_up(GaveUp { why, error }));
-            }
-            Verdict::Slowly => {
+        if let Verdict::Stop(why @ Why::Refused(_)) = verdict {
+            return Err(self.gives_up(GaveUp { why, error }));
+        }
+        let (tries, target) = (self.counts.tries, &self.target);
+        log::info!("try {tries} to connect to {target}: {error}");
+        match all.trying.take() {
+            Some(addr) => all.tried.add(addr, error),
+            // The name was not found.
+            None => all.last = Some(error),
+        }
+        all.is_hopeful |= verdict == Verdict::Again;
+        Ok(match (verdict, all.to_try.is_empty(), all.is_hopeful) {
+            (Verdict::Slowly, ..) => {
                 all.to_try.clear();
                 self.rest(Verdict::Slowly, Duration::MAX)
             }
-            Verdict::Again | Verdict::Stop(_) => {
-                all.is_hopeful |= verdict == Verdict::Again;
-                match (all.to_try.is_empty(), all.is_hopeful) {
-                    (false, _) => Step::now(),
-                    (true, true) => self.rest(Verdict::Again, Duration::MAX),
-                    (true, false) => return Err(self.gives_up(GaveUp::error(error))),
-                }
+            (_, false, _) => Step::now(),
+            (_, true, true) => self.rest(Verdict::Again, Duration::MAX),
+            (_, true, false) => {
+                let nothing = || Error::provider(LOOK_UP, io::ErrorKind::NotFound);
+                let error = all.take_error().unwrap_or_else(nothing);
+                return Err(self.gives_up(GaveUp::error(error)));
             }
-        };
-        log::info!(
-            "try {} to connect to {}: {error}",
-            self.counts.tries,
-            self.target
-        );
-        all.last = Some(error);
-        Ok(step)
+        })
     }
 
     /// Logs the try that ends the reconnect.
