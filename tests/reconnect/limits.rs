@@ -53,10 +53,10 @@ fn each_step_has_a_limit() -> Result {
     // The answer: 2 s, and the same rest. The endpoint exists, and its requests are not taken.
     let ep = {
         let _entered = hosts.server.enter();
-        let device = rpma::Device::from_addr(&hosts.server.addr().to_string(), rpma::Side::Local);
-        let peer = rpma::Peer::new(&device?)?;
+        let device = Device::from_addr(&hosts.server.addr().to_string(), Side::Local);
+        let peer = Peer::new(&device?)?;
         let addr = hosts.server.addr().to_string();
-        rpma::Ep::listen(&peer, &addr, PORT)?
+        Ep::listen(&peer, &addr, PORT)?
     };
     let (_, ended) = drive(&mut client);
     at_the_limit(&ended, limit);
