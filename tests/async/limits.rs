@@ -135,7 +135,7 @@ fn a_limit_without_a_driver_is_over() -> Result {
 fn a_limit_passes_at_its_instant() -> Result {
     use tokio::time::{Instant, sleep};
 
-    crate::world::virtually(async |world| {
+    virtually(async |world| {
         let [reactor, _] = &world.reactors;
         let began = Instant::now();
         assert!(reactor.timeout(HOUR, pending::<()>()).await.is_none());
