@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, Side};
 
 use crate::ANSWER;
@@ -51,7 +51,7 @@ fn connect(peer: &Peer, addr: &str, port: u16) -> Result<Conn> {
                 sleep(RETRY_DELAY);
                 tries += 1;
             }
-            result => return result.with_context(|| format!("at try {tries} of {MAX_TRIES}")),
+            connected => return Ok(connected?),
         }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn end_after_last_message(conns: &[Conn]) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         match end(conn, left) {
             Ok(()) => conn.disconnect()?,
-            Err(error) if matches!(error.downcast_ref(), Some(Error::NoEvent)) => {
+            Err(error) if matches!(error.downcast_ref(), Some(Error::TimedOut(_))) => {
                 staying.push(conn)
             }
             Err(error) => return Err(error),
