@@ -22,6 +22,7 @@ mod failing;
 mod failing_calls;
 #[cfg(feature = "sim")]
 mod failing_commits;
+mod failover;
 #[cfg(feature = "sim")]
 mod far;
 #[cfg(feature = "sim")]
