@@ -8,7 +8,7 @@
 //!
 //! A wait that has the device also takes the [events of the device](super::device_events).
 //!
-//! `take_event`, `sleep` and the channel's `get_event` are `#[inline]`: as calls they add up to
+//! `take_event`, `sleep`, `readable_now` and the channel's `get_event` are `#[inline]`: as calls they add up to
 //! 104 instructions to a commit of a writer that finds its event, and without the word unrelated
 //! code elsewhere decides whether they are calls (`cargo xtask bench cost`).
 
@@ -107,6 +107,7 @@ impl Beside<'_, '_> {
 }
 
 /// Whether a read of `fd` would not block now. It also takes the events of the device.
+#[inline]
 pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
     let mut fds = [device.map_or(fd, DeviceEvents::fd), fd]
         .map(|watched| PollFd::from_borrowed_fd(watched, PollFlags::IN));

@@ -430,16 +430,27 @@ impl Replicas {
     /// of another set is empty.
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
+        self.outcome_so_far(id).0
+    }
+
+    /// The outcome of a commit, and the number of replicas whose acknowledgement may still come.
+    fn outcome_so_far(&self, id: CommitId) -> (Outcome, usize) {
+        let (mut outcome, mut coming) = (Outcome::default(), 0);
         if id.set != self.id {
-            return Outcome::default();
+            return (outcome, coming);
         }
-        let number = id.number();
-        let with = |is: fn(State) -> bool| self.mask(|member| is(member.state(number)));
-        Outcome {
-            durable: with(|state| state == State::Durable),
-            failed: with(|state| state == State::Failed),
-            unknown: with(|state| matches!(state, State::Late | State::Unknown)),
+        for member in &self.members {
+            let state = member.state(id.number());
+            coming += usize::from(matches!(state, State::Late | State::Posted | State::Queued));
+            let mask = match state {
+                State::Durable => &mut outcome.durable,
+                State::Failed => &mut outcome.failed,
+                State::Late | State::Unknown => &mut outcome.unknown,
+                State::NotAMember | State::Posted | State::Queued => continue,
+            };
+            *mask |= member.id.mask();
         }
+        (outcome, coming)
     }
 
     /// Returns, as a mask, the replicas on which a commit is in flight or still has to be posted.

@@ -57,12 +57,7 @@ impl Replicas {
     /// During this second the result is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
-        let outcome = self.outcome(id);
-        let is_coming = |state| matches!(state, State::Late | State::Posted | State::Queued);
-        let coming = match id.set == self.id {
-            true => self.count(id, is_coming),
-            false => 0,
-        };
+        let (outcome, coming) = self.outcome_so_far(id);
         let copies = outcome.copies();
         (copies >= k || copies + coming < k).then_some(outcome)
     }
@@ -143,11 +138,6 @@ impl Replicas {
         }
         self.advance();
         result.map_err(|error| named(id, error))
-    }
-
-    fn count(&self, id: CommitId, is: fn(State) -> bool) -> usize {
-        let states = self.members.iter().map(|member| member.state(id.number()));
-        states.filter(|state| is(*state)).count()
     }
 
     /// Sleeps until a replica has something, or until it is time to look.

@@ -186,6 +186,7 @@ impl Writer {
     }
 
     /// Returns whether the connection has ended or failed: then no commit can be posted any more.
+    #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_broken || self.conn.ended().is_some() || self.conn.failure().is_some()
@@ -483,7 +484,8 @@ impl Writer {
                 // Before the look: the last one comes after the grace.
                 let is_over = writer.grace.is_some_and(Deadline::has_passed);
                 writer.look(&mut **other)?;
-                if writer.is_over() {
+                // The cheaper question first: usually the look was enough.
+                if !is_done(writer) && writer.is_over() {
                     if is_over || nothing_comes(writer) {
                         return Err(writer.reason());
                     }
