@@ -345,8 +345,8 @@ impl Conn {
     /// then. The memory is this program's again after [`cut_off`](Self::cut_off), which stops the
     /// peer's last operations as well.
     ///
-    /// The call takes no completions, and so it does not watch the peer for a keep-alive. An end that another thread takes meanwhile is noticed within
-    /// a second.
+    /// The call takes no completions, and so it does not watch the peer for a keep-alive. An end
+    /// that another thread takes meanwhile is noticed within a second.
     ///
     /// # Errors
     ///

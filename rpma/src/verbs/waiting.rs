@@ -8,9 +8,9 @@
 //!
 //! A wait that has the device also takes the [events of the device](super::device_events).
 //!
-//! `take_event`, `sleep`, `readable_now` and the channel's `get_event` are `#[inline]`: as calls they add up to
-//! 104 instructions to a commit of a writer that finds its event, and without the word unrelated
-//! code elsewhere decides whether they are calls (`cargo xtask bench cost`).
+//! `take_event`, `sleep`, `readable_now` and the channel's `get_event` are `#[inline]`: as calls they
+//! add up to 104 instructions to a commit of a writer that finds its event, and without the word
+//! unrelated code elsewhere decides whether they are calls (`cargo xtask bench cost`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
