@@ -126,8 +126,9 @@ impl Layout {
     ///
     /// The directory of the target appears as a whole, after everything else is durable there. So
     /// an interrupted copy may be repeated, and servers refuse its target until then. A complete copy
-    /// is refused, because a server may have used it. `source` does not change. The target has an identity of its own. Behind the bytes of a
-    /// key, its longer part keeps the bytes that were there.
+    /// is refused, because a server may have used it. `source` does not change. The target has an
+    /// identity of its own. Behind the bytes of a key, its longer part keeps the bytes that were
+    /// there.
     ///
     /// ```no_run
     /// use rpma::pmem::PmemMap;

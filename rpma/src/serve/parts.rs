@@ -280,8 +280,8 @@ impl Server {
     /// [`Error::PartLost`] names a key whose memory could not be registered again, with the reason.
     /// The key has no part then. The next request for the key tries the registration again, and is
     /// refused with the reason if that fails. If the memory could not be deregistered, the key has
-    /// no part until the program ends. Other keys are served as before. The following call of [`next`](Self::next) returns the event that this
-    /// call had to return.
+    /// no part until the program ends. Other keys are served as before. The following call of
+    /// [`next`](Self::next) returns the event that this call had to return.
     ///
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {

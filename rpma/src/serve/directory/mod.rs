@@ -3,8 +3,8 @@
 //! It owns its memory, which no client can write: see [`Directory`]'s own documentation. Dropping
 //! it unmaps the memory and changes no identity in it.
 
-// `making.rs` makes, opens and upgrades a directory. `copying.rs` copies it to other memory. `repair.rs` ends broken slots. `header.rs`,
-// `line.rs` and `tail.rs` have the bytes.
+// `making.rs` makes, opens and upgrades a directory. `copying.rs` copies it to other memory.
+// `repair.rs` ends broken slots. `header.rs`, `line.rs` and `tail.rs` have the bytes.
 
 mod copying;
 #[cfg(test)]
