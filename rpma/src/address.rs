@@ -1,11 +1,15 @@
 //! Addresses and names, and the errors in using them.
 
+use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::Path;
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+
+/// The call that asks the name service.
+pub(crate) const LOOK_UP: &str = "getaddrinfo";
 
 /// Which side an address is on (`enum rpma_util_ibv_context_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +33,22 @@ pub(crate) fn try_each<T>(
 ) -> Result<T> {
     refuse_other_forms(addr)?;
     let found = (addr, port).to_socket_addrs().map_err(|error| {
-        let why = why_unresolved(addr).unwrap_or_else(|| error.to_string());
-        Error::invalid(format!("the address {addr:?} cannot be resolved: {why}"))
+        unresolvable(addr).unwrap_or_else(|| unresolved(addr, &error.to_string()))
     })?;
     try_found(addr, found, attempt)
+}
+
+/// Looks a name up. A failure of the name service may pass, so it is no error in the argument.
+pub(crate) fn look_up(name: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let found = (name, port).to_socket_addrs().map_err(|error| {
+        let named = || io::Error::new(error.kind(), format!("{name:?}: {error}"));
+        unresolvable(name).unwrap_or_else(|| Error::provider(LOOK_UP, named()))
+    })?;
+    Ok(found.collect())
+}
+
+fn unresolved(addr: &str, why: &str) -> Error {
+    Error::invalid(format!("the address {addr:?} cannot be resolved: {why}"))
 }
 
 /// Refuses text that has the address in another form, before a name service is asked for it.
@@ -42,6 +58,12 @@ pub(crate) fn refuse_other_forms(addr: &str) -> Result<()> {
             "{addr:?} is an address with a port: give the address {} and the port {} apart",
             both.ip(),
             both.port()
+        )));
+    }
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((name, port)) = addr.split_once(':').filter(|(_, port)| is_port(port)) {
+        return Err(Error::invalid(format!(
+            "{addr:?} is a name with a port: give the name {name} and the port {port} apart"
         )));
     }
     let inner = addr
@@ -55,20 +77,21 @@ pub(crate) fn refuse_other_forms(addr: &str) -> Result<()> {
     }
 }
 
-/// A better reason than that of the name service.
-fn why_unresolved(addr: &str) -> Option<String> {
+/// The error of text that no name service can resolve, with a better reason than the service has.
+fn unresolvable(addr: &str) -> Option<Error> {
     let is_interface = |name: &str| {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && Path::new("/sys/class/net").join(name).exists()
     };
     if is_interface(addr) {
-        return Some(format!(
-            "it is a network interface: give one of its addresses (`ip addr show {addr}`)"
-        ));
+        let why =
+            format!("it is a network interface: give one of its addresses (`ip addr show {addr}`)");
+        return Some(unresolved(addr, &why));
     }
     let (ip, interface) = addr.split_once('%')?;
     let is_wrong = ip.parse::<Ipv6Addr>().is_ok() && !is_interface(interface);
-    is_wrong.then(|| format!("this host has no network interface {interface:?}"))
+    let why = format!("this host has no network interface {interface:?}");
+    is_wrong.then(|| unresolved(addr, &why))
 }
 
 fn try_found<T>(
@@ -133,6 +156,8 @@ fn is_link_local(addr: SocketAddr) -> bool {
 pub(crate) fn hint(error: Error, addr: SocketAddr, side: Side) -> Error {
     const LINK_LOCAL: &str = "The address is link-local, and holds on the network interface after the % alone: \
                               is that the right one, and does it have an RDMA device?";
+    const NO_SCOPE: &str = "The address is link-local: give the network interface on which it holds, as \
+                            in fe80::1%eth0";
     const NO_DEVICE: &str = "No RDMA device that this user may open has this address or leads to it: use \
                              an address of a network interface that has one (`rdma link` lists them), \
                              and look at the rights of /dev/infiniband/uverbs*";
@@ -148,7 +173,10 @@ pub(crate) fn hint(error: Error, addr: SocketAddr, side: Side) -> Error {
         | (Side::Remote, Errno::HOSTUNREACH | Errno::TIMEDOUT)
             if is_link_local(addr) =>
         {
-            error.with_hint(LINK_LOCAL)
+            error.with_hint(match addr {
+                SocketAddr::V6(v6) if v6.scope_id() != 0 => LINK_LOCAL,
+                _ => NO_SCOPE,
+            })
         }
         (_, Errno::NODEV) | (Side::Local, Errno::ADDRNOTAVAIL) => error.with_hint(NO_DEVICE),
         (Side::Local, Errno::ADDRINUSE) => error.with_hint(TAKEN),
@@ -212,6 +240,7 @@ mod tests {
                 "[fd77::1]:7204",
                 "give the address fd77::1 and the port 7204 apart",
             ),
+            ("db7:7204", "give the name db7 and the port 7204 apart"),
             ("[fd77::1]", "give fd77::1"),
             ("lo", "it is a network interface"),
             (
@@ -219,9 +248,12 @@ mod tests {
                 "this host has no network interface \"eth99\"",
             ),
         ] {
-            let error = try_each(text, 1, |_| Ok(())).expect_err("another form");
-            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
-            assert!(error.to_string().contains(words), "{error}");
+            let tried = try_each(text, 1, |_| Ok(())).expect_err("another form");
+            let looked_up = refuse_other_forms(text).and_then(|()| look_up(text, 1).map(drop));
+            for error in [tried, looked_up.expect_err("another form")] {
+                assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+                assert!(error.to_string().contains(words), "{error}");
+            }
         }
     }
 
@@ -233,13 +265,19 @@ mod tests {
             hint(error, addr.parse().expect("an address"), Side::Local).to_string()
         };
         assert!(with("[fe80::1%3]:7").contains("after the %"));
+        assert!(with("[fe80::1]:7").contains("as in fe80::1%eth0"));
         assert!(with("10.0.0.1:7").contains("No RDMA device"));
     }
 
     #[test]
     fn a_name_that_does_not_resolve_is_an_argument_error() {
-        let error = try_each("no such name.invalid", 1, |_| Ok(())).expect_err("no address");
+        const NAME: &str = "no such name.invalid";
+        let error = try_each(NAME, 1, |_| Ok(())).expect_err("no address");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+        // It may be found later.
+        let error = look_up(NAME, 1).expect_err("no address");
+        assert!(matches!(error, Error::Provider { .. }), "{error:?}");
+        assert!(error.to_string().contains(NAME), "{error}");
     }
 
     #[test]

@@ -76,9 +76,12 @@ impl Resolving {
 
     /// Waits until the address and the route are resolved, each within its limit.
     pub(crate) fn wait(self) -> Result<ConnReq> {
-        match self.advance_until(Deadline::Never)? {
+        self.wait_until(Deadline::Never)
+    }
+
+    pub(crate) fn wait_until(self, deadline: Deadline) -> Result<ConnReq> {
+        match self.advance_until(deadline)? {
             Progress::Ready(req) => Ok(req),
-            // Not reached: each stage has a limit.
             Progress::Waiting(resolving) => Err(resolving.stage.timed_out()),
         }
     }

@@ -2,12 +2,12 @@
 //! error has the reason of each.
 
 use std::mem;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::Why;
 use super::connects::Connects;
 use super::gave_up::Verdict;
-use super::{LOOK_UP, Why};
 use crate::address::{self, Side};
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
@@ -24,8 +24,22 @@ use crate::verbs::Deadline;
 pub(super) struct Tried(Vec<(SocketAddr, Error)>);
 
 impl Tried {
+    /// The error replaces an earlier one of this address.
     pub(super) fn add(&mut self, addr: SocketAddr, error: Error) {
+        self.0.retain(|(tried, _)| *tried != addr);
         self.0.push((addr, error));
+    }
+
+    /// The error of an address that has none yet.
+    pub(super) fn add_first(&mut self, addr: SocketAddr, error: Error) {
+        if self.0.iter().all(|(tried, _)| *tried != addr) {
+            self.add(addr, error);
+        }
+    }
+
+    /// Forgets all others.
+    pub(super) fn keep(&mut self, addrs: &[SocketAddr]) {
+        self.0.retain(|(tried, _)| addrs.contains(tried));
     }
 
     /// Takes the error of all: of one address it is the address's own.
@@ -152,9 +166,7 @@ pub fn first_that_works<T>(
 ) -> Result<T> {
     address::refuse_other_forms(name)?;
     let deadline = Deadline::after(limit);
-    let found = (name, port).to_socket_addrs();
-    let found = found.map_err(|error| Error::provider(LOOK_UP, error))?;
-    let mut tries = Tries::new(&found.collect::<Vec<_>>(), deadline.left())?;
+    let mut tries = Tries::new(&address::look_up(name, port)?, deadline.left())?;
     while let Some((addr, limit)) = tries.begin() {
         match attempt(addr, limit) {
             Ok(works) => return Ok(works),
@@ -166,8 +178,9 @@ pub fn first_that_works<T>(
 
 /// Connects to a server by its name, and makes the [`Peer`] for the address that works: a name may
 /// have addresses that lead through other devices of this host, or on which the server does not
-/// listen. The whole call takes at most `limit`, and blocks. Connect again with a
-/// [`Reconnect`](super::Reconnect) of that peer.
+/// listen. The call blocks for at most `limit`, and up to a second more for each address to which
+/// no device of this host is found. Connect again with a [`Reconnect`](super::Reconnect) of that
+/// peer.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -185,7 +198,7 @@ pub fn first_that_works<T>(
 ///
 /// As [`first_that_works`]. The errors of an address are those of
 /// [`Device::from_socket_addr`](crate::Device::from_socket_addr), [`Peer::new`],
-/// [`ConnReq::to_addr`](crate::ConnReq::to_addr), [`Conn::wait_established`](crate::Conn) and
+/// [`ConnReq::resolve`](crate::ConnReq::resolve), [`Conn::wait_established`](crate::Conn) and
 /// `connects`.
 pub fn connect<C: Connects>(
     name: &str,
@@ -199,7 +212,8 @@ pub fn connect<C: Connects>(
     first_that_works(name, port, limit, |addr, limit| {
         let deadline = Deadline::after(limit);
         let peer = Peer::new(&Device::from_socket_addr(addr, Side::Remote)?)?;
-        let asked = connects.ask(ConnReq::to_addr(&peer, addr, &cfg)?, offer)?;
+        let resolving = ConnReq::resolve(&peer, addr, &cfg)?;
+        let asked = connects.ask(resolving.wait_until(deadline)?, offer)?;
         established(C::conn(&asked), deadline)?;
         Ok((peer, connects.finish(asked)?))
     })

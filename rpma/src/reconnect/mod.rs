@@ -46,7 +46,7 @@ mod gave_up;
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ pub use self::cfg::ReconnectCfg;
 pub use self::connects::{Connects, ToConn, ToWriter};
 use self::gave_up::Verdict;
 pub use self::gave_up::{GaveUp, Why};
-use crate::address;
+use crate::address::{self, LOOK_UP};
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
@@ -72,7 +72,6 @@ use crate::resolving::{Progress, Resolving};
 use crate::verbs::{Deadline, clock, random};
 
 /// The system's search for the addresses of a name.
-const LOOK_UP: &str = "getaddrinfo";
 
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///
@@ -164,18 +163,22 @@ struct All {
     to_try: Vec<SocketAddr>,
     /// Whether an address of this round may give another result at another time.
     is_hopeful: bool,
-    /// The address that is tried now.
-    trying: Option<SocketAddr>,
-    /// Those of this round that were tried in vain.
+    /// The address that is tried now, and the end of its share of the limit.
+    trying: Option<(SocketAddr, Deadline)>,
+    /// The last error of each address, of this round or of an earlier one.
     tried: Tried,
-    /// The error of the last round.
-    last: Option<Error>,
+    /// The name was not found when it was looked up last.
+    unfound: Option<Error>,
 }
 
 impl All {
-    /// The error of this round, or of the last one.
     fn take_error(&mut self) -> Option<Error> {
-        self.tried.take().or(self.last.take())
+        self.unfound.take().or(self.tried.take())
+    }
+
+    /// The end of the share of the address that is tried now.
+    fn share(&self) -> Deadline {
+        self.trying.map_or(self.deadline, |(_, until)| until)
     }
 }
 
@@ -361,7 +364,7 @@ impl<C: Connects> Reconnect<C> {
                 is_hopeful: false,
                 trying: None,
                 tried: Tried::default(),
-                last: None,
+                unfound: None,
             },
         });
         Ok(())
@@ -390,6 +393,9 @@ impl<C: Connects> Reconnect<C> {
                 }
                 Ok(Moved::Waits(_)) if all.deadline.has_passed() => {
                     const LATE: Error = Error::TimedOut("the server did not answer");
+                    if let Some((addr, _)) = all.trying {
+                        all.tried.add_first(addr, LATE);
+                    }
                     let (why, error) = (Why::Limit, all.take_error().unwrap_or(LATE));
                     return Err(self.gives_up(GaveUp { why, error }));
                 }
@@ -414,7 +420,7 @@ impl<C: Connects> Reconnect<C> {
         let UnderWay { step, all } = self.under_way.as_ref()?;
         let of_step = match step {
             Step::Resting(until) | Step::Asked(_, until) => *until,
-            Step::Resolving(resolving) => resolving.deadline(),
+            Step::Resolving(resolving) => resolving.deadline().earlier(all.share()),
         };
         of_step.earlier(all.deadline).instant()
     }
@@ -432,12 +438,14 @@ impl<C: Connects> Reconnect<C> {
             }
             Step::Resting(_) => self.try_next(all),
             Step::Resolving(resolving) => match resolving.advance()? {
+                // The other addresses of the round get their shares.
+                Progress::Waiting(_) if all.share().has_passed() && !all.to_try.is_empty() => {
+                    Err(Error::TimedOut("the address was not resolved"))
+                }
                 Progress::Waiting(resolving) => Ok(Moved::Waits(Step::Resolving(resolving))),
                 Progress::Ready(req) => {
                     let asked = self.connects.ask(req, &self.offer)?;
-                    // The other addresses of the round get their share.
-                    let left = share(all.deadline.left(), all.to_try.len() + 1);
-                    let until = Deadline::after(self.cfg.answer_limit().min(left));
+                    let until = Deadline::after(self.cfg.answer_limit()).earlier(all.share());
                     Ok(Moved::On(Step::Asked(asked, until)))
                 }
             },
@@ -465,15 +473,17 @@ impl<C: Connects> Reconnect<C> {
     fn try_next(&mut self, all: &mut All) -> Result<Moved<C>> {
         if all.to_try.is_empty() {
             all.is_hopeful = false;
-            all.last = all.take_error();
             all.trying = None;
             all.to_try = self.target.addrs()?;
             all.to_try.reverse();
+            all.unfound = None;
+            all.tried.keep(&all.to_try);
         }
         let Some(addr) = all.to_try.pop() else {
             return Err(Error::provider(LOOK_UP, io::ErrorKind::NotFound));
         };
-        all.trying = Some(addr);
+        let share = share(all.deadline.left(), all.to_try.len() + 1);
+        all.trying = Some((addr, Deadline::after(share)));
         self.counts.tries += 1;
         let resolving = ConnReq::resolve(&self.peer, addr, &all.conn_cfg)?;
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
@@ -502,9 +512,8 @@ impl<C: Connects> Reconnect<C> {
         let (tries, target) = (self.counts.tries, &self.target);
         log::info!("try {tries} to connect to {target}: {error}");
         match all.trying.take() {
-            Some(addr) => all.tried.add(addr, error),
-            // The name was not found.
-            None => all.last = Some(error),
+            Some((addr, _)) => all.tried.add(addr, error),
+            None => all.unfound = Some(error),
         }
         all.is_hopeful |= verdict == Verdict::Again;
         Ok(match (verdict, all.to_try.is_empty(), all.is_hopeful) {
@@ -544,13 +553,7 @@ impl Target {
     fn addrs(&self) -> Result<Vec<SocketAddr>> {
         match self {
             Self::Addrs(addrs) => Ok(addrs.clone()),
-            Self::Name(name, port) => {
-                let found = (&**name, *port).to_socket_addrs();
-                // It may work later, when the network does.
-                Ok(found
-                    .map_err(|error| Error::provider(LOOK_UP, error))?
-                    .collect())
-            }
+            Self::Name(name, port) => address::look_up(name, *port),
         }
     }
 }
