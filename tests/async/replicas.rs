@@ -180,6 +180,11 @@ fn room_is_made_without_a_slow_replica() -> Result {
         let id = commit(&set, 1, 1)?;
         let outcome = set.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome.copies(), 1);
+        let none = set.make_room(100, 0, LIMIT).await;
+        assert!(
+            matches!(none, Err(Refused::Error(Error::InvalidArgument(_)))),
+            "{none:?}"
+        );
         let long = set.make_room(2 * RING, 1, LIMIT).await;
         assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
         drop((set, stopped));

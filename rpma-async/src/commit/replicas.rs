@@ -373,8 +373,12 @@ impl Replicas {
     /// Waits for room as [`room`](Self::room) does. When the limit has passed, it sets aside the
     /// replicas that still hold the ring's bytes, so that the others go on. It keeps at least `k`
     /// replicas that can take a commit: otherwise it sets none aside, and returns
-    /// [`Refused::RingFull`] with the slow ones. Setting a replica aside may take up to `limit` again
-    /// ([`set_aside`](Self::set_aside)).
+    /// [`Refused::RingFull`] with the slow ones. Setting a replica aside may take up to `limit`
+    /// again ([`set_aside`](Self::set_aside)).
+    ///
+    /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
+    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit. The
+    /// commit itself is refused then ([`Refused::TooFew`]).
     ///
     /// # Cancel safety
     ///
@@ -383,8 +387,13 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`room`](Self::room): [`Refused::RingFull`] if fewer than `k` replicas that can take a
-    /// commit would be left. As [`set_aside`](Self::set_aside).
+    /// commit would be left. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if `k` is 0.
+    /// As [`set_aside`](Self::set_aside).
     pub async fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<(), Refused> {
+        if k == 0 {
+            let text = "room for a commit with 0 copies was asked for: a commit has 1 or more";
+            return Err(Refused::Error(invalid(text)));
+        }
         match self.room(len, limit).await {
             Err(Refused::RingFull { held_by }) => {
                 let slow = self.ids(held_by);
