@@ -97,11 +97,13 @@ pub enum Reason {
     /// The connection manager reported the connection's end, or the keep-alive found that the
     /// client is gone ([`ConnEvent::Lost`]; [`Gone::failure`] has the reason).
     Ended(ConnEvent),
-    /// The connection, or a verb of it, failed.
+    /// The connection, or a verb of it, failed on this side. This is also the reason for a client
+    /// that used memory without the rights for it, if the device reported the error here.
     Failed(Error),
     /// A client of the same key was admitted.
     Replaced,
-    /// A request by the server's method was broken, or outside of the client's memory or limits.
+    /// A request by the server's method was broken, or outside of the client's memory or limits:
+    /// the client's program has a fault. The server has executed no part of the request.
     Misused(Error),
     /// The connection was not established in time.
     NotEstablished,

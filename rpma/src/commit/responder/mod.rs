@@ -109,9 +109,10 @@ pub enum Turn<K> {
     /// responder has forgotten it, and has disconnected it.
     Misused(K, Error),
     /// A call of this side failed, or the client's connection takes no answers. The responder has
-    /// forgotten the client, and has disconnected it. [`Error::QueueFull`]: the program's own
-    /// operations filled the send queue for longer than the
-    /// [limit](Responder::set_answer_limit).
+    /// forgotten the client, and has disconnected it. [`Error::QueueFull`] of the send queue: the
+    /// program's own operations filled it for longer than the
+    /// [limit](Responder::set_answer_limit). Of the receive queue: the device had no memory for a
+    /// receive.
     Failed(K, Error),
 }
 
