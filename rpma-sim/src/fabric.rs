@@ -193,6 +193,7 @@ impl Fabric {
     /// # Panics
     ///
     /// If no call of that name can fail. The message lists the calls that can.
+    #[must_use = "`next` or `nth` arms it"]
     pub fn fail(&self, call: &str) -> Failing {
         Failing::new(&self.shared, call)
     }

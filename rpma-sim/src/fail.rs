@@ -275,7 +275,6 @@ fn on(host: Option<usize>, hosts: &[String]) -> String {
 ///
 /// Dropping it has no effect; [`disarm`](Self::disarm) takes the failure back.
 #[derive(Debug)]
-#[must_use = "`next` or `nth` arms it"]
 pub struct Failing {
     shared: Arc<Shared>,
     call: &'static str,
@@ -307,6 +306,7 @@ impl Failing {
     /// # Panics
     ///
     /// If it is a host of another fabric, or the failure is armed already.
+    #[must_use = "`next` or `nth` arms it"]
     pub fn on(mut self, host: &Host) -> Self {
         assert!(
             Arc::ptr_eq(&self.shared, host.shared()),
@@ -322,6 +322,7 @@ impl Failing {
     /// # Panics
     ///
     /// If the failure is armed already.
+    #[must_use = "`next` or `nth` arms it"]
     pub fn how(mut self, how: How) -> Self {
         assert!(self.number.is_none(), "{} is armed already", self.call);
         self.how = how;

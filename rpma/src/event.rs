@@ -177,6 +177,11 @@ impl fmt::Display for RejectReason {
                 "the program on the other side rejected it without a reason (see its log), or that \
                  program has ended (reason 28)",
             ),
+            // `IB_CM_REJ_STALE_CONN`.
+            Self(10) => f.write_str(
+                "the peer's kernel does not know the connection, as after a restart of its host \
+                 (reason 10)",
+            ),
             Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
             Self(reason) => write!(f, "reason {reason}"),
         }

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::channel::Kind;
-use super::{CONSUMER, Id, Stage};
+use super::{Id, STALE, Stage};
 use crate::fabric::Host;
 use crate::state::State;
 use crate::types::rdma_cm_event_type as Type;
@@ -32,7 +32,7 @@ impl Host {
     /// | event | gets it | means |
     /// |---|---|---|
     /// | 7 `UNREACHABLE` | a client, from the resolution of its route on | the neighbour has another hardware address (`cma_netevent_callback`) |
-    /// | 8 `REJECTED` | a connection that is asked for, or established | the peer's kernel does not know it (`cm_rej_handler`) |
+    /// | 8 `REJECTED` | a connection that is asked for, or established | the peer's kernel does not know it (`cm_rej_handler`, reason 10) |
     /// | 11 `DEVICE_REMOVAL` | any id that is bound to a device | the device goes (`cma_send_device_removal_put`); here the device stays |
     /// | 14 `ADDR_CHANGE` | any id that is bound to a device | a bond has failed over (`cma_netdev_change`): a notice |
     /// | 16 and more | any id | an event of a later kernel: a notice |
@@ -62,7 +62,7 @@ impl State {
         let ids: Vec<u32> = self.ids.iter().filter_map(gets).collect();
         for &number in &ids {
             if event == Type::RDMA_CM_EVENT_REJECTED.0 {
-                self.rejected(number, CONSUMER, &[]);
+                self.rejected(number, STALE, &[]);
                 continue;
             }
             let status = match event == Type::RDMA_CM_EVENT_UNREACHABLE.0 {

@@ -46,6 +46,7 @@ const REJECT_DATA: usize = 148;
 
 /// Why a request is rejected (`enum ib_cm_rej_reason`).
 const NO_LISTENER: i32 = 8;
+const STALE: i32 = 10;
 const CONSUMER: i32 = 28;
 
 /// How many requests wait for a listener; the kernel's maximum.
