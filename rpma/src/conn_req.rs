@@ -133,7 +133,7 @@ impl ConnReq {
     /// only after more than a minute. So the loop needs its own limit for the answer.
     ///
     /// ```no_run
-    /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};
+    /// use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, Peer, Progress, Result};
     /// use std::net::SocketAddr;
     /// use std::os::fd::AsFd;
     ///
@@ -148,9 +148,14 @@ impl ConnReq {
     ///     };
     ///     let conn = req.connect(&[])?;
     ///     conn.set_nonblocking(true)?;
-    ///     until_readable(&conn);
-    ///     println!("{}", conn.next_event()?);
-    ///     Ok(conn)
+    ///     loop {
+    ///         until_readable(&conn);
+    ///         match conn.next_event()? {
+    ///             ConnEvent::Established => return Ok(conn),
+    ///             event if event.is_end() => return Err(Error::NotEstablished(Box::new(event))),
+    ///             notice => println!("{notice}"),
+    ///         }
+    ///     }
     /// }
     /// ```
     ///

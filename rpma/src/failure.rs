@@ -127,7 +127,8 @@ pub enum NotConnected {
     /// The keep-alive ended it ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)): the
     /// peer's device does not answer.
     Silent,
-    /// This side or the peer closed it.
+    /// It has ended: this side or the peer closed it, or the network or the device ended it
+    /// ([`Conn::ended`](crate::Conn::ended)).
     Closed,
     /// In [`Conn::close`](crate::Conn::close), the connection ended before the peer acknowledged
     /// every operation.
@@ -154,7 +155,8 @@ impl NotConnected {
                  (ConnCfg::set_keep_alive): the peer's host or the network is down; connect again"
             }
             Self::Closed => {
-                "the connection is closed, by this side or by the peer (Conn::ended has its event): connect again"
+                "the connection has ended, or this side has closed it (Conn::ended has the event of the end): \
+                 connect again"
             }
             Self::Unacknowledged => {
                 "the connection ended before the peer acknowledged every operation: the peer's host, its \

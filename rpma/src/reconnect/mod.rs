@@ -71,8 +71,6 @@ use crate::plan::Plan;
 use crate::resolving::{Progress, Resolving};
 use crate::verbs::{Deadline, clock, random};
 
-/// The system's search for the addresses of a name.
-
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///
 /// A `Reconnect` registers no memory. Regions of the `Peer` stay registered, and work with each new

@@ -287,6 +287,9 @@ impl CmId {
                     log::info!("while an address is resolved: {notice:?}");
                     continue;
                 }
+                Some(event) if event.kind == CmEventKind::DeviceRemoval => {
+                    Err(Error::provider(what.call(), Errno::NODEV))
+                }
                 Some(event) if event.status < 0 => Err(Error::provider(
                     what.call(),
                     std::io::Error::from_raw_os_error(-event.status),
