@@ -155,7 +155,7 @@ impl NotConnected {
                  (ConnCfg::set_keep_alive): the peer's host or the network is down; connect again"
             }
             Self::Closed => {
-                "the connection has ended, or this side has closed it (Conn::ended has the event of the end): \
+                "the connection is closed: this side closed it, or it has ended (Conn::ended has the event); \
                  connect again"
             }
             Self::Unacknowledged => {
