@@ -3,6 +3,8 @@
 
 #[cfg(feature = "sim")]
 mod again;
+#[cfg(feature = "sim")]
+mod answering;
 mod asking;
 mod bad_input;
 mod broken;
