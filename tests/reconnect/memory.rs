@@ -103,6 +103,16 @@ fn a_writer_is_made_again_with_the_same_memory() -> Result {
     })
 }
 
+/// A client of the server's method, and the server's answer to it.
+fn writes_to(server: &Server) -> Result<(Reconnect<ToWriter>, Vec<u8>)> {
+    let mut offer = Offer::new(&PeerCfg::new());
+    offer.add_region(&server.memory);
+    offer.set_limits(Limits::new(16, 2, 4096)?);
+    let answer = offer.encode(Offer::ACCEPT)?;
+    let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
+    Ok((server.client_with(identified(1), to_writer)?, answer))
+}
+
 /// Promise: the memory of a dropped writer is not used again if its queue pair could not be
 /// destroyed.
 #[cfg(feature = "sim")]
@@ -111,12 +121,7 @@ fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
     let left = [("qp", 1), ("cq", 1), ("pd", 1)];
     crate::common::leaving(&left, || {
         let server = Server::new()?;
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(&server.memory);
-        offer.set_limits(Limits::new(16, 2, 4096)?);
-        let answer = offer.encode(Offer::ACCEPT)?;
-        let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
-        let mut client = server.client_with(identified(1), to_writer)?;
+        let (mut client, answer) = writes_to(&server)?;
         let mut accepted = Vec::new();
         let mut next = || {
             connect(&mut client, || {
@@ -143,12 +148,7 @@ fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
 fn messages_are_not_shared() -> Result {
     device_test(|| {
         let server = Server::new()?;
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(&server.memory);
-        offer.set_limits(Limits::new(16, 2, 4096)?);
-        let answer = offer.encode(Offer::ACCEPT)?;
-        let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
-        let mut client = server.client_with(identified(1), to_writer)?;
+        let (mut client, answer) = writes_to(&server)?;
         let mut accepted = Vec::new();
         let mut next = || -> Result<_> {
             let before = registrations();

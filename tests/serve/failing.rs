@@ -19,7 +19,6 @@ use crate::common::{
 use crate::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-const SECOND: Duration = Duration::from_secs(1);
 
 fn goes_on(conn: &Conn) -> Result {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
