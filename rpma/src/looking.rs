@@ -1,9 +1,9 @@
-//! The rule of every wait that is a loop of looks and sleeps: a limit holds whatever a peer does.
+//! The rule of every wait that is a loop of looks and sleeps: its limit holds, also while a peer
+//! sends without a pause.
 //!
 //! 1. The condition is judged. A wait whose condition holds takes nothing.
 //! 2. A look takes at most as many completions as the queues have entries, and at most 64 events.
-//!    So everything that came before the look is taken, whatever comes meanwhile: a peer that keeps
-//!    sending cannot hold the look.
+//!    So a look takes everything that came before it, and a peer that keeps sending cannot hold it.
 //! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
 //!    and a program that stood still does not lose to its own limit.
 

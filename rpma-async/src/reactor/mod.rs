@@ -146,9 +146,9 @@ impl Reactor {
     }
 
     /// Connects to the first of these addresses of a server that works, as
-    /// [`connect`](Self::connect). Each address gets what is left of
-    /// [`Setup::with_connect_limit`], divided by the addresses that are left. A refusal by the
-    /// server ends it. A program resolves a name with its runtime (`tokio::net::lookup_host`).
+    /// [`connect`](Self::connect). Each address gets the rest of
+    /// [`Setup::with_connect_limit`], divided by the number of addresses that are left. A refusal
+    /// by the server ends it. A program resolves a name with its runtime (`tokio::net::lookup_host`).
     ///
     /// # Cancel safety
     ///

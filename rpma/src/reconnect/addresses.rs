@@ -63,7 +63,7 @@ pub(super) fn share(left: Duration, addresses: usize) -> Duration {
 /// The addresses of a server, which a program tries one after the other within a limit: for event
 /// loops. [`first_that_works`] is the same for a program that may block.
 ///
-/// Each address gets what is left of the limit, divided by the addresses that are left. A
+/// Each address gets the rest of the limit, divided by the number of addresses that are left. A
 /// [`Refusal`](crate::Refusal) of the server ends the tries, because another address leads to the
 /// same server.
 ///
