@@ -13,8 +13,8 @@ use rpma::reconnect::{Reconnect, ToWriter};
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 use rpma::sim::{Fabric, Host, JoinHandle, Profile, sweep_events};
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, FlushType, Identity, Mr, MrUsage, Offer, Peer,
-    Side, Wc,
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Identity, Mr, MrSlice,
+    MrUsage, Offer, Peer, Side, Wc,
 };
 
 #[path = "../examples/hello/hello.rs"]
@@ -23,6 +23,8 @@ mod hello;
 
 const ADDR_CHANGE: u32 = 14;
 const UNKNOWN: u32 = 4711;
+const REJECTED: u32 = 8;
+const REMOVAL: u32 = 11;
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn join<T>(thread: JoinHandle<T>) -> T {
@@ -221,4 +223,59 @@ fn an_impossible_event_is_refused() {
     for event in [7, 8, 11, 14, 16, u32::MAX] {
         assert_eq!(host.cm_event(event), 0, "there is no id");
     }
+}
+
+/// Promise: the end that the kernel sends by itself is named as it is, and so is the removal of a
+/// device while a route is resolved.
+#[test]
+fn each_end_has_its_cause() -> Result<()> {
+    for (number, words) in [
+        (REJECTED, "does not know the connection"),
+        (REMOVAL, "Connection lost"),
+    ] {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let [client, server] = hosts(&fabric);
+        let addr = server.addr().to_string();
+        let entered = server.enter();
+        let (_peer, ep) = hello::listen(&addr, 0)?;
+        drop(entered);
+        let _entered = client.enter();
+        let near = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+        let asking = ConnReq::new(&near, &addr, ep.get_port(), &ConnCfg::new())?.connect(&[])?;
+        let far = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+        let _far = far.connect(&[])?;
+        let conn = asking.wait_established(LIMIT)?;
+        client.cm_event(number);
+        let text = conn.wait_ended(LIMIT)?.to_string();
+        assert!(text.contains(words), "{text}");
+        let closed = conn.send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 1);
+        let text = closed.expect_err("it has ended").to_string();
+        assert!(text.contains("Conn::ended has the event"), "{text}");
+    }
+    let resolves = |[client, server]: &[Host; 2]| {
+        let _entered = client.enter();
+        let near = client.addr().to_string();
+        let near = Peer::new(&Device::from_addr(&near, Side::Local)?)?;
+        ConnReq::new(&near, &server.addr().to_string(), 7204, &ConnCfg::new()).map(drop)
+    };
+    let alone = Fabric::seeded(Profile::STRICT, 1);
+    resolves(&hosts(&alone))?;
+    let mut texts = Vec::new();
+    for step in 1..=alone.steps() {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let hosts = hosts(&fabric);
+        let client = hosts[0].clone();
+        let removal = fabric.at_step(step, move || {
+            client.cm_event(REMOVAL);
+        });
+        texts.extend(resolves(&hosts).err().map(|error| error.to_string()));
+        drop(removal);
+    }
+    let named = texts.iter().filter(|text| text.contains("No such device"));
+    assert!(named.count() > 0, "{texts:?}");
+    assert!(
+        texts.iter().all(|text| !text.contains("with status 0")),
+        "{texts:?}"
+    );
+    Ok(())
 }
