@@ -1,5 +1,6 @@
 //! Two guarantees of docs/architecture.md: its table names each place with `unsafe`, and only places
-//! that have it. Its rooms name each module of the libraries, and only modules that exist.
+//! that have it. Its rooms name each module of the libraries, and only modules that exist. And one of
+//! docs/testing.md: its index names each test program.
 
 #[path = "common/failed.rs"]
 mod failed;
@@ -148,5 +149,29 @@ fn each_module_is_in_a_room() -> Result {
         let gone: Vec<_> = rooms.iter().filter(|room| !exists(&src, room)).collect();
         assert!(gone.is_empty(), "in {page}, and not in {folder}: {gone:?}");
     }
+    Ok(())
+}
+
+/// Promise: the index of test programs in docs/testing.md is whole.
+#[test]
+fn each_test_program_is_in_the_index() -> Result {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/testing.md"))?;
+    let listed: BTreeSet<_> = listed(&page, "## The test programs").into_iter().collect();
+    let mut programs = BTreeSet::new();
+    for entry in fs::read_dir(root.join("tests"))? {
+        let path = entry?.path();
+        let is_program = path.extension().is_some() || path.join("main.rs").exists();
+        let name = path.file_stem().and_then(|name| name.to_str());
+        programs.extend(name.filter(|_| is_program).map(str::to_owned));
+    }
+    let missing: Vec<_> = programs
+        .iter()
+        .filter(|name| !listed.contains(name.as_str()))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/testing.md does not name {missing:?}"
+    );
     Ok(())
 }
