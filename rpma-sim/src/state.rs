@@ -37,13 +37,17 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     count: AtomicU64,
+    /// Threads that wait for `told`. They count themselves under the lock of the state.
+    waiting: AtomicU64,
     told: Condvar,
 }
 
 impl Changed {
     pub(crate) fn notify_all(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.told.notify_all();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.told.notify_all();
+        }
     }
 
     /// The number of notifications.
@@ -118,8 +122,10 @@ impl Shared {
     ) -> MutexGuard<'a, State> {
         while !until(&mut state) {
             let Some(thread) = self.waits_in_order() else {
+                self.changed.waiting.fetch_add(1, Ordering::Relaxed);
                 let told = self.changed.told.wait(state);
                 state = told.unwrap_or_else(PoisonError::into_inner);
+                self.changed.waiting.fetch_sub(1, Ordering::Relaxed);
                 continue;
             };
             let seen = self.changed.count();

@@ -242,7 +242,9 @@ impl Clock {
         let first = self.first();
         let mut next = self.alarm.lock();
         next.at = first;
-        self.alarm.changed.notify_one();
+        if self.thread.is_some() {
+            self.alarm.changed.notify_one();
+        }
         let sleeper = next.sleeper.as_ref();
         let woken = sleeper.filter(|sleeper| next.is_before(sleeper.until));
         // One of the two is left in its place. So no object of the program is dropped here, under
