@@ -81,8 +81,6 @@ pub(crate) struct Order {
     check: Mutex<Option<Check>>,
     is_watched: AtomicBool,
     threads: Mutex<Threads>,
-    /// The turn was given.
-    given: Condvar,
 }
 
 #[derive(Debug)]
@@ -99,6 +97,9 @@ struct Threads {
     why_not: Option<String>,
     /// Since when no thread has the turn, and when that was looked at.
     idle: Option<(Instant, Instant)>,
+    /// How many threads were woken for a turn, or because nobody has it.
+    #[cfg(test)]
+    woken: u64,
 }
 
 #[derive(Debug)]
@@ -106,6 +107,11 @@ struct Thread {
     name: String,
     last: Arc<Mutex<&'static str>>,
     standing: Standing,
+    /// Wakes the thread when it is given the turn, or when nobody has it. Each thread has its own,
+    /// because a shared one would wake all of them for each turn.
+    given: Arc<Condvar>,
+    /// It sleeps until then.
+    sleeps: bool,
     /// It is in the code here, and gives the turn away or waits for it: so it is not away, however
     /// long that takes.
     is_inside: bool,
@@ -139,6 +145,12 @@ impl Threads {
     fn is_any_away(&self) -> bool {
         let mut all = self.all.values();
         all.any(|thread| matches!(thread.standing, Standing::Away))
+    }
+
+    /// Wakes a thread, if it sleeps.
+    fn sleeper(&self, thread: u64) -> Option<Arc<Condvar>> {
+        let thread = self.all.get(&thread).filter(|thread| thread.sleeps)?;
+        Some(Arc::clone(&thread.given))
     }
 
     fn give(&mut self, turn: Option<u64>) {
@@ -250,8 +262,9 @@ impl Order {
                 trace: Trace::default(),
                 why_not: None,
                 idle: None,
+                #[cfg(test)]
+                woken: 0,
             }),
-            given: Condvar::new(),
         }
     }
 
@@ -366,6 +379,8 @@ impl Member {
             name,
             last: Arc::clone(&last),
             standing: Standing::Busy,
+            given: Arc::default(),
+            sleeps: false,
             is_inside: false,
             stat: None,
             weight,

@@ -3,7 +3,7 @@
 
 use std::panic::Location;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,13 @@ impl Shared {
             if chosen.is_some() {
                 threads.idle = None;
                 threads.give(chosen);
-                break;
+                let given = chosen.and_then(|chosen| threads.sleeper(chosen));
+                drop(threads);
+                // After the lock is free, so that the thread does not wake only to wait for it.
+                if let Some(given) = given {
+                    given.notify_one();
+                }
+                return;
             }
             let mut next = None;
             if !threads.all.is_empty() && !threads.is_any_away() {
@@ -149,11 +155,13 @@ impl Shared {
                     }
                     let now = Instant::now();
                     threads.idle = threads.idle.or(Some((now, now)));
-                    break;
+                    for thread in threads.all.values().filter(|thread| thread.sleeps) {
+                        thread.given.notify_one();
+                    }
+                    return;
                 }
             }
         }
-        self.order.given.notify_all();
     }
 
     /// Waits for the turn. A waiting thread also notices when the thread with the turn does not
@@ -179,7 +187,7 @@ impl Shared {
                 threads.take_from(holder);
                 continue;
             }
-            let (again, waited) = self.sleep(threads, SLICE);
+            let (again, waited) = self.sleep(threads, thread, SLICE);
             threads = again;
             if waited {
                 let running = threads.all.get(&holder).is_some_and(Thread::is_running);
@@ -192,11 +200,24 @@ impl Shared {
     /// Sleeps until the turn is given; `true` if it was not.
     fn sleep<'a>(
         &self,
-        threads: MutexGuard<'a, Threads>,
+        mut threads: MutexGuard<'a, Threads>,
+        thread: u64,
         limit: Duration,
     ) -> (MutexGuard<'a, Threads>, bool) {
-        let woken = self.order.given.wait_timeout(threads, limit);
-        let (threads, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = threads.all.get_mut(&thread) else {
+            return (threads, false);
+        };
+        own.sleeps = true;
+        let given = Arc::clone(&own.given);
+        let woken = given.wait_timeout(threads, limit);
+        let (mut threads, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = threads.all.get_mut(&thread) {
+            own.sleeps = false;
+        }
+        #[cfg(test)]
+        {
+            threads.woken += u64::from(!waited.timed_out());
+        }
         (threads, waited.timed_out())
     }
 
@@ -226,7 +247,7 @@ impl Shared {
         self.give_turn(thread);
         let threads = self.order.lock();
         match threads.turn {
-            None => self.sleep(threads, LOOK).0,
+            None => self.sleep(threads, thread, LOOK).0,
             Some(_) => threads,
         }
     }
@@ -239,5 +260,28 @@ impl Shared {
         }
         drop(state);
         self.steps.act();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Fabric, Profile};
+
+    /// One wake-up for each turn, however many threads wait: a fabric that wakes them all spends
+    /// its time in the kernel.
+    #[test]
+    fn a_turn_wakes_one_thread() {
+        let fabric = Fabric::seeded(Profile::ADAPTER, 1);
+        let host = fabric.host("here");
+        let sleeps = || (0..100).for_each(|_| crate::wait::sleep(Duration::from_millis(1)));
+        let threads: Vec<_> = (0..12).map(|_| host.spawn(sleeps)).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let threads = fabric.shared().order.lock();
+        let (turns, woken) = (threads.turns, threads.woken);
+        assert!(turns > 1200 && woken <= turns, "{woken} in {turns} turns");
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{LOOK, Order, Standing, Thread, Threads};
+use super::{LOOK, Order, Standing, Threads};
 use crate::here;
 use crate::state::Shared;
 use crate::sync::Waiter;
@@ -150,19 +150,30 @@ impl Shared {
     /// Those that can go on.
     pub(super) fn ready(&self, threads: &Threads) -> Vec<u64> {
         let now = self.order.time.now();
-        let ready = |(number, thread): (&u64, &Thread)| {
-            let ready = match &thread.standing {
+        let mut ready = Vec::new();
+        let (mut fds, mut owners) = (Vec::new(), Vec::new());
+        for (number, thread) in &threads.all {
+            let is_ready = match &thread.standing {
                 Standing::Busy => true,
                 Standing::Away => false,
                 Standing::Waits(wait) => {
+                    fds.extend(&wait.readable);
+                    owners.resize(fds.len(), *number);
                     wait.deadline.is_some_and(|deadline| deadline <= now)
                         || self.has_come(&wait.event, threads)
-                        || any_readable(&wait.readable)
                 }
             };
-            ready.then_some(*number)
-        };
-        threads.all.iter().filter_map(ready).collect()
+            if is_ready {
+                ready.push(*number);
+            }
+        }
+        // One call for all of them.
+        let readable = which_readable(&fds).into_iter().zip(owners);
+        ready.extend(readable.filter_map(|(is_readable, owner)| is_readable.then_some(owner)));
+        // The seed chooses by the position.
+        ready.sort_unstable();
+        ready.dedup();
+        ready
     }
 
     /// Returns the calling thread, if other threads have to see that it waits.
@@ -238,8 +249,11 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     one.into_iter().chain(other).min()
 }
 
-/// The check of a [`Wait`], under the lock of the threads.
-fn any_readable(fds: &[RawFd]) -> bool {
+/// Whether each can be read, under the lock of the threads.
+fn which_readable(fds: &[RawFd]) -> Vec<bool> {
+    if fds.is_empty() {
+        return Vec::new();
+    }
     let mut fds: Vec<_> = fds
         .iter()
         .map(|fd| {
@@ -249,5 +263,7 @@ fn any_readable(fds: &[RawFd]) -> bool {
             PollFd::from_borrowed_fd(fd, PollFlags::IN)
         })
         .collect();
-    !fds.is_empty() && look(&mut fds).is_ok_and(|ready| ready > 0)
+    let found = look(&mut fds).is_ok_and(|ready| ready > 0);
+    let is_readable = |fd: &PollFd<'_>| found && !fd.revents().is_empty();
+    fds.iter().map(is_readable).collect()
 }
