@@ -1,5 +1,5 @@
 //! Turns the findings of rpma-sys in the headers into cfgs for the examples and the device tests,
-//! and the log of docs/testing-your-program.md into a file for tests/power/late.rs.
+//! and the log of docs/testing-your-program.md into a file for tests/fabric/power/late.rs.
 
 use std::path::Path;
 use std::{env, fs};

@@ -1,7 +1,7 @@
 //! The runs of the examples, and their output: the arguments of librpma's run-all-examples.sh, and
 //! the lines on standard output.
 //!
-//! `cargo xtask demo` and tests/examples both include this file, so that the demo shows the tested
+//! `cargo xtask demo` and tests/programs/examples both include this file, so that the demo shows the tested
 //! runs. It is Rust and not a file to be parsed: a mistake in it does not compile. It stands beside
 //! the helpers of the examples because cargo would take a file in examples/ itself for an example.
 

@@ -1,6 +1,6 @@
 //! Shows a fault of the example `replicated-log`: runs the test that finds it.
 
-#[path = "../../tests/replicated_log/found_by.rs"]
+#[path = "../../tests/fabric/replicated_log/found_by.rs"]
 mod found_by;
 
 use std::env;

@@ -138,7 +138,7 @@ pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Re
 fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
     let count = || {
         let mut objects = fixture.fabric.objects();
-        // They are missing in the kernel's count, by which the tests find leaks. (tests/sweep
+        // They are missing in the kernel's count, by which the tests find leaks. (tests/fabric/sweep
         // counts them.)
         objects.remove("comp_channel");
         objects

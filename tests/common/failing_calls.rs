@@ -1,11 +1,8 @@
 //! The shared part of sweeps: each call that a program makes fails in one run of it.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Once;
 
-use log::{LevelFilter, Log, Metadata, Record};
 use rpma::sim::How;
 
 /// The objects that a failed destroying call leaves: its own, and those that it keeps.
@@ -34,42 +31,6 @@ const ONE_WAY: [&str; 11] = [
     "rdma_create_qp",
     "rdma_get_cm_event",
 ];
-
-thread_local! {
-    /// The lines that this thread has logged.
-    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-struct Lines;
-
-impl Log for Lines {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let line = format!("{}: {}", record.level(), record.args());
-        LINES.with_borrow_mut(|lines| lines.push(line));
-    }
-
-    fn flush(&self) {}
-}
-
-/// From now on the lines of this thread are kept, from this level on: the same one in all sweeps of
-/// a program.
-pub(crate) fn keep_lines(level: LevelFilter) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        log::set_logger(&Lines).expect("the only one");
-        log::set_max_level(level);
-    });
-    LINES.take();
-}
-
-/// The lines of this thread since then.
-pub(crate) fn lines() -> Vec<String> {
-    LINES.take()
-}
 
 /// How often each call was made.
 pub(crate) type Calls = BTreeMap<&'static str, u64>;

@@ -11,6 +11,9 @@
 )]
 
 pub(crate) mod failed;
+#[cfg(feature = "sim")]
+pub(crate) mod failing_calls;
+pub(crate) mod lines;
 mod pair;
 #[cfg(not(feature = "sim"))]
 #[path = "device.rs"]

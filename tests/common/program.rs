@@ -288,6 +288,25 @@ fn lines_of(stream: impl io::Read) -> impl Iterator<Item = String> {
     lines.map(|bytes| String::from_utf8_lossy(&bytes.expect("a pipe")).into_owned())
 }
 
+/// The words that run one test of this program in a process of its own, with its output. The test is
+/// of the module that is `module_path!()`.
+pub(crate) fn alone(module: &str, test: &str) -> Vec<String> {
+    let program = std::env::current_exe().expect("the path of this test");
+    let program = program.to_str().expect("text");
+    let (_, module) = module.split_once("::").expect("a module of the program");
+    let test = format!("{module}::{test}");
+    let words = [program, &test, "--exact", "--nocapture", "--test-threads=1"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The command of [`alone`].
+pub(crate) fn command_alone(module: &str, test: &str) -> Command {
+    let words = alone(module, test);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
 /// The path of an example, which cargo has built beside this test.
 pub(crate) fn executable(name: &str) -> String {
     let test = std::env::current_exe().expect("the path of this test");

@@ -53,9 +53,9 @@ enum Action {
     /// the device tests of one program, with all that they print
     #[command(after_help = TEST_HELP)]
     Test {
-        /// Run only the tests of this device test program, such as connect
-        program: Option<String>,
-        /// Of that program, only the tests that have one of these in their names, also the long
+        /// Run only the device tests about this subject, such as connect
+        subject: Option<String>,
+        /// Of these, only the tests that have one of these in their names, also the long
         /// ones
         names: Vec<String>,
         /// List the device tests instead of running them
@@ -70,7 +70,7 @@ enum Action {
         host: bool,
         /// Only Miri and the sanitizers, over the library on the simulated fabric; part of
         /// `--long`. Needs a nightly toolchain, which it names
-        #[arg(long, conflicts_with_all = ["program", "list", "long", "host"])]
+        #[arg(long, conflicts_with_all = ["subject", "list", "long", "host"])]
         miri: bool,
     },
     /// Measure, in the guest
@@ -88,7 +88,7 @@ const TEST_HELP: &str = "\
 Examples:
   cargo xtask test                             everything (the logs are in target/xtask/logs)
   cargo xtask test --list                      the device tests
-  cargo xtask test connect                     all tests of tests/connect.rs
+  cargo xtask test connect                     all tests about connections
   cargo xtask test connect a_dropped_request   one of them
   cargo xtask test hosts                       what runs between two guests
   cargo xtask test hosts \"power cuts\"          a part of that
@@ -185,7 +185,7 @@ fn run(action: Action) -> Result<ExitCode> {
             demo.run(&workspace, host).map(verdict)
         }
         Action::Test {
-            program,
+            subject,
             names,
             list,
             long,
@@ -197,13 +197,13 @@ fn run(action: Action) -> Result<ExitCode> {
             }
             let options = test::Options { long, host };
             // Code for the guest is compiled in the guest's root.
-            packages::ensure(host || (program.is_none() && !list), !host)?;
-            match program.as_deref() {
-                program if list => {
-                    test::list(&workspace, program, &names, host).map(|()| ExitCode::SUCCESS)
+            packages::ensure(host || (subject.is_none() && !list), !host)?;
+            match subject.as_deref() {
+                subject if list => {
+                    test::list(&workspace, subject, &names, host).map(|()| ExitCode::SUCCESS)
                 }
                 Some("hosts") => test::hosts(&workspace, &names, options).map(verdict),
-                Some(program) => test::some(&workspace, program, &names, options).map(code),
+                Some(subject) => test::some(&workspace, subject, &names, options).map(code),
                 None => test::all(&workspace, options).map(verdict),
             }
         }

@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: the power cut, or librpma's examples.
 //!
-//! An example is shown by its tests (tests/examples/pairs.rs), which print the programs that they
+//! An example is shown by its tests (tests/programs/examples/pairs.rs), which print the programs that they
 //! start, and their output.
 
 mod power_cut;
@@ -23,7 +23,11 @@ use runs::{EXAMPLES, LOG, LOG_SHOWS, find, test_name};
 
 /// The beginnings of the names of the examples' tests: on DRAM, on persistent memory, and without
 /// memory.
-const MEMORIES: [&str; 3] = ["pairs::dram::", "pairs::pmem::", "pairs::"];
+const MEMORIES: [&str; 3] = [
+    "examples::pairs::dram::",
+    "examples::pairs::pmem::",
+    "examples::pairs::",
+];
 /// The longest that one example may take: some wait for the end of a time limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -110,7 +114,7 @@ fn all(workspace: &Workspace, host: bool) -> Result<bool> {
         let Some((test, result)) = test.and_then(|test| test.split_once(" ... ")) else {
             return;
         };
-        let example = test.replace("pairs::", "").replace("::_", " ");
+        let example = test.replace("examples::pairs::", "").replace("::_", " ");
         let example = example.replace('_', "-");
         let example = example.trim_start_matches('-');
         let (count, verdict) = match result {
@@ -136,10 +140,10 @@ fn show(
     let log = workspace.log_file("demo.log")?;
     let mut examples = lab.cargo(Headers::Native, "build --examples")?;
     run_step("compile the examples", &mut examples, &log)?;
-    let mut build = lab.cargo(Headers::Native, "test --no-run --test examples")?;
+    let mut build = lab.cargo(Headers::Native, "test --no-run --test programs")?;
     run_step("compile what shows them", &mut build, &log)?;
     let mut cargo = lab.cargo_on_device(Headers::Native, "test", LIMIT)?;
-    cargo.args(["--test", "examples", "--", "--include-ignored"]);
+    cargo.args(["--test", "programs", "--", "--include-ignored"]);
     cargo.args(options);
     // A host need not have persistent memory.
     let no_pmem = host && std::env::var_os("RPMA_TEST_DEVDAX").is_none();

@@ -20,36 +20,41 @@ struct Interpreted {
     slow: &'static [&'static str],
 }
 
+/// The modules of rpma-async, which have subjects of the same names as others.
+const AWAITED: &str = "awaited::";
+
 const MIRI: [Interpreted; 7] = [
     Interpreted {
-        program: "strict",
-        only: "",
+        program: "fabric",
+        only: "strict::",
         slow: &[],
     },
     Interpreted {
-        program: "batch",
-        only: "",
-        slow: &[],
+        program: "device",
+        only: "batch::",
+        slow: &[AWAITED],
     },
     // The last one writes 24 bytes one by one over a word of 8. This Miri panics at atomic accesses
     // of two sizes, also if one follows the other.
     Interpreted {
-        program: "commit",
-        only: "",
+        program: "device",
+        only: "commit::",
         slow: &[
+            AWAITED,
             "everything_is_there_with_one_completion",
             "a_pointer_beside_its_data_is_right",
         ],
     },
     Interpreted {
-        program: "writer",
-        only: "",
-        slow: &[],
+        program: "device",
+        only: "writer::",
+        slow: &[AWAITED],
     },
     Interpreted {
-        program: "srq",
-        only: "",
+        program: "device",
+        only: "srq::",
         slow: &[
+            AWAITED,
             "every_refusal_of_a_shared_receive_queue",
             "objects_may_be_dropped_in_any_order",
             "a_failed_connection_leaves_the_receives_to_the_others",
@@ -57,8 +62,8 @@ const MIRI: [Interpreted; 7] = [
     },
     // The last two: one asks for a file, which Miri does not have, and one sleeps for seconds.
     Interpreted {
-        program: "power",
-        only: "cuts::",
+        program: "fabric",
+        only: "power::cuts::",
         slow: &[
             "a_sample_is_by_the_seed",
             "an_image_can_be_mapped",
@@ -66,9 +71,10 @@ const MIRI: [Interpreted; 7] = [
         ],
     },
     Interpreted {
-        program: "threads",
-        only: "",
+        program: "fabric",
+        only: "threads::",
         slow: &[
+            "power::threads::",
             "a_deadlock_is_told",
             "a_lock_is_shared_between_fabrics",
             "a_lost_notification_is_found",
@@ -79,31 +85,42 @@ const MIRI: [Interpreted; 7] = [
     },
 ];
 
-/// The programs that the sanitizers run: most of those with threads, or unsafe code below.
-const SANITIZED: [&str; 19] = [
-    "atomic",
-    "batch",
-    "commit",
-    "events",
-    "failing",
-    "links",
-    "messages",
-    "next",
-    "order",
-    "power",
-    "replicas",
-    "responder",
-    "srq",
-    "sweep",
-    "teardown",
-    "threads",
-    "transfer",
-    "wait",
-    "writer",
+/// The subjects that the sanitizers run, by program: most of those with threads, or unsafe code
+/// below.
+const SANITIZED: [(&str, &[&str]); 2] = [
+    (
+        "device",
+        &[
+            "atomic::",
+            "batch::",
+            "commit::",
+            "events::",
+            "failing::",
+            "messages::",
+            "next::",
+            "responder::",
+            "srq::",
+            "teardown::",
+            "transfer::",
+            "wait::",
+            "writer::",
+        ],
+    ),
+    (
+        "fabric",
+        &[
+            "links::",
+            "order::",
+            "power::",
+            "replicas::",
+            "sweep::",
+            "threads::",
+        ],
+    ),
 ];
 
-/// The tests of the program `async` that take the sanitizers more than a minute: each byte that a
-/// server persists is looked at.
+/// The tests of rpma-async that take the sanitizers more than a minute: each byte that a server
+/// persists is looked at.
 const SLOW_ASYNC: [&str; 3] = ["a_dropped_wait_undoes_nothing", "replicas::", "serving::"];
 
 /// The crate with unit tests that run as well: they cover its references into registered memory,
@@ -133,7 +150,7 @@ pub(super) fn miri(report: &mut Report<'_>, workspace: &Workspace) -> Result<()>
         for test in slow {
             miri.args(["--skip", test]);
         }
-        report.cargo_test(&format!("miri: {program}"), &mut miri)?;
+        report.cargo_test(&format!("miri: {only}"), &mut miri)?;
     }
     let mut miri = nightly(workspace, "miri test", ASYNC);
     miri.env("MIRIFLAGS", MIRIFLAGS);
@@ -168,17 +185,18 @@ pub(super) fn sanitizers(report: &mut Report<'_>, workspace: &Workspace) -> Resu
             test.arg("--no-fail-fast");
             test
         };
-        let mut programs = test(PACKAGE);
-        for program in SANITIZED {
-            programs.args(["--test", program]);
+        for (program, subjects) in SANITIZED {
+            let mut tests = test(PACKAGE);
+            tests.args(["--test", program, "--", "--skip", AWAITED]);
+            tests.args(subjects);
+            report.cargo_test(&format!("sanitizer: {name}, {program}"), &mut tests)?;
         }
-        report.cargo_test(&format!("sanitizer: {name}"), &mut programs)?;
         let mut awaited = test(PACKAGE);
-        awaited.args(["--test", "async", "--"]);
+        awaited.args(["--test", "device", "--", AWAITED]);
         for slow in SLOW_ASYNC {
             awaited.args(["--skip", slow]);
         }
-        report.cargo_test(&format!("sanitizer: {name}, async"), &mut awaited)?;
+        report.cargo_test(&format!("sanitizer: {name}, awaited"), &mut awaited)?;
         let mut units = test(ASYNC);
         units.arg("--lib");
         report.cargo_test(&format!("sanitizer: {name}, {ASYNC}"), &mut units)?;

@@ -8,6 +8,7 @@ mod libtest;
 mod one;
 mod report;
 mod sim;
+mod subjects;
 mod versions;
 
 use std::process::Command;
@@ -15,16 +16,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use cargo_metadata::{MetadataCommand, Target, TargetKind};
+use anyhow::{Result, anyhow};
 use rustix::process::nice;
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
-use crate::lab::{FEATURE, Lab, ONE_PROCESS, PACKAGE};
+use crate::lab::Lab;
 pub(crate) use one::{list, some};
 use report::Report;
 pub(crate) use sim::FEATURES;
+use subjects::{Subject, subjects};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -164,8 +165,8 @@ fn device_tests(
     lab: &mut Lab<'_>,
     options: Options,
 ) -> Result<()> {
-    let programs = programs(workspace)?;
-    if programs.is_empty() {
+    let subjects = subjects(workspace)?;
+    if subjects.is_empty() {
         report.not_run("device tests", &anyhow!("the root package has none"));
     }
     let is_built = build(report, lab, Headers::Native)?;
@@ -191,14 +192,14 @@ fn device_tests(
             Ok(report)
         });
         let mut answers = match is_built {
-            true => programs_on_device(report, lab, Headers::Native, &programs, options),
+            true => tests_on_device(report, lab, Headers::Native, &subjects, options),
             false => Ok(true),
         };
         if !options.host {
             if let Ok(true) = answers {
                 // An error of the other thread is reported below.
                 let is_built = is_built_44.recv().unwrap_or(false);
-                answers = programs_for_44(report, lab, is_built, programs, options);
+                answers = tests_for_44(report, lab, is_built, subjects, options);
             }
             hosts::run(report, workspace, lab, &[], options);
         }
@@ -213,25 +214,26 @@ fn device_tests(
 
 /// Runs the device tests that were compiled against the headers of rdma-core 44; returns whether
 /// there is a device for others.
-fn programs_for_44(
+fn tests_for_44(
     report: &mut Report<'_>,
     lab: &mut Lab<'_>,
     is_built: bool,
-    programs: Vec<String>,
+    subjects: Vec<Subject>,
     options: Options,
 ) -> Result<bool> {
     if !is_built {
         not_built(report, Headers::Old44);
         return Ok(true);
     }
-    let is_changed = |name: &String| options.long || CHANGED_BY_HEADERS.contains(&&**name);
-    let programs: Vec<_> = programs.into_iter().filter(is_changed).collect();
+    let is_changed =
+        |subject: &Subject| options.long || CHANGED_BY_HEADERS.contains(&&*subject.name);
+    let subjects: Vec<_> = subjects.into_iter().filter(is_changed).collect();
     // Once is enough for steps that take minutes.
     let options = Options {
         long: false,
         ..options
     };
-    programs_on_device(report, lab, Headers::Old44, &programs, options)
+    tests_on_device(report, lab, Headers::Old44, &subjects, options)
 }
 
 const BUILD: &str = "test --no-run";
@@ -277,16 +279,17 @@ fn not_built(report: &mut Report<'_>, headers: Headers) {
     report.not_run(&tests, &anyhow!("they do not build"));
 }
 
-/// Runs these programs; returns whether there is a device for others.
-fn programs_on_device(
+/// Runs the tests about these subjects; returns whether there is a device for others.
+fn tests_on_device(
     report: &mut Report<'_>,
     lab: &mut Lab<'_>,
     headers: Headers,
-    programs: &[String],
+    subjects: &[Subject],
     options: Options,
 ) -> Result<bool> {
-    for name in programs {
-        let step = format!("{}: {name}", label(headers));
+    for subject in subjects {
+        let step = format!("{}: {}", label(headers), subject.name);
+        let tests = subject.tests(lab, headers, &[])?;
         let mut test = match lab.cargo_on_device(headers, "test", options.limit()) {
             Ok(test) => test,
             Err(error) => {
@@ -294,7 +297,7 @@ fn programs_on_device(
                 continue;
             }
         };
-        test.args(["--test", name, "--"]).args(options.long_args());
+        test.args(subject.args(&tests)).args(options.long_args());
         let Some(log) = report.cargo_test(&step, &mut test)? else {
             continue;
         };
@@ -304,28 +307,6 @@ fn programs_on_device(
         }
     }
     Ok(true)
-}
-
-/// The names of the programs with tests that need a device.
-fn programs(workspace: &Workspace) -> Result<Vec<String>> {
-    programs_with(workspace, &[FEATURE, ONE_PROCESS])
-}
-
-/// The names of the test programs that need one of these features.
-fn programs_with(workspace: &Workspace, features: &[&str]) -> Result<Vec<String>> {
-    let mut metadata = MetadataCommand::new();
-    metadata.no_deps().current_dir(workspace.root());
-    let metadata = metadata.exec().context("cargo metadata")?;
-    let package = metadata.packages.iter().find(|one| one.name == PACKAGE);
-    let targets = package.map_or(&[][..], |package| &package.targets);
-    let is_one = |target: &&Target| {
-        let needs = |feature: &&str| target.required_features.iter().any(|one| one == feature);
-        target.is_kind(TargetKind::Test) && features.iter().any(needs)
-    };
-    let tests = targets.iter().filter(is_one);
-    let mut names: Vec<_> = tests.map(|test| test.name.clone()).collect();
-    names.sort();
-    Ok(names)
 }
 
 /// The script that cargo's runner is.

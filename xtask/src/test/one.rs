@@ -1,17 +1,17 @@
-//! `cargo xtask test PROGRAM`: the tests of one device test program; and the list of all of them.
+//! `cargo xtask test SUBJECT`: the device tests about one subject; and the list of all of them.
 
 use std::process::ExitStatus;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 
-use super::{CLI, Options, programs};
+use super::subjects::{subject, subjects};
+use super::{CLI, Options};
 use crate::guest::chroot::Headers::Native;
 use crate::host::Workspace;
 use crate::lab::Lab;
-use crate::process::output;
 use crate::progress::run_step;
 
-/// The programs that start other ones, and which.
+/// The subjects whose tests start other programs, and which.
 const STARTS: [(&str, &str); 4] = [
     ("cli", CLI),
     ("connect", "build --example 01-connection"),
@@ -19,18 +19,19 @@ const STARTS: [(&str, &str); 4] = [
     ("swapped", "build --examples"),
 ];
 
-/// Runs the tests of a program that have one of `names` in theirs, with all that they print.
+/// Runs the tests about a subject that have one of `names` in theirs, with all that they print.
 pub(crate) fn some(
     workspace: &Workspace,
-    program: &str,
+    name: &str,
     names: &[String],
     options: Options,
 ) -> Result<ExitStatus> {
-    is_known(workspace, program)?;
+    let subject = subject(workspace, name)?;
     let mut lab = Lab::open(workspace, "test", options.host)?;
     // First the steps that can fail without a machine.
-    let mut builds = vec![lab.cargo(Native, &format!("test --no-run --test {program}"))?];
-    for (_, build) in STARTS.iter().filter(|(name, _)| *name == program) {
+    let build = format!("test --no-run --test {}", subject.program);
+    let mut builds = vec![lab.cargo(Native, &build)?];
+    for (_, build) in STARTS.iter().filter(|(starts, _)| *starts == name) {
         builds.push(lab.cargo(Native, build)?);
     }
     for mut build in builds {
@@ -39,70 +40,53 @@ pub(crate) fn some(
             return Ok(status);
         }
     }
-    if ask(&lab, program, names, &[])?.is_empty() {
+    let tests = subject.tests(&lab, Native, names)?;
+    if tests.is_empty() {
         bail!(
-            "no test of {program} has \"{}\" in its name; `cargo xtask test --list {program}` shows \
-             them",
+            "no test of {name} has \"{}\" in its name; `cargo xtask test --list {name}` shows them",
             names.join("\" or \"")
         );
     }
     // A long test that is named is meant to run, for as long as it takes.
-    let is_long = !names.is_empty() && !ask(&lab, program, names, &["--ignored"])?.is_empty();
+    let is_long = !names.is_empty() && !subject.long_tests(&lab, names)?.is_empty();
     let options = Options {
         long: options.long || is_long,
         ..options
     };
     let mut test = lab.cargo_on_device(Native, "test", options.limit())?;
-    test.args(["--test", program, "--", "--nocapture"]);
-    test.args(options.long_args());
-    Ok(test.args(names).status()?)
+    test.args(subject.args(&tests)).arg("--nocapture");
+    Ok(test.args(options.long_args()).status()?)
 }
 
 /// Prints the device tests, each as it is given to `cargo xtask test`.
 pub(crate) fn list(
     workspace: &Workspace,
-    program: Option<&str>,
+    name: Option<&str>,
     names: &[String],
     host: bool,
 ) -> Result<()> {
-    let (programs, build) = match program {
-        Some(program) => {
-            is_known(workspace, program)?;
-            (vec![program.to_owned()], format!(" --test {program}"))
-        }
-        None => (programs(workspace)?, String::new()),
+    let subjects = match name {
+        Some(name) => vec![subject(workspace, name)?],
+        None => subjects(workspace)?,
     };
     let lab = Lab::open(workspace, "test", host)?;
     let log = workspace.log_file("list.log")?;
-    let mut build = lab.cargo(Native, &format!("test --no-run{build}"))?;
-    run_step("compile the device tests", &mut build, &log)?;
-    for program in programs {
-        let long = ask(&lab, &program, names, &["--ignored"])?;
-        for test in ask(&lab, &program, names, &[])? {
+    let build = match &*subjects {
+        [one] => format!("test --no-run --test {}", one.program),
+        _ => "test --no-run".to_owned(),
+    };
+    run_step(
+        "compile the device tests",
+        &mut lab.cargo(Native, &build)?,
+        &log,
+    )?;
+    for subject in subjects {
+        let long = subject.long_tests(&lab, names)?;
+        for test in subject.tests(&lab, Native, names)? {
             let mark = if long.contains(&test) { "  # long" } else { "" };
-            println!("{program} {test}{mark}");
+            let own = subject.without_program(&test).expect("its own");
+            println!("{} {own}{mark}", subject.name);
         }
     }
-    Ok(())
-}
-
-/// The tests of a program that have one of `names` in theirs.
-fn ask(lab: &Lab<'_>, program: &str, names: &[String], options: &[&str]) -> Result<Vec<String>> {
-    let mut cargo = lab.cargo(Native, &format!("test --test {program}"))?;
-    cargo.args(["--", "--list", "--format=terse"]);
-    cargo.args(options).args(names);
-    let tests = output(&mut cargo)?;
-    let tests = tests.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(tests.map(str::to_owned).collect())
-}
-
-fn is_known(workspace: &Workspace, program: &str) -> Result<()> {
-    let known = programs(workspace)?;
-    ensure!(
-        known.iter().any(|name| name == program),
-        "there is no device test program \"{program}\". They are: {}. (`cargo xtask test --list` \
-         shows their tests; those without a device run with `cargo test`.)",
-        known.join(", ")
-    );
     Ok(())
 }

@@ -5,8 +5,9 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 
+use super::Options;
 use super::report::Report;
-use super::{Options, programs_with};
+use super::subjects::programs_with;
 use crate::bench;
 use crate::host::Workspace;
 use crate::lab::{ONE_PROCESS, PACKAGE};

@@ -1,0 +1,347 @@
+//! Calls that fail: the memory that an operation gives back, and when.
+
+use rpma::sim::{Errno, How};
+use rpma::{Error, FlushType, WcStatus};
+use rpma_async::{Conn, Refused, Setup};
+use tokio::task::yield_now;
+
+use crate::awaited::held::{hold, release};
+use crate::awaited::support::{
+    CLOSE, Ends, Memories, all_slots_are_free, begun, fill, in_time, run,
+};
+use crate::awaited::world::{World, virtually};
+use crate::common::{Result, on_fabric, peer, with_fabric};
+
+fn with_receives() -> Setup {
+    Setup::default().with_receives(2, 64)
+}
+
+/// The error names the call and its errno.
+#[track_caller]
+pub(crate) fn names(error: &Error, call: &str, errno: Errno) {
+    let Error::Provider {
+        call: named, cause, ..
+    } = error
+    else {
+        panic!("{call} has failed: {error:?}");
+    };
+    assert_eq!(*named, call, "{error}");
+    assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+}
+
+/// Posts an operation, and returns the error if that fails.
+type Post = fn(&Conn, &Memories) -> Option<Error>;
+
+const POSTS: [(&str, Post); 4] = [
+    ("write", |conn, memories| {
+        without_memory(conn.write(memories.to(), memories.word()))
+    }),
+    ("read", |conn, memories| {
+        without_memory(conn.read(memories.block(&[0; 7]), memories.to()))
+    }),
+    ("batch", |conn, memories| {
+        let word = memories.word();
+        let mut batch = conn.batch::<3>();
+        batch.write(memories.to(), word.clone()).expect("room");
+        batch.send(word.clone()).expect("room");
+        batch.write(memories.to(), word).expect("room");
+        without_memory(batch.commit())
+    }),
+    ("commit", |conn, memories| {
+        let parts = [(memories.to(), memories.word())];
+        let pointer = memories.remote.slice(64..72).expect("inside");
+        without_memory(conn.commit(parts, Some((pointer, [1; 8])), FlushType::Visibility))
+    }),
+];
+
+/// The error of a post that has failed. Its memory does not come back.
+#[track_caller]
+fn without_memory<T, B>(posted: Result<T, Refused<B>>) -> Option<Error> {
+    let refused = posted.err()?;
+    assert!(
+        refused.memory.is_none(),
+        "the device may have it: {refused:?}"
+    );
+    Some(refused.error)
+}
+
+/// A post fails with `EIO` in this call, in this way, unless it makes another call.
+async fn failed_post(
+    world: &World,
+    memories: &Memories,
+    (client, server): (Conn, Conn),
+    (post, call, how): (Post, &str, How),
+) -> Result {
+    let failing = world.fabric.fail(call).on(&world.hosts[0]);
+    let failing = failing.how(how).next(Errno::IO);
+    let closed = tokio::spawn(client.closed());
+    let mut inbox = client.inbox()?;
+    let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
+    yield_now().await;
+    let Some(error) = post(&client, memories) else {
+        // It was posted by another call.
+        assert!(failing.disarm());
+        client.close(CLOSE).await?;
+        drop(in_time(closed).await.expect("no panic"));
+        drop(in_time(inbox).await.expect("no panic"));
+        return Ok(());
+    };
+    names(&error, call, Errno::IO);
+    let closed = in_time(closed).await.expect("no panic");
+    names(&closed.expect_err("the post's failure"), call, Errno::IO);
+    let received = in_time(inbox).await.expect("no panic");
+    received.expect_err("the post's failure");
+    takes_no_operation(&client, memories, call).await?;
+    assert!(server.closed().await.is_ok());
+    if how == How::Refused {
+        assert_eq!(
+            memories.pool.available(),
+            3,
+            "nobody knows that the device has not got it"
+        );
+    }
+    let closed = client.close(CLOSE).await;
+    names(&closed.expect_err("the post's failure"), call, Errno::IO);
+    drop(server);
+    Ok(())
+}
+
+/// A connection that a failed post has ended posts no operation, and names the call.
+async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) -> Result {
+    client.idle().await?;
+    let ready = client.ready(1).await;
+    names(&ready.expect_err("the post's failure"), call, Errno::IO);
+    let refused = client
+        .write(memories.to(), memories.word())
+        .expect_err("it is over");
+    assert!(refused.memory.is_some(), "nothing was posted: {refused:?}");
+    Ok(())
+}
+
+/// Promise: a post that fails, in any way, ends the connection. The memory of the operation stays
+/// away until no device can use it, and everything that sleeps wakes. No batch is an exception,
+/// whichever of its requests is refused.
+#[test]
+fn a_failed_post_keeps_its_memory() -> Result {
+    for (name, post) in POSTS {
+        for how in [How::Refused, How::Done, How::LastRefused] {
+            for call in ["ibv_post_send", "ibv_wr_complete"] {
+                if call == "ibv_wr_complete" && how == How::LastRefused {
+                    continue;
+                }
+                println!("{name}, {call}, {how:?}");
+                virtually(async |world| {
+                    let memories = world.memories(4);
+                    let (client, server) =
+                        world.connect(&with_receives(), &with_receives()).await?;
+                    failed_post(world, &memories, (client, server), (post, call, how)).await?;
+                    assert_eq!(
+                        memories.pool.available(),
+                        4,
+                        "no device can use it any more"
+                    );
+                    Ok(())
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Promise: a part of a batch that fails is the failure of the batch. The sources come back with
+/// the last completion: not before, and not never.
+#[test]
+fn a_failed_part_of_a_batch() -> Result {
+    for (part, is_dropped) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
+        virtually(async |world| {
+            let memories = world.memories(3);
+            let (client, server) = world.connect(&Setup::default(), &with_receives()).await?;
+            world.link.hold();
+            let mut batch = client.batch::<3>();
+            for _ in 0..3 {
+                batch.write(memories.to(), memories.word())?;
+            }
+            let mut op = batch.commit()?;
+            assert!(begun(&mut op).await.is_none());
+            world.link.lose_request(part);
+            let op = match is_dropped {
+                true => {
+                    op.detach();
+                    None
+                }
+                false => Some(op),
+            };
+            world.link.release();
+            if let Some(op) = op {
+                let failed = op.await.expect_err("a part was lost");
+                let Error::Operation(failure) = &failed.error else {
+                    panic!("{failed:?}");
+                };
+                assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+                let sources = failed.memory.ok_or("no device uses it")?;
+                assert_eq!(sources.into_iter().count(), 3);
+            }
+            client.idle().await?;
+            assert_eq!(memories.pool.available(), 3);
+            assert!(server.closed().await.is_ok());
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Promise: a queue pair that cannot be destroyed keeps the memory of its operations for ever, as
+/// the device may still use it. No task gets a block of it again.
+#[test]
+fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
+    on_fabric(|| {
+        let peer = peer()?;
+        let memories = Memories::with_blocks(&peer, 3);
+        run(async {
+            let Ends { client, server, .. } =
+                Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+            hold();
+            let to = memories.to();
+            client.write(to, memories.word())?.detach();
+            let lease = memories.block(&[0; 7]);
+            client.read(lease, to)?.detach();
+            let failing = with_fabric(|fabric, _| fabric.fail("ibv_destroy_qp").next(Errno::BUSY));
+            drop(client);
+            assert!(!failing.is_pending());
+            drop(server);
+            release();
+            assert_eq!(memories.pool.available(), 1);
+            let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), async {
+                let _first = memories.pool.lease().await;
+                memories.pool.lease().await
+            });
+            assert!(waiting.await.is_err(), "a device uses it");
+            Ok(())
+        })
+    })
+}
+
+/// Promise: a call that cannot arm a queue reports it, and no wait hangs: an operation goes on, its
+/// memory comes back, and the next one may sleep.
+#[test]
+fn a_queue_that_cannot_be_armed() -> Result {
+    virtually(async |world| {
+        let memories = world.memories(1);
+        let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
+        let [host, _] = &world.hosts;
+        let arm = || {
+            world
+                .fabric
+                .fail("ibv_req_notify_cq")
+                .on(host)
+                .next(Errno::NOSPC)
+        };
+        let mut inbox = client.inbox()?;
+        for round in 0..3 {
+            world.link.hold();
+            let op = client.write(memories.to(), memories.word())?;
+            let failing = arm();
+            let error = match round {
+                0 => {
+                    let failed = op.await.expect_err("it cannot sleep");
+                    assert!(failed.memory.is_none(), "it goes on: {failed:?}");
+                    failed.error
+                }
+                1 => {
+                    let error = client.idle().await.expect_err("it cannot sleep");
+                    op.detach();
+                    error
+                }
+                _ => {
+                    op.detach();
+                    assert!(!failing.is_pending(), "a drop tells nobody");
+                    let _again = arm();
+                    let error = client.ready(10).await;
+                    world.link.release();
+                    match error {
+                        Err(error) => error,
+                        // It was armed by the drop of the operation before.
+                        Ok(()) => panic!("it cannot sleep"),
+                    }
+                }
+            };
+            names(&error, "ibv_req_notify_cq", Errno::NOSPC);
+            world.link.release();
+            drop(memories.pool.lease().await);
+            client.idle().await?;
+        }
+        let failing = arm();
+        let error = inbox.next().await.expect_err("it cannot sleep");
+        names(&error, "ibv_req_notify_cq", Errno::NOSPC);
+        assert!(!failing.is_pending());
+        server.send(Memories::new(&world.peers[1]).word())?.detach();
+        drop(inbox.next().await?.ok_or("a message")?);
+        all_slots_are_free(&client, &memories).await?;
+        client.close(CLOSE).await?;
+        Ok(())
+    })
+}
+
+/// Promise: a queue that cannot be polled, an event that cannot be taken, and a queue that the
+/// driver cannot arm again, are errors of everything that sleeps, which name the call. The memory
+/// comes back with the end of the connection.
+#[test]
+fn a_driver_whose_calls_fail() -> Result {
+    for call in [
+        "ibv_get_cq_event",
+        "ibv_poll_cq",
+        "ibv_req_notify_cq",
+        "rdma_get_cm_event",
+    ] {
+        virtually(async |world| {
+            let memories = world.memories(4);
+            let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
+            let [host, _] = &world.hosts;
+            // One message more than there are receives: the last one sleeps.
+            let ops = fill(&client, &memories, 3)?.into_iter().map(tokio::spawn);
+            let ops: Vec<_> = ops.collect();
+            let idle = tokio::spawn(client.idle());
+            let closed = tokio::spawn(client.closed());
+            let mut inbox = client.inbox()?;
+            let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
+            for _ in 0..4 {
+                yield_now().await;
+            }
+            let failing = world.fabric.fail(call).on(host).next(Errno::IO);
+            let mut taking = None;
+            match call {
+                "rdma_get_cm_event" => server.abort(),
+                // One more is taken, so that the last one completes.
+                _ => {
+                    let mut inbox = server.inbox()?;
+                    drop(inbox.next().await?.ok_or("a message")?);
+                    taking = Some(inbox);
+                }
+            }
+            let told = in_time(closed)
+                .await
+                .expect("no panic")
+                .expect_err("the failure");
+            assert!(!failing.is_pending(), "{call}");
+            println!("{call}: {told}");
+            if call == "ibv_poll_cq" {
+                assert!(told.to_string().contains(call), "{told}");
+            } else {
+                names(&told, call, Errno::IO);
+            }
+            for op in ops {
+                // It has succeeded, or returns the failure.
+                drop(in_time(op).await.expect("no panic"));
+            }
+            drop(in_time(idle).await.expect("no panic"));
+            in_time(inbox)
+                .await
+                .expect("no panic")
+                .expect_err("the failure");
+            drop((client, server, taking));
+            assert_eq!(memories.pool.available(), 4);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

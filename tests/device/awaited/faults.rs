@@ -1,0 +1,287 @@
+//! Faults of a server while commits of its writer are in flight, by each method.
+
+use std::time::Duration;
+
+use rpma::commit::{Fate, Method, Ticket};
+use rpma::{ConnCfg, ConnEvent, Error, Result, WcStatus};
+use rpma_async::{Pool, Writer};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep};
+
+use crate::awaited::hosts::{Far, Outage, methods, spoil, with_each};
+use crate::awaited::served::{block, commit};
+use crate::awaited::support::in_time;
+use crate::awaited::world::{World, virtually};
+
+/// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
+const NOTICED: Duration = Duration::from_secs(5);
+
+/// Tasks that wait for a writer: for two commits, for room, and for the end.
+pub(crate) struct Waits {
+    pub(crate) durable: [JoinHandle<Result<()>>; 2],
+    pub(crate) room: JoinHandle<Result<()>>,
+    pub(crate) closed: JoinHandle<Result<ConnEvent>>,
+}
+
+impl Waits {
+    pub(crate) async fn begin(writer: &Writer, tickets: [Ticket; 2]) -> Self {
+        let waits = Self {
+            durable: tickets.map(|ticket| {
+                let writer = writer.clone();
+                tokio::spawn(async move { writer.durable(ticket).await })
+            }),
+            room: tokio::spawn({
+                let writer = writer.clone();
+                async move { writer.room().await }
+            }),
+            closed: tokio::spawn({
+                let writer = writer.clone();
+                async move { writer.closed().await }
+            }),
+        };
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        assert!(!waits.any(), "nothing has happened yet");
+        waits
+    }
+
+    /// Whether one has ended.
+    fn any(&self) -> bool {
+        self.durable.iter().any(JoinHandle::is_finished)
+            || self.room.is_finished()
+            || self.closed.is_finished()
+    }
+}
+
+/// A server with a commit that is durable, and two commits that are on their way.
+pub(crate) struct UnderWay {
+    pub(crate) far: Far,
+    pub(crate) writer: Writer,
+    pub(crate) pool: Pool,
+    pub(crate) tickets: [Ticket; 2],
+}
+
+impl UnderWay {
+    pub(crate) async fn new(world: &World, method: Method) -> crate::common::Result<Self> {
+        let mut far = Far::new(world, "log", method)?;
+        let writer = far.writer(world, 2).await?;
+        let pool = Pool::new(&world.peers[0], 100, 2)?;
+        let first = commit(&writer, block(&pool, 1).await, 1)?;
+        writer.durable(first).await?;
+        far.there.hold();
+        let [second, third] = [block(&pool, 2).await, block(&pool, 3).await];
+        let tickets = [commit(&writer, second, 2)?, commit(&writer, third, 3)?];
+        Ok(Self {
+            far,
+            writer,
+            pool,
+            tickets,
+        })
+    }
+}
+
+/// Whether the reason is that of this fault.
+#[track_caller]
+fn is_of(error: &Error, outage: Outage) {
+    let is_right = match error {
+        Error::Ended(event) => outage.is_told() && **event == ConnEvent::Closed,
+        // Requests that are still on their way get no answer, in any state of the client.
+        Error::Operation(failure) => failure.status == WcStatus::RETRY_EXC_ERR,
+        _ => false,
+    };
+    assert!(is_right, "{outage:?}: {error:?}");
+}
+
+/// Promise: each fault of a server ends all waits of its writer, with the reason, when the retries
+/// are over. The fate of a commit is durable or unknown then, and a durable one is in the memory
+/// after a power cut. Sources come back while the writer lives, and no sooner than its device has
+/// released them: the server never gets another task's later writes there.
+#[test]
+fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
+    with_each(async |world, method, outage| {
+        let of = UnderWay::new(world, method).await?;
+        let (mut far, writer, tickets) = (of.far, of.writer, of.tickets);
+        let waits = Waits::begin(&writer, tickets).await;
+        let spoiling = spoil(&of.pool);
+        sleep(Duration::from_millis(200)).await;
+        assert!(!waits.any() && of.pool.available() == 0);
+        outage.begin(world, &mut far).await?;
+        // A message about the end is there before the requests.
+        sleep(Duration::from_millis(10)).await;
+        far.there.release();
+        let began = Instant::now();
+        let mut durable = 1;
+        for (ticket, waiting) in tickets.into_iter().zip(waits.durable) {
+            let fate = match in_time(waiting).await.expect("no panic") {
+                Ok(()) => {
+                    durable = ticket.number();
+                    Fate::Durable
+                }
+                Err(error) => {
+                    is_of(&error, outage);
+                    Fate::Unknown
+                }
+            };
+            assert_eq!(writer.fate(ticket)?, fate);
+        }
+        is_of(
+            &in_time(waits.room)
+                .await
+                .expect("no panic")
+                .expect_err("no room"),
+            outage,
+        );
+        match in_time(waits.closed).await.expect("no panic") {
+            Ok(event) => assert_eq!(event, ConnEvent::Closed),
+            Err(error) => is_of(&error, outage),
+        }
+        in_time(spoiling).await.expect("no panic");
+        assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+        let refused = commit(&writer, block(&of.pool, 4).await, 4).expect_err("it is over");
+        assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
+        // Messages that are left arrive.
+        outage.end(&far);
+        sleep(Duration::from_secs(10)).await;
+        far.keeps(durable..=3).await;
+        drop(writer);
+        far.end().await;
+        Ok(())
+    })
+}
+
+/// Promise: a fault that passes before the retries are over ends no connection. The commits are
+/// durable, their sources come back, and the writer goes on.
+#[test]
+fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
+    with_each(async |world, method, outage| {
+        if !outage.passes(method) {
+            return Ok(());
+        }
+        let mut far = Far::new(world, "log", method)?;
+        let writer = far.connect(world, 2, &ConnCfg::new()).await?;
+        let writer = Writer::new(&world.reactors[0], writer)?;
+        let pool = Pool::new(&world.peers[0], 100, 2)?;
+        outage.begin(world, &mut far).await?;
+        let first = commit(&writer, block(&pool, 1).await, 1)?;
+        let second = commit(&writer, block(&pool, 2).await, 2)?;
+        let waits = Waits::begin(&writer, [first, second]).await;
+        let spoiling = spoil(&pool);
+        sleep(Duration::from_millis(500)).await;
+        assert!(!waits.any() && pool.available() == 0);
+        outage.end(&far);
+        for waiting in waits.durable {
+            in_time(waiting).await.expect("no panic")?;
+        }
+        in_time(waits.room).await.expect("no panic")?;
+        in_time(spoiling).await.expect("no panic");
+        assert!(!waits.closed.is_finished());
+        let third = commit(&writer, block(&pool, 3).await, 3)?;
+        writer.durable(third).await?;
+        far.keeps(3..=3).await;
+        waits.closed.abort();
+        drop(writer);
+        far.end().await;
+        Ok(())
+    })
+}
+
+/// Promise: with the server's method, a wait for an answer ends even if the server's device took
+/// the request, and its host is gone before the answer, so that no operation is in flight that
+/// would fail.
+#[test]
+fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
+    with_each(async |world, method, outage| {
+        // A server that is stopped admits no client.
+        if method != Method::Server || outage == Outage::CutOff {
+            return Ok(());
+        }
+        let mut far = Far::new(world, "log", method)?;
+        let writer = far.writer(world, 2).await?;
+        let pool = Pool::new(&world.peers[0], 100, 1)?;
+        far.stop().await;
+        let ticket = commit(&writer, block(&pool, 1).await, 1)?;
+        drop(pool.lease().await);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(writer.fate(ticket)?, Fate::Pending);
+        outage.begin(world, &mut far).await?;
+        let began = Instant::now();
+        let waited = in_time(writer.durable(ticket)).await;
+        is_of(&waited.expect_err("no answer comes"), outage);
+        assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+        assert_eq!(writer.fate(ticket)?, Fate::Unknown);
+        outage.end(&far);
+        drop(writer);
+        far.end().await;
+        Ok(())
+    })
+}
+
+/// Promise: `close` keeps its limit to the millisecond, whether or not the server answers. A wait
+/// that is dropped at its own limit does not undo the commit: another one gets the outcome.
+#[test]
+fn limits_are_kept() -> crate::common::Result {
+    with_each(async |world, method, outage| {
+        let of = UnderWay::new(world, method).await?;
+        let mut far = of.far;
+        let limit = Duration::from_millis(120);
+        outage.begin(world, &mut far).await?;
+        sleep(Duration::from_millis(10)).await;
+        far.there.release();
+        let began = Instant::now();
+        let wait = tokio::time::timeout(limit, of.writer.durable(of.tickets[1])).await;
+        match wait {
+            Err(_) => assert_eq!(began.elapsed(), limit),
+            Ok(waited) => is_of(&waited.expect_err("an outage"), outage),
+        }
+        let began = Instant::now();
+        let closed = of.writer.clone().close(limit).await;
+        assert!(began.elapsed() <= limit, "{:?}", began.elapsed());
+        match closed.expect_err("commits are in flight") {
+            Error::TimedOut(_) => assert_eq!(began.elapsed(), limit),
+            error => is_of(&error, outage),
+        }
+        let began = Instant::now();
+        let waited = in_time(of.writer.durable(of.tickets[1])).await;
+        waited.expect_err("the connection is over");
+        assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+        assert_ne!(of.writer.fate(of.tickets[1])?, Fate::Pending);
+        outage.end(&far);
+        drop(of.writer);
+        assert_eq!(of.pool.available(), 2);
+        far.end().await;
+        Ok(())
+    })
+}
+
+/// Promise: while its own device stands still, a writer that has ended keeps the sources: the
+/// device has not released them. They come back when it goes on, or with the writer.
+#[test]
+fn an_own_device_that_stands_still_keeps_the_sources() -> crate::common::Result {
+    for (method, is_dropped) in methods().flat_map(|of| [(of, false), (of, true)]) {
+        virtually(async |world| {
+            let of = UnderWay::new(world, method).await?;
+            world.hosts[0].freeze();
+            of.far.there.release();
+            of.writer.abort();
+            sleep(Duration::from_secs(100)).await;
+            assert_eq!(of.pool.available(), 0, "the device may read them");
+            let writer = (!is_dropped).then_some(of.writer);
+            if !is_dropped {
+                world.hosts[0].thaw();
+                let _both = [
+                    in_time(of.pool.lease()).await,
+                    in_time(of.pool.lease()).await,
+                ];
+            }
+            drop(writer);
+            assert_eq!(of.pool.available(), 2, "the queue pair is destroyed");
+            if is_dropped {
+                world.hosts[0].thaw();
+            }
+            of.far.end().await;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Limits for futures of any kind.
+
+use std::future::{pending, ready};
+#[cfg(feature = "sim")]
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+#[cfg(feature = "sim")]
+use rpma_async::Setup;
+use rpma_async::{Pool, Reactor, block_on};
+
+use crate::awaited::held::leaving_nothing;
+use crate::awaited::served::polls;
+#[cfg(feature = "sim")]
+use crate::awaited::support::both;
+use crate::awaited::support::{in_time, listen, run};
+#[cfg(feature = "sim")]
+use crate::awaited::world::virtually;
+use crate::common::{LIMIT, Result, device_test, peer};
+
+const SHORT: Duration = Duration::from_millis(20);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Promise: a limit passes, on tokio and on a driver's thread, also for a future that no reactor
+/// has. It polls the future once at least. A future that is ready in time is no matter of the
+/// limit.
+#[test]
+fn a_limit_passes() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        run(async {
+            let reactor = Reactor::spawn(&peer)?;
+            let began = Instant::now();
+            assert_eq!(reactor.timeout(SHORT, pending::<()>()).await, None);
+            if cfg!(not(feature = "sim")) {
+                assert!(began.elapsed() >= SHORT);
+            }
+            assert_eq!(reactor.timeout(Duration::ZERO, ready(7)).await, Some(7));
+            assert_eq!(reactor.timeout(Duration::ZERO, pending::<()>()).await, None);
+            let (sends, receives) = tokio::sync::oneshot::channel();
+            let waiting = tokio::spawn({
+                let reactor = reactor.clone();
+                async move { reactor.timeout(Duration::MAX, receives).await }
+            });
+            tokio::task::yield_now().await;
+            sends.send(8).expect("it waits");
+            let received = waiting.await.expect("no panic").ok_or("no limit")?;
+            assert_eq!(received, Ok(8));
+            Ok(())
+        })
+    })?;
+    leaving_nothing(|| {
+        let reactor = Reactor::on_thread(&peer()?)?;
+        let passed = block_on(reactor.timeout(SHORT, pending::<()>()), LIMIT);
+        assert_eq!(passed, Some(None));
+        Ok(())
+    })
+}
+
+/// Promise: a limit that is dropped after its nth poll drops its future, and one that is waited for
+/// again is a new one.
+#[test]
+fn a_dropped_limit_drops_its_future() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        run(async {
+            let reactor = Reactor::spawn(&peer)?;
+            let pool = Pool::new(&peer, 64, 1)?;
+            for n in 0..4 {
+                let held = pool.try_lease().ok_or("a block is free")?;
+                let leasing = async {
+                    let _second = pool.lease().await;
+                    pending::<()>().await;
+                };
+                assert!(polls(reactor.timeout(HOUR, leasing), n).await.is_none());
+                drop(held);
+                // The future that was woken for the block is gone.
+                let lease = reactor.timeout(HOUR, pool.lease()).await;
+                drop(lease.ok_or("a block is free")?);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Promise: a limit is over at once if its driver never runs, or is dropped. A wait of the reactor
+/// returns its own error instead.
+#[test]
+fn a_limit_without_a_driver_is_over() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        run(async {
+            let (reactor, driver) = Reactor::new(&peer)?;
+            let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
+            assert_eq!(never, None);
+            let driving = tokio::spawn(driver);
+            let limited = tokio::spawn({
+                let reactor = reactor.clone();
+                async move { reactor.timeout(HOUR, pending::<()>()).await }
+            });
+            let (listener, _) = listen(&reactor)?;
+            let accepting = tokio::spawn({
+                let reactor = reactor.clone();
+                async move {
+                    reactor
+                        .timeout(HOUR, listener.accept())
+                        .await
+                        .map(|it| it.map(drop))
+                }
+            });
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!limited.is_finished() && !accepting.is_finished());
+            driving.abort();
+            assert_eq!(in_time(limited).await.expect("no panic"), None);
+            let accepted = in_time(accepting).await.expect("no panic");
+            let gone = accepted
+                .ok_or("the error of the wait")?
+                .expect_err("no request");
+            assert!(gone.to_string().contains("was dropped"), "{gone}");
+            let gone = in_time(reactor.timeout(HOUR, pending::<()>())).await;
+            assert_eq!(gone, None);
+            // It needs no driver.
+            assert_eq!(reactor.timeout(HOUR, ready(7)).await, Some(7));
+            Ok(())
+        })
+    })
+}
+
+/// Promise: a limit is one of rpma's time. Under a paused clock it passes at its instant, whether
+/// or not the future has a limit of its own.
+#[cfg(feature = "sim")]
+#[test]
+fn a_limit_passes_at_its_instant() -> Result {
+    use tokio::time::{Instant, sleep};
+
+    virtually(async |world| {
+        let [reactor, _] = &world.reactors;
+        let began = Instant::now();
+        assert!(reactor.timeout(HOUR, pending::<()>()).await.is_none());
+        let hour = began.elapsed();
+        assert!((HOUR..HOUR + SHORT).contains(&hour), "{hour:?}");
+        assert!(reactor.timeout(HOUR, sleep(HOUR / 2)).await.is_some());
+        // The first limit of the two passes.
+        let both = reactor.timeout(2 * HOUR, reactor.timeout(HOUR, pending::<()>()));
+        assert_eq!(both.await, Some(None));
+        let both = reactor.timeout(HOUR, reactor.timeout(2 * HOUR, pending::<()>()));
+        assert_eq!(both.await, None);
+        let hours = began.elapsed();
+        assert!(
+            (hour + HOUR * 5 / 2..hour + HOUR * 5 / 2 + SHORT * 4).contains(&hours),
+            "{hours:?}"
+        );
+        Ok(())
+    })
+}
+
+/// Promise: of several addresses the one that works is connected, within its share of the limit; if
+/// none works, the error has the reason of each.
+#[cfg(feature = "sim")]
+#[test]
+fn each_address_has_its_share() -> Result {
+    virtually(async |world| {
+        let [near, far] = &world.reactors;
+        let ip = world.hosts[1].addr().into();
+        let listener = far.listen(SocketAddr::new(ip, 0))?;
+        // It takes no request.
+        let silent = far.listen(SocketAddr::new(ip, 0))?;
+        let addr = |port| SocketAddr::new(ip, port);
+        let addrs = [addr(1), addr(silent.port()), addr(listener.port())];
+        let setup = Setup::default().with_connect_limit(Duration::from_secs(12));
+        let begin = world.fabric.now();
+        let accepting = async { listener.accept().await?.accept(&setup, b"").await };
+        let (conn, accepted) = both(near.connect_to_any(&addrs, &setup, b""), accepting).await;
+        drop((conn?, accepted?));
+        let took = world.fabric.now() - begin;
+        assert!(
+            took >= Duration::from_secs(6) && took < Duration::from_secs(7),
+            "{took:?}"
+        );
+        let none = near.connect_to_any(&addrs[..2], &setup, b"").await;
+        let text = none.expect_err("none works").to_string();
+        assert!(
+            text.starts_with("none of the 2 addresses works: "),
+            "{text}"
+        );
+        Ok(())
+    })
+}

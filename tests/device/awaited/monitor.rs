@@ -1,0 +1,185 @@
+//! A program's own state, with tasks that wait for its changes.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use rpma_async::{Monitor, Reactor, block_on};
+
+use crate::awaited::held::leaving_nothing;
+use crate::awaited::served::polls;
+use crate::awaited::support::{in_time, run, with_reactor};
+use crate::common::{LIMIT, Result, device_test, peer};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Promise: each change has the tasks that wait look again, in the order in which they began to
+/// wait. A wait that takes something changes the value, and then the others look again.
+#[test]
+fn a_change_wakes_tasks_in_their_order() -> Result {
+    with_reactor(async |reactor| {
+        let places = Arc::new(Monitor::new(reactor, 0_u32));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..8)
+            .map(|n| {
+                let (places, order) = (Arc::clone(&places), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let take = |left: &mut u32| left.checked_sub(1).map(|rest| *left = rest);
+                    let taken = places.change_when(LIMIT, take).await;
+                    order.lock().expect("no panic").push(n);
+                    // The place goes to the next one.
+                    places.change(|left| *left += 1);
+                    taken
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(
+            order.lock().expect("no panic").len(),
+            0,
+            "there is no place"
+        );
+        places.change(|left| *left = 1);
+        for task in tasks {
+            in_time(task).await.expect("no panic").ok_or("a place")?;
+        }
+        let order = order.lock().expect("no panic");
+        assert_eq!(*order, Vec::from_iter(0..8));
+        assert_eq!(places.look(|left| *left), 1);
+        Ok(())
+    })
+}
+
+/// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
+#[test]
+fn a_wait_has_a_limit() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        run(async {
+            let reactor = Reactor::spawn(&peer)?;
+            let value = Monitor::new(&reactor, 1);
+            assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
+            let found = value.until(Duration::ZERO, |value| Some(*value)).await;
+            assert_eq!(found, Some(1));
+            assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
+            Ok(())
+        })
+    })?;
+    leaving_nothing(|| {
+        let value = Monitor::new(&Reactor::on_thread(&peer()?)?, ());
+        let passed = block_on(value.until(SHORT, |()| None::<()>), LIMIT);
+        assert_eq!(passed, Some(None));
+        Ok(())
+    })
+}
+
+/// Promise: a wait that is over leaves no waker: after it has returned, and after it was dropped
+/// at its nth poll.
+#[test]
+fn a_wait_that_is_over_is_forgotten() -> Result {
+    with_reactor(async |reactor| {
+        let value = Monitor::new(reactor, 0);
+        for n in 0..4 {
+            assert_eq!(polls(value.until(LIMIT, |_| None::<()>), n).await, None);
+        }
+        let woken = Arc::new(Woken);
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        {
+            let is_one = |value: &i32| (*value == 1).then_some(());
+            let mut waits = pin!(value.until(Duration::MAX, is_one));
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            assert_eq!(Arc::strong_count(&woken), 3, "it waits");
+            value.change(|value| *value = 1);
+            assert!(waits.as_mut().poll(&mut context).is_ready());
+            assert_eq!(Arc::strong_count(&woken), 2, "it has returned");
+        }
+        let mut waits = Box::pin(value.until(Duration::MAX, |_| None::<()>));
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        drop(waits);
+        assert_eq!(Arc::strong_count(&woken), 2, "it was dropped");
+        Ok(())
+    })
+}
+
+/// A task that does nothing when it is woken.
+struct Woken;
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Promise: a wait that changes nothing wakes nobody, so that a thousand tasks do not look a
+/// thousand times at each change.
+#[test]
+fn a_wait_without_a_change_wakes_nobody() -> Result {
+    with_reactor(async |reactor| {
+        let (value, looks) = (
+            Arc::new(Monitor::new(reactor, 0)),
+            Arc::new(AtomicU32::new(0)),
+        );
+        let waiting = tokio::spawn({
+            let (value, looks) = (Arc::clone(&value), Arc::clone(&looks));
+            async move {
+                let look = |value: &i32| {
+                    looks.fetch_add(1, Ordering::Relaxed);
+                    (*value == 1).then_some(())
+                };
+                value.until(LIMIT, look).await
+            }
+        });
+        tokio::task::yield_now().await;
+        for _ in 0..10 {
+            value.until(LIMIT, |_| Some(())).await.ok_or("at once")?;
+            value.look(|value| assert_eq!(*value, 0));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        let one = |value: &mut i32| Some(std::mem::replace(value, 1));
+        assert_eq!(value.change_when(LIMIT, one).await, Some(0));
+        in_time(waiting).await.expect("no panic").ok_or("it is 1")?;
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+        Ok(())
+    })
+}
+
+/// Promise: a panic in a change leaves a monitor that works, and wakes the tasks that wait for that
+/// change.
+#[test]
+fn a_panic_leaves_a_value() -> Result {
+    async fn panics(value: &Monitor<i32>, is_awaited: bool) {
+        let change = |value: &mut i32| -> Option<()> {
+            *value += 1;
+            panic!("in a change");
+        };
+        match is_awaited {
+            true => value.change_when(LIMIT, change).await,
+            false => value.change(change),
+        };
+    }
+    with_reactor(async |reactor| {
+        for is_awaited in [false, true] {
+            let value = Arc::new(Monitor::new(reactor, 1));
+            let waiting = tokio::spawn({
+                let value = Arc::clone(&value);
+                async move {
+                    value
+                        .until(LIMIT, |value| (*value == 2).then_some(()))
+                        .await
+                }
+            });
+            tokio::task::yield_now().await;
+            let changing = Arc::clone(&value);
+            let changed = tokio::spawn(async move { panics(&changing, is_awaited).await });
+            changed.await.expect_err("it panics");
+            in_time(waiting)
+                .await
+                .expect("no panic")
+                .ok_or("it is changed")?;
+            assert_eq!(value.look(|value| *value), 2);
+        }
+        Ok(())
+    })
+}

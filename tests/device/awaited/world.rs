@@ -1,0 +1,98 @@
+//! Two hosts in the time of a paused clock, both on one thread of tokio.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use rpma::ConnCfg;
+use rpma::sim::Fabric;
+use rpma_async::{Conn, Reactor, Setup};
+use tokio::time::{Instant, sleep_until};
+
+use crate::awaited::support::{Memories, connect_to};
+use crate::common::{self, Result, profile};
+
+/// Two hosts, each with a reactor.
+pub(crate) struct World {
+    two: common::World,
+    pub(crate) reactors: [Reactor; 2],
+}
+
+impl Deref for World {
+    type Target = common::World;
+
+    fn deref(&self) -> &common::World {
+        &self.two
+    }
+}
+
+/// Settings that notice a lost peer in 2 s.
+pub(crate) fn impatient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_ack_timeout(Some(15)).expect("5 bits");
+    cfg.set_retry_count(2).expect("3 bits");
+    cfg
+}
+
+/// Runs a test in virtual time. In the end no object is left on the fabric.
+pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
+    let (result, left) = leaving(test);
+    assert!(left.is_empty(), "{left:?}");
+    result
+}
+
+/// Runs a test in virtual time, and returns which objects it has left.
+pub(crate) fn leaving<T>(
+    test: impl AsyncFnOnce(&World) -> T,
+) -> (T, BTreeMap<&'static str, usize>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let fabric = Fabric::new(profile());
+        fabric.follow(|| Instant::now().into_std());
+        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        let world = World::new(&fabric);
+        let result = test(&world).await;
+        drop(world);
+        // The last handle may be a task's that was woken just now.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        let left = fabric.objects();
+        // The remaining objects keep the fabric, and with it this future.
+        ticking.abort();
+        (result, left)
+    })
+}
+
+impl World {
+    pub(crate) fn new(fabric: &Fabric) -> Self {
+        let two = common::World::on(fabric);
+        let spawn = |peer| Reactor::spawn(peer).expect("a reactor");
+        Self {
+            reactors: two.peers.each_ref().map(spawn),
+            two,
+        }
+    }
+
+    /// Memory of the second host, and blocks of the first.
+    pub(crate) fn memories(&self, blocks: usize) -> Memories {
+        let [client, server] = &self.peers;
+        Memories::between(client, server, blocks)
+    }
+
+    /// A connection of the first host with the second.
+    pub(crate) async fn connect(&self, client: &Setup, server: &Setup) -> Result<(Conn, Conn)> {
+        self.connect_from(&self.reactors[0], client, server).await
+    }
+
+    /// As that, from another reactor.
+    pub(crate) async fn connect_from(
+        &self,
+        reactor: &Reactor,
+        client: &Setup,
+        server: &Setup,
+    ) -> Result<(Conn, Conn)> {
+        let to = (&self.reactors[1], self.hosts[1].addr().into());
+        connect_to(reactor, to, client, server).await
+    }
+}

@@ -1,0 +1,326 @@
+//! Objects that cannot be freed: the failure is reported, the rest is still freed, and no object is
+//! freed that is still in use.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use log::LevelFilter;
+use rpma::{
+    ComplChannel, Conn, ConnCfg, ConnEvent, Ep, Mr, MrSlice, MrUsage, Peer, RegisterableMemory,
+    Srq, SrqCfg, Wc,
+};
+use rustix::io::Errno;
+
+use crate::common::{
+    LIMIT, Pair, Result, addr, completion, event, leaving, lines, opcode_of, peer, region, remote,
+};
+use crate::failing::support::{ALWAYS, Failing, How, with_failures, write};
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Delete,
+    Close,
+    Drop,
+}
+
+impl End {
+    const ALL: [Self; 3] = [Self::Delete, Self::Close, Self::Drop];
+
+    /// Ends the connection, for which `call` fails.
+    fn ends(self, conn: Conn, call: &'static str) -> Result {
+        lines::take();
+        let failing = Failing::next(call, Errno::IO)?;
+        match self {
+            Self::Delete => failing.told(conn.delete()),
+            Self::Close => failing.told(conn.close(LIMIT)),
+            Self::Drop => {
+                drop(conn);
+                failing.happened();
+                let lines = lines::take();
+                let told = |line: &String| line.starts_with(&format!("{call} failed: "));
+                assert!(lines.iter().any(told), "{call} is not logged: {lines:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Two connections of one peer. One cannot be freed: the other one goes on. `left`: the objects
+/// that stay.
+fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) -> Result {
+    for end in End::ALL {
+        leaving(left, || {
+            let peer = peer()?;
+            let [pair, other] =
+                [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()).expect("established"));
+            write(&pair.client, 1)?;
+            end.ends(pair.client, call)?;
+            assert_eq!(event(&pair.server)?, ConnEvent::Closed, "{end:?}");
+            write(&other.client, 2)?;
+            opcode_of(&completion(&other.client)?, 2)?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Settings with two queues, which have a channel each, or one.
+fn two_queues(channel: ComplChannel) -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10).set_compl_channel(channel);
+    cfg
+}
+
+/// Promise: a call that ends a connection reports that its queue pair could not be destroyed. The
+/// queues of that and its domain stay as well: the device may use them.
+#[test]
+fn a_queue_pair_that_cannot_be_destroyed() -> Result {
+    with_failures(|| {
+        lines::keep(LevelFilter::Error);
+        let left = [("qp", 1), ("cq", 2), ("pd", 1)];
+        cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq))?;
+        Ok(())
+    })
+}
+
+/// Promise: also then the peer is cut off. The queue pair stays, and no data that the peer sends
+/// reaches memory by it.
+#[test]
+fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
+    with_failures(|| {
+        leaving(&[("qp", 1), ("cq", 2), ("pd", 1)], || {
+            let peer = peer()?;
+            let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+            source.write_at(0, &[7; 8])?;
+            let cfg = two_queues(ComplChannel::PerCq);
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+            let failing = Failing::next("ibv_destroy_qp", Errno::IO)?;
+            drop(server);
+            failing.happened();
+            let to = remote(&target).slice(..)?;
+            // The client may have heard of the end.
+            if client.write(to, source.slice(..)?, ALWAYS, 1).is_ok() {
+                completion(&client)?.result().expect_err("nobody serves it");
+            }
+            let mut bytes = [0; 8];
+            target.read_at(0, &mut bytes)?;
+            assert_ne!(bytes, [7; 8], "it was written");
+            Ok(())
+        })
+    })
+}
+
+/// Promise, as above, for the id. The kernel destroys it with its event channel.
+#[test]
+fn an_id_that_cannot_be_destroyed() -> Result {
+    with_failures(|| {
+        lines::keep(LevelFilter::Error);
+        // librdmacm has a domain of its own on a device while there is an id, and so for ever
+        // after this.
+        let _id = peer()?;
+        cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq))?;
+        leaving(&[], || {
+            let ep = Ep::listen(&peer()?, &addr(), 0)?;
+            Failing::next("rdma_destroy_id", Errno::IO)?.told(ep.shutdown());
+            Ok(())
+        })
+    })
+}
+
+/// Promise, as above, for a completion queue. The other one is freed.
+#[test]
+fn a_completion_queue_that_cannot_be_destroyed() -> Result {
+    with_failures(|| {
+        lines::keep(LevelFilter::Error);
+        for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
+            cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel))?;
+        }
+        Ok(())
+    })
+}
+
+/// Promise, as above, for a completion channel, whether a queue has it for itself or not.
+#[test]
+fn a_completion_channel_that_cannot_be_destroyed() -> Result {
+    with_failures(|| {
+        lines::keep(LevelFilter::Error);
+        for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
+            cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel))?;
+        }
+        Ok(())
+    })
+}
+
+fn srq(peer: &Peer) -> Srq {
+    Srq::new(peer, &SrqCfg::new()).expect("a shared receive queue")
+}
+
+/// Promise: `Srq::delete` returns the first verb that failed.
+#[test]
+fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
+    with_failures(|| {
+        for (call, left) in [
+            ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
+            ("ibv_destroy_cq", &[("cq", 1)]),
+            ("ibv_destroy_comp_channel", &[]),
+        ] {
+            leaving(left, || {
+                let peer = peer()?;
+                let [one, other] = [(); 2].map(|()| srq(&peer));
+                Failing::next(call, Errno::IO)?.told(one.delete());
+                other.recv(MrSlice::EMPTY, 1)?;
+                other.delete()?;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Promise: `Conn::delete` reports whether everything could be freed: also its shared receive
+/// queue, if it has the last handle of that.
+#[test]
+fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() -> Result {
+    with_failures(|| {
+        for (call, left) in [
+            ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
+            ("ibv_destroy_cq", &[("cq", 1)]),
+        ] {
+            leaving(left, || {
+                let peer = peer()?;
+                let mut cfg = ConnCfg::new();
+                cfg.set_srq(Some(&srq(&peer)));
+                let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+                drop(cfg);
+                // The connection's own queue goes first.
+                let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
+                let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
+                failing.told(pair.server.delete());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Memory that reports when it is freed.
+struct Watched {
+    bytes: Vec<u8>,
+    freed: Arc<AtomicBool>,
+}
+
+// SAFETY: the bytes are in the heap block of `bytes`, which only its Drop frees. It is private and
+// never grows, so they stay in place, and there is no other reference to them.
+unsafe impl RegisterableMemory for Watched {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.freed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Promise: memory that cannot be deregistered stays allocated, as the device may still use it:
+/// peers go on writing to it. `Mr::dereg` reports it, and so does the log if the region is dropped.
+#[test]
+fn memory_that_cannot_be_deregistered_stays() -> Result {
+    with_failures(|| {
+        lines::keep(LevelFilter::Error);
+        for drops in [false, true] {
+            leaving(&[("mr", 1), ("pd", 1)], || {
+                let peer = peer()?;
+                let pair = Pair::new(&peer)?;
+                let freed = Arc::new(AtomicBool::new(false));
+                let memory = Watched {
+                    bytes: vec![0; 64],
+                    freed: Arc::clone(&freed),
+                };
+                let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST)?;
+                let part = remote(&target).slice(..)?;
+                let failing = Failing::next("ibv_dereg_mr", Errno::IO)?;
+                if drops {
+                    drop(target);
+                    failing.happened();
+                    let lines = lines::take();
+                    let told = |line: &String| line.starts_with("ibv_dereg_mr failed: ");
+                    assert!(lines.iter().any(told), "{lines:?}");
+                } else {
+                    failing.told(target.dereg().map(drop));
+                }
+                assert!(!freed.load(Ordering::Relaxed), "it is registered");
+                let local = region(&peer, 64, MrUsage::WRITE_SRC)?;
+                let local = local.slice(..)?;
+                pair.client.write(part, local, ALWAYS, 1)?;
+                opcode_of(&completion(&pair.client)?, 1)?;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Closes a connection with writes of the numbers 0 to 2 and receives of those from 10 to 14, for
+/// which the nth `call` fails. The completions that come back are in order, and all of their
+/// operations were posted.
+fn closes_with(nth: u32, call: &'static str) -> Result {
+    leaving(&[], || {
+        let Pair { client, server } = Pair::new(&peer()?)?;
+        for number in 10..15 {
+            client.recv(MrSlice::EMPTY, number)?;
+        }
+        for number in 0..3 {
+            write(&client, number)?;
+        }
+        let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
+        let closed = client.close(LIMIT);
+        failing.happened();
+        let error = closed.expect_err(call);
+        let of = |range: Range<u64>| {
+            let mut numbers = range.clone();
+            let wcs = error.completions.iter().map(Wc::wr_id);
+            let mut wcs = wcs.filter(|number| range.contains(number));
+            wcs.all(|number| numbers.next() == Some(number))
+        };
+        assert!(of(0..3) && of(10..15), "{call}: {error:?}");
+        assert!(error.completions.len() <= 8, "{call}: {error:?}");
+        failing.told(Err::<(), _>(error));
+        assert_eq!(event(&server)?, ConnEvent::Closed);
+        Ok(())
+    })
+}
+
+/// Promise: `Conn::close` returns the verb that failed, any of them, and still frees the
+/// connection.
+#[test]
+fn closing_with_a_verb_that_fails() -> Result {
+    with_failures(|| {
+        // The marker after the sends; the move to the error state; both times that the queue is
+        // read.
+        closes_with(1, "ibv_post_send")?;
+        closes_with(1, "ibv_modify_qp")?;
+        closes_with(1, "ibv_poll_cq")?;
+        closes_with(2, "ibv_poll_cq")?;
+        Ok(())
+    })
+}
+
+/// Promise, as above, if the verb is one that marks the end of the flushed operations: without the
+/// marker, some of these may be lost.
+#[test]
+fn closing_without_a_marker() -> Result {
+    with_failures(|| {
+        closes_with(2, "ibv_post_send")?;
+        closes_with(1, "ibv_post_recv")?;
+        Ok(())
+    })
+}

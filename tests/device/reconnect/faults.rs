@@ -1,0 +1,265 @@
+//! Calls that fail, hosts that fail, and a server that comes back with its memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
+use rpma::sim::{Errno, Fabric, Host, How, JoinHandle, Platform, now, sleep, sweep};
+use rpma::{
+    Conn, ConnCfg, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side,
+};
+
+use crate::common::place::profile;
+use crate::reconnect::hosts::{Hosts, PORT, SECOND, SLACK, block};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The objects that a failed destroying call leaves: its own, and those that it keeps.
+const LEAVES: [(&str, &[&str]); 6] = [
+    ("ibv_destroy_comp_channel", &["comp_channel"]),
+    ("ibv_destroy_cq", &["cq", "comp_channel"]),
+    ("ibv_destroy_qp", &["qp", "cq", "comp_channel", "pd"]),
+    ("ibv_dealloc_pd", &["pd"]),
+    ("ibv_dereg_mr", &["mr", "pd"]),
+    ("rdma_destroy_id", &["cm_id"]),
+];
+
+/// Connects three times. Returns the calls that the client made meanwhile, and the objects left of
+/// it.
+fn run(
+    seed: u64,
+    fails: Option<(&'static str, u32, How)>,
+) -> crate::common::Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
+    let hosts = Hosts::seeded(seed);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    sleep(SECOND);
+    let mut client = hosts.client();
+    let before = hosts.fabric.calls();
+    let failing = fails.map(|(call, nth, how)| {
+        let failing = hosts.fabric.fail(call).on(&hosts.client).how(how);
+        failing.nth(nth, Errno::IO)
+    });
+    for number in 1..=3 {
+        let (conn, ended) = block(&mut client);
+        assert!(conn.is_some(), "{fails:?}: {ended:?}");
+        assert_eq!(ended.counts.connected, number);
+        drop(conn);
+        // So it does not count as one that failed.
+        sleep(6 * SECOND);
+    }
+    let tries = client.counts().tries;
+    let (low, high) = match fails {
+        None => (3, 3),
+        Some(_) => (3, 4),
+    };
+    assert!((low..=high).contains(&tries), "{fails:?}: {tries} tries");
+    drop(client);
+    let mut calls = hosts.fabric.calls();
+    for (call, count) in before {
+        *calls.get_mut(call).ok_or("it was made")? -= count;
+    }
+    let left = hosts.client.objects().into_keys().collect();
+    if let Some(failing) = failing {
+        // It may be one that only the server makes so often.
+        failing.disarm();
+    }
+    drop(entered);
+    serving.end();
+    Ok((calls, left))
+}
+
+/// Promise: a call that fails costs one try at most, and leaves only objects that could not be
+/// destroyed.
+#[test]
+fn each_call_fails_once() -> crate::common::Result {
+    let (calls, left) = run(1, None)?;
+    assert!(left.is_empty(), "{left:?}");
+    let mut runs = 0;
+    for (call, count) in calls {
+        for nth in 1..=count as u32 {
+            let (_, left) = run(1, Some((call, nth, How::Refused)))?;
+            let leaves = LEAVES.iter().find(|(destroys, _)| *destroys == call);
+            let leaves = leaves.map_or(&[][..], |(_, kinds)| kinds);
+            let allowed = BTreeSet::from_iter(leaves.iter().copied());
+            assert!(left.is_subset(&allowed), "{call} {nth}: {left:?} are left");
+            runs += 1;
+        }
+    }
+    assert!(runs > 100, "{runs} runs");
+    Ok(())
+}
+
+/// Connects twice, and writes with each connection.
+fn program(fabric: &Fabric) -> Result<()> {
+    let hosts = Hosts::on(fabric);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    let result = twice(&hosts);
+    drop(entered);
+    serving.end();
+    result
+}
+
+fn twice(hosts: &Hosts) -> Result<()> {
+    sleep(SECOND);
+    let mut client = hosts.new_client()?;
+    let source = Mr::reg(client.peer(), vec![7; 8], MrUsage::WRITE_SRC);
+    let source = source.map_err(|error| error.error)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(2)?;
+    for _ in 0..2 {
+        let began = now();
+        let conn = client.connect(&cfg);
+        let took = now() - began;
+        assert!(took <= LIMIT + SLACK, "{took:?}");
+        // A failed write is no error of the reconnect.
+        let _ = write(&conn?, &source);
+    }
+    Ok(())
+}
+
+fn write(conn: &Conn, source: &Mr<Vec<u8>>) -> Result<()> {
+    let offer = Offer::decode(conn.get_private_data())?;
+    let to = offer.regions()[0].slice(..8)?;
+    conn.write(to, source.slice(..8)?, Flags::COMPLETION_ON_ERROR, 1)?;
+    let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+    conn.wait_for(flushed, SECOND, |_| {}).map(drop)
+}
+
+/// Promise: under each single fault of a call, a request, or a host, each reconnect ends within its
+/// limit, and no thread panics.
+#[test]
+fn each_fault_keeps_the_limit() {
+    let runs = sweep(&profile(), |fabric| drop(program(fabric)));
+    assert!(runs > 500, "{runs}");
+}
+
+const SIZE: usize = 4096;
+
+/// A server with persistent memory, until its host has no power.
+fn serve_memory(addr: &str, path: &std::path::Path) -> Result<()> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let usage = MrUsage::WRITE_DST
+        | MrUsage::READ_SRC
+        | MrUsage::FLUSH_TYPE_VISIBILITY
+        | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let memory = Mr::reg(&peer, PmemMap::open(path, SIZE)?, usage);
+    let memory = memory.map_err(|error| error.error)?;
+    let mut platform = PeerCfg::new();
+    platform.set_direct_write_to_pmem(true);
+    let mut offer = Offer::new(&platform);
+    let offer = offer.add_region(&memory).encode(Offer::ACCEPT)?;
+    let ep = Ep::listen(&peer, addr, PORT)?;
+    let mut current = None;
+    loop {
+        let req = ep.next_conn_req_timeout(&ConnCfg::new(), 10 * LIMIT)?;
+        drop(current.take());
+        current = Some(req.connect(&offer)?);
+    }
+}
+
+/// Appends a number after the numbers that are there, after it has written the tail again.
+fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
+    let offer = Offer::decode(conn.get_private_data())?;
+    conn.apply_remote_peer_cfg(offer.platform());
+    let log = offer.regions()[0];
+    let flags = Flags::COMPLETION_ALWAYS;
+    let read = conn.read(source.slice(..8)?, log.slice(..8)?, flags, 1)?;
+    conn.wait_for(read, SECOND, |_| {})?;
+    let tail = source.load_u64(0)?;
+    for (at, value) in [(0, tail), (8 + 8 * tail, number), (0, tail + 1)] {
+        source.write_at(8, &value.to_le_bytes())?;
+        let to = log.slice(at..at + 8)?;
+        conn.write(to, source.slice(8..16)?, Flags::COMPLETION_ON_ERROR, 2)?;
+        let flushed = conn.flush(to, FlushType::Persistent, flags, 3)?;
+        conn.wait_for(flushed, SECOND, |_| {})?;
+    }
+    Ok(tail)
+}
+
+/// Promise: if this host's own device is gone, which a new device does not change for this peer,
+/// the client does not try until its limit.
+#[test]
+fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
+    let fabric = Fabric::seeded(profile(), 1);
+    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+    let _entered = client.enter();
+    let device = Device::from_addr(&client.addr().to_string(), Side::Local);
+    let peer = Peer::new(&device?)?;
+    let (addr, offer) = (
+        server.addr().to_string(),
+        crate::reconnect::support::identified(1),
+    );
+    let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
+    client.power_cut();
+    let gave_up = again.connect(&ConnCfg::new()).expect_err("no device");
+    assert_eq!(gave_up.why, Why::Error, "{gave_up}");
+    assert!(gave_up.to_string().contains("No such device"), "{gave_up}");
+    assert_eq!(again.counts().tries, 1);
+    Ok(())
+}
+
+/// Promise: a server that lost its power comes back with its memory, under other keys, and the
+/// client finds it with the same peer and the same registered source.
+#[test]
+fn a_server_comes_back_after_a_power_cut() -> crate::common::Result {
+    for seed in 0..5 {
+        let fabric = Fabric::seeded(profile(), seed);
+        let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+        server.set_platform(Platform::Eadr);
+        let (pmem, addr) = (server.pmem("log", SIZE), server.addr().to_string());
+        let serve = {
+            let (path, addr) = (pmem.path().to_owned(), addr.clone());
+            move |host: &Host| {
+                let (path, addr) = (path.clone(), addr.clone());
+                host.spawn(move || serve_memory(&addr, &path).expect_err("it loses its power"))
+            }
+        };
+        let (mut serving, mut restarting) = (vec![serve(&server)], None::<JoinHandle<_>>);
+        let entered = client.enter();
+        let device = Device::from_addr(&client.addr().to_string(), Side::Local);
+        let peer = Peer::new(&device?)?;
+        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
+        let source = Mr::reg(&peer, vec![0; 16], usage)?;
+        let offer = crate::reconnect::support::identified(1);
+        let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
+        again.set_cfg(ReconnectCfg::new().set_limit(5 * LIMIT));
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(2)?;
+        for number in 0..5 {
+            let conn = again.connect(&cfg)?;
+            if let Some(restarting) = restarting.take() {
+                serving.push(restarting.join().expect("no panic"));
+            }
+            let tail = append(&conn, &source, 100 + number)?;
+            assert_eq!(tail, number, "nothing that was durable is lost");
+            server.power_cut();
+            append(&conn, &source, 0).expect_err("nobody is there");
+            drop(conn);
+            if number == 4 {
+                break;
+            }
+            // It comes back while the client tries.
+            let (host, serve) = (server.clone(), serve.clone());
+            restarting = Some(client.spawn(move || {
+                sleep(7 * SECOND);
+                host.restart();
+                serve(&host)
+            }));
+        }
+        drop((source, again, peer, entered));
+        for serving in serving {
+            serving.join().expect("no panic");
+        }
+        let bytes = pmem.bytes();
+        let at = |place: usize| {
+            let word = bytes[8 * place..].first_chunk().expect("8 bytes");
+            u64::from_le_bytes(*word)
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(at), [5, 100, 101, 102, 103, 104]);
+        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    }
+    Ok(())
+}

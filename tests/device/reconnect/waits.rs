@@ -1,0 +1,289 @@
+//! The waits between tries.
+
+use std::time::Duration;
+
+use rpma::reconnect::{Counts, ReconnectCfg, Why};
+use rpma::sim::{Trace, now, sleep};
+use rpma::{ConnCfg, Identity, Offer, Refusal, RefusalCode};
+
+use crate::common::Result;
+use crate::reconnect::hosts::{Ended, Hosts, SLACK, block, drive};
+use crate::reconnect::support::identified;
+
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The whole waits that the documentation has for the defaults.
+fn documented() -> impl Iterator<Item = Duration> {
+    let growing = [50, 100, 200, 400, 800, 1600, 3200];
+    let growing = growing.into_iter().map(Duration::from_millis);
+    growing.chain(std::iter::repeat(LONGEST))
+}
+
+fn between(tries: &[Duration]) -> impl Iterator<Item = Duration> {
+    tries.windows(2).map(|pair| pair[1] - pair[0])
+}
+
+/// The tries have these waits between them, each shortened to its half at most.
+fn assert_waits(ended: &Ended, whole: impl Iterator<Item = Duration>) {
+    for (took, whole) in between(&ended.tries).zip(whole) {
+        assert!(
+            took >= whole / 2 && took <= whole + SLACK,
+            "{whole:?}: {ended:?}"
+        );
+    }
+}
+
+/// Promise: the documented waits after tries without an answer. The first try is due at once.
+#[test]
+fn waits_grow_up_to_the_longest() {
+    for seed in 0..5 {
+        let hosts = Hosts::seeded(seed);
+        let _entered = hosts.client.enter();
+        let (_, ended) = drive(&mut hosts.client());
+        assert!(ended.tries[0] < SLACK, "{ended:?}");
+        assert!(ended.tries.len() > 15, "{ended:?}");
+        assert_waits(&ended, documented());
+    }
+}
+
+/// Promise: a server that is full, or could not cut off, is asked slowly from the first answer on.
+#[test]
+fn a_busy_server_is_asked_slowly() {
+    for code in [RefusalCode::Full, RefusalCode::NotCutOff] {
+        let hosts = Hosts::seeded(3);
+        let refusal = Refusal::new(code, "later").encode();
+        let serving = hosts.serve(move |req, _| {
+            req.reject(&refusal).expect("rejects");
+            None
+        });
+        let entered = hosts.client.enter();
+        sleep(LONGEST);
+        let (_, ended) = drive(&mut hosts.client());
+        assert!(ended.tries.len() > 10, "{ended:?}");
+        assert_waits(&ended, std::iter::repeat(LONGEST));
+        let gave_up = ended.result.expect_err("it stays full");
+        assert_eq!(gave_up.why, Why::Limit);
+        assert!(gave_up.to_string().contains("\"later\""), "{gave_up}");
+        drop(entered);
+        serving.end();
+    }
+}
+
+/// Promise: a server that accepts and fails is asked as rarely as one that is down. After a
+/// connection that lasted, the first try is due at once again, and the waits are the first ones.
+#[test]
+fn short_connections_count_as_failures() -> Result {
+    let hosts = Hosts::seeded(4);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    sleep(LONGEST);
+    let mut client = hosts.client();
+    let mut waited = Vec::new();
+    let mut next = |lives: Duration| -> Result {
+        let (conn, ended) = block(&mut client);
+        ended.result?;
+        waited.push(ended.took);
+        sleep(lives);
+        drop(conn);
+        Ok(())
+    };
+    for _ in 0..10 {
+        next(Duration::ZERO)?;
+    }
+    next(LONGEST)?;
+    next(LONGEST)?;
+    let whole = [Duration::ZERO].into_iter().chain(documented());
+    for (took, whole) in waited[..11].iter().zip(whole) {
+        assert!(*took >= whole / 2 && *took <= whole + SLACK, "{waited:?}");
+    }
+    assert!(waited[11] < SLACK, "{waited:?}");
+    assert_eq!(client.counts().connected, 12);
+    drop(entered);
+    serving.end();
+    let entered = hosts.client.enter();
+    let (_, ended) = drive(&mut client);
+    assert_waits(&ended, documented());
+    drop((client, entered));
+    hosts.are_empty();
+    Ok(())
+}
+
+/// Promise: a loop does not ask a server that refuses more often than one that is down, and each
+/// reconnect has a try within its limit. With another offer the first try is due at once.
+#[test]
+fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
+    let hosts = Hosts::seeded(6);
+    let refusal = Refusal::new(RefusalCode::Refused, "not you").encode();
+    let serving = hosts.serve(move |req, _| {
+        req.reject(&refusal).expect("rejects");
+        None
+    });
+    let entered = hosts.client.enter();
+    sleep(LONGEST);
+    let mut client = hosts.client();
+    let next = |client: &mut _| {
+        let (_, ended) = block(client);
+        let gave_up = ended.result.expect_err("it is refused");
+        assert!(matches!(gave_up.why, Why::Refused(_)), "{gave_up:?}");
+        ended.took
+    };
+    let whole = [Duration::ZERO].into_iter().chain(documented());
+    for whole in whole.take(12) {
+        let took = next(&mut client);
+        assert!(took >= whole / 2 && took <= whole + SLACK, "{took:?}");
+    }
+    let limit = Duration::from_secs(1);
+    client.set_cfg(ReconnectCfg::new().set_limit(limit));
+    assert!(next(&mut client) <= limit / 2 + SLACK);
+    client.set_offer(identified(2))?;
+    assert!(next(&mut client) < SLACK);
+    drop((client, entered));
+    serving.end();
+    hosts.are_empty();
+    Ok(())
+}
+
+/// Promise: a thousand clients that lose their server at one moment do not come back in step.
+#[test]
+fn clients_do_not_come_back_in_step() -> Result {
+    let hosts = Hosts::seeded(5);
+    let _entered = hosts.client.enter();
+    let (began, mut due) = (now(), Vec::new());
+    let mut cfg = ReconnectCfg::new();
+    // The wait that each client has then: 5 to 10 s.
+    let whole = Duration::from_secs(10);
+    cfg.set_waits(whole, whole)?;
+    let first = hosts.client();
+    for number in 0..1000 {
+        let addr = hosts.server.addr().to_string();
+        let mut client = rpma::reconnect::Reconnect::new(
+            first.peer(),
+            &addr,
+            crate::reconnect::hosts::PORT,
+            Offer::default(),
+            rpma::reconnect::ToConn,
+        )?;
+        client.set_cfg(&cfg);
+        client.begin(&ConnCfg::new())?;
+        let started = now();
+        while client.counts().tries == 0 || client.deadline() < Some(started + whole / 2) {
+            assert!(client.advance()?.is_none());
+            assert!(now() - started < whole / 4, "{number}");
+            sleep(Duration::from_micros(10));
+        }
+        due.push(client.deadline().ok_or("a wait")? - started);
+    }
+    assert!(now() > began);
+    // In each of 20 parts of the time there are about 50.
+    let mut parts = [0; 20];
+    for due in due {
+        let part = (due - whole / 2).as_millis() / 250;
+        parts[part.min(19) as usize] += 1;
+    }
+    assert!(
+        parts.iter().all(|count| (20..100).contains(count)),
+        "{parts:?}"
+    );
+    Ok(())
+}
+
+/// A run with this seed: its calls, its tries, and its instance.
+fn run(seed: u64) -> (Trace, Vec<Duration>, u64) {
+    let hosts = Hosts::seeded(seed);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    hosts.link.partition();
+    let (link, server) = (hosts.link.clone(), hosts.server.clone());
+    let healing = hosts.client.spawn(move || {
+        sleep(Duration::from_secs(7));
+        link.heal();
+        drop(server);
+    });
+    let mut client = hosts.client();
+    let (conn, ended) = drive(&mut client);
+    ended.result.expect("it is reached again");
+    let instance = client.offer().identity().expect("set").instance;
+    drop((conn, client));
+    healing.join().expect("no panic");
+    drop(entered);
+    serving.end();
+    assert_eq!(hosts.fabric.why_not_repeatable(), None);
+    (hosts.fabric.trace(), ended.tries, instance)
+}
+
+/// Promise: a seed repeats the waits and the instance, and another seed has others.
+#[test]
+fn a_seed_repeats_the_waits() {
+    let [one, again, other] = [11, 11, 12].map(run);
+    assert_eq!(one, again);
+    assert_ne!(one.1, other.1);
+    assert_ne!(one.2, other.2);
+}
+
+/// Promise: the steps of an event loop and the blocking call do the same.
+#[test]
+fn both_forms_do_the_same() {
+    type Outcome = (String, Counts, Duration);
+    let outcome = |ended: Ended| -> Outcome {
+        let text = match ended.result {
+            Ok(()) => "connected".to_owned(),
+            Err(gave_up) => format!("{:?}: {gave_up}", gave_up.why),
+        };
+        (text, ended.counts, ended.took)
+    };
+    let refusal = Refusal::new(RefusalCode::Taken, "by another instance").encode();
+    for scenario in 0..4 {
+        let of_form = |is_blocking: bool| {
+            let hosts = Hosts::seeded(20 + scenario);
+            let refusal = refusal.clone();
+            let serving = match scenario {
+                // No listener; a server that accepts; one that refuses; one that is not reached.
+                0 => None,
+                2 => Some(hosts.serve(move |req, _| {
+                    req.reject(&refusal).expect("rejects");
+                    None
+                })),
+                _ => Some(hosts.accept_each()),
+            };
+            let entered = hosts.client.enter();
+            sleep(LONGEST);
+            if scenario == 3 {
+                hosts.link.partition();
+            }
+            let mut client = hosts.client();
+            let (conn, ended) = match is_blocking {
+                true => block(&mut client),
+                false => drive(&mut client),
+            };
+            drop((conn, client));
+            drop(entered);
+            hosts.link.heal();
+            if let Some(serving) = serving {
+                serving.end();
+            }
+            hosts.are_empty();
+            outcome(ended)
+        };
+        let (steps, blocking) = (of_form(false), of_form(true));
+        assert_eq!((&steps.0, steps.1), (&blocking.0, blocking.1));
+        assert!(
+            steps.2.abs_diff(blocking.2) < SLACK,
+            "{steps:?}, {blocking:?}"
+        );
+    }
+}
+
+/// Promise: an instance is drawn for each identity, and an identity that no server accepts is
+/// refused.
+#[test]
+fn instances_follow_from_the_seed() {
+    let drawn = |seed| {
+        let hosts = Hosts::seeded(seed);
+        let _entered = hosts.client.enter();
+        [1, 2].map(|epoch| Identity::new(7, epoch).expect("an identity").instance)
+    };
+    assert_eq!(drawn(1), drawn(1));
+    assert_ne!(drawn(1), drawn(2));
+    let [one, other] = drawn(1);
+    assert_ne!(one, other);
+}

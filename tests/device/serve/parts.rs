@@ -1,0 +1,201 @@
+//! A server with memory that is divided by a layout, and that answers with its parts.
+
+use rpma::pmem::PmemMap;
+use rpma::serve::{Layout, Parts, Reason, Refused, Served, ServerCfg};
+use rpma::{Conn, ConnEvent, Error, Flags, Identity, MrUsage, Offer, RefusalCode};
+
+use crate::common::{Result, completion, contents, devdax, device_test, event, pattern, region};
+use crate::serve::support::{LEN, Site, identity, is_refusal, new_directory, refusal, usage};
+
+/// A server with equal parts.
+pub(crate) struct Parted {
+    pub(crate) site: Site,
+    pub(crate) parts: Parts,
+    layout: Layout,
+}
+
+impl Parted {
+    pub(crate) fn new(keys: u32) -> Result<Self> {
+        let layout = Layout::new(keys, LEN)?;
+        let all = PmemMap::open(devdax(), layout.len())?;
+        let directory = new_directory(all.part(layout.directory())?, keys)?;
+        let site = Site::over(0, &ServerCfg::new(), all, directory)?;
+        let parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
+        Ok(Self {
+            site,
+            parts,
+            layout,
+        })
+    }
+
+    /// Answers the next event.
+    pub(crate) fn answer(&mut self) -> rpma::Result<Option<Served>> {
+        let served = self.site.next().expect("waits");
+        self.site.server.answer(served, &mut self.parts)
+    }
+
+    /// A client of this identity that is admitted and established.
+    pub(crate) fn client(&mut self, identity: Identity) -> Result<Conn> {
+        let conn = self.site.ask(identity)?;
+        let answered = self.answer()?;
+        assert!(answered.is_none(), "{answered:?}");
+        assert_eq!(event(&conn)?, ConnEvent::Established);
+        loop {
+            match self.answer()? {
+                Some(Served::Arrived(client)) => {
+                    assert_eq!(self.site.server.identity(client), Some(identity));
+                    return Ok(conn);
+                }
+                Some(Served::Gone(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A client of this identity that is refused, and gets the same refusal.
+    pub(crate) fn refused(&mut self, asks: Identity) -> Result<Refused> {
+        let conn = self.site.ask(asks)?;
+        match self.answer()? {
+            Some(Served::Refused(refused)) => {
+                assert_eq!(refusal(&conn)?, refused.refusal);
+                assert_eq!(refused.identity, Some(asks));
+                assert!(refused.peer_addr.is_some());
+                Ok(refused)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The bytes of a key's part, by the layout.
+    pub(crate) fn bytes(&self, key: u64) -> Vec<u8> {
+        let place = self.layout.part(key).expect("a key");
+        let mut bytes = vec![0; place.len()];
+        let read = self.site.all.read_at(place.start, &mut bytes);
+        read.expect("inside");
+        bytes
+    }
+
+    /// A client writes these bytes to all of its memory, and they are in the key's part.
+    pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
+        write(&self.site, conn, conn, bytes)?;
+        assert!(self.bytes(key) == bytes);
+        let part = self.parts.get(key).ok_or("a part")?;
+        assert!(contents(part.region)? == bytes);
+        Ok(())
+    }
+}
+
+/// A client writes to all of the memory that this connection was given.
+pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpma::Result<()> {
+    let offer = Offer::decode(given.get_private_data())?;
+    let source = region(&site.far, LEN, MrUsage::WRITE_SRC).expect("registers");
+    source.write_at(0, bytes)?;
+    let to = offer.regions()[0].slice(..)?;
+    conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
+    completion(conn).expect("polling works").result()?;
+    // A write may be visible later than its completion, and not later than a read after it.
+    let (here, last) = (
+        region(&site.far, 8, MrUsage::READ_DST).expect("registers"),
+        LEN as u64 - 8,
+    );
+    let from = offer.regions()[0].slice(last..)?;
+    conn.read(here.slice(..)?, from, Flags::COMPLETION_ALWAYS, 2)?;
+    completion(conn).expect("polling works").result()?;
+    Ok(())
+}
+
+/// Promise: a client of a key is admitted, gets the program's bytes, and writes to the part of its
+/// key in the layout, and to no other byte; its end is returned.
+#[test]
+fn a_client_writes_to_the_part_of_its_key() -> Result {
+    device_test(|| {
+        let mut parted = Parted::new(3)?;
+        parted.parts.set_data(b"log v1");
+        let before = [1, 3].map(|key| parted.bytes(key));
+        let conn = parted.client(identity(2, 1, 10))?;
+        let offer = Offer::decode(conn.get_private_data())?;
+        assert_eq!(offer.data(), b"log v1");
+        parted.writes(&conn, 2, &pattern(LEN, 7))?;
+        assert!([1, 3].map(|key| parted.bytes(key)) == before);
+        drop(conn);
+        match parted.answer()? {
+            Some(Served::Gone(gone)) => {
+                assert_eq!(gone.identity, identity(2, 1, 10));
+                assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
+                let text = gone.to_string();
+                assert!(
+                    text.starts_with("the client of the key 0x2 is gone: "),
+                    "{text}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        parted.client(identity(2, 1, 10))?;
+        Ok(())
+    })
+}
+
+/// Promise: a client with a key that has no part is refused with words, and counted; the refusal is
+/// returned to the program.
+#[test]
+fn a_key_without_a_part() -> Result {
+    device_test(|| {
+        let mut parted = Parted::new(2)?;
+        for key in [3, u64::MAX] {
+            let refused = parted.refused(identity(key, 1, 10))?;
+            let words = "no memory for this key: the keys are 1 to 2";
+            is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
+            assert!(refused.error.is_none(), "{refused:?}");
+            assert!(refused.to_string().contains(words), "{refused}");
+            assert!(parted.parts.get(key).is_none());
+        }
+        assert_eq!(parted.site.server.counters().refused, 2);
+        parted.client(identity(2, 1, 20))?;
+        Ok(())
+    })
+}
+
+/// Promise: an admission that fails is returned with its error, and the old writer goes on.
+#[test]
+fn an_admission_that_fails_is_returned() -> Result {
+    device_test(|| {
+        let mut parted = Parted::new(1)?;
+        let old = parted.client(identity(1, 1, 10))?;
+        parted.parts.set_data(&[0; 300]);
+        let refused = parted.refused(identity(1, 2, 11))?;
+        assert_eq!(refused.refusal.code(), RefusalCode::Refused);
+        let error = refused.error.ok_or("an error of this side")?;
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+        assert_eq!(parted.site.server.counters().refused, 1);
+        parted.writes(&old, 1, &pattern(LEN, 1))?;
+        // The server's own refusals are returned as they are.
+        let refused = parted.refused(identity(1, 1, 11))?;
+        assert_eq!(refused.refusal.code(), RefusalCode::Taken);
+        assert!(refused.error.is_none(), "{refused:?}");
+        Ok(())
+    })
+}
+
+/// Promise: memory that is too short, or that begins inside of a cache line, is refused before
+/// anything is registered or written.
+#[test]
+fn wrong_memory() -> Result {
+    device_test(|| {
+        let site = Site::new(1)?;
+        let layout = Layout::new(2, LEN)?;
+        let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
+        let short = site.all.part(..2 * LEN)?;
+        let reg = |all: &PmemMap| Parts::reg(&site.device, all, &layout, usage());
+        for refused in [
+            reg(&short).expect_err("too short"),
+            layout.open_directory(&short).expect_err("too short"),
+        ] {
+            assert!(refused.to_string().ends_with(&words), "{refused}");
+        }
+        let long = PmemMap::open(devdax(), 4 * LEN)?;
+        let inside = long.part(32..)?;
+        let text = reg(&inside).expect_err("not aligned").to_string();
+        assert!(text.contains("must begin at a multiple of 64"), "{text}");
+        Ok(())
+    })
+}

@@ -1,0 +1,6 @@
+//! Shared receive queues.
+
+mod objects;
+mod queues;
+mod slots;
+mod support;

@@ -1,0 +1,303 @@
+//! Failures: each is reported once, with the member's name, and the others go on.
+
+use std::time::{Duration, Instant};
+
+use rpma::wait::{Happened, Wait};
+use rpma::{ConnCfg, ConnEvent, Wc};
+
+use crate::common::{Result, ask, device_test, event, listen, peer};
+use crate::wait::support::{joined, next, nothing, write};
+
+/// While this lives the process, or the simulated host, has no descriptor for another request.
+struct NoDescriptors {
+    #[cfg(not(feature = "sim"))]
+    before: rustix::process::Rlimit,
+    #[cfg(feature = "sim")]
+    failing: Vec<rpma::sim::Failing>,
+}
+
+impl NoDescriptors {
+    #[cfg(not(feature = "sim"))]
+    fn for_requests(_count: u32) -> Result<Self> {
+        use std::os::fd::AsRawFd;
+
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+        let before = getrlimit(Resource::Nofile);
+        let free = std::fs::File::open("/dev/null")?;
+        let current = Some(free.as_raw_fd() as u64);
+        drop(free);
+        let maximum = before.maximum;
+        setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+        Ok(Self { before })
+    }
+
+    #[cfg(feature = "sim")]
+    fn for_requests(count: u32) -> Result<Self> {
+        let arm = |nth| {
+            crate::common::with_fabric(|fabric, host| {
+                let failing = fabric.fail("rdma_create_event_channel").on(host);
+                failing.nth(nth, rpma::sim::Errno::MFILE)
+            })
+        };
+        Ok(Self {
+            failing: (1..=count).map(arm).collect(),
+        })
+    }
+}
+
+impl Drop for NoDescriptors {
+    fn drop(&mut self) {
+        #[cfg(not(feature = "sim"))]
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, self.before).expect("set");
+        #[cfg(feature = "sim")]
+        for failing in &self.failing {
+            failing.disarm();
+        }
+    }
+}
+
+/// Promise: an endpoint that has no descriptor for a request reports `EMFILE` as its own failure,
+/// at most 10 times a second, and goes on; so do the others.
+#[test]
+fn an_endpoint_without_descriptors() -> Result {
+    const CLIENTS: u32 = 5;
+    device_test(|| {
+        let peer = peer()?;
+        let mut wait = Wait::new()?;
+        let ep = listen(&peer)?;
+        let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+        let endpoint = wait.add_ep(ep)?;
+        let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new());
+        let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
+        let none = NoDescriptors::for_requests(CLIENTS)?;
+        let (began, mut wcs) = (Instant::now(), [Wc::default()]);
+        for failed in 0..CLIENTS {
+            match next(&mut wait, &mut wcs)? {
+                Happened::Failed(of, error) => {
+                    assert_eq!(of, endpoint);
+                    let text = error.to_string();
+                    assert!(text.contains("rdma_create_event_channel"), "{text}");
+                    assert!(text.contains("RLIMIT_NOFILE"), "{text}");
+                }
+                happened => panic!("{happened:?}"),
+            }
+            assert!(wait.deadline().is_some(), "the end of its rest");
+            let rests = Duration::from_millis(100) * failed;
+            assert!(began.elapsed() >= rests, "{failed} failures too soon");
+            // The others do not rest.
+            assert!(write(wait.conn(member).ok_or("a member")?, 1));
+            let came = next(&mut wait, &mut wcs)?;
+            assert!(
+                matches!(came, Happened::Completions(of, 1) if of == member),
+                "{came:?}"
+            );
+        }
+        drop(none);
+        for client in asking {
+            assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+        }
+        let client = ep(&wait)?;
+        match next(&mut wait, &mut wcs)? {
+            Happened::Request(of, request) => {
+                assert_eq!(of, endpoint);
+                request.reject(b"full")?;
+            }
+            happened => panic!("{happened:?}"),
+        }
+        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+        assert_eq!(wait.deadline(), None);
+        nothing(&mut wait)?;
+        Ok(())
+    })
+}
+
+#[cfg(feature = "sim")]
+mod simulated {
+    use rpma::sim::{Errno, Fabric, Profile};
+    use rpma::{Conn, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, WcStatus};
+
+    use super::*;
+    use crate::common::{LIMIT, Result, with_fabric};
+    use crate::wait::support::pair;
+
+    /// Breaks the server's queue pair: the write goes to memory that is not there.
+    fn break_queue_pair(client: &Conn, peer: &Peer) -> Result {
+        let source = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC)?;
+        let gone = {
+            let mr = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_DST)?;
+            MrRemote::from_descriptor(&mr.get_descriptor())?
+        };
+        let (to, from) = (gone.slice(..)?, source.slice(..)?);
+        let written = client.write(to, from, crate::wait::support::ALWAYS, 1);
+        let written = client.wait_for(written?, LIMIT, |_| {});
+        written.expect_err("its memory is gone");
+        Ok(())
+    }
+
+    /// Promise: a client that breaks its queue pair is reported once, with its member's name,
+    /// after the member's completions; and the others go on. (Soft-RoCE reports no such error: an
+    /// adapter does.)
+    #[test]
+    fn a_broken_queue_pair_is_one_members_failure() -> Result {
+        for before_it_is_added in [false, true] {
+            let fabric = Fabric::new(Profile::STRICT);
+            let host = fabric.host("here");
+            let _entered = host.enter();
+            let peer = peer()?;
+            let ep = listen(&peer)?;
+            let mut wait = Wait::new()?;
+            let mut wcs = [Wc::default()];
+            let connect = |wait: &mut Wait| -> Result<_> {
+                let place = wait.place();
+                let cfg = place.cfg(&peer, &ConnCfg::new())?;
+                let (client, server) = pair(&ep, &peer, &cfg)?;
+                Ok((place, server, client))
+            };
+            let (place, server, other) = connect(&mut wait)?;
+            let other_member = wait.add(place, server)?;
+            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
+
+            let (place, server, client) = connect(&mut wait)?;
+            for number in 0..3 {
+                server.recv(rpma::MrSlice::EMPTY, number)?;
+            }
+            let member = if before_it_is_added {
+                break_queue_pair(&client, &peer)?;
+                wait.add(place, server)?
+            } else {
+                let member = wait.add(place, server)?;
+                assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
+                break_queue_pair(&client, &peer)?;
+                member
+            };
+            let (mut flushed, mut failed) = (0, 0);
+            while let Some(happened) = wait.next(&mut wcs, Duration::from_millis(300))? {
+                match happened {
+                    Happened::Completions(of, 1) => {
+                        assert_eq!(of, member);
+                        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+                        flushed += 1;
+                    }
+                    Happened::Failed(of, error) => {
+                        assert_eq!(of, member);
+                        let given_up = NotConnected::GivenUp;
+                        assert!(matches!(error, Error::NotConnected(why) if why == given_up));
+                        assert_eq!(flushed, 3, "after its completions");
+                        failed += 1;
+                    }
+                    Happened::Event(of, ConnEvent::Established) if of == member => {}
+                    happened => panic!("{happened:?}"),
+                }
+            }
+            assert_eq!((flushed, failed), (3, 1));
+            // The others go on, and a new member comes.
+            assert!(write(wait.conn(other_member).ok_or("a member")?, 9));
+            assert!(
+                matches!(next(&mut wait, &mut wcs)?, Happened::Completions(of, 1) if of == other_member)
+            );
+            drop(wait.remove(member).ok_or("a connection")?);
+            let (place, server, _third) = connect(&mut wait)?;
+            let third = wait.add(place, server)?;
+            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(of, _) if of == third));
+            drop((client, other));
+        }
+        Ok(())
+    }
+
+    /// Promise: a verb that fails for one member is that member's failure, once. The others go on.
+    #[test]
+    fn a_verb_that_fails_for_one_member() -> Result {
+        for call in ["ibv_poll_cq", "ibv_req_notify_cq", "rdma_get_cm_event"] {
+            device_test(|| {
+                let peer = peer()?;
+                let ep = listen(&peer)?;
+                let mut wait = Wait::new()?;
+                let mut wcs = [Wc::default(); 4];
+                let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+                let (other, _other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+                nothing(&mut wait)?;
+                match call {
+                    "rdma_get_cm_event" => drop(client),
+                    _ => assert!(write(wait.conn(member).ok_or("a member")?, 1)),
+                }
+                let failing =
+                    with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
+                let (mut failed, mut completed) = (0, 0);
+                while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
+                    match happened {
+                        Happened::Failed(of, error) => {
+                            assert_eq!(of, member);
+                            assert!(error.to_string().contains(call), "{error}");
+                            failed += 1;
+                        }
+                        Happened::Completions(of, count) => {
+                            assert_eq!(of, member);
+                            completed += count;
+                            assert_eq!(failed, 0, "completions come first");
+                        }
+                        happened => panic!("{call}: {happened:?}"),
+                    }
+                }
+                assert!(!failing.is_pending());
+                assert_eq!(failed, 1, "{call}");
+                assert_eq!(
+                    completed,
+                    usize::from(call == "ibv_req_notify_cq"),
+                    "{call}"
+                );
+                assert!(write(wait.conn(other).ok_or("a member")?, 1));
+                let came = next(&mut wait, &mut wcs)?;
+                assert!(
+                    matches!(came, Happened::Completions(of, 1) if of == other),
+                    "{call}: {came:?}"
+                );
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Promise: a completion channel that fails is a failure of each of its members. Later members
+    /// get another.
+    #[test]
+    fn a_channel_that_fails() -> Result {
+        device_test(|| {
+            let peer = peer()?;
+            let ep = listen(&peer)?;
+            let mut wait = Wait::new()?;
+            let mut wcs = [Wc::default(); 4];
+            let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            nothing(&mut wait)?;
+            let call = "ibv_get_cq_event";
+            let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
+            assert!(write(wait.conn(first).ok_or("a member")?, 1));
+            let (mut failed, mut completed) = (vec![], 0);
+            while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
+                match happened {
+                    Happened::Failed(of, error) => {
+                        assert!(error.to_string().contains(call), "{error}");
+                        failed.push(of);
+                    }
+                    Happened::Completions(of, count) => {
+                        assert_eq!(of, first);
+                        completed += count;
+                    }
+                    happened => panic!("{happened:?}"),
+                }
+            }
+            failed.sort();
+            assert!(!failing.is_pending());
+            assert_eq!((failed, completed), (vec![first, second], 1));
+            let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            assert!(write(wait.conn(third).ok_or("a member")?, 1));
+            let came = next(&mut wait, &mut wcs)?;
+            assert!(
+                matches!(came, Happened::Completions(of, 1) if of == third),
+                "{came:?}"
+            );
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests that are sent again after a time-out.
+
+use std::time::Duration;
+
+use rpma::sim::{Link, Profile, now, sleep};
+use rpma::{ConnCfg, Error, Flags, FlushType, MrSlice, Wc, WcOpcode, WcStatus};
+
+use crate::common::{LIMIT, Result, World, opcode_of, pattern};
+use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
+
+/// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
+#[test]
+fn what_is_sent_again_takes_a_time_out() -> Result {
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_ack_timeout(Some(20))?;
+        let one = Duration::from_nanos(4_096 << 20);
+        let both = Both::new(world, &cfg)?;
+        world.fabric.jump_over_waits();
+        let _entered = world.hosts[0].enter();
+        both.server.recv(MrSlice::EMPTY, 7)?;
+        for lost in [Link::lose_packet, Link::lose_answer] {
+            lost(&world.link, 1);
+            let start = now();
+            let written = both.write(1)?;
+            let first = both.write(2)?;
+            both.client.wait_for(written, LIMIT, |_| {})?;
+            both.client.wait_for(first, LIMIT, |_| {})?;
+            assert!(now() - start >= one, "{:?}", now() - start);
+            assert_eq!(both.written()?, pattern(LEN, 1));
+        }
+        // A message is delivered once.
+        world.link.lose_answer(1);
+        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 3)?;
+        both.client.wait_for(sent, LIMIT, |_| {})?;
+        assert_eq!(opcode_of(&completion(&both.server), 7)?, WcOpcode::RECV);
+        let count = both.server.get_cq().get_wc(&mut [Wc::default()]);
+        assert_eq!(count?, 0);
+        Ok(())
+    })
+}
+
+/// A network that loses packets and delays by chance: everything is written, in order, and another
+/// seed takes another time.
+#[test]
+fn a_bad_network_loses_time_alone() -> Result {
+    fn takes(profile: &Profile, seed: u64) -> Result<Duration> {
+        let fabric = Emptied::seeded(profile, seed);
+        let world = World::on(&fabric);
+        let _entered = world.hosts[0].enter();
+        let both = Both::new(&world, &ConnCfg::new())?;
+        world.link.delay_up_to(Duration::from_millis(10));
+        world.link.lose_packets(5);
+        let start = now();
+        for number in 0..30_u8 {
+            both.source.write_at(0, &[number; LEN])?;
+            let written = both.write(number.into())?;
+            both.client.wait_for(written, LIMIT, |_| {})?;
+            assert_eq!(both.written()?, [number; LEN]);
+        }
+        Ok(now() - start)
+    }
+    for profile in Profile::ALL {
+        let mut times: Vec<_> = (1..=5)
+            .map(|seed| takes(&profile, seed))
+            .collect::<Result<_, _>>()?;
+        assert_eq!(takes(&profile, 1)?, times[0]);
+        // Some packets were lost.
+        assert!(
+            times.iter().all(|time| *time > Duration::from_millis(500)),
+            "{times:?}"
+        );
+        times.sort_unstable();
+        times.dedup();
+        assert_eq!(times.len(), 5);
+    }
+    Ok(())
+}
+
+/// On soft-RoCE of Linux 6.12 a native flush cannot be sent again: alone, after a message that
+/// waits for a receive, or if its answer was lost.
+#[test]
+fn a_native_flush_that_is_sent_again() -> Result {
+    /// How the flush ends.
+    fn ends(
+        profile: &Profile,
+        accident: impl FnOnce(&World, &Both) -> Result,
+    ) -> Result<Option<WcStatus>> {
+        let fabric = Emptied::new(profile);
+        let world = World::on(&fabric);
+        let both = Both::new(&world, &impatient()?)?;
+        world.fabric.jump_over_waits();
+        let _entered = world.hosts[0].enter();
+        accident(&world, &both)?;
+        let mut batch = both.client.batch::<2>();
+        let flags = Flags::COMPLETION_ON_ERROR;
+        batch.send(MrSlice::EMPTY, flags, 1)?;
+        batch.flush(both.target()?, FlushType::Visibility, ALWAYS, 2)?;
+        let flushed = batch.post()?;
+        let waiting = world.hosts[1].spawn({
+            let server = both.server;
+            move || {
+                sleep(Duration::from_millis(1));
+                let posted = server.recv(MrSlice::EMPTY, 3);
+                sleep(Duration::from_secs(60));
+                posted.map(|()| server)
+            }
+        });
+        let ended = both.client.wait_for(flushed, LIMIT, |_| {});
+        drop(waiting.join());
+        match ended {
+            Ok(_) => Ok(None),
+            Err(Error::Operation(failure)) => Ok(Some(failure.status)),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let ready = |both: &Both| both.server.recv(MrSlice::EMPTY, 4);
+    for profile in Profile::ALL {
+        let flawed = profile == Profile::RXE_6_12;
+        let access = flawed.then_some(WcStatus::REM_ACCESS_ERR);
+        let packet = ends(&profile, |world, both| {
+            ready(both)?;
+            world.link.lose_packet(2);
+            Ok(())
+        })?;
+        assert_eq!(packet, access, "{}", profile.name());
+        let behind = ends(&profile, |world, both| {
+            ready(both)?;
+            world.link.lose_packet(1);
+            Ok(())
+        })?;
+        assert_eq!(behind, access, "{}", profile.name());
+        let waited = ends(&profile, |_, _| Ok(()))?;
+        assert_eq!(waited, access, "{}", profile.name());
+        let answer = ends(&profile, |world, both| {
+            ready(both)?;
+            world.link.lose_answer(2);
+            Ok(())
+        })?;
+        let unanswered = flawed.then_some(WcStatus::RETRY_EXC_ERR);
+        assert_eq!(answer, unanswered, "{}", profile.name());
+    }
+    Ok(())
+}

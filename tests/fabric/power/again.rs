@@ -1,0 +1,186 @@
+//! A writer that connects again after its connection failed, reads the tail and goes on
+//! (docs/reconnecting.md): the records that it may then acknowledge.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use rpma::sim::{Fabric, Link, Loss, Platform, Profile};
+use rpma::{Flags, FlushType};
+
+use crate::power::protocols::{check, place, record};
+use crate::power::world::{SIZE, Way, World, fabric};
+
+/// The writer's treatment of a tail that it has read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipe {
+    /// It writes it once more, and flushes it.
+    WriteAgain,
+    /// It flushes it, on the new connection.
+    Flush,
+    /// It takes it for durable.
+    Trust,
+}
+
+/// The fault of one of the four requests of an append.
+#[derive(Clone, Copy, Debug)]
+enum Accident {
+    Request,
+    Acknowledgement,
+    Rest,
+}
+
+fn arm(link: &Link, accident: Accident, nth: u32) {
+    match accident {
+        Accident::Request => link.lose_request(nth),
+        Accident::Acknowledgement => link.lose_acknowledgement(nth),
+        Accident::Rest => link.place_only(1, 40),
+    }
+}
+
+fn append(world: &World, number: u64) -> Result<()> {
+    world.write(place(number), &record(number))?;
+    world.post_flush(place(number), record(number).len(), FlushType::Persistent)?;
+    world.atomic_write(0, &(number + 1).to_le_bytes())?;
+    world.flush(0, 8)
+}
+
+pub(crate) fn read_tail(world: &World) -> Result<u64> {
+    let (from, to) = (world.remote.slice(..8)?, world.source.slice(SIZE - 8..)?);
+    world.wait(world.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
+    let mut tail = [0; 8];
+    world.source.read_at(SIZE - 8, &mut tail)?;
+    Ok(u64::from_le_bytes(tail))
+}
+
+/// Appends three records, with an accident in the second.
+fn write_log(
+    fabric: &Fabric,
+    first: World,
+    way: Way,
+    recipe: Recipe,
+    accident: Accident,
+    nth: u32,
+    told: &AtomicU64,
+) -> Result<()> {
+    let link = fabric.between(&first.client, &first.server);
+    append(&first, 0)?;
+    told.store(1, Ordering::Relaxed);
+    arm(&link, accident, nth);
+    append(&first, 1).expect_err("an accident");
+    let (client, server, pmem) = (
+        first.client.clone(),
+        first.server.clone(),
+        first.pmem.clone(),
+    );
+    // The old connection goes before the next one is accepted.
+    drop(first);
+    let second = World::connect(client, server, pmem, way)?;
+    let tail = read_tail(&second)?;
+    match recipe {
+        Recipe::WriteAgain => {
+            second.atomic_write(0, &tail.to_le_bytes())?;
+            second.flush(0, 8)?;
+        }
+        Recipe::Flush => second.flush(0, 8)?,
+        Recipe::Trust => {}
+    }
+    told.store(tail, Ordering::Relaxed);
+    for number in tail..3 {
+        append(&second, number)?;
+        told.store(number + 1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn run(
+    profile: &Profile,
+    way: Way,
+    recipe: Recipe,
+    accident: Accident,
+    nth: u32,
+) -> Result<u64, Loss> {
+    let fabric = fabric(profile);
+    let world = World::new(&fabric, way).expect("a connection");
+    let (pmem, told) = (world.pmem.clone(), AtomicU64::new(0));
+    fabric.find_loss(
+        |cut| check(&pmem, &told, cut),
+        || {
+            write_log(&fabric, world, way, recipe, accident, nth, &told)
+                .expect("nothing else fails")
+        },
+    )?;
+    Ok(fabric.visited().images)
+}
+
+/// Each device and platform on which a flush makes data durable, native and by reading.
+pub(crate) fn ways() -> Vec<(Profile, Way)> {
+    let mut ways = Vec::new();
+    for profile in [Profile::RXE_6_12, Profile::STRICT] {
+        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+            for by_reading in [false, true] {
+                let host = fabric(&profile).host("server");
+                host.set_platform(platform);
+                if host.may_promise_direct_write(!by_reading) {
+                    let way = Way {
+                        platform,
+                        by_reading,
+                        promise: None,
+                    };
+                    ways.push((profile.clone(), way));
+                }
+            }
+        }
+    }
+    ways
+}
+
+fn accidents() -> impl Iterator<Item = (Accident, u32)> {
+    let each = |accident| (1..=4).map(move |nth| (accident, nth));
+    let lost = [Accident::Request, Accident::Acknowledgement].into_iter();
+    lost.flat_map(each).chain([(Accident::Rest, 1)])
+}
+
+/// In how many of its runs a recipe loses something, by device, platform and way of flushing.
+fn losses(recipe: Recipe) -> Vec<(Profile, Way, u32)> {
+    let mut losses = Vec::new();
+    for (profile, way) in ways() {
+        let lost = accidents()
+            .filter(|(accident, nth)| run(&profile, way, recipe, *accident, *nth).is_err());
+        let lost = lost.count() as u32;
+        println!("{recipe:?}: {}, {way:?}: {lost} of 9", profile.name());
+        losses.push((profile, way, lost));
+    }
+    losses
+}
+
+/// The rule of docs/reconnecting.md: a tail that is read back is written again and flushed.
+#[test]
+fn a_tail_that_is_written_again_survives() {
+    for (profile, way, lost) in losses(Recipe::WriteAgain) {
+        assert_eq!(lost, 0, "{profile:?}, {way:?}");
+    }
+}
+
+/// A flush on the new connection covers no write of the old one. It does no harm if visible data is
+/// durable, and on soft-RoCE, which writes back all data that is there.
+#[test]
+fn a_tail_that_is_only_flushed_may_be_lost() {
+    for (profile, way, lost) in losses(Recipe::Flush) {
+        let covers = !profile.is_adapter() || way.platform != Platform::AdrDdioOn;
+        assert_eq!(lost == 0, covers, "{profile:?}, {way:?}");
+    }
+}
+
+/// A tail that can be read need not be durable.
+#[test]
+fn a_tail_that_is_only_read_may_be_lost() {
+    for (profile, way, lost) in losses(Recipe::Trust) {
+        let keeps = match way.platform {
+            Platform::Eadr => true,
+            // When the old connection is gone its writes are visible.
+            Platform::AdrDdioOff => profile.is_adapter(),
+            _ => false,
+        };
+        assert_eq!(lost == 0, keeps, "{profile:?}, {way:?}");
+    }
+}

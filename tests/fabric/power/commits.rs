@@ -1,0 +1,205 @@
+//! `Conn::commit` under every cut: the data that its completion acknowledges is there, and no
+//! pointer without its data. On every device and platform where a flush may promise it, native and
+//! by reading; of one part, of two, of two apart, and of two with a flush each; one at a time, and
+//! two in flight.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::Result;
+use rpma::FlushType;
+use rpma::Posted;
+use rpma::sim::{Cut, Loss, Platform, Profile, Visited};
+
+use crate::power::world::{SIZE, Way, World, fabric};
+
+const RECORDS: u64 = 12;
+/// A record, and how much of it its first part has.
+const LEN: usize = 104;
+const HEAD: usize = 40;
+/// Where the records begin, and where the second parts do that are apart.
+const START: usize = 64;
+const FAR: usize = SIZE / 2;
+
+/// The parts of a record, chosen by its number, with their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parts {
+    One,
+    /// One after the other.
+    Two,
+    /// With other memory between them, which other records have.
+    Apart,
+    /// With more than 4 KiB between them: each has a native flush of its own.
+    Distant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Log {
+    parts: Parts,
+    /// How many commits are in flight.
+    in_flight: usize,
+}
+
+fn record(number: u64) -> Vec<u8> {
+    let bytes = (0..LEN).map(|at| (number * 31 + at as u64 * 7 + 1) as u8);
+    bytes.collect()
+}
+
+impl Log {
+    /// Where the second parts begin that are far away.
+    fn far(self) -> usize {
+        match self.parts {
+            Parts::Distant => 2 * SIZE,
+            _ => FAR,
+        }
+    }
+
+    /// Where the bytes of a record go: their offsets, and the ranges of the record.
+    fn places(self, number: u64) -> Vec<(usize, std::ops::Range<usize>)> {
+        let number = number as usize;
+        let at = START + number * LEN;
+        match self.parts {
+            Parts::One => vec![(at, 0..LEN)],
+            Parts::Two => vec![(at, 0..HEAD), (at + HEAD, HEAD..LEN)],
+            Parts::Apart | Parts::Distant => vec![
+                (START + number * HEAD, 0..HEAD),
+                (self.far() + number * (LEN - HEAD), HEAD..LEN),
+            ],
+        }
+    }
+
+    fn append(self, world: &World, number: u64) -> Result<Posted> {
+        let bytes = record(number);
+        let mut parts = Vec::new();
+        for (at, range) in self.places(number) {
+            let bytes = &bytes[range];
+            world.source.write_at(at, bytes)?;
+            parts.push(world.places(at, bytes.len())?);
+        }
+        // The flush of all covers them in any order.
+        if number % 2 == 1 {
+            parts.reverse();
+        }
+        let tail = (world.remote.slice(..8)?, (number + 1).to_le_bytes());
+        Ok(world
+            .conn
+            .commit(&parts, Some(tail), FlushType::Persistent, number)?)
+    }
+
+    fn check(self, image: &[u8], acknowledged: u64) {
+        let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
+        assert!(
+            tail >= acknowledged,
+            "record {tail} was acknowledged, and is lost"
+        );
+        assert!(tail <= RECORDS, "a tail of {tail}");
+        for number in 0..tail {
+            for (at, range) in self.places(number) {
+                assert!(
+                    image[at..at + range.len()] == record(number)[range],
+                    "record {number} is not what was written"
+                );
+            }
+        }
+    }
+
+    /// Appends all records under every cut.
+    fn run(self, profile: &Profile, way: Way, seed: u64) -> Result<Visited, Loss> {
+        let fabric = fabric(profile);
+        fabric.set_seed(seed);
+        let world = World::sized(&fabric, way, self.far() + FAR).expect("a connection");
+        let acknowledged = AtomicU64::new(0);
+        let append_all = || {
+            let mut posted = Vec::new();
+            let wait = |posted: &[Posted], number: usize| {
+                world.wait(posted[number]).expect("durable");
+                acknowledged.store(number as u64 + 1, Ordering::Relaxed);
+            };
+            for number in 0..RECORDS as usize {
+                posted.push(self.append(&world, number as u64).expect("posted"));
+                if let Some(oldest) = (number + 1).checked_sub(self.in_flight) {
+                    wait(&posted, oldest);
+                }
+            }
+            for number in posted.len() + 1 - self.in_flight..posted.len() {
+                wait(&posted, number);
+            }
+        };
+        let check = |cut: &Cut<'_>| {
+            for image in cut.images(&world.pmem) {
+                self.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
+            }
+        };
+        fabric.find_loss(check, append_all)?;
+        Ok(fabric.visited())
+    }
+}
+
+/// Every device and way to flush where the server may promise direct writes on this platform.
+fn ways(platform: Platform) -> Vec<(Profile, Way)> {
+    let mut ways = Vec::new();
+    for profile in Profile::ALL {
+        for by_reading in [false, true] {
+            let native = profile.flushes_natively() && !by_reading;
+            let host = fabric(&profile).host("server");
+            host.set_platform(platform);
+            let way = Way {
+                platform,
+                by_reading,
+                promise: None,
+            };
+            let is_another = !by_reading || profile.flushes_natively();
+            if is_another && host.may_promise_direct_write(native) {
+                ways.push((profile.clone(), way));
+            }
+        }
+    }
+    ways
+}
+
+#[test]
+fn a_commit_survives_every_cut() {
+    const SEEDS: u64 = 3;
+    let on = |platform| {
+        let mut events = 0;
+        for (profile, way) in ways(platform) {
+            for parts in [Parts::One, Parts::Two, Parts::Apart, Parts::Distant] {
+                for in_flight in [1, 2] {
+                    for seed in 0..SEEDS {
+                        let log = Log { parts, in_flight };
+                        let ran = log.run(&profile, way, seed);
+                        let ran = ran.unwrap_or_else(|loss| {
+                            panic!("{}, {way:?}, {log:?}: {loss}", profile.name())
+                        });
+                        events += ran.events;
+                    }
+                }
+            }
+        }
+        assert!(events > 1_000, "{platform}: {events}");
+    };
+    thread::scope(|scope| {
+        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+            scope.spawn(move || on(platform));
+        }
+    });
+}
+
+/// If the server promises more than its platform does, the cut that loses an acknowledged commit is
+/// found.
+#[test]
+fn a_commit_on_a_wrong_promise_is_found() {
+    let way = Way {
+        platform: Platform::AdrDdioOn,
+        by_reading: true,
+        promise: Some(true),
+    };
+    for profile in Profile::ALL {
+        let log = Log {
+            parts: Parts::Two,
+            in_flight: 1,
+        };
+        let loss = log.run(&profile, way, 1).expect_err("it is not durable");
+        assert!(loss.to_string().contains("commits.rs"), "{loss}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Writes become visible to a program on the target in any order.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rpma::sim::{Fabric, Platform, Profile};
+use rpma::{Flags, FlushType, Wc};
+
+use crate::power::world::{Way, World, arrives};
+
+const LEN: usize = 256;
+const DATA: usize = 1024;
+
+/// How the client notifies the server that the data is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flag {
+    /// A plain write of a number, posted after the data.
+    Plain,
+    /// As that, after the data's completion was polled.
+    AfterItsCompletion,
+    /// `Conn::atomic_write`.
+    Atomic,
+    /// The same after a flush that was not polled.
+    AtomicAfterAFlush,
+    /// A plain write after a flush for visibility that was polled.
+    AfterAFlush,
+    /// A message.
+    Message,
+}
+
+const ALL: [Flag; 6] = [
+    Flag::Plain,
+    Flag::AfterItsCompletion,
+    Flag::Atomic,
+    Flag::AtomicAfterAFlush,
+    Flag::AfterAFlush,
+    Flag::Message,
+];
+
+/// Whether a device can place the flag before the data.
+fn breaks(profile: &Profile, flag: Flag) -> bool {
+    profile.is_adapter()
+        && match flag {
+            Flag::Plain | Flag::AfterItsCompletion => true,
+            Flag::Atomic => !profile.flushes_natively(),
+            Flag::AtomicAfterAFlush | Flag::AfterAFlush | Flag::Message => false,
+        }
+}
+
+/// The server waits for the flag and reads the data. Returns how often that was old, and the
+/// findings of the fabric.
+fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let way = Way {
+        platform: Platform::Eadr,
+        by_reading: false,
+        promise: None,
+    };
+    let world = World::new(&fabric, way)?;
+    let mut old = 0;
+    for number in 1..=8_u64 {
+        let bytes = number.to_le_bytes();
+        world.write(DATA, &[number as u8; LEN])?;
+        match flag {
+            Flag::Plain => world.write(0, &bytes)?,
+            Flag::AfterItsCompletion => {
+                world.wait_for_write()?;
+                world.write(0, &bytes)?;
+            }
+            Flag::Atomic => world.atomic_write(0, &bytes)?,
+            Flag::AtomicAfterAFlush => {
+                world.post_flush(DATA, LEN, FlushType::Visibility)?;
+                world.atomic_write(0, &bytes)?;
+            }
+            Flag::AfterAFlush => {
+                world.flush_as(DATA, LEN, FlushType::Visibility)?;
+                world.write(0, &bytes)?;
+            }
+            Flag::Message => {
+                world.notify(Flags::COMPLETION_ALWAYS)?;
+                arrives(&world.far, 4)?;
+                world.expect_request()?;
+            }
+        }
+        while flag != Flag::Message && u64::from_le(world.target.load_u64(0)?) != number {
+            rpma::sim::sleep(Duration::from_micros(10));
+            // The client polls its queue sometimes.
+            world.conn.get_cq().get_wc(&mut [Wc::default()])?;
+        }
+        let mut data = [0; LEN];
+        world.target.read_at(DATA, &mut data)?;
+        old += usize::from(data != [number as u8; LEN]);
+        world.wait_for_write()?;
+    }
+    Ok((old, fabric.early_reads()))
+}
+
+/// A flag by a plain write does not stand for the data before it, and neither does one after the
+/// data's completion. On soft-RoCE both do. A message does everywhere, and so does a flag after a
+/// flush that was polled, or an atomic write after any flush.
+#[test]
+fn a_plain_flag_is_seen_before_its_data() -> Result<()> {
+    for profile in Profile::ALL {
+        for flag in ALL {
+            let began = Instant::now();
+            let runs: Vec<_> = (1..=10)
+                .map(|seed| run(&profile, flag, seed))
+                .collect::<Result<_>>()?;
+            let old = runs.iter().filter(|(old, _)| *old > 0).count();
+            let told = runs.iter().filter(|(_, told)| !told.is_empty()).count();
+            let name = profile.name();
+            match breaks(&profile, flag) {
+                true => assert!(old >= 8 && told >= 8, "{name}, {flag:?}: {old}, {told}"),
+                false => assert!(old == 0 && told == 0, "{name}, {flag:?}: {old}, {told}"),
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "{name}");
+        }
+    }
+    Ok(())
+}
+
+/// The report names both writes, and the operations that order them.
+#[test]
+fn an_early_read_is_told() -> Result<()> {
+    let (_, told) = run(&Profile::STRICT, Flag::Plain, 1)?;
+    let text = told.concat();
+    for part in [
+        "a program on server has read a write of 8 bytes (op_context 0, tests/fabric/power/world.rs:",
+        "not visible yet: a write of 256 bytes (op_context 0, tests/fabric/power/world.rs:",
+        "a message or immediate data",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The example `sim-log`: the meaning of its lines.
+
+use anyhow::Result;
+use rpma::sim::{Platform, Profile};
+
+use crate::power::sim_log::{Fault, Found, cut_at_every_event};
+
+/// Whether a native flush, or the platform, makes flushed data durable.
+fn keeps(profile: &Profile, platform: Platform) -> bool {
+    match platform {
+        Platform::Volatile => false,
+        Platform::Eadr => true,
+        Platform::AdrDdioOff => profile.is_adapter() || profile.flushes_natively(),
+        _ => profile.flushes_natively(),
+    }
+}
+
+/// The log survives everywhere where it starts, and starts where flushed data is safe.
+#[test]
+fn the_example_survives() -> Result<()> {
+    for profile in Profile::ALL {
+        for platform in Platform::ALL {
+            let found = cut_at_every_event(&profile, platform, Fault::Nothing)?;
+            match keeps(&profile, platform) {
+                true => assert!(
+                    matches!(found, Found::Survived(_)),
+                    "{profile:?}, {platform}"
+                ),
+                false => assert!(matches!(found, Found::Refused), "{profile:?}, {platform}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each `--break` is found, and where it is: a test on one device and one platform would miss it.
+#[test]
+fn the_faults_of_the_example_are_found() -> Result<()> {
+    for (fault, finds) in [
+        (
+            Fault::Flush,
+            &[
+                (Profile::STRICT, Platform::Eadr),
+                (Profile::RXE_6_12, Platform::AdrDdioOn),
+            ][..],
+        ),
+        (
+            Fault::Tail,
+            &[
+                (Profile::STRICT, Platform::AdrDdioOff),
+                (Profile::STRICT, Platform::Eadr),
+            ],
+        ),
+        (
+            Fault::Platform,
+            &[
+                (Profile::RXE_6_1, Platform::AdrDdioOff),
+                (Profile::RXE_6_1, Platform::Volatile),
+            ],
+        ),
+    ] {
+        for (profile, platform) in finds {
+            let found = cut_at_every_event(profile, *platform, fault)?;
+            let Found::Lost(loss) = found else {
+                panic!("{profile:?}, {platform}, {fault:?}: nothing is found");
+            };
+            println!("{loss}");
+        }
+    }
+    let found = cut_at_every_event(&Profile::RXE_6_12, Platform::AdrDdioOn, Fault::Tail)?;
+    assert!(
+        matches!(found, Found::Survived(_)),
+        "soft-RoCE executes in order"
+    );
+    Ok(())
+}

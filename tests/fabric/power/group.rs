@@ -1,0 +1,208 @@
+//! A log with writers that hand their records to one thread, which commits them in groups.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Trace};
+use rpma::sync::{Condvar, Mutex, PoisonError, mpsc};
+use rpma::thread;
+use rpma::{Flags, FlushType};
+
+use crate::power::protocols::{place, record};
+use crate::power::world::{Way, World};
+use anyhow::Context;
+
+/// How many threads write.
+const WRITERS: u64 = 3;
+/// How many records each of them writes.
+const EACH: u64 = 3;
+/// For how long the committer collects a group.
+const COLLECTS: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wakes {
+    /// After the flush has completed.
+    InTime,
+    /// After the flush was posted.
+    TooEarly,
+}
+
+/// The log of a program that has no test in mind.
+struct Log<'a> {
+    world: &'a World,
+    /// How many records are durable.
+    committed: Mutex<u64>,
+    grown: Condvar,
+}
+
+impl Log<'_> {
+    /// Takes records until there is no writer.
+    fn commit(&self, asked: &mpsc::Receiver<mpsc::Sender<u64>>, wakes: Wakes) -> Result<()> {
+        let mut next = 0;
+        while let Ok(first) = asked.recv() {
+            let mut group = vec![first];
+            // Writers that are not done wait for this thread: the group is complete without a
+            // limit only by luck.
+            while let Ok(another) = asked.recv_timeout(COLLECTS) {
+                group.push(another);
+            }
+            for answer in group {
+                self.world.write(place(next), &record(next))?;
+                next += 1;
+                // The writer need not be there.
+                let _ = answer.send(next);
+            }
+            let len = place(next) - place(0);
+            self.world
+                .post_flush(place(0), len, FlushType::Persistent)?;
+            self.world.atomic_write(0, &next.to_le_bytes())?;
+            let (tail, _) = self.world.places(0, 8)?;
+            let flags = Flags::COMPLETION_ALWAYS;
+            let flushed = self
+                .world
+                .conn
+                .flush(tail, FlushType::Persistent, flags, 1)?;
+            if wakes == Wakes::InTime {
+                self.world.wait(flushed)?;
+            }
+            *self.committed.lock().expect("no panic") = next;
+            self.grown.notify_all();
+            if wakes == Wakes::TooEarly {
+                self.world.wait(flushed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a record, and waits until it is durable.
+    fn append(&self, asks: &mpsc::Sender<mpsc::Sender<u64>>) -> Result<u64> {
+        let (answers, answered) = mpsc::channel();
+        asks.send(answers)?;
+        let own = answered.recv()?;
+        let committed = self.committed.lock().expect("no panic");
+        let committed = self
+            .grown
+            .wait_while(committed, |committed| *committed < own);
+        drop(committed.expect("no panic"));
+        Ok(own)
+    }
+}
+
+fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss>, Trace) {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let world = World::new(&fabric, way).expect("a connection");
+    let log = Log {
+        world: &world,
+        committed: Mutex::new(0),
+        grown: Condvar::new(),
+    };
+    // The records that a writer relies on.
+    let told = Mutex::new(0);
+    let check = |cut: &Cut<'_>| {
+        let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
+        for image in cut.images(&world.pmem) {
+            let bytes = image.bytes();
+            let tail = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            assert!(
+                tail >= told,
+                "{told} were acknowledged, and {tail} are there"
+            );
+            for number in 0..tail {
+                let whole = record(number);
+                assert!(
+                    bytes[place(number)..].starts_with(&whole),
+                    "record {number} is torn"
+                );
+            }
+        }
+    };
+    let (before, real) = (fabric.now(), Instant::now());
+    let found = fabric.find_loss(check, || {
+        let _entered = world.client.enter();
+        thread::scope(|scope| {
+            let (asks, asked) = mpsc::channel();
+            let committing = scope.spawn(|| {
+                let asked = asked;
+                log.commit(&asked, wakes)
+            });
+            for _ in 0..WRITERS {
+                let asks = asks.clone();
+                let (log, told) = (&log, &told);
+                scope.spawn(move || {
+                    for _ in 0..EACH {
+                        let own = log.append(&asks).expect("it is taken");
+                        let mut told = told.lock().expect("no panic");
+                        *told = own.max(*told);
+                    }
+                });
+            }
+            drop(asks);
+            committing.join().expect("no panic").expect("committed");
+        });
+    });
+    assert_eq!(fabric.why_not_repeatable(), None);
+    // At the least the last group is collected until the limit.
+    assert!(fabric.now() - before >= COLLECTS);
+    assert!(real.elapsed() < COLLECTS, "{:?}", real.elapsed());
+    (found, fabric.trace())
+}
+
+const WAYS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
+
+/// Each device and platform on which a client's flush is enough.
+fn ways() -> Vec<(Profile, Way)> {
+    let mut ways = Vec::new();
+    for profile in Profile::ALL {
+        for platform in WAYS {
+            let fabric = Fabric::new(profile.clone());
+            let host = fabric.host("server");
+            host.set_platform(platform);
+            if host.may_promise_direct_write(profile.flushes_natively()) {
+                let way = Way {
+                    platform,
+                    by_reading: false,
+                    promise: None,
+                };
+                ways.push((profile.clone(), way));
+            }
+        }
+    }
+    ways
+}
+
+#[test]
+fn a_group_commit_survives_in_every_order() {
+    for (profile, way) in ways() {
+        let mut traces = BTreeSet::new();
+        for seed in 0..10 {
+            let (found, trace) = run(&profile, way, seed, Wakes::InTime);
+            found.unwrap_or_else(|loss| panic!("{}, {way:?}, {seed}: {loss}", profile.name()));
+            traces.insert(trace.hash);
+        }
+        assert!(traces.len() > 1, "the seeds make a difference");
+        let again = [(); 2].map(|()| run(&profile, way, 3, Wakes::InTime).1);
+        assert_eq!(again[0], again[1], "{}", profile.name());
+    }
+}
+
+#[test]
+fn a_group_commit_that_wakes_its_writers_too_early_is_found() -> Result<()> {
+    for (profile, way) in ways() {
+        let began = Instant::now();
+        let find = |seed| run(&profile, way, seed, Wakes::TooEarly).0.err();
+        let found = (0..10).find_map(|seed| Some((seed, find(seed)?)));
+        // On each device and platform: the atomic write of the tail may not have happened at all.
+        let (seed, loss) = found.unwrap_or_else(|| panic!("{}, {way:?}", profile.name()));
+        println!(
+            "{}, {way:?}: seed {seed}, {:?}",
+            profile.name(),
+            began.elapsed()
+        );
+        let report = loss.to_string();
+        assert!(report.contains("were acknowledged, and"), "{report}");
+        let again = find(seed).context("it is found again")?;
+        assert_eq!(again.to_string(), report);
+    }
+    Ok(())
+}

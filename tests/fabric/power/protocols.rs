@@ -1,0 +1,419 @@
+//! Protocols that survive every cut of the power, on every platform and device; and the same with
+//! a fault, which is found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::Result;
+use rpma::sim::{Cut, Fabric, Loss, Platform, Pmem, Profile, Visited};
+use rpma::{Error, Flags, FlushType, Offer, PeerCfg};
+
+use crate::power::world::{SIZE, Way, World, fabric};
+use anyhow::Context;
+
+/// How many records each run appends.
+const RECORDS: u64 = 20;
+/// The size of a record, in bytes: not a multiple of a line.
+const LEN: usize = 104;
+/// Where the records begin; the tail is in front.
+const START: usize = 64;
+
+/// The bytes of a record.
+pub(crate) fn record(number: u64) -> Vec<u8> {
+    (0..LEN)
+        .map(|at| (number * 31 + at as u64 * 7 + 1) as u8)
+        .collect()
+}
+
+/// Another record in the same place: of a writer that has connected again.
+pub(crate) fn other_record(number: u64) -> Vec<u8> {
+    record(number).iter().map(|byte| !byte).collect()
+}
+
+pub(crate) fn place(number: u64) -> usize {
+    START + number as usize * LEN
+}
+
+/// How a record and the tail that shows it become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// The record, a flush, its completion; the tail, a flush, its completion
+    /// (docs/persistence.md, 1; example 05 for each of the two).
+    PollInBetween,
+    /// One wait, with an atomic write for the tail (2; example 07).
+    AtomicWrite,
+    /// The same four operations, posted as one batch.
+    Batch,
+    /// One wait, with a fenced plain write for the tail (3).
+    FencedWrite,
+    /// The server's program makes each durable (example 09).
+    Server,
+}
+
+/// The fault of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The record is not flushed.
+    NoFlushOfTheRecord,
+    /// It is flushed before it is written.
+    FlushTooEarly,
+    /// It is flushed on another connection.
+    OtherConnection,
+    /// The tail is not flushed, and the record is taken for durable.
+    NoFlushOfTheTail,
+    /// The flushes are for visibility.
+    OnlyVisible,
+    /// The tail is a plain write right after a flush that was not polled.
+    TailBeforeThePoll,
+    /// Only a part is flushed.
+    PartOfTheRecord,
+}
+
+fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Result<()> {
+    let (at, bytes, tail) = (place(number), record(number), (number + 1).to_le_bytes());
+    let len = match fault {
+        Fault::PartOfTheRecord => LEN / 2,
+        _ => LEN,
+    };
+    let kind = match fault {
+        Fault::OnlyVisible => FlushType::Visibility,
+        _ => FlushType::Persistent,
+    };
+    if (protocol, fault) == (Protocol::Batch, Fault::None) {
+        return world.append_as_batch(at, &bytes, &tail);
+    }
+    let settle = |offset, len| match protocol {
+        Protocol::Server => world.ask_to_persist(offset, len),
+        _ => world.flush_as(offset, len, kind),
+    };
+    if fault == Fault::FlushTooEarly {
+        settle(at, LEN)?;
+    }
+    world.write(at, &bytes)?;
+    match (fault, protocol) {
+        (Fault::NoFlushOfTheRecord | Fault::FlushTooEarly, _) => {}
+        (Fault::OtherConnection, _) => world.flush_on_other(at, len)?,
+        (_, Protocol::PollInBetween | Protocol::Server) => settle(at, len)?,
+        _ => world.post_flush(at, len, kind)?,
+    }
+    match protocol {
+        Protocol::AtomicWrite if fault != Fault::TailBeforeThePoll => {
+            world.atomic_write(0, &tail)?
+        }
+        Protocol::FencedWrite if fault != Fault::TailBeforeThePoll => {
+            world.write_with(0, &tail, Flags::COMPLETION_ON_ERROR | Flags::FENCE)?;
+        }
+        _ => world.write(0, &tail)?,
+    }
+    match (fault, protocol) {
+        // It waits for its posts.
+        (Fault::NoFlushOfTheTail, Protocol::AtomicWrite | Protocol::FencedWrite) => {
+            world.wait_for_write()
+        }
+        (Fault::NoFlushOfTheTail, _) => Ok(()),
+        _ => settle(0, 8),
+    }
+}
+
+/// The findings of the log's recovery: it must have all acknowledged records, and no torn one.
+fn check_log(image: &[u8], acknowledged: u64) {
+    let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
+    assert!(
+        tail >= acknowledged,
+        "record {tail} was acknowledged, and is lost"
+    );
+    assert!(tail <= RECORDS, "a tail of {tail}");
+    for number in 0..tail {
+        let at = place(number);
+        assert!(
+            image[at..at + LEN] == record(number),
+            "record {number} is not what was written"
+        );
+    }
+}
+
+pub(crate) fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
+    for image in cut.images(pmem) {
+        check_log(image.bytes(), acknowledged.load(Ordering::Relaxed));
+    }
+}
+
+/// Runs a protocol under every cut; returns the number of events and images, or the loss.
+fn run(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
+    run_with(profile, way, protocol, fault, 1)
+}
+
+fn run_with(
+    profile: &Profile,
+    way: Way,
+    protocol: Protocol,
+    fault: Fault,
+    seed: u64,
+) -> Result<Visited, Loss> {
+    let fabric = fabric(profile);
+    fabric.set_seed(seed);
+    let world = World::new(&fabric, way).expect("a connection");
+    run_on(&fabric, &world, protocol, fault)
+}
+
+fn run_on(
+    fabric: &Fabric,
+    world: &World,
+    protocol: Protocol,
+    fault: Fault,
+) -> Result<Visited, Loss> {
+    let acknowledged = AtomicU64::new(0);
+    let append_all = || {
+        for number in 0..RECORDS {
+            append(world, protocol, fault, number).expect("nothing fails");
+            acknowledged.store(number + 1, Ordering::Relaxed);
+        }
+    };
+    let check = |cut: &Cut<'_>| check(&world.pmem, &acknowledged, cut);
+    fabric.find_loss(check, append_all)?;
+    Ok(fabric.visited())
+}
+
+const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
+const PROTOCOLS: [Protocol; 5] = [
+    Protocol::PollInBetween,
+    Protocol::AtomicWrite,
+    Protocol::Batch,
+    Protocol::FencedWrite,
+    Protocol::Server,
+];
+
+fn is_copying(profile: &Profile) -> bool {
+    !profile.is_adapter()
+}
+
+/// Every device, platform, protocol and way to flush, if the server may promise the method of the
+/// protocol.
+fn every_way() -> Vec<(Profile, Way, Protocol)> {
+    let mut ways = Vec::new();
+    for profile in Profile::ALL {
+        for (platform, protocol) in PLATFORMS
+            .into_iter()
+            .flat_map(|platform| PROTOCOLS.map(|protocol| (platform, protocol)))
+        {
+            // Forcing the device's own method makes no difference.
+            let methods: &[bool] = match profile.flushes_natively() {
+                true => &[false, true],
+                false => &[true],
+            };
+            for &by_reading in methods {
+                let native = !by_reading;
+                let host = fabric(&profile).host("server");
+                host.set_platform(platform);
+                let may = match protocol {
+                    Protocol::Server => native == profile.flushes_natively(),
+                    // It holds after a flush by reading only.
+                    Protocol::FencedWrite => by_reading && host.may_promise_direct_write(native),
+                    _ => host.may_promise_direct_write(native),
+                };
+                let way = Way {
+                    platform,
+                    by_reading,
+                    promise: None,
+                };
+                if may {
+                    ways.push((profile.clone(), way, protocol));
+                }
+            }
+        }
+    }
+    ways
+}
+
+#[test]
+fn what_the_documentation_recommends_survives_every_cut() {
+    // With each seed other images are looked at.
+    const SEEDS: u64 = 5;
+    let on = |platform: Platform| {
+        let (mut events, mut images) = (0, 0);
+        let ways = every_way().into_iter();
+        for (profile, way, protocol) in ways.filter(|(_, way, _)| way.platform == platform) {
+            for seed in 0..SEEDS {
+                let ran = run_with(&profile, way, protocol, Fault::None, seed);
+                let ran = ran.unwrap_or_else(|loss| panic!("{}, {way:?}: {loss}", profile.name()));
+                events += ran.events;
+                images += ran.images;
+            }
+        }
+        println!("on {platform}: {events} cuts, {images} images");
+        assert!(events >= 10_000, "{events}");
+    };
+    thread::scope(|scope| {
+        for platform in PLATFORMS {
+            scope.spawn(move || on(platform));
+        }
+    });
+}
+
+/// Whether a fault can lose data, by the platform and the device.
+fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
+    let (copies, platform) = (is_copying(profile), way.platform);
+    let native = profile.flushes_natively() && !way.by_reading;
+    // soft-RoCE copies through caches, which eADR saves: written bytes are durable.
+    if copies && platform == Platform::Eadr {
+        return false;
+    }
+    match fault {
+        Fault::None => false,
+        Fault::NoFlushOfTheRecord | Fault::FlushTooEarly | Fault::NoFlushOfTheTail => true,
+        // soft-RoCE writes the lines back, with the writes of any connection.
+        Fault::OtherConnection => !copies,
+        // Visible bytes are durable there.
+        Fault::OnlyVisible => {
+            protocol != Protocol::Server && (copies || platform == Platform::AdrDdioOn)
+        }
+        // Only the strict adapter lets a write pass a flush.
+        Fault::TailBeforeThePoll => {
+            !copies && matches!(protocol, Protocol::AtomicWrite | Protocol::FencedWrite)
+        }
+        Fault::PartOfTheRecord => match protocol {
+            // The request for it pushes all of the record; only bytes that were pushed into a cache
+            // are lost.
+            Protocol::Server => copies || platform == Platform::AdrDdioOn,
+            // A read pushes all.
+            _ => copies || native,
+        },
+    }
+}
+
+#[test]
+fn every_fault_is_found_where_it_loses_something() {
+    const FAULTS: [Fault; 7] = [
+        Fault::NoFlushOfTheRecord,
+        Fault::FlushTooEarly,
+        Fault::OtherConnection,
+        Fault::NoFlushOfTheTail,
+        Fault::OnlyVisible,
+        Fault::TailBeforeThePoll,
+        Fault::PartOfTheRecord,
+    ];
+    for fault in FAULTS {
+        let (mut found, mut all) = (0, 0);
+        for (profile, way, protocol) in every_way() {
+            // The server's method does not flush; a batch is the same as its operations.
+            let is_server = protocol == Protocol::Server && fault == Fault::OtherConnection;
+            if is_server || protocol == Protocol::Batch {
+                continue;
+            }
+            let ran = run(&profile, way, protocol, fault);
+            let loses = loses(&profile, way, protocol, fault);
+            let what = format!("{}, {way:?}, {protocol:?}, {fault:?}", profile.name());
+            assert_eq!(ran.is_err(), loses, "{what}: {ran:?}");
+            if let Err(report) = ran {
+                let report = report.to_string();
+                assert!(report.contains("Lost: bytes "), "{what}: {report}");
+                found += 1;
+            }
+            all += 1;
+        }
+        println!("{fault:?}: found in {found} of {all} ways, and harmless in the others");
+        assert!(found > 0);
+    }
+}
+
+#[test]
+fn a_wrong_promise_is_found() {
+    for (profile, platform) in [
+        (Profile::STRICT, Platform::AdrDdioOn),
+        (Profile::RXE_6_12, Platform::AdrDdioOn),
+        (Profile::RXE_6_12, Platform::AdrDdioOff),
+    ] {
+        let way = Way {
+            platform,
+            by_reading: true,
+            promise: Some(true),
+        };
+        let report = run(&profile, way, Protocol::PollInBetween, Fault::None);
+        let report = report.expect_err("what was flushed is lost").to_string();
+        assert!(report.contains("PmemMap::persist on that host"), "{report}");
+    }
+}
+
+/// A client that flushes by reading, and a server on another kind of device, on a platform where
+/// that is enough.
+fn mixed(client: Profile, server: Profile) -> Result<(Fabric, World)> {
+    let fabric = fabric(&client);
+    let platform = match is_copying(&server) {
+        true => Platform::Eadr,
+        false => Platform::AdrDdioOff,
+    };
+    let way = Way {
+        platform,
+        by_reading: true,
+        promise: None,
+    };
+    let (client, server) = (fabric.host("client"), fabric.host_with("server", server));
+    server.set_platform(platform);
+    let pmem = server.pmem("log", SIZE);
+    let world = World::connect(client, server, pmem, way)?;
+    Ok((fabric, world))
+}
+
+/// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end
+/// executes in order.
+#[test]
+fn an_adapter_before_soft_roce_keeps_the_order() -> Result<()> {
+    for protocol in PROTOCOLS {
+        let (fabric, world) = mixed(Profile::STRICT, Profile::RXE_6_12)?;
+        let ran = run_on(&fabric, &world, protocol, Fault::None);
+        ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
+    }
+    Ok(())
+}
+
+/// Promise of `ConnCfg::set_peer_reorders`: on soft-RoCE, with its unusable fence, no operation
+/// that needs one is posted to a peer with a device that is declared to reorder; and polling in
+/// between survives every cut. A peer without a declaration counts as soft-RoCE, and then the order
+/// is lost.
+#[test]
+fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
+    for protocol in [
+        Protocol::AtomicWrite,
+        Protocol::Batch,
+        Protocol::FencedWrite,
+    ] {
+        let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+        let ran = run_on(&fabric, &world, protocol, Fault::None);
+        assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
+
+        let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+        declare_reordering(&world)?;
+        let error = append(&world, protocol, Fault::None, 0).expect_err("a fence is missing");
+        let error = error.downcast_ref::<Error>().context("rpma's")?;
+        let text = error.to_string();
+        let names = text.contains("poll the completion") && text.contains("set_peer_reorders");
+        assert!(matches!(error, Error::NotSupported(_)) && names, "{text}");
+    }
+    let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    declare_reordering(&world)?;
+    let ran = run_on(&fabric, &world, Protocol::PollInBetween, Fault::None);
+    ran.unwrap_or_else(|loss| panic!("{loss}"));
+    // After the flush was polled no byte is missing.
+    world.flush(0, 8)?;
+    world.atomic_write(0, &[1; 8])?;
+    // A flush that was posted before the declaration counts as well.
+    let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    world.post_flush(0, 8, FlushType::Persistent)?;
+    declare_reordering(&world)?;
+    let error = world
+        .atomic_write(0, &[1; 8])
+        .expect_err("a fence is missing");
+    assert!(error.to_string().contains("poll the completion"), "{error}");
+    Ok(())
+}
+
+/// As the server's offer does: its region has its device.
+fn declare_reordering(world: &World) -> Result<()> {
+    let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
+    offer.add_region(&world.target);
+    let bytes = offer.encode(Offer::ACCEPT)?;
+    let offer = Offer::decode(&bytes)?;
+    world.conn.apply_remote_peer_cfg(offer.platform());
+    Ok(())
+}

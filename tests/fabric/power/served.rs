@@ -1,0 +1,345 @@
+//! The server's method under every cut: the data that an answer acknowledges is there, and no
+//! pointer without its data. On every device, and also on a platform with flushes that do not make
+//! data durable.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use rpma::commit::{Fate, Limits, Method, Responder, Ticket, Turn, Writer, WriterCfg};
+use rpma::pmem::PmemMap;
+use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc, sim,
+};
+
+use crate::power::world::{LIMIT, SIZE, fabric};
+
+const RECORDS: u64 = 10;
+const LEN: usize = 104;
+const HEAD: usize = 40;
+const START: usize = 128;
+const FAR: usize = SIZE / 2;
+
+/// A writer, and the server of its memory, in one thread.
+struct Served {
+    client: Host,
+    server: Host,
+    pmem: Pmem,
+    writer: Writer,
+    source: Mr<Vec<u8>>,
+    /// The server's end, unless a thread has it.
+    far: Option<(Conn, Responder<u8>)>,
+}
+
+/// How records are written.
+#[derive(Clone, Copy, Debug)]
+struct Log {
+    in_flight: usize,
+    /// Two pointers in two cache lines, which a recovery reads both.
+    two_pointers: bool,
+}
+
+fn record(number: u64) -> Vec<u8> {
+    let bytes = (0..LEN).map(|at| (number * 31 + at as u64 * 7 + 1) as u8);
+    bytes.collect()
+}
+
+impl Served {
+    fn new(fabric: &Fabric, platform: Platform) -> Result<Self> {
+        let (client, server) = (fabric.host("client"), fabric.host("server"));
+        server.set_platform(platform);
+        let pmem = server.pmem("log", SIZE);
+        let addr = server.addr().to_string();
+        let mut responder = Responder::new(Limits::new(4, 2, 4096)?);
+        let on_server = server.enter();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let log = Arc::new(Mr::reg(&peer, PmemMap::open(pmem.path(), SIZE)?, usage)?);
+        let ep = Ep::listen(&peer, &addr, 0)?;
+        drop(on_server);
+
+        let on_client = client.enter();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+        let source = Mr::reg(&peer, vec![0; SIZE], MrUsage::WRITE_SRC)?;
+        let cfg = WriterCfg::new(Method::Server);
+        let settings = cfg.conn_cfg(&ConnCfg::new())?;
+        let req = ConnReq::new(&peer, &addr, ep.get_port(), &settings)?;
+        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+        let far = {
+            let _on_server = server.enter();
+            let settings = responder.conn_cfg(&ConnCfg::new())?;
+            let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
+            responder.add(0, responder.prepare(&req, &log, ..)?);
+            // Only the server's method is promised.
+            let mut offer = Offer::new(&PeerCfg::new());
+            offer.add_region(&log).set_limits(responder.limits());
+            req.connect(&offer.encode(Offer::ACCEPT)?)?
+        };
+        let writer = connecting.wait(LIMIT)?;
+        drop(on_client);
+        Ok(Self {
+            client,
+            server,
+            pmem,
+            writer,
+            source,
+            far: Some((far.wait_established(LIMIT)?, responder)),
+        })
+    }
+
+    /// One round of both sides.
+    fn step(&mut self) -> Result<()> {
+        let Some((far, responder)) = &mut self.far else {
+            return Ok(());
+        };
+        let mut wcs = [Wc::default(); 8];
+        let count = far.get_cq().get_wc(&mut wcs)?;
+        for wc in &wcs[..count] {
+            responder.handle(0, wc);
+        }
+        if let Turn::Misused(_, error) | Turn::Failed(_, error) = responder.turn(|_| Some(&*far)) {
+            return Err(error.into());
+        }
+        Ok(self.writer.look(|_| {})?)
+    }
+
+    fn wait(&mut self, is_so: impl Fn(&Writer) -> bool) -> Result<()> {
+        let begin = sim::now();
+        while !is_so(&self.writer) {
+            self.step()?;
+            sim::sleep(Duration::from_micros(100));
+            anyhow::ensure!(sim::now() - begin < LIMIT, "it does not happen");
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, log: Log, number: u64) -> Result<Ticket> {
+        let bytes = record(number);
+        let far = self.writer.offer().regions()[0];
+        let mut parts = Vec::new();
+        let at = number as usize;
+        for (at, range) in [
+            (START + at * HEAD, 0..HEAD),
+            (FAR + at * (LEN - HEAD), HEAD..LEN),
+        ] {
+            let len = range.len();
+            self.source.write_at(at, &bytes[range])?;
+            let dst = far.slice(at as u64..(at + len) as u64)?;
+            parts.push((dst, self.source.slice(at..at + len)?));
+        }
+        // In turn: the second line is one less, or equal.
+        let at = match log.two_pointers && number % 2 == 1 {
+            true => 64,
+            false => 0,
+        };
+        let tail = (far.slice(at..at + 8)?, (number + 1).to_ne_bytes());
+        Ok(self.writer.commit(&parts, Some(tail))?)
+    }
+}
+
+impl Log {
+    fn check(self, image: &[u8], acknowledged: u64) {
+        let word = |at: usize| u64::from_ne_bytes(image[at..at + 8].try_into().expect("8 bytes"));
+        let tail = word(0).max(word(64));
+        assert!(
+            tail >= acknowledged,
+            "record {tail} was acknowledged, and is lost"
+        );
+        if self.two_pointers && tail > 1 {
+            assert_eq!(
+                word(0).min(word(64)),
+                tail - 1,
+                "a pointer has passed another"
+            );
+        }
+        for number in 0..tail {
+            let (at, bytes) = (number as usize, record(number));
+            let (head, rest) = (START + at * HEAD, FAR + at * (LEN - HEAD));
+            assert!(
+                image[head..head + HEAD] == bytes[..HEAD]
+                    && image[rest..rest + LEN - HEAD] == bytes[HEAD..],
+                "record {number} is not what was written"
+            );
+        }
+    }
+
+    fn run(self, profile: &Profile, platform: Platform, seed: u64) -> Result<Visited, Loss> {
+        let fabric = fabric(profile);
+        fabric.set_seed(seed);
+        let mut served = Served::new(&fabric, platform).expect("a connection");
+        let pmem = served.pmem.clone();
+        let acknowledged = AtomicU64::new(0);
+        let append_all = || {
+            for number in 0..RECORDS {
+                served.append(self, number).expect("posted");
+                let due = (number + 1).saturating_sub(self.in_flight as u64 - 1);
+                served
+                    .wait(|writer| writer.durable() >= due && writer.room() > 0)
+                    .expect("durable");
+                acknowledged.store(served.writer.durable(), Ordering::Relaxed);
+            }
+            served
+                .wait(|writer| writer.durable() == RECORDS)
+                .expect("durable");
+            acknowledged.store(RECORDS, Ordering::Relaxed);
+        };
+        let check = |cut: &Cut<'_>| {
+            for image in cut.images(&pmem) {
+                self.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
+            }
+        };
+        fabric.find_loss(check, append_all)?;
+        Ok(fabric.visited())
+    }
+}
+
+#[test]
+fn an_answered_commit_survives_every_cut() {
+    const SEEDS: u64 = 3;
+    let on = |platform| {
+        let mut events = 0;
+        for profile in Profile::ALL {
+            for in_flight in [1, 3] {
+                for two_pointers in [false, true] {
+                    for seed in 0..SEEDS {
+                        let log = Log {
+                            in_flight,
+                            two_pointers,
+                        };
+                        let ran = log.run(&profile, platform, seed);
+                        let ran = ran.unwrap_or_else(|loss| {
+                            panic!("{}, {platform}, {log:?}: {loss}", profile.name())
+                        });
+                        events += ran.events;
+                    }
+                }
+            }
+        }
+        assert!(events > 1_000, "{platform}: {events}");
+    };
+    thread::scope(|scope| {
+        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+            scope.spawn(move || on(platform));
+        }
+    });
+}
+
+/// The server's program, until its client has left.
+fn serve(far: &Conn, mut responder: Responder<u8>) -> Result<()> {
+    let mut wcs = [Wc::default(); 8];
+    while let Next::Completions(count) = far.next(&mut wcs, LIMIT)? {
+        for wc in &wcs[..count] {
+            responder.handle(0, wc);
+        }
+        while let Turn::Served(_) = responder.turn(|_| Some(far)) {}
+    }
+    Ok(())
+}
+
+/// The server has a thread of its own, and the seed chooses the order: an answer that is sent
+/// before its bytes are durable would be seen by the client in between.
+#[test]
+fn an_answer_comes_after_the_bytes_are_durable() -> Result<()> {
+    let log = Log {
+        in_flight: 1,
+        two_pointers: false,
+    };
+    for profile in Profile::ALL {
+        for seed in 0..10 {
+            let fabric = Fabric::seeded(profile.clone(), seed);
+            let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
+            let pmem = served.pmem.clone();
+            let acknowledged = AtomicU64::new(0);
+            let check = |cut: &Cut<'_>| {
+                for image in cut.images(&pmem) {
+                    log.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
+                }
+            };
+            let run = || {
+                let (far, responder) = served.far.take().expect("the server's end");
+                let serving = served.server.spawn(move || serve(&far, responder));
+                let _entered = served.client.enter();
+                for number in 0..4 {
+                    let ticket = served.append(log, number).expect("posted");
+                    served.writer.wait(ticket, LIMIT, |_| {}).expect("durable");
+                    acknowledged.store(number + 1, Ordering::Relaxed);
+                }
+                served.writer.conn().disconnect().expect("disconnects");
+                serving.join().expect("no panic").expect("served");
+            };
+            let found = fabric.find_loss(check, run);
+            found.unwrap_or_else(|loss| panic!("{}, seed {seed}: {loss}", profile.name()));
+            assert_eq!(fabric.why_not_repeatable(), None);
+        }
+    }
+    Ok(())
+}
+
+/// A server with a host that is gone after it took the request: the wait ends without an answer.
+#[test]
+fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
+        let log = Log {
+            in_flight: 1,
+            two_pointers: false,
+        };
+        let ticket = served.append(log, 0)?;
+        // The request is taken, and not served.
+        served.writer.look(|_| {})?;
+        let begin = sim::now();
+        while served.writer.released() == 0 {
+            served.writer.look(|_| {})?;
+            sim::sleep(Duration::from_millis(1));
+            assert!(sim::now() - begin < LIMIT);
+        }
+        fabric.power_cut(&served.server);
+        let begin = sim::now();
+        let error = served
+            .writer
+            .wait(ticket, Duration::from_secs(3600), |_| {})
+            .expect_err("nobody answers");
+        let took = sim::now() - begin;
+        assert!(took < Duration::from_secs(120), "{error}: {took:?}");
+        assert_eq!(served.writer.fate(ticket)?, Fate::Unknown);
+    }
+    Ok(())
+}
+
+/// A report names lines of the program, not of the library that posts for it.
+#[test]
+fn a_loss_of_the_servers_method_names_the_programs_line() -> Result<()> {
+    let log = Log {
+        in_flight: 1,
+        two_pointers: false,
+    };
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
+        let pmem = served.pmem.clone();
+        let posted = AtomicU64::new(0);
+        let check = |cut: &Cut<'_>| {
+            for image in cut.images(&pmem) {
+                log.check(image.bytes(), posted.load(Ordering::Relaxed));
+            }
+        };
+        let run = || {
+            for number in 0..2 {
+                let ticket = served.append(log, number).expect("posted");
+                // Too early.
+                posted.store(ticket.number(), Ordering::Relaxed);
+                let durable = |writer: &Writer| writer.durable() == ticket.number();
+                served.wait(durable).expect("durable");
+            }
+        };
+        let loss = fabric.find_loss(check, run).expect_err("it is found");
+        let text = loss.to_string();
+        assert!(text.contains("tests/fabric/power/served.rs:"), "{text}");
+        assert!(!text.contains("rpma/src/commit"), "{text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! The possible contents of a record and its tail, by platform and by the forgotten step of the
+//! protocol: which platforms a program has to be tested on to find which fault.
+
+use std::sync::Mutex;
+
+use anyhow::Result;
+use rpma::sim::{Platform, Profile};
+
+use crate::power::world::{Way, World, fabric};
+
+/// Four lines, after that of the tail.
+const RECORD: [u8; 256] = [7; 256];
+const AT: usize = 64;
+
+/// How a write is made durable.
+#[derive(Clone, Copy)]
+enum Method {
+    Flush { by_reading: bool },
+    Server,
+}
+
+fn append(world: &World, method: Method, (record, tail): (bool, bool)) -> Result<()> {
+    let settle = |offset, len| match method {
+        Method::Flush { .. } => world.flush(offset, len),
+        Method::Server => world.ask_to_persist(offset, len),
+    };
+    world.write(AT, &RECORD)?;
+    if record {
+        settle(AT, RECORD.len())?;
+    }
+    world.write(0, &1_u64.to_le_bytes())?;
+    if tail {
+        settle(0, 8)?;
+    }
+    Ok(())
+}
+
+/// How many of the possible images at the end are corrupt, among so many: the combinations of the
+/// possible contents of each line, which come first, a torn line being torn in one way.
+fn corrupt(
+    platform: Platform,
+    method: Method,
+    flushed: (bool, bool),
+    all: usize,
+) -> Result<(usize, usize)> {
+    let fabric = fabric(&Profile::STRICT);
+    let by_reading = matches!(method, Method::Flush { by_reading: true });
+    let way = Way {
+        platform,
+        by_reading,
+        promise: Some(true),
+    };
+    let world = World::new(&fabric, way)?;
+    let counts = Mutex::new((0, 0));
+    let check = |cut: &rpma::sim::Cut<'_>| {
+        if cut.what() != "at the end" {
+            return;
+        }
+        let mut counts = counts.lock().expect("no panic");
+        for image in cut.images_up_to(&world.pmem, if all < 4 { 1000 } else { all }) {
+            let image = image.bytes();
+            // The client relies on a record after it has flushed the tail only.
+            let is_there = image[0] == 1;
+            let is_lost = flushed.1 && !is_there;
+            let is_torn = is_there && image[AT..AT + RECORD.len()] != RECORD;
+            counts.0 += usize::from(is_lost || is_torn);
+            counts.1 += 1;
+        }
+    };
+    let run = || {
+        append(&world, method, flushed)?;
+        fabric.settle();
+        anyhow::Ok(())
+    };
+    fabric.on_every_event(check, run)?;
+    let counts = *counts.lock().expect("no panic");
+    Ok(counts)
+}
+
+#[test]
+fn a_program_has_to_be_tested_on_every_platform() -> Result<()> {
+    const NATIVE: Method = Method::Flush { by_reading: false };
+    const READ: Method = Method::Flush { by_reading: true };
+    let columns = [(true, true), (false, true), (true, false), (false, false)];
+    let rows = [
+        (
+            "native flush",
+            Platform::AdrDdioOn,
+            NATIVE,
+            [(0, 1), (80, 81), (0, 2), (80, 162)],
+        ),
+        (
+            "flush by read, ADR, DDIO off",
+            Platform::AdrDdioOff,
+            READ,
+            [(0, 1), (0, 1), (0, 2), (80, 162)],
+        ),
+        (
+            "flush by read, eADR",
+            Platform::Eadr,
+            READ,
+            [(0, 1), (0, 1), (0, 2), (80, 162)],
+        ),
+        (
+            "flush by read, ADR, DDIO on",
+            Platform::AdrDdioOn,
+            READ,
+            [(161, 162), (161, 162), (80, 162), (80, 162)],
+        ),
+        (
+            "general-purpose server",
+            Platform::AdrDdioOn,
+            Method::Server,
+            [(0, 1), (80, 81), (0, 2), (80, 162)],
+        ),
+    ];
+    println!(
+        "{:30} {:>10} {:>10} {:>10} {:>10}",
+        "corrupt / all images", "flushed", "no data", "no tail", "none"
+    );
+    for (name, platform, method, expected) in rows {
+        let mut line = format!("{name:30}");
+        let mut counts = Vec::new();
+        for (flushed, (_, all)) in columns.into_iter().zip(expected) {
+            let (bad, all) = corrupt(platform, method, flushed, all)?;
+            line += &format!(" {:>10}", format!("{bad}/{all}"));
+            counts.push((bad, all));
+        }
+        println!("{line}");
+        assert_eq!(counts, expected, "{name}");
+    }
+    Ok(())
+}

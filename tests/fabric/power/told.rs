@@ -1,0 +1,102 @@
+//! A server that takes a message for the word that the data before it is durable.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use rpma::sim::{Fabric, Loss, Platform, Profile};
+use rpma::{Flags, FlushType};
+
+use crate::power::protocols::{check, place, record};
+use crate::power::world::{Way, World, arrives};
+
+/// How the client makes sure that the flush comes before its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// It polls the flush.
+    Polled,
+    /// It posts the message right after the flush.
+    Posted,
+    /// As that, with a fence.
+    Fenced,
+}
+
+/// Appends two records. The server answers its user when it gets the message of each.
+fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let way = Way {
+        platform: match by_reading {
+            true => Platform::AdrDdioOff,
+            false => Platform::AdrDdioOn,
+        },
+        by_reading,
+        promise: None,
+    };
+    let world = World::new(&fabric, way).expect("a connection");
+    let told = AtomicU64::new(0);
+    let append = |number: u64| -> Result<()> {
+        let (bytes, tail) = (record(number), (number + 1).to_le_bytes());
+        world.write(place(number), &bytes)?;
+        world.flush(place(number), bytes.len())?;
+        world.write(0, &tail)?;
+        match order {
+            Order::Polled => world.flush(0, 8)?,
+            _ => world.post_flush(0, 8, FlushType::Persistent)?,
+        }
+        let fence = match order {
+            Order::Fenced => Flags::FENCE,
+            _ => Flags::COMPLETION_ALWAYS,
+        };
+        world.notify(Flags::COMPLETION_ALWAYS | fence)?;
+        arrives(&world.far, 4)?;
+        told.store(number + 1, Ordering::Relaxed);
+        world.expect_request()
+    };
+    let check = |cut: &rpma::sim::Cut<'_>| check(&world.pmem, &told, cut);
+    fabric.find_loss(check, || {
+        (0..2).for_each(|number| append(number).expect("nothing fails"))
+    })
+}
+
+/// In how many of 10 seeds something is lost.
+fn losses(profile: &Profile, by_reading: bool, order: Order) -> usize {
+    let lost = (1..=10).filter(|seed| run(profile, by_reading, order, *seed).is_err());
+    lost.count()
+}
+
+/// Whether this device makes data durable in this way.
+fn is_possible(profile: &Profile, by_reading: bool) -> bool {
+    match by_reading {
+        true => profile.is_adapter(),
+        false => profile.flushes_natively(),
+    }
+}
+
+/// A message after a flush that was polled is sent when the data is durable.
+#[test]
+fn a_message_after_a_polled_flush_is_its_word() {
+    for profile in Profile::ALL {
+        for by_reading in [false, true] {
+            if is_possible(&profile, by_reading) {
+                let lost = losses(&profile, by_reading, Order::Polled);
+                assert_eq!(lost, 0, "{}, by reading: {by_reading}", profile.name());
+            }
+        }
+    }
+}
+
+/// A message after a native flush that was not polled may be there first, on an adapter, also with
+/// a fence.
+#[test]
+fn a_message_after_an_unpolled_flush_is_no_word() {
+    for order in [Order::Posted, Order::Fenced] {
+        let lost = losses(&Profile::STRICT, false, order);
+        assert!(lost > 0, "{order:?}");
+        // soft-RoCE executes in order in all observations.
+        if order == Order::Posted {
+            assert_eq!(losses(&Profile::RXE_6_12, false, order), 0);
+        }
+        // Where visible data is durable, a message is a flush itself: it makes the earlier writes
+        // visible.
+        assert_eq!(losses(&Profile::STRICT, true, order), 0, "{order:?}");
+    }
+}

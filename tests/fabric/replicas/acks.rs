@@ -1,0 +1,98 @@
+//! The acknowledgement of each request of a run is lost, one in each run: requests to a replica,
+//! and the answers of a server.
+
+use rpma::FlushType;
+use rpma::commit::Method;
+use rpma::sim::{Fabric, Link, Platform, Profile, sleep};
+
+use crate::common::failed::Result;
+use crate::replicas::cluster::Cluster;
+use crate::replicas::set::{LIMIT, Way, methods, whole};
+
+const RECORDS: u64 = 4;
+
+/// How an acknowledgement is lost: with its connection, or until the request is sent again.
+type Lose = fn(&Link, u32);
+
+/// Appends records; `false`: there are fewer requests.
+fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> Result<bool> {
+    let fabric = Fabric::seeded(profile.clone(), 9);
+    let mut of = Cluster::new(&fabric, way, 2)?;
+    let (client, host) = (of.client.clone(), of.hosts[1].clone());
+    let link = match from_server {
+        true => fabric.between(&host, &client),
+        false => fabric.between(&client, &host),
+    };
+    lose(&link, nth);
+    let _entered = client.enter();
+    let mut acknowledged = [0; 3];
+    for number in 0..RECORDS {
+        let id = of.append(number, 2)?;
+        let outcome = of.log.settle(id, 2, LIMIT);
+        assert!(outcome.copies() >= 2, "{number}: {outcome:?}");
+        // The third copy, or the end of its connection.
+        let outcome = of.log.settle(id, 3, LIMIT);
+        for (replica, acknowledged) in acknowledged.iter_mut().enumerate() {
+            if outcome.durable & 1 << replica != 0 {
+                *acknowledged = number + 1;
+            }
+        }
+        if outcome.unknown != 0 {
+            // Its connection is over, and it holds no bytes after this.
+            of.log.set_aside(of.ids[1], LIMIT)?;
+        }
+    }
+    let has_happened = link.disarm() == 0;
+    sleep(LIMIT);
+    of.cut_all();
+    for (replica, told) in acknowledged.into_iter().enumerate() {
+        let shown = whole(&of.pmems[replica].bytes());
+        assert!(shown >= told, "replica {replica}: {shown} of {told}");
+    }
+    Ok(has_happened)
+}
+
+/// The other two replicas go on, and each replica keeps the records that it has acknowledged.
+#[test]
+fn an_acknowledgement_is_lost_at_each_request() {
+    for profile in Profile::ALL {
+        for method in [methods(&profile), vec![Method::Server]].concat() {
+            let platform = match method {
+                Method::Reading => Platform::AdrDdioOff,
+                _ => Platform::AdrDdioOn,
+            };
+            let way = Way {
+                method,
+                flush_type: FlushType::Persistent,
+                platform,
+                in_flight: 2,
+                retries: 2,
+            };
+            let host = Fabric::seeded(profile.clone(), 1).host("server");
+            host.set_platform(platform);
+            let is_native = method == Method::Native;
+            if method != Method::Server && !host.may_promise_direct_write(is_native) {
+                continue;
+            }
+            for lose in [Link::lose_acknowledgement as Lose, Link::lose_answer] {
+                for from_server in [false, true] {
+                    if from_server && method != Method::Server {
+                        continue;
+                    }
+                    let runs =
+                        |nth: &u32| run(&profile, way, lose, from_server, *nth).expect("released");
+                    let requests = (1..).take_while(runs).count() as u64;
+                    let least = match from_server {
+                        true => RECORDS,
+                        false => 2 * RECORDS,
+                    };
+                    assert!(
+                        requests >= least,
+                        "{}, {method}: {requests}",
+                        profile.name()
+                    );
+                }
+            }
+        }
+    }
+}

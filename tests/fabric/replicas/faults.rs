@@ -1,0 +1,412 @@
+//! A log on two of three replicas under faults that a seed draws: a replica is frozen, killed or
+//! cut from the power, requests and acknowledgements are lost, or a call fails. At most one replica
+//! is faulty at a time, until all lose their power.
+//!
+//! `RPMA_SIM_RUNS` sets the number of seeds, and `RPMA_SIM_SEED` the only one.
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rpma::FlushType;
+use rpma::commit::{CommitId, Method, Refused};
+use rpma::sim::{AtStep, Cut, Errno, Fabric, Failing, How, Link, Platform, Profile, now, sleep};
+
+use crate::common::failed::Result;
+use crate::replicas::cluster::{self, Cluster};
+use crate::replicas::set::{LEN, LIMIT, Way, methods, whole};
+
+/// Seeds of each profile and way.
+const RUNS: u64 = 50;
+const RECORDS: u64 = 16;
+/// The latest step, after the set-up, at which something happens.
+const STEPS: u64 = 500;
+/// A wait is over so long after its limit at the latest: the calls of its last look take a
+/// microsecond each, those of the other programs in between as well.
+const SLACK: Duration = Duration::from_millis(2);
+
+/// Numbers that follow from a seed.
+struct Draw(u64);
+
+impl Draw {
+    /// A number below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        // splitmix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % end
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// Faults that wait for their moment.
+#[derive(Default)]
+struct Armed {
+    steps: Vec<AtStep>,
+    calls: Vec<Failing>,
+}
+
+/// The number that an environment variable has.
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().expect(variable))
+}
+
+/// Runs all seeds, and names the one that fails.
+fn with_seeds(run: impl Fn(u64)) {
+    let seeds = match number("RPMA_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RPMA_SIM_RUNS").unwrap_or(RUNS),
+    };
+    for seed in seeds {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
+            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Loses something of one request on this way.
+fn lose(link: &Link, draw: &mut Draw) {
+    let nth = 1 + draw.below(60) as u32;
+    match draw.below(6) {
+        0 => link.lose_request(nth),
+        1 => link.lose_acknowledgement(nth),
+        2 => link.lose_acknowledgements(nth),
+        3 => link.lose_packet(nth),
+        4 => link.lose_answer(nth),
+        _ => link.lose_packets(1 + nth),
+    }
+}
+
+/// Draws the faults of a replica.
+fn arm(fabric: &Fabric, of: &Cluster, faulty: usize, draw: &mut Draw) -> Armed {
+    let mut armed = Armed::default();
+    let host = of.hosts[faulty].clone();
+    let link = fabric.between(&of.client, &host);
+    let back = fabric.between(&host, &of.client);
+    let began = fabric.steps();
+    let at = |draw: &mut Draw| began + draw.below(STEPS);
+    let step = at(draw);
+    let kind = draw.below(9);
+    match kind {
+        0 | 1 => {
+            let frozen = host.clone();
+            armed
+                .steps
+                .push(fabric.at_step(step, move || frozen.freeze()));
+            if kind == 1 {
+                let again = step + draw.below(STEPS);
+                armed.steps.push(fabric.at_step(again, move || host.thaw()));
+            }
+            if draw.one_in(2) {
+                let destroy = fabric.fail("ibv_destroy_qp").on(&of.client);
+                armed.calls.push(destroy.next(Errno::IO));
+            }
+        }
+        2 => armed.steps.push(fabric.at_step(step, move || {
+            if host.has_power() {
+                host.kill();
+            }
+        })),
+        3 => armed
+            .steps
+            .push(fabric.at_step(step, move || cluster::cut(&[host]))),
+        4 => armed
+            .steps
+            .push(fabric.at_step(step, move || link.partition())),
+        5 => armed.steps.push(fabric.at_step(step, move || back.block())),
+        6 => lose(&link, draw),
+        7 => lose(&back, draw),
+        // A post to any replica.
+        _ => {
+            let call = match of.way.method {
+                Method::Native => "ibv_wr_complete",
+                _ => "ibv_post_send",
+            };
+            let how = [How::Refused, How::Done][draw.below(2) as usize];
+            let nth = 1 + draw.below(3 * RECORDS) as u32;
+            let post = fabric.fail(call).on(&of.client).how(how);
+            armed.calls.push(post.nth(nth, Errno::IO));
+        }
+    }
+    armed
+}
+
+/// The time of a wait stays within its limit.
+fn in_time<T>(what: &str, limit: Duration, wait: impl FnOnce() -> T) -> T {
+    let began = now();
+    let result = wait();
+    let took = now() - began;
+    assert!(took <= limit + SLACK, "{what}: {took:?} of {limit:?}");
+    result
+}
+
+/// The result of a run.
+#[derive(Debug, Default)]
+struct Ran {
+    /// How many records are on two replicas.
+    acknowledged: u64,
+    set_aside: u64,
+    dark: bool,
+}
+
+struct Program<'run> {
+    of: Cluster,
+    draw: Draw,
+    /// How many records are in flight.
+    pipelined: u64,
+    /// All lose their power at this step.
+    dark: Option<AtStep>,
+    /// How many records are durable on each replica, as far as the client can see.
+    told: &'run [AtomicU64; 3],
+    ran: Ran,
+}
+
+impl Program<'_> {
+    /// Whether all replicas have lost their power.
+    fn is_dark(&mut self) -> bool {
+        self.ran.dark |= self.dark.as_ref().is_some_and(|dark| !dark.is_pending());
+        self.ran.dark
+    }
+
+    /// Takes the replica that holds the ring out of the set.
+    fn set_aside(&mut self, held_by: u64) -> Result {
+        let held: Vec<_> = (0..3).filter(|n| held_by & 1 << n != 0).collect();
+        assert!(self.is_dark() || held.len() == 1, "held by {held:?}");
+        for replica in held {
+            let id = self.of.ids[replica];
+            let log = &mut self.of.log;
+            in_time("set_aside", LIMIT, || log.set_aside(id, LIMIT))?;
+            self.ran.set_aside |= id.mask();
+        }
+        Ok(())
+    }
+
+    /// Keeps which replicas have acknowledged which records.
+    fn tell(&self, ids: &[CommitId]) {
+        for (record, id) in (1..).zip(ids) {
+            let durable = self.of.log.outcome(*id).durable;
+            for (replica, told) in self.told.iter().enumerate() {
+                if durable & 1 << replica != 0 {
+                    told.store(record, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Appends all records; `None`: too few replicas are left.
+    fn append_all(&mut self) -> Result<Option<()>> {
+        let mut ids = Vec::new();
+        while self.ran.acknowledged < RECORDS {
+            let (number, told) = (ids.len() as u64, self.ran.acknowledged);
+            if number < RECORDS && number < told + self.pipelined {
+                let limit = Duration::from_millis([0, 1, 30, 300][self.draw.below(4) as usize]);
+                let log = &mut self.of.log;
+                match in_time("wait_room", limit, || log.wait_room(LEN, limit)) {
+                    Ok(()) => {}
+                    // A replica that is only slow has time before it is set aside.
+                    Err(Refused::RingFull { .. }) if limit < Duration::from_millis(300) => continue,
+                    Err(Refused::RingFull { held_by }) => {
+                        self.set_aside(held_by)?;
+                        continue;
+                    }
+                    Err(error) => panic!("record {number}: {error}"),
+                }
+                match self.of.append(number, 2) {
+                    Ok(id) => ids.push(id),
+                    Err(Refused::TooFew { .. }) if self.is_dark() => return Ok(None),
+                    Err(error) => panic!("record {number}: {error}"),
+                }
+                continue;
+            }
+            // The first answer counts as soon as it is here.
+            let log = &mut self.of.log;
+            in_time("settle for 1", LIMIT, || {
+                log.settle(ids[told as usize], 1, LIMIT)
+            });
+            self.tell(&ids);
+            let log = &mut self.of.log;
+            let outcome = in_time("settle", LIMIT, || log.settle(ids[told as usize], 2, LIMIT));
+            if outcome.copies() < 2 {
+                assert!(self.is_dark(), "record {told}: {outcome:?}");
+                return Ok(None);
+            }
+            self.ran.acknowledged += 1;
+            self.tell(&ids);
+            // More copies than asked for, with a limit that mostly passes.
+            if self.draw.one_in(4) {
+                let limit = Duration::from_millis(self.draw.below(120));
+                let log = &mut self.of.log;
+                in_time("settle for 3", limit, || {
+                    log.settle(ids[told as usize], 3, limit)
+                });
+            }
+        }
+        Ok(Some(()))
+    }
+}
+
+/// One run. At each of its events the power may fail for all replicas together.
+fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let mut draw = Draw(seed);
+    let pipelined = 1 + draw.below(3);
+    let retries = 2 + draw.below(6) as u8;
+    let way = Way { retries, ..way };
+    let of = Cluster::new(&fabric, way, pipelined as usize + 1)?;
+    let faulty = draw.below(3) as usize;
+    if draw.one_in(2) {
+        for host in &of.hosts {
+            let link = fabric.between(&of.client, host);
+            link.delay_up_to(Duration::from_micros(draw.below(3_000)));
+        }
+    }
+    let armed = arm(&fabric, &of, faulty, &mut draw);
+    let dark = draw.one_in(4).then(|| {
+        let hosts = of.hosts.clone();
+        let step = fabric.steps() + draw.below(2 * STEPS);
+        fabric.at_step(step, move || cluster::cut(&hosts))
+    });
+    let (client, told) = (of.client.clone(), [const { AtomicU64::new(0) }; 3]);
+    let pmems = of.pmems.clone();
+    let mut program = Program {
+        of,
+        draw,
+        pipelined,
+        dark,
+        told: &told,
+        ran: Ran::default(),
+    };
+    let _entered = client.enter();
+    let check = |cut: &Cut<'_>| {
+        let pmems: Vec<_> = pmems.iter().collect();
+        for images in cut.joint_images_up_to(&pmems, 3) {
+            for (replica, (image, told)) in images.iter().zip(&told).enumerate() {
+                let (shown, told) = (whole(image.bytes()), told.load(Ordering::Relaxed));
+                assert!(
+                    shown >= told,
+                    "replica {replica}: {shown} of {told} records"
+                );
+            }
+        }
+    };
+    let ended = match way.flush_type {
+        FlushType::Persistent => fabric.on_every_event(check, || program.append_all())?,
+        FlushType::Visibility => program.append_all()?,
+    };
+    assert!(ended.is_some() || program.ran.dark);
+    // A replica that goes on now reads the bytes of its requests at last.
+    program.of.hosts.iter().for_each(|host| host.thaw());
+    sleep(LIMIT);
+    program.dark = None;
+    drop(armed);
+    fabric.settle();
+    Ok(judge(program))
+}
+
+/// Each acknowledged record is on the replicas that had it, and no replica shows another record.
+fn judge(mut program: Program<'_>) -> Ran {
+    let has_power: Vec<_> = program.of.hosts.iter().map(|of| of.has_power()).collect();
+    if program.of.is_durable() {
+        program.of.cut_all();
+    }
+    for (replica, has_power) in has_power.into_iter().enumerate() {
+        // A loss of power may leave any part of bytes that are only visible.
+        if !program.of.is_durable() && !has_power {
+            continue;
+        }
+        let shown = whole(&program.of.pmems[replica].bytes());
+        let told = program.told[replica].load(Ordering::Relaxed);
+        assert!(
+            shown >= told,
+            "replica {replica}: {shown} of {told} records"
+        );
+    }
+    program.ran
+}
+
+/// Runs each seed on these profiles.
+fn runs(way: Way, profiles: impl Fn(u64) -> Vec<Profile>) {
+    let (ended, aside) = (AtomicU64::new(0), AtomicU64::new(0));
+    with_seeds(|seed| {
+        for profile in profiles(seed) {
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                run(&profile, way, seed).expect("added")
+            }));
+            let ran = ran.unwrap_or_else(|panic| {
+                eprintln!("{}, {way:?}, seed {seed}:", profile.name());
+                resume_unwind(panic);
+            });
+            ended.fetch_add(u64::from(!ran.dark), Ordering::Relaxed);
+            aside.fetch_add(u64::from(ran.set_aside != 0), Ordering::Relaxed);
+        }
+    });
+    if number("RPMA_SIM_SEED").is_none() && number("RPMA_SIM_RUNS").is_none() {
+        let (ended, aside) = (ended.into_inner(), aside.into_inner());
+        assert!(ended >= RUNS / 2, "{ended} runs came to their end");
+        assert!(aside >= RUNS / 8, "{aside} runs went on without a replica");
+    }
+}
+
+fn durable(method: Method, platform: Platform) -> Way {
+    Way {
+        method,
+        flush_type: FlushType::Persistent,
+        platform,
+        in_flight: 2,
+        retries: 2,
+    }
+}
+
+fn all(allows: impl Fn(&Profile) -> bool) -> Vec<Profile> {
+    Profile::ALL.into_iter().filter(allows).collect()
+}
+
+/// An acknowledged record is on two replicas, under each fault of one of them.
+#[test]
+fn native_commits_survive_drawn_faults() {
+    let way = durable(Method::Native, Platform::AdrDdioOn);
+    runs(way, |_| all(Profile::flushes_natively));
+}
+
+/// As the native ones.
+#[test]
+fn commits_by_reading_survive_drawn_faults() {
+    let way = durable(Method::Reading, Platform::AdrDdioOff);
+    runs(way, |_| {
+        all(|profile| {
+            let host = Fabric::seeded(profile.clone(), 1).host("server");
+            host.set_platform(way.platform);
+            host.may_promise_direct_write(false)
+        })
+    });
+}
+
+/// As the native ones. Each seed runs on one profile: threads of the replicas take their time.
+#[test]
+fn commits_of_the_server_survive_drawn_faults() {
+    let way = durable(Method::Server, Platform::AdrDdioOn);
+    runs(way, |seed| {
+        let nth = seed as usize % Profile::ALL.len();
+        vec![Profile::ALL[nth].clone()]
+    });
+}
+
+/// A record that is only visible is on each replica that has not lost its power.
+#[test]
+fn visible_commits_survive_drawn_faults() {
+    for method in [Method::Native, Method::Reading] {
+        let way = Way {
+            method,
+            in_flight: 2,
+            ..Way::visible()
+        };
+        runs(way, |_| all(|profile| methods(profile).contains(&method)));
+    }
+}

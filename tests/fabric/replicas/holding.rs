@@ -1,0 +1,458 @@
+//! A replica that is frozen, slow, dead or set aside.
+
+use std::time::Duration;
+
+use rpma::commit::{Method, Refused, Replicas};
+use rpma::sim::{Errno, Fabric, Host, How, Profile, sleep};
+use rpma::{Device, Mr, MrUsage, Peer, Side};
+
+use crate::common::failed::Result;
+use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, record, whole};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+fn set(profile: &Profile, records: usize, way: Way) -> Result<(Fabric, Set, rpma::sim::Entered)> {
+    let fabric = Fabric::seeded(profile.clone(), 3);
+    let set = Set::new(&fabric, way, records)?;
+    let entered = set.client.enter();
+    Ok((fabric, set, entered))
+}
+
+/// Commits go on with two replicas until the ring is full, which names the third one. It catches
+/// up after that.
+#[test]
+fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 6,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 6, way)?;
+        set.servers[1].host.freeze();
+        for number in 0..6 {
+            let id = set.append(number, 2)?;
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!(outcome.durable, 0b101, "{outcome:?}");
+        }
+        let full = set.append(6, 2).expect_err("the ring is full");
+        let text = full.to_string();
+        let Refused::RingFull { held_by } = full else {
+            panic!("{text}");
+        };
+        assert_eq!(held_by, set.ids[1].mask(), "{text}");
+        assert!(text.contains("0b10"), "{text}");
+        let waited = set.log.wait_room(8, SHORT);
+        assert!(matches!(waited, Err(Refused::RingFull { held_by: 0b10 })));
+
+        set.servers[1].host.thaw();
+        set.log.wait_room(8, LIMIT)?;
+        let id = set.append(6, 3)?;
+        let outcome = set.log.settle(id, 3, LIMIT);
+        assert_eq!(outcome.durable, 0b111, "{outcome:?}");
+        fabric.settle();
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes()?), 7);
+        }
+    }
+    Ok(())
+}
+
+/// Promise: a commit is pending on a replica that can still take it, frozen or not, and on no other
+/// one: bytes that it sets free are not overwritten before that replica has it.
+#[test]
+fn a_commit_is_pending_where_it_may_still_come() -> Result {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 1,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (_fabric, mut set, _entered) = set(&profile, 6, way)?;
+        set.servers[1].host.freeze();
+        let ids = [0, 1].map(|number| set.append(number, 2).expect("room"));
+        for id in ids {
+            set.log.settle(id, 2, LIMIT);
+            assert_eq!(set.log.pending(id), 0b010, "posted, or still in the ring");
+        }
+        set.servers[1].host.thaw();
+        set.log.settle(ids[1], 3, LIMIT);
+        assert_eq!(ids.map(|id| set.log.pending(id)), [0, 0]);
+
+        set.servers[2].host.freeze();
+        let id = set.append(2, 2)?;
+        set.log.settle(id, 2, LIMIT);
+        assert_eq!(set.log.pending(id), 0b100);
+        set.log.set_aside(set.ids[2], LIMIT)?;
+        assert_eq!(set.log.pending(id), 0, "it gets no commit any more");
+        let other = self::set(&profile, 6, way)?.1;
+        assert_eq!(other.log.pending(id), 0, "of another set");
+    }
+    Ok(())
+}
+
+/// A replica that is late gets the bytes of each record, although the others have had them long
+/// before.
+#[test]
+fn a_late_replica_gets_its_own_bytes() -> Result {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 3, way)?;
+        set.servers[2].host.freeze();
+        for number in 0..12 {
+            if set.log.wait_room(1, SHORT).is_err() {
+                set.servers[2].host.thaw();
+                set.log.wait_room(1, LIMIT)?;
+                set.servers[2].host.freeze();
+            }
+            let id = set.append(number, 2)?;
+            assert!(set.log.settle(id, 2, LIMIT).copies() >= 2);
+        }
+        set.servers[2].host.thaw();
+        set.log.wait_room(1, LIMIT)?;
+        let last = set.append(12, 3)?;
+        assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
+        fabric.settle();
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes()?), 13);
+        }
+    }
+    Ok(())
+}
+
+/// Places in the ring are of any length, and are not used twice at a time.
+#[test]
+fn records_of_any_length_keep_their_bytes() -> Result {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 2, Way::visible())?;
+        for server in &set.servers {
+            let link = fabric.between(&set.client, &server.host);
+            link.delay_up_to(Duration::from_millis(3));
+        }
+        let len = |number: usize| 1 + number * 37 % LEN;
+        let (mut at, mut expected) = (0, Vec::new());
+        let mut last = None;
+        for number in 0..60 {
+            let bytes = vec![number as u8 + 1; len(number)];
+            set.log.wait_room(bytes.len(), LIMIT)?;
+            let mut record = set.log.record(bytes.len())?;
+            record.put(0, &bytes)?;
+            last = Some(record.commit(at, None, 2)?);
+            at += bytes.len() as u64;
+            expected.extend(bytes);
+        }
+        let last = last.ok_or("some")?;
+        assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
+        fabric.settle();
+        for server in &set.servers {
+            assert!(server.bytes()?[..expected.len()] == expected);
+        }
+    }
+    Ok(())
+}
+
+/// At the limit a posted commit is unknown, and one that waits in the ring is in no mask.
+#[test]
+fn the_limit_makes_a_posted_commit_unknown() -> Result {
+    let way = Way {
+        in_flight: 1,
+        retries: 6,
+        ..Way::visible()
+    };
+    let (_fabric, mut set, _entered) = set(&Profile::STRICT, 6, way)?;
+    set.servers[1].host.freeze();
+    let ids = [0, 1].map(|number| {
+        let id = set.append(number, 3).expect("room");
+        assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        id
+    });
+    let outcome = set.log.settle(ids[0], 3, SHORT);
+    assert_eq!((outcome.unknown, outcome.failed), (0b10, 0), "{outcome:?}");
+    let outcome = set.log.settle(ids[1], 3, SHORT);
+    assert_eq!((outcome.unknown, outcome.failed), (0, 0), "{outcome:?}");
+    assert_eq!(set.log.outcome(ids[0]).unknown, 0, "it goes on");
+    set.servers[1].host.thaw();
+    assert_eq!(set.log.settle(ids[1], 3, LIMIT).durable, 0b111);
+    Ok(())
+}
+
+/// Setting a frozen replica aside frees the ring without its answer. After the thaw it gets no
+/// byte that was not its record's.
+#[test]
+fn a_frozen_replica_is_set_aside() -> Result {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 4, way)?;
+        let first = set.append(0, 3)?;
+        assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
+        set.servers[1].host.freeze();
+        let mut ids = vec![first];
+        for number in 1.. {
+            match set.append(number, 2) {
+                Ok(id) => {
+                    assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+                    ids.push(id);
+                }
+                Err(Refused::RingFull { held_by: 0b10 }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        set.log.set_aside(set.ids[1], LIMIT)?;
+        assert_eq!(set.log.able(), 2);
+        assert_eq!(set.log.outcome(ids[0]).durable, 0b111, "it has that one");
+        assert_eq!(set.log.outcome(ids[1]).unknown, 0b10, "posted");
+        let last = *ids.last().ok_or("some")?;
+        assert_eq!(set.log.outcome(last).failed, 0b10, "never posted");
+        for number in ids.len() as u64..20 {
+            let id = set.append(number, 2)?;
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
+        }
+        set.servers[1].host.thaw();
+        sleep(LIMIT);
+        fabric.settle();
+        for (n, server) in set.servers.iter().enumerate() {
+            let shown = whole(&server.bytes()?);
+            assert!(
+                if n == 1 { shown <= 3 } else { shown == 20 },
+                "{n}: {shown}"
+            );
+        }
+        let refused = set.append(20, 3).expect_err("two can");
+        assert!(matches!(refused, Refused::TooFew { able: 2 }), "{refused}");
+        set.log.set_aside(set.ids[1], LIMIT)?;
+        let (log, servers) = (set.log, set.servers);
+        drop((log, servers, set.peer));
+    }
+    Ok(())
+}
+
+/// A destroy that fails keeps the bytes, unless the device has released them.
+#[test]
+fn a_replica_that_cannot_be_destroyed_stops_the_set() -> Result {
+    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, Way::visible())?;
+    set.servers[1].host.freeze();
+    let id = set.append(0, 2)?;
+    assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+    let client: &Host = &set.client;
+    let _no_end = fabric.fail("rdma_disconnect").on(client).next(Errno::IO);
+    let _modify = fabric.fail("ibv_modify_qp").on(client).next(Errno::IO);
+    let destroy = fabric.fail("ibv_destroy_qp").on(client);
+    let destroy = destroy.how(How::Refused).next(Errno::IO);
+    let result = set.log.set_aside(set.ids[1], SHORT);
+    assert!(!destroy.is_pending());
+    let error = result.expect_err("it could not be destroyed").to_string();
+    assert!(error.contains("ibv_destroy_qp"), "{error}");
+    let refused = set.append(1, 2).expect_err("no more commits");
+    let text = refused.to_string();
+    assert!(
+        text.contains("0b10") && text.contains("could not be destroyed"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// A queue pair that is in the error state and cannot be destroyed reads no more bytes: the set
+/// goes on.
+#[test]
+fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() -> Result {
+    let way = Way {
+        retries: 7,
+        ..Way::visible()
+    };
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, way)?;
+        set.servers[1].host.freeze();
+        let id = set.append(0, 2)?;
+        assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        let destroy = fabric.fail("ibv_destroy_qp").on(&set.client);
+        let destroy = destroy.next(Errno::IO);
+        set.log.set_aside(set.ids[1], LIMIT)?;
+        assert!(!destroy.is_pending());
+        for number in 1..10 {
+            let id = set.append(number, 2)?;
+            assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        }
+        set.servers[1].host.thaw();
+        sleep(LIMIT);
+        fabric.settle();
+        assert!(whole(&set.servers[1].bytes()?) <= 1);
+    }
+    Ok(())
+}
+
+/// The commit of a replica without power is unknown, later ones have failed, and the others go on.
+#[test]
+fn a_replica_that_loses_its_power_is_unknown() -> Result {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible())?;
+        let id = set.append(0, 3)?;
+        assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
+        // It posts, and no answer comes back.
+        set.servers[2].host.freeze();
+        let cut_off = set.append(1, 3)?;
+        fabric.power_cut(&set.servers[2].host);
+        let began = fabric.now();
+        let outcome = set.log.settle(cut_off, 3, Duration::from_secs(600));
+        assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
+        assert!(fabric.now() - began < Duration::from_secs(60));
+        for number in 2..8 {
+            set.log.wait_room(1, LIMIT)?;
+            let id = set.append(number, 2)?;
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
+        }
+        let text = set.append(8, 3).expect_err("two can").to_string();
+        assert!(text.contains("only 2"), "{text}");
+    }
+    Ok(())
+}
+
+/// The end of a connection is an event, and no completion. An acknowledgement has a second to come
+/// after it.
+#[test]
+fn a_replica_whose_program_is_killed_is_unknown() -> Result {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible())?;
+        fabric.between(&set.client, &set.servers[2].host).hold();
+        let id = set.append(0, 3)?;
+        set.servers[2].host.kill();
+        let began = fabric.now();
+        let outcome = set.log.settle(id, 3, Duration::from_secs(600));
+        let took = fabric.now() - began;
+        assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        set.log.set_aside(set.ids[2], LIMIT)?;
+        for number in 1..8 {
+            let id = set.append(number, 2)?;
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
+        }
+    }
+    Ok(())
+}
+
+/// A post that fails in the provider may have been executed.
+#[test]
+fn a_post_that_fails_is_unknown() -> Result {
+    let way = Way {
+        method: Method::Native,
+        ..Way::visible()
+    };
+    // The seed decides which of the requests have left the device.
+    let mut there = [0; 2];
+    let runs = (0..20).flat_map(|seed| [How::Refused, How::Done].map(|how| (seed, how)));
+    for (seed, how) in runs {
+        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let mut set = Set::new(&fabric, way, 4)?;
+        let client = set.client.clone();
+        let _entered = client.enter();
+        let failing = fabric.fail("ibv_wr_complete").on(&set.client).how(how);
+        let failing = failing.nth(2, Errno::IO);
+        let id = set.append(0, 2)?;
+        assert!(!failing.is_pending());
+        let outcome = set.log.settle(id, 3, LIMIT);
+        assert_eq!(
+            (outcome.durable, outcome.failed, outcome.unknown),
+            (0b101, 0, 0b10)
+        );
+        fabric.settle();
+        there[usize::from(how == How::Done)] += whole(&set.servers[1].bytes()?);
+        // Its bytes are not released: no completion reports the post that failed.
+        for number in 1..4 {
+            let id = set.append(number, 2)?;
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
+        }
+        let full = set.append(4, 2);
+        assert!(matches!(full, Err(Refused::RingFull { held_by: 0b10 })));
+        set.log.set_aside(set.ids[1], LIMIT)?;
+        let id = set.append(4, 2)?;
+        assert_eq!(set.log.settle(id, 2, LIMIT).failed, 0b10);
+    }
+    assert!(there[0] == 0 && there[1] > 0, "{there:?}");
+    Ok(())
+}
+
+/// A wait without a near limit ends when retries show that a host is gone.
+#[test]
+fn a_wait_ends_when_a_host_is_gone() -> Result {
+    let way = Way {
+        in_flight: 1,
+        ..Way::visible()
+    };
+    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, way)?;
+    fabric.power_cut(&set.servers[0].host);
+    set.servers[1].host.freeze();
+    let id = set.append(0, 3)?;
+    let began = fabric.now();
+    let outcome = set.log.settle(id, 3, Duration::from_secs(600));
+    assert_eq!(outcome.unknown & 1, 1, "{outcome:?}");
+    assert!(fabric.now() - began < Duration::from_secs(60));
+    Ok(())
+}
+
+/// Records in volatile memory. Two of three replicas have each record: one loss of power loses none
+/// of them, and two losses can.
+#[test]
+fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
+    for profile in Profile::ALL {
+        let fabric = Fabric::seeded(profile, 3);
+        let client = fabric.host("client");
+        let servers = ["a", "b", "c"]
+            .map(|name| Server::new(&fabric, name, Way::visible()).expect("registered"));
+        let _entered = client.enter();
+        let addr = servers[0].host.addr().to_string();
+        let device = Device::from_addr(&addr, Side::Remote)?;
+        let peer = Peer::new(&device)?;
+        let mut log = Replicas::new(&peer, 4 * LEN, 4)?;
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let mut memories = Vec::new();
+        for server in &servers {
+            let memory = Mr::reg(&server.peer, vec![0_u8; SIZE], usage)?;
+            let made = server.connect(&client, &peer, Way::visible(), &memory)?;
+            log.add(made.writer, made.region)?;
+            memories.push((memory, made.far));
+        }
+        let mut holders = Vec::new();
+        for number in 0..9 {
+            let frozen = &servers[number as usize % 3].host;
+            frozen.freeze();
+            let mut made = log.record(LEN)?;
+            made.put(0, &record(number))?;
+            let tail = Some((0, (number + 1).to_le_bytes()));
+            let at = START + number * LEN as u64;
+            let id = made.commit(at, tail, 2)?;
+            let outcome = log.settle(id, 2, LIMIT);
+            assert_eq!(outcome.copies(), 2, "{outcome:?}");
+            holders.push(outcome.durable);
+            // It has the record in the end, for the next commits.
+            frozen.thaw();
+            assert_eq!(log.settle(id, 3, LIMIT).copies(), 3);
+        }
+        for dead in 0..3 {
+            let left = 0b111 & !(1_u64 << dead);
+            assert!(holders.iter().all(|of| of & left != 0), "one is lost");
+            assert!(
+                holders.iter().any(|of| of & (1 << dead) == 0),
+                "with two it is"
+            );
+        }
+        fabric.settle();
+        for (memory, _) in &memories {
+            let mut bytes = vec![0; SIZE];
+            memory.read_at(0, &mut bytes)?;
+            assert_eq!(whole(&bytes), 9);
+        }
+        drop(log);
+    }
+    Ok(())
+}

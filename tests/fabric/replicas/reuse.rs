@@ -1,0 +1,220 @@
+//! Places of replicas that were set aside go to new ones.
+
+use std::time::Duration;
+
+use rpma::commit::{Refused, ReplicaId, Replicas};
+use rpma::sim::{Errno, Fabric, How, Profile};
+use rpma::{Mr, MrUsage, Wc};
+
+use crate::common::failed::Result;
+use crate::replicas::set::{LIMIT, SIZE, Set, Way, whole};
+
+/// Sets the third replica aside, and adds another connection of its server.
+fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {
+    set.log.set_aside(old, LIMIT)?;
+    let (client, peer) = (set.client.clone(), set.peer.clone());
+    let (writer, region) = set.servers[2].writer(&client, &peer, way)?;
+    let id = set.log.add(writer, region)?;
+    set.servers[2].ends.remove(0);
+    Ok(id)
+}
+
+/// Promise: a set takes new replicas for ever, if others are set aside. First the new places are
+/// used, and then that of the one that was set aside longest ago. An old id reaches no other
+/// replica.
+#[test]
+fn a_set_reconnects_for_ever() -> Result {
+    for profile in Profile::ALL {
+        let fabric = Fabric::seeded(profile, 1);
+        let way = Way::visible();
+        let mut set = Set::new(&fabric, way, 4)?;
+        let client = set.client.clone();
+        let _entered = client.enter();
+        let first = set.append(0, 3)?;
+        assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
+        let mut gone = Vec::new();
+        let mut id = set.ids[2];
+        for number in 0..150 {
+            gone.push(id);
+            id = reconnect(&mut set, way, id)?;
+            assert_eq!(id.index(), 2 + (number + 1) % (Replicas::MOST - 2));
+            assert!(!gone.contains(&id));
+        }
+        // Its replica 2 is forgotten, and the new one in its place never got the commit.
+        let after = set.log.outcome(first);
+        assert_eq!((after.durable, after.failed, after.unknown), (0b11, 0, 0));
+
+        for old in &gone {
+            assert!(!set.log.is_able(*old));
+            assert!(set.log.writer(*old).is_none());
+            set.log.set_aside(*old, LIMIT)?;
+        }
+        assert!(set.log.is_able(id), "no old id reaches a new replica");
+        let same_place = gone.iter().find(|old| old.index() == id.index());
+        let old = *same_place.ok_or("its place was used before")?;
+
+        let last = set.append(1, 3)?;
+        fabric.settle();
+        let mut wcs = [Wc::default(); 4];
+        let writer = set.log.writer(id).ok_or("it is there")?;
+        let count = writer.conn().get_cq().get_wc(&mut wcs)?;
+        assert!(count > 0, "a completion of the commit");
+        for wc in &wcs[..count] {
+            assert!(!set.log.handle(old, wc));
+        }
+        assert_eq!(set.log.outcome(last).durable, 0, "nothing was taken");
+        for wc in &wcs[..count] {
+            assert!(set.log.handle(id, wc));
+        }
+        let outcome = set.log.settle(last, 3, LIMIT);
+        assert_eq!(outcome.durable, 0b11 | id.mask());
+        let held: Vec<_> = set.log.ids(outcome.durable).collect();
+        assert_eq!(held, [set.ids[0], set.ids[1], id]);
+    }
+    Ok(())
+}
+
+/// Promise: a replica in an old place gets no commit from before it, also if the ring still has
+/// it, and is in no mask of one: neither with copies nor with those that hold the ring.
+#[test]
+fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
+    for profile in Profile::ALL {
+        let fabric = Fabric::seeded(profile, 2);
+        let way = Way {
+            retries: 7,
+            ..Way::visible()
+        };
+        let mut set = Set::new(&fabric, way, 4)?;
+        let client = set.client.clone();
+        let _entered = client.enter();
+        let mut id = set.ids[2];
+        for _ in 0..Replicas::MOST - 3 {
+            id = reconnect(&mut set, way, id)?;
+        }
+        set.servers[1].host.freeze();
+        let mut commits = Vec::new();
+        let held_by = loop {
+            match set.append(commits.len() as u64, 2) {
+                Ok(commit) => {
+                    let outcome = set.log.settle(commit, 2, LIMIT);
+                    assert_eq!(outcome.durable, 0b1 | id.mask());
+                    commits.push(commit);
+                }
+                Err(Refused::RingFull { held_by }) => break held_by,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(held_by, 0b10);
+        let old = id;
+        let id = reconnect(&mut set, way, id)?;
+        assert_eq!(id.index(), 2, "the place of the oldest one");
+        fabric.settle();
+        set.log.look();
+        let number = commits.len() as u64;
+        let full = set.append(number, 2).expect_err("replica 1 is frozen");
+        assert!(
+            matches!(full, Refused::RingFull { held_by: 0b10 }),
+            "{full}"
+        );
+        for commit in &commits {
+            let outcome = set.log.outcome(*commit);
+            assert_eq!(outcome.durable, 0b1 | old.mask());
+            assert_eq!((outcome.failed | outcome.unknown) & id.mask(), 0);
+        }
+
+        set.servers[1].host.thaw();
+        let first = set.log.settle(commits[0], 3, LIMIT);
+        assert_eq!(first.durable, 0b11 | old.mask());
+        set.log.wait_room(1, LIMIT)?;
+        let next = set.append(number, 3)?;
+        let outcome = set.log.settle(next, 3, LIMIT);
+        assert_eq!(outcome.durable, 0b11 | id.mask());
+        for commit in &commits {
+            let outcome = set.log.outcome(*commit);
+            assert_eq!(outcome.durable, 0b11 | old.mask());
+        }
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes()?), number + 1);
+        }
+    }
+    Ok(())
+}
+
+/// Promise: two places stay. One is of a replica with a queue pair that may still read the ring,
+/// and one of a replica that is over and was not set aside.
+#[test]
+fn places_that_may_be_in_use_stay() -> Result {
+    let fabric = Fabric::seeded(Profile::STRICT, 3);
+    let way = Way::visible();
+    let mut set = Set::new(&fabric, way, 4)?;
+    let client = set.client.clone();
+    let _entered = client.enter();
+    set.servers[1].host.freeze();
+    let commit = set.append(0, 2)?;
+    assert_eq!(set.log.settle(commit, 2, LIMIT).durable, 0b101);
+    let _no_end = fabric.fail("rdma_disconnect").on(&client).next(Errno::IO);
+    let _modify = fabric.fail("ibv_modify_qp").on(&client).next(Errno::IO);
+    let destroy = fabric.fail("ibv_destroy_qp").on(&client);
+    let destroy = destroy.how(How::Refused).next(Errno::IO);
+    let [over, lost, mut id] = set.ids[..] else {
+        unreachable!("three replicas")
+    };
+    let aside = set.log.set_aside(lost, Duration::from_millis(20));
+    aside.expect_err("it could not be destroyed");
+    assert!(!destroy.is_pending());
+    set.log.set_aside(lost, LIMIT)?;
+    set.servers[0].ends.clear();
+    fabric.settle();
+    set.log.look();
+    assert!(!set.log.is_able(over));
+    for number in 0..130 {
+        id = reconnect(&mut set, way, id)?;
+        assert_eq!(id.index(), 2 + (number + 1) % (Replicas::MOST - 2));
+    }
+    // The answer about an earlier commit stays.
+    let outcome = set.log.outcome(commit);
+    assert_eq!((outcome.durable, outcome.unknown), (0b1, 0b10));
+    Ok(())
+}
+
+/// Promise: a set of 64 replicas that were not set aside takes no other one, and names the remedy.
+#[test]
+fn a_full_set_takes_no_other_replica() -> Result {
+    let fabric = Fabric::seeded(Profile::STRICT, 4);
+    let way = Way::visible();
+    let mut set = Set::new(&fabric, way, 4)?;
+    let (client, peer) = (set.client.clone(), set.peer.clone());
+    let _entered = client.enter();
+    let server = &set.servers[0];
+    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let mut ends = Vec::new();
+    let mut new = || -> Result<_> {
+        let target = {
+            let _entered = server.host.enter();
+            Mr::reg(&server.peer, vec![0; SIZE], usage)?
+        };
+        let made = server.connect(&client, &peer, way, &target)?;
+        ends.push((made.far, target));
+        Ok((made.writer, made.region))
+    };
+    for index in 3..Replicas::MOST {
+        let (writer, region) = new()?;
+        let id = set.log.add(writer, region)?;
+        assert_eq!(id.index(), index);
+    }
+    let (writer, region) = new()?;
+    let refused = set.log.add(writer, region).expect_err("64 are there");
+    let text = refused.error.to_string();
+    assert!(
+        text.contains("at most 64") && text.contains("set_aside"),
+        "{text}"
+    );
+    assert_eq!(set.log.able(), Replicas::MOST);
+    for n in [1, 2, 1] {
+        set.log.set_aside(set.ids[n], LIMIT)?;
+    }
+    let id = set.log.add(*refused.writer, region)?;
+    assert_eq!(id.index(), 1);
+    assert_ne!(id, set.ids[1]);
+    Ok(())
+}

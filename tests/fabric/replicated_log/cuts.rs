@@ -1,0 +1,204 @@
+//! The power of all replicas fails at each event.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rpma::commit::Method;
+use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
+use rpma::sync::{Mutex, MutexGuard, PoisonError};
+use rpma::thread;
+
+use crate::common::Result;
+use crate::common::place::profile;
+use crate::replicated_log::example::format::Found;
+use crate::replicated_log::example::{Fault, LogError, Lsn};
+use crate::replicated_log::faults::find;
+use crate::replicated_log::world::{Way, World, found};
+
+/// What the program was told: the records that are acknowledged, and the first position that it
+/// has not truncated.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) records: BTreeMap<Lsn, Vec<u8>>,
+    pub(crate) head: Lsn,
+}
+
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Told {
+    /// Looks into the logs of the replicas that can be read: any two of them have all.
+    pub(crate) fn check(&self, logs: &[Result<Found, LogError>]) {
+        for (n, one) in logs.iter().enumerate() {
+            for other in &logs[n + 1..] {
+                self.check_pair([one, other]);
+            }
+        }
+    }
+
+    fn check_pair(&self, pair: [&Result<Found, LogError>; 2]) {
+        let whole = pair.map(|log| match log {
+            Ok(found) => found,
+            Err(error) => panic!("{error}"),
+        });
+        let logs: Vec<_> = whole
+            .into_iter()
+            .filter(|found| found.header.is_some())
+            .collect();
+        let newest = Found::newest(&logs, Fault::Nothing);
+        let records: BTreeMap<_, _> = newest.into_iter().flat_map(Found::records).collect();
+        for (at, record) in self.records.range(self.head..) {
+            let found = records.get(at);
+            assert_eq!(found, Some(&&record[..]), "the record at {at} is lost");
+        }
+    }
+}
+
+/// Threads that append at the same time.
+const THREADS: u8 = 3;
+
+/// Runs a writer's program, and cuts the power of all replicas at each event.
+fn cut(
+    (profile, seed): (&Profile, u64),
+    way: Way,
+    fault: Fault,
+    program: impl Fn(&World, &Mutex<Told>) -> Result<(), LogError>,
+) -> Result<(Visited, Result<(), LogError>), Loss> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let mut world = World::idle(&fabric, way);
+    world.fault = fault;
+    for n in 0..3 {
+        if let Err(error) = world.start(n) {
+            return Ok((fabric.visited(), Err(LogError::Rpma(format!("{error:#}")))));
+        }
+    }
+    let told = Mutex::new(Told::default());
+    let check = |cut: &Cut<'_>| {
+        let pmems: Vec<_> = world.pmems.iter().collect();
+        for images in cut.joint_images_up_to(&pmems, 20) {
+            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
+            locked(&told).check(&logs);
+        }
+    };
+    // Off a host the order of threads would not be the seed's.
+    let _entered = world.client.enter();
+    let ended = fabric.find_loss(check, || program(&world, &told))?;
+    assert_eq!(fabric.why_not_repeatable(), None);
+    Ok((fabric.visited(), ended))
+}
+
+/// Appends with several threads, and truncates.
+fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError> {
+    let log = world.open(1)?;
+    for round in 0..4_u8 {
+        thread::scope(|scope| {
+            let threads = (0..THREADS).map(|n| {
+                let log = &log;
+                scope.spawn(move || {
+                    let record = vec![10 * round + n + 1; 30 + 40 * usize::from(n)];
+                    let at = log.append(&record)?;
+                    locked(told).records.insert(at, record);
+                    Ok::<_, LogError>(())
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let ends = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
+            ends.collect::<Result<(), LogError>>()
+        })?;
+        // The last record is kept. The program may not rely on the others from here on.
+        let last = *locked(told).records.keys().next_back().expect("some");
+        locked(told).head = last;
+        log.truncate(last)?;
+    }
+    log.close()
+}
+
+/// Fills the ring, and truncates while an append waits for room.
+fn truncate_for_an_append(world: &World, told: &Mutex<Told>) -> Result<(), LogError> {
+    let log = world.open(1)?;
+    let append = |byte: u8| {
+        // Four of them fill the ring.
+        let record = vec![byte; 200];
+        let at = log.append(&record)?;
+        locked(told).records.insert(at, record);
+        Ok(at)
+    };
+    let positions: Vec<Lsn> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| append(5).map(drop));
+        rpma::sim::sleep(Duration::from_millis(1));
+        locked(told).head = positions[1];
+        log.truncate(positions[1])?;
+        waits.join().expect("no panic")
+    })?;
+    log.close()
+}
+
+/// Promise: any two replicas have each acknowledged record that was not truncated, whenever the
+/// power of all three fails: by each method, on each platform where it is durable. Elsewhere the
+/// log does not open, and tells why.
+#[test]
+fn nothing_acknowledged_is_lost() {
+    for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        for method in [Method::Reading, Method::Native, Method::Server] {
+            let way = Way { method, platform };
+            let found = cut((&profile(), 1), way, Fault::Nothing, append_and_truncate);
+            let (visited, ended) = found.unwrap_or_else(|loss| panic!("{loss}"));
+            println!("{platform} {method}: {visited:?} {ended:?}");
+            match ended {
+                Ok(()) => assert!(visited.images > 500, "{visited:?}"),
+                Err(LogError::TooFew(why)) => assert!(
+                    why.contains("durab") || why.contains("native flush"),
+                    "{why}"
+                ),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Promise: the room of truncated records is used again when no replica can lose the truncation:
+/// also if an append waits for that room.
+#[test]
+fn room_is_used_again_after_the_truncation() -> Result {
+    let way = Way {
+        method: Method::Server,
+        platform: Platform::AdrDdioOn,
+    };
+    let run = |seed: u64, fault: Fault| cut((&profile(), seed), way, fault, truncate_for_an_append);
+    for seed in 1..=3 {
+        let (_, ended) = run(seed, Fault::Nothing).unwrap_or_else(|loss| panic!("{loss}"));
+        ended?;
+    }
+    // Not each order of the threads lets the append come first.
+    find(Fault::RoomEarly, 1..=30, |seed| {
+        loss(run(seed, Fault::RoomEarly))
+    })?;
+    Ok(())
+}
+
+/// The report of a loss.
+fn loss<T>(run: Result<T, Loss>) -> Result<(), String> {
+    run.map(drop).map_err(|loss| loss.to_string())
+}
+
+/// The promise of `nothing_acknowledged_is_lost` is broken by each of these faults.
+#[test]
+fn faults_of_commits_are_found() -> Result {
+    let on = |method: Method, platform: Platform| Way { method, platform };
+    for (fault, way) in [
+        (Fault::Visible, on(Method::Reading, Platform::AdrDdioOn)),
+        (Fault::Platform, on(Method::Reading, Platform::AdrDdioOn)),
+        (Fault::Posted, on(Method::Reading, Platform::Eadr)),
+        (Fault::Posted, on(Method::Server, Platform::AdrDdioOn)),
+        (Fault::TailAhead, on(Method::Reading, Platform::Eadr)),
+        (Fault::TailAhead, on(Method::Server, Platform::AdrDdioOn)),
+    ] {
+        let run = |seed| cut((&profile(), seed), way, fault, append_and_truncate);
+        find(fault, 1..=30, |seed| loss(run(seed)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Each fault that can be put into the log is found by a test, which `found_by.rs` names.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use clap::ValueEnum;
+
+use crate::common::Result;
+use crate::replicated_log::example::Fault;
+use crate::replicated_log::found_by::{BREAK, FOUND_BY};
+
+const CUTS: &str = include_str!("cuts.rs");
+const SCENES: &str = include_str!("scenes.rs");
+
+/// Puts a fault in, and fails if it is found with no seed. It prints the first failure.
+pub(crate) fn find(
+    fault: Fault,
+    seeds: impl IntoIterator<Item = u64>,
+    run: impl Fn(u64) -> Result<(), String>,
+) -> Result {
+    let value = fault.to_possible_value().ok_or("a name")?;
+    if std::env::var(BREAK).is_ok_and(|name| name != value.get_name()) {
+        return Ok(());
+    }
+    let failure = |seed| Some((seed, run(seed).err()?));
+    let found = seeds.into_iter().find_map(failure);
+    let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+    let help = value.get_help().ok_or("its documentation")?;
+    println!(
+        "\n{}: {help}. It is found with the number {seed}:\n\n{why}",
+        value.get_name()
+    );
+    Ok(())
+}
+
+/// The text of a panic of `run`.
+pub(crate) fn panics(run: impl FnOnce()) -> Result<(), String> {
+    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast_ref::<&str>()
+            .map_or("a panic", |text| *text)
+            .to_owned(),
+    };
+    catch_unwind(AssertUnwindSafe(run)).map_err(text)
+}
+
+/// The text of a test.
+fn text(test: &str) -> Option<&'static str> {
+    let (file, test) = match test.split_once("::")? {
+        ("cuts", test) => (CUTS, test),
+        (_, test) => (SCENES, test),
+    };
+    let begin = file.find(&format!("#[test]\nfn {test}()"))?;
+    let text = &file[begin..];
+    Some(&text[..text.find("\n}\n")?])
+}
+
+/// Promise: a test puts each fault in.
+#[test]
+fn each_fault_is_found_by_a_test() {
+    let faults: BTreeMap<_, _> = Fault::value_variants()
+        .iter()
+        .filter(|fault| **fault != Fault::Nothing)
+        .map(|fault| (fault.to_possible_value().expect("a name"), fault))
+        .map(|(name, fault)| (name.get_name().to_owned(), fault))
+        .collect();
+    let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, _)| *name).collect();
+    assert_eq!(faults.keys().collect::<Vec<_>>(), Vec::from_iter(&tested));
+    for (name, test) in FOUND_BY {
+        let (text, fault) = (text(test), faults[name]);
+        let text = text.unwrap_or_else(|| panic!("there is no test {test}"));
+        let puts_it_in = text
+            .split(|of: char| !of.is_alphabetic() && of != ':')
+            .any(|word| word == format!("Fault::{fault:?}"));
+        assert!(puts_it_in, "{test} does not put in {name}");
+    }
+}

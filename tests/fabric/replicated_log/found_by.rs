@@ -1,0 +1,36 @@
+//! The faults of the example `replicated-log`, by the names of `--break`, and the test that finds
+//! each. `cargo sim-log` has this table as well.
+
+/// A fault, and a test of `tests/fabric/replicated_log`.
+pub(crate) const FOUND_BY: [(&str, &str); 18] = [
+    ("visible", "cuts::faults_of_commits_are_found"),
+    ("platform", "cuts::faults_of_commits_are_found"),
+    ("posted", "cuts::faults_of_commits_are_found"),
+    ("tail-ahead", "cuts::faults_of_commits_are_found"),
+    (
+        "room-early",
+        "cuts::room_is_used_again_after_the_truncation",
+    ),
+    ("one-copy", "scenes::one_copy_is_not_enough"),
+    ("unknown-is-done", "scenes::one_copy_is_not_enough"),
+    (
+        "reads-one",
+        "scenes::a_replica_that_was_away_is_not_the_newest",
+    ),
+    ("blank-counts", "scenes::a_replaced_replica_is_no_witness"),
+    ("ignores-epochs", "scenes::the_newer_epoch_wins"),
+    ("keeps-epoch", "scenes::the_newer_epoch_wins"),
+    ("tells-early", "scenes::an_open_log_is_on_two_replicas"),
+    ("no-recount", "scenes::an_open_log_is_on_two_replicas"),
+    ("same-instance", "scenes::a_higher_epoch_takes_over"),
+    ("joins-early", "scenes::a_replica_joins_while_others_append"),
+    (
+        "joins-ungated",
+        "scenes::a_replica_joins_while_others_append",
+    ),
+    ("header-first", "scenes::a_writer_dies_while_replicas_join"),
+    ("no-set-back", "scenes::a_writer_dies_while_replicas_join"),
+];
+
+/// The variable that names one fault. The tests find all of them without it.
+pub(crate) const BREAK: &str = "RPMA_LOG_BREAK";

@@ -1,0 +1,368 @@
+//! One-way partitions, a frozen host that thaws, writers that take over from each other, a slow
+//! replica, and one that reconnects again and again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rpma::commit::Method;
+use rpma::sim::{Cut, Fabric, Link, Loss, Platform, now, sleep};
+use rpma::sync::Mutex;
+use rpma::thread;
+
+use crate::common::Result;
+use crate::common::place::profile;
+use crate::replicated_log::cuts::{Told, locked};
+use crate::replicated_log::example::{LogError, Lsn};
+use crate::replicated_log::scenes::records;
+use crate::replicated_log::sweep::SLACK;
+use crate::replicated_log::world::{LIMIT, READING, SILENCE, Way, World, found};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The ways from or to these replicas.
+fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
+    let link = |n: &usize| {
+        let (client, replica) = (&world.client, &world.hosts[*n]);
+        match to_replica {
+            true => world.fabric.between(client, replica),
+            false => world.fabric.between(replica, client),
+        }
+    };
+    replicas.iter().map(link).collect()
+}
+
+/// Promise: while one direction between the writer and one replica is blocked, each append returns
+/// `Ok` within its limit. While it is blocked for two replicas, an append returns `Unknown` within
+/// its limit. After that all replicas get all records, and nothing is there twice.
+#[test]
+fn a_direction_is_blocked() -> Result {
+    for to_replica in [true, false] {
+        for blocked in [&[0][..], &[2], &[0, 1], &[1, 2]] {
+            let fabric = Fabric::seeded(profile(), 1);
+            let world = World::new(&fabric, READING);
+            let log = world.open(1)?;
+            let entered = world.client.enter();
+            log.append(b"one")?;
+            world.until_they_have(&[0, 1, 2], log.bounds().1);
+            let links = links(&world, blocked, to_replica);
+            links.iter().for_each(Link::block);
+            let began = now();
+            let appended = log.append(b"two");
+            let took = now() - began;
+            assert!(took <= LIMIT + SLACK, "{took:?}");
+            match blocked.len() {
+                1 => drop(appended?),
+                _ => assert!(
+                    matches!(appended, Err(LogError::Unknown(..))),
+                    "{appended:?}"
+                ),
+            }
+            links.iter().for_each(Link::heal);
+            log.append(b"three")?;
+            world.until_they_have(&[0, 1, 2], log.bounds().1);
+            assert_eq!(records(&log), [&b"one"[..], b"two", b"three"]);
+            log.close()?;
+            drop(entered);
+        }
+    }
+    Ok(())
+}
+
+/// Promise: writes of an old writer that come late, because it or a replica was frozen, change
+/// nothing that the new writer has.
+#[test]
+fn late_writes_change_nothing() -> Result {
+    for seed in 1..=10 {
+        for frozen in 0..4 {
+            let fabric = Fabric::seeded(profile(), seed);
+            let world = World::new(&fabric, READING);
+            let first = world.open(1)?;
+            first.append(b"one")?;
+            world.until_they_have(&[0, 1, 2], first.bounds().1);
+            let host = world.hosts.get(frozen).unwrap_or(&world.client);
+            let mut late = None;
+            thread::scope(|scope| -> Result {
+                let entered = world.client.enter();
+                // Its writes are on their way to the frozen host, or have not left it.
+                let appends = scope.spawn(|| [&[9; 300][..], &[8; 200]].map(|it| first.append(it)));
+                drop(entered);
+                host.freeze();
+                let next = fabric.host("next");
+                let second = World::open_on(&next, &world.cfg(2))?;
+                let entered = next.enter();
+                second.append(b"two")?;
+                second.append(&[3; 150])?;
+                let bounds = second.bounds();
+                host.thaw();
+                sleep(SILENCE);
+                late = Some(appends.join().expect("no panic"));
+                world.until_they_have(&[0, 1, 2], bounds.1);
+                for n in 0..3 {
+                    let found = world.found(n)?;
+                    assert_eq!(
+                        (found.head, found.tail.end, found.tail.epoch),
+                        (bounds.0, bounds.1, 2)
+                    );
+                    let has: Vec<_> = found.records().map(|(_, record)| record.to_vec()).collect();
+                    assert_eq!(has, records(&second), "replica {n}");
+                }
+                let all = records(&second);
+                for (record, at) in [[9; 300].to_vec(), [8; 200].to_vec()]
+                    .iter()
+                    .zip(late.iter().flatten())
+                {
+                    assert!(at.is_err() || all.contains(record), "{at:?} is lost");
+                }
+                drop(entered);
+                drop(second);
+                Ok(())
+            })?;
+            let after = first.append(b"after").expect_err("it was cut off");
+            assert!(!matches!(after, LogError::Full), "{after}");
+        }
+    }
+    Ok(())
+}
+
+/// What several writers were told.
+#[derive(Default)]
+struct All {
+    told: Told,
+    epoch: u64,
+    ends: u32,
+}
+
+/// A writer that takes over, appends and truncates, again and again.
+fn writes(world: &World, host: &rpma::sim::Host, all: &Mutex<All>, name: u8) {
+    for round in 0..2_u8 {
+        let epoch = {
+            let mut all = locked(all);
+            all.epoch += 1;
+            all.epoch
+        };
+        let mut cfg = world.cfg(epoch);
+        cfg.create = false;
+        let Ok(log) = World::open_on(host, &cfg) else {
+            continue;
+        };
+        let _entered = host.enter();
+        for n in 0..4_u8 {
+            let record = vec![64 * name + 8 * round + n + 1; 40 + 50 * usize::from(n % 2)];
+            let Ok(at) = log.append(&record) else {
+                break;
+            };
+            {
+                let mut all = locked(all);
+                let other = all.told.records.insert(at, record);
+                assert!(other.is_none(), "{at} was acknowledged twice");
+                all.ends += 1;
+            }
+            if n % 2 == 1 {
+                let head = {
+                    let mut all = locked(all);
+                    all.told.head = all.told.head.max(at);
+                    at
+                };
+                // Another writer may have taken over.
+                let _ = log.truncate(head);
+            }
+            sleep(Duration::from_millis(u64::from(name) + 1));
+        }
+    }
+}
+
+/// Promise: of writers that take over from each other while replicas lose their power, never two
+/// are told that a record is at one position, and nothing that one of them was told is lost.
+#[test]
+fn writers_take_over_from_each_other() -> Result {
+    let mut ends = 0;
+    for seed in 1..=100 {
+        let fabric = Fabric::seeded(profile(), seed);
+        let mut world = World::new(&fabric, READING);
+        world.open(1)?.close()?;
+        let all = Mutex::new(All {
+            epoch: 1,
+            ..All::default()
+        });
+        let writers = ["one", "other"].map(|name| fabric.host(name));
+        let cut = world.hosts[seed as usize % 3].clone();
+        let step = fabric.steps() + 20 + seed * 37 % 1500;
+        let _cut = fabric.at_step(step, move || cut.power_cut());
+        thread::scope(|scope| {
+            for (name, host) in writers.iter().enumerate() {
+                let _entered = host.enter();
+                let (world, all) = (&world, &all);
+                scope.spawn(move || writes(world, host, all, name as u8));
+            }
+        });
+        for n in 0..3 {
+            if !world.hosts[n].has_power() {
+                world.stop(n);
+                world.hosts[n].restart();
+                world.start(n)?;
+            }
+        }
+        let all = locked(&all);
+        let log = world.open(all.epoch + 1)?;
+        let read: BTreeMap<Lsn, Vec<u8>> = all
+            .told
+            .records
+            .range(all.told.head..)
+            .map(|(at, _)| {
+                (
+                    *at,
+                    log.read(*at).ok().flatten().map_or(Vec::new(), |it| it.0),
+                )
+            })
+            .collect();
+        let wanted: BTreeMap<_, _> = all
+            .told
+            .records
+            .range(all.told.head..)
+            .map(|(at, it)| (*at, it.clone()))
+            .collect();
+        assert_eq!(read, wanted, "seed {seed}");
+        log.append(b"last")?;
+        world.until_they_have(&[0, 1, 2], log.bounds().1);
+        drop(log);
+        world.hosts.iter().for_each(rpma::sim::Host::power_cut);
+        let logs: Vec<_> = world
+            .pmems
+            .iter()
+            .map(|pmem| found(&pmem.bytes()))
+            .collect();
+        all.told.check(&logs);
+        world.stop_all();
+        ends += all.ends;
+    }
+    assert!(ends > 200, "{ends} records");
+    Ok(())
+}
+
+/// Appends into a log that is full most of the time, while another thread truncates it. One replica
+/// is slow.
+fn uses_room_again(seed: u64, way: Way) -> Result<(), Loss> {
+    let fabric = Fabric::seeded(profile(), seed);
+    let mut world = World::idle(&fabric, way);
+    for n in 0..3 {
+        world.start(n).expect("a replica");
+    }
+    let told = Mutex::new(Told::default());
+    let check = |cut: &Cut<'_>| {
+        let pmems: Vec<_> = world.pmems.iter().collect();
+        for images in cut.joint_images_up_to(&pmems, 4) {
+            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
+            locked(&told).check(&logs);
+        }
+    };
+    let log = match world.open(1) {
+        Ok(log) => log,
+        // This platform keeps nothing of what is written in this way.
+        Err(LogError::TooFew(_)) => return Ok(()),
+        Err(error) => panic!("{error}"),
+    };
+    fabric
+        .between(&world.client, &world.hosts[2])
+        .delay(Duration::from_millis(5));
+    fabric.find_loss(check, || {
+        let _entered = world.client.enter();
+        thread::scope(|scope| {
+            let appends = scope.spawn(|| {
+                for n in 0..30_u8 {
+                    let record = vec![n + 1; 150];
+                    let at = log.append(&record).expect("appended");
+                    locked(&told).records.insert(at, record);
+                }
+            });
+            while !appends.is_finished() {
+                let last = locked(&told).records.keys().next_back().copied();
+                if let Some(last) = last {
+                    locked(&told).head = last;
+                    log.truncate(last).expect("truncated");
+                }
+                sleep(Duration::from_millis(3));
+            }
+            appends.join().expect("no panic");
+        });
+    })?;
+    drop(log);
+    world.stop_all();
+    Ok(())
+}
+
+/// The ways in which records can be durable.
+pub(crate) fn ways() -> [Way; 3] {
+    [
+        (Method::Reading, Platform::Eadr),
+        (Method::Native, Platform::AdrDdioOff),
+        (Method::Server, Platform::AdrDdioOn),
+    ]
+    .map(|(method, platform)| Way { method, platform })
+}
+
+/// Promise: room of truncated records is used again only when no replica shows them any more, also
+/// if one is slow.
+#[test]
+fn a_slow_replica_has_no_record_overwritten() {
+    for way in ways() {
+        let run = uses_room_again(1, way);
+        run.unwrap_or_else(|loss| panic!("{way:?}: {loss}"));
+    }
+}
+
+/// Promise: a replica that is far behind makes no append and no truncation fail: they wait for it,
+/// within their limits.
+#[test]
+fn a_slow_replica_fails_no_call() -> Result {
+    let fabric = Fabric::seeded(profile(), 1);
+    let world = World::new(&fabric, READING);
+    let log = world.open(1)?;
+    let _entered = world.client.enter();
+    log.append(b"one")?;
+    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    let link = fabric.between(&world.client, &world.hosts[2]);
+    link.delay(Duration::from_millis(500));
+    for round in 0..10_u8 {
+        let at = log.append(&[round; 20])?;
+        // Nothing forbids to do it twice.
+        for _ in 0..3 {
+            let began = now();
+            log.truncate(at)?;
+            let took = now() - began;
+            assert!(took <= LIMIT + SLACK, "{took:?}");
+        }
+    }
+    link.delay(Duration::ZERO);
+    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    Ok(())
+}
+
+/// Promise: a replica that goes and comes back 100 times has all records in the end, and neither
+/// the writer nor a replica keeps anything of the connections before.
+#[test]
+fn a_replica_reconnects_a_hundred_times() -> Result {
+    let fabric = Fabric::seeded(profile(), 1);
+    let mut world = World::new(&fabric, READING);
+    let log = world.open(1)?;
+    let mut before = None;
+    for round in 0..100_u8 {
+        let entered = world.client.enter();
+        let at = log.append(&[round; 50])?;
+        log.truncate(at)?;
+        world.until_they_have(&[0, 1, 2], log.bounds().1);
+        let objects = fabric.objects();
+        assert_eq!(
+            *before.get_or_insert_with(|| objects.clone()),
+            objects,
+            "{round}"
+        );
+        drop(entered);
+        world.stop(2);
+        log.append(b"without it")?;
+        world.start(2)?;
+        sleep(SECOND);
+    }
+    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    log.close()?;
+    Ok(())
+}

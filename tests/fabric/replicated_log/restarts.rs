@@ -1,0 +1,274 @@
+//! The hosts of one log lose their power again and again, at steps that a seed draws, and are
+//! started again.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rpma::commit::Method;
+use rpma::sim::{AtStep, Fabric, Host, Platform};
+use rpma::sync::Mutex;
+use rpma::thread;
+
+use crate::common::Result;
+use crate::common::place::profile;
+use crate::replicated_log::cuts::{Told, locked};
+use crate::replicated_log::example::blocking::Log;
+use crate::replicated_log::example::{Fault, LogError};
+use crate::replicated_log::network::ways;
+use crate::replicated_log::scenes::records;
+use crate::replicated_log::world::{RING_LEN, Way, World, found};
+
+/// Writers of one log. Each of them loses hosts.
+const WRITERS: u64 = 10;
+const THREADS: u64 = 2;
+/// Records of a thread of a writer. Half of the ring has room for those of both threads.
+const RECORDS: u64 = 3;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (bits ^ (bits >> 31)) % end
+    }
+}
+
+#[derive(Debug, Default)]
+struct Figures {
+    logs: AtomicU64,
+    cuts: AtomicU64,
+    /// Acknowledged records, and those with an unknown outcome.
+    acknowledged: AtomicU64,
+    unknown: AtomicU64,
+}
+
+fn add(to: &AtomicU64, count: u64) {
+    to.fetch_add(count, Ordering::Relaxed);
+}
+
+/// A log, and its acknowledged records.
+struct Run<'a> {
+    world: World,
+    random: Random,
+    told: Mutex<Told>,
+    /// The epoch of the last writer.
+    epoch: u64,
+    figures: &'a Figures,
+}
+
+impl Run<'_> {
+    /// Draws hosts to cut, each at a step of its own, among so many steps from now on.
+    fn draw(&mut self, steps: u64) -> Vec<(Host, AtStep)> {
+        let hosts = self.world.hosts.iter().chain([&self.world.client]);
+        let chosen = 1 + self.random.below(15);
+        let chosen = hosts
+            .enumerate()
+            .filter(|(n, host)| chosen >> n & 1 == 1 && host.has_power());
+        let now = self.world.fabric.steps();
+        let cuts = chosen.map(|(_, host)| {
+            let (host, cut) = (host.clone(), host.clone());
+            let step = now + 1 + self.random.below(steps);
+            let cut = move || {
+                if cut.has_power() {
+                    cut.power_cut()
+                }
+            };
+            (host, self.world.fabric.at_step(step, cut))
+        });
+        cuts.collect()
+    }
+
+    /// The next writer: it finds all, and appends with several threads. It truncates if half of the
+    /// ring is used.
+    fn write(&self) -> Result<(), LogError> {
+        let log = self.world.open(self.epoch)?;
+        self.judge(&log);
+        let (head, end) = log.bounds();
+        if end - head > RING_LEN / 2 {
+            // The program does not need them from here on.
+            locked(&self.told).head = end;
+            log.truncate(end)?;
+        }
+        thread::scope(|scope| {
+            let thread = |n| {
+                let log = &log;
+                scope.spawn(move || (0..RECORDS).try_for_each(|i| self.append(log, n, i)))
+            };
+            let threads: Vec<_> = (0..THREADS).map(thread).collect();
+            let mut ends = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
+            ends.try_for_each(|end| end)
+        })?;
+        log.close()
+    }
+
+    /// Appends a record that has no equal, of one line of the ring.
+    fn append(&self, log: &Log, thread: u64, n: u64) -> Result<(), LogError> {
+        let mut record = (100 * self.epoch + 10 * thread + n).to_le_bytes().to_vec();
+        record.resize(8 + 11 * (n + self.epoch) as usize % 33, n as u8);
+        match log.append(&record) {
+            Ok(at) => {
+                let before = locked(&self.told).records.insert(at, record);
+                assert_eq!(before, None, "{at} was acknowledged twice");
+                add(&self.figures.acknowledged, 1);
+                Ok(())
+            }
+            Err(error) => {
+                let is_unknown = matches!(error, LogError::Unknown(..));
+                add(&self.figures.unknown, is_unknown.into());
+                Err(error)
+            }
+        }
+    }
+
+    /// Fails if an acknowledged record is missing, or if a record is there twice.
+    fn judge(&self, log: &Log) {
+        let told = locked(&self.told);
+        let head = log.bounds().0;
+        assert!(head <= told.head, "{head} was not truncated: {}", told.head);
+        for (at, record) in told.records.range(told.head..) {
+            let found = log.read(*at).map(|found| found.map(|(record, _)| record));
+            assert_eq!(found.ok().flatten().as_ref(), Some(record), "at {at}");
+        }
+        let all = records(log);
+        let different: BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "a record is there twice");
+    }
+
+    /// Starts the hosts without power, and the replicas that do not serve: all of them but one.
+    fn start(&mut self, but: Option<u64>) -> Result {
+        if !self.world.client.has_power() {
+            self.world.client.restart();
+        }
+        for n in (0..3).filter(|n| but != Some(*n as u64)) {
+            if !self.world.hosts[n].has_power() {
+                self.world.stop(n);
+                self.world.hosts[n].restart();
+                self.world.start(n)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One writer, and power cuts in the middle of it. Returns how many steps it had.
+    fn round(&mut self, steps: u64) -> Result<u64> {
+        self.epoch += 1;
+        let cuts = self.draw(steps);
+        let begin = self.world.fabric.steps();
+        let entered = self.world.client.enter();
+        // The error is that of a host that has no power.
+        let _ = self.write();
+        drop(entered);
+        let steps = self.world.fabric.steps() - begin;
+        let hosts = cuts.into_iter().map(|(host, _)| host);
+        for host in hosts {
+            // The writer was done before.
+            if host.has_power() {
+                host.power_cut();
+            }
+            add(&self.figures.cuts, 1);
+        }
+        let but = self.random.below(6);
+        self.start(Some(but))?;
+        Ok(steps)
+    }
+}
+
+/// Runs one log through its writers. `false`: it does not open in this way on these devices.
+fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
+    let fabric = Fabric::seeded(profile(), seed);
+    let mut world = World::idle(&fabric, way);
+    world.fault = fault;
+    (0..3).for_each(|n| world.start(n).expect("a replica"));
+    let mut run = Run {
+        world,
+        random: Random(seed),
+        told: Mutex::default(),
+        epoch: 1,
+        figures,
+    };
+    let begin = fabric.steps();
+    let entered = run.world.client.enter();
+    match run.write() {
+        Err(LogError::TooFew(_)) => return Ok(false),
+        written => written?,
+    }
+    drop(entered);
+    let mut steps = fabric.steps() - begin;
+    for _ in 0..WRITERS {
+        steps = run.round(steps)?.max(200);
+    }
+    run.start(None)?;
+    run.epoch += 1;
+    let entered = run.world.client.enter();
+    run.write()?;
+    drop(entered);
+    run.world.hosts.iter().for_each(Host::power_cut);
+    let pmems = run.world.pmems.iter();
+    let logs: Vec<_> = pmems.map(|pmem| found(&pmem.bytes())).collect();
+    locked(&run.told).check(&logs);
+    run.world.stop_all();
+    add(&figures.logs, 1);
+    Ok(true)
+}
+
+/// Runs logs until so many hosts have lost their power.
+fn cut(count: u64) -> Result {
+    let figures = Figures::default();
+    for seed in 1.. {
+        for way in ways() {
+            lives(seed, way, Fault::Nothing, &figures)?;
+        }
+        if figures.cuts.load(Ordering::Relaxed) >= count {
+            break;
+        }
+    }
+    println!("{figures:?}");
+    let acknowledged = figures.acknowledged.load(Ordering::Relaxed);
+    assert!(acknowledged > count, "{acknowledged} records");
+    Ok(())
+}
+
+/// Promise: each writer finds each acknowledged record of the writers before it, and no record
+/// twice. Any hosts may lose their power meanwhile, at any step: replicas and the writer's host. It
+/// is so with each method, on a platform where it is durable.
+#[test]
+fn each_power_cut_is_survived() -> Result {
+    cut(100)?;
+    Ok(())
+}
+
+/// The same with more power cuts.
+#[test]
+#[ignore = "long: 4 minutes"]
+fn each_power_cut_is_survived_of_many() -> Result {
+    cut(1_000)?;
+    Ok(())
+}
+
+/// The promise is broken by each of these faults.
+#[test]
+fn faults_are_found() {
+    let caches = Way {
+        method: Method::Reading,
+        platform: Platform::AdrDdioOn,
+    };
+    for (fault, way) in [
+        (Fault::Visible, caches),
+        (Fault::Platform, caches),
+        (Fault::Posted, ways()[0]),
+        (Fault::OneCopy, ways()[2]),
+        (Fault::ReadsOne, ways()[0]),
+    ] {
+        let lives =
+            |seed| lives(seed, way, fault, &Figures::default()).expect("all hosts have power");
+        let fails = |seed| catch_unwind(AssertUnwindSafe(|| lives(seed))).is_err();
+        assert!((1..=30).any(fails), "{fault:?} is not found");
+    }
+}

@@ -1,0 +1,324 @@
+//! Writers and replicas that come and go. Each scene is a promise, and the faults that break it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rpma::sim::Fabric;
+use rpma::thread;
+
+use crate::common::Result;
+use crate::common::place::profile;
+use crate::replicated_log::example::blocking::Log;
+use crate::replicated_log::example::{Fault, LogError};
+use crate::replicated_log::faults::{find, panics};
+use crate::replicated_log::world::{READING, World};
+
+/// The records of a log that is open.
+pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
+    let mut at = log.bounds().0;
+    let next = || {
+        let (record, next) = log.read(at).expect("a position")?;
+        at = next;
+        Some(record)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// For the failure of a scene.
+fn shown(log: &Log) -> String {
+    let records = records(log);
+    let texts = records.iter().map(|record| String::from_utf8_lossy(record));
+    format!("the log has only {:?}", Vec::from_iter(texts))
+}
+
+fn has(log: &Log, record: &[u8]) -> bool {
+    records(log).iter().any(|found| found == record)
+}
+
+/// Runs a scene with seeds: without a fault it passes with each, and each fault makes it fail with
+/// one of them.
+fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) -> Result {
+    let play = |seed: u64, fault: Fault| {
+        let fabric = Fabric::seeded(profile(), seed);
+        let mut world = World::idle(&fabric, READING);
+        world.fault = fault;
+        // Off a host the order of threads would not be the seed's.
+        let client = world.client.clone();
+        let _entered = client.enter();
+        run(&mut world);
+        world.stop_all();
+    };
+    (1..=seeds).for_each(|seed| play(seed, Fault::Nothing));
+    for fault in faults {
+        find(*fault, 1..=10 * seeds, |seed| panics(|| play(seed, *fault)))?;
+    }
+    Ok(())
+}
+
+/// A log with the record "one", which all replicas have.
+fn log_with_one(world: &mut World) -> Log {
+    world.only(&[0, 1, 2]);
+    let log = world.open(1).expect("made");
+    log.append(b"one").expect("appended");
+    let end = log.bounds().1;
+    until(|| (0..3).all(|n| world.found(n).is_ok_and(|found| found.tail.end == end)));
+    log
+}
+
+/// Appends a record that too few replicas can take.
+fn append_in_vain(log: &Log, record: &[u8]) {
+    let appended = log.append(record);
+    assert!(
+        matches!(appended, Err(LogError::Unknown(..))),
+        "the outcome is known: {appended:?}"
+    );
+}
+
+/// Promise: a record that one replica has is not acknowledged.
+#[test]
+fn one_copy_is_not_enough() -> Result {
+    scene(3, &[Fault::OneCopy, Fault::UnknownIsDone], |world| {
+        let log = log_with_one(world);
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
+        append_in_vain(&log, b"two");
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+    })
+}
+
+/// Promise: a record that was acknowledged while a replica was away is there after that replica
+/// came back, whichever replica is read first.
+#[test]
+fn a_replica_that_was_away_is_not_the_newest() -> Result {
+    scene(5, &[Fault::ReadsOne], |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 1]);
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.only(&[0, 1, 2]);
+        let log = world.open(2).expect("opens");
+        assert!(has(&log, b"two"), "{}", shown(&log));
+    })
+}
+
+/// Promise: a replica without a log is no witness: with one that was away and one that was
+/// replaced the log does not open. With the third it has all.
+#[test]
+fn a_replaced_replica_is_no_witness() -> Result {
+    scene(3, &[Fault::BlankCounts], |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 2]);
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.replace(2);
+        world.only(&[1, 2]);
+        let opened = world.open(2).err();
+        assert!(matches!(opened, Some(LogError::TooFew(_))), "{opened:?}");
+        world.only(&[0, 1, 2]);
+        let log = world.open(3).expect("opens");
+        assert!(has(&log, b"two"), "{}", shown(&log));
+    })
+}
+
+/// Promise: a long log of an old writer, which nobody acknowledged, does not win over a shorter
+/// one of a newer writer.
+#[test]
+fn the_newer_epoch_wins() -> Result {
+    scene(3, &[Fault::IgnoresEpochs, Fault::KeepsEpoch], |world| {
+        let log = log_with_one(world);
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
+        append_in_vain(&log, &[7; 200]);
+        drop(log);
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+        world.only(&[1, 2]);
+        let log = world.open(2).expect("opens");
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.only(&[0, 2]);
+        let log = world.open(3).expect("opens");
+        assert!(has(&log, b"two"), "{}", shown(&log));
+    })
+}
+
+/// Promise: when a log has opened, two replicas have its records under the new epoch.
+#[test]
+fn an_open_log_is_on_two_replicas() -> Result {
+    scene(3, &[Fault::TellsEarly, Fault::NoRecount], |world| {
+        drop(log_with_one(world));
+        let _log = world.open(2).expect("opens");
+        let logs = (0..3).filter_map(|n| world.found(n).ok());
+        let ours = logs.filter(|found| found.tail.epoch == 2).count();
+        assert!(ours >= 2, "{ours}");
+    })
+}
+
+/// Promise: another process cannot write with the epoch of a living one. With a higher epoch it
+/// takes over, has all records, and the first one can write no more.
+#[test]
+fn a_higher_epoch_takes_over() -> Result {
+    scene(3, &[Fault::SameInstance], |world| {
+        let first = log_with_one(world);
+        let mut cfg = world.cfg(1);
+        cfg.create = false;
+        let second = world.open_with(&cfg).err();
+        assert!(
+            matches!(second, Some(LogError::Fenced { epoch: 1 })),
+            "{second:?}"
+        );
+        let second = world.open(2).expect("takes over");
+        assert!(has(&second, b"one"));
+        second.append(b"two").expect("appended");
+        let late = first.append(b"late");
+        assert!(late.is_err(), "{late:?}");
+        assert!(!has(&second, b"late"));
+    })
+}
+
+/// Promise: a replica that comes back while others append has all records in the end. Its network
+/// is slow, so that records are committed while it gets the ones before.
+#[test]
+fn a_replica_joins_while_others_append() -> Result {
+    scene(3, &[Fault::JoinsEarly, Fault::JoinsUngated], |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 1]);
+        let away = log.append(b"away").expect("appended");
+        let link = world.fabric.between(&world.client, &world.hosts[2]);
+        link.delay(Duration::from_millis(20));
+        let entered = world.client.enter();
+        let is_back = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for n in 0..2_u8 {
+                let (log, is_back) = (&log, &is_back);
+                scope.spawn(move || {
+                    while !is_back.load(Ordering::Relaxed) {
+                        let at = log.append(&[n; 20]).expect("appended");
+                        if n == 0 {
+                            log.truncate(at).expect("truncated");
+                        }
+                        rpma::sim::sleep(Duration::from_millis(7));
+                    }
+                });
+            }
+            world.only(&[0, 1, 2]);
+            until(|| world.found(2).is_ok_and(|found| found.tail.end > away + 64));
+            is_back.store(true, Ordering::Relaxed);
+        });
+        drop(entered);
+        let end = log.bounds().1;
+        until(|| world.found(2).is_ok_and(|found| found.tail.end >= end));
+        for n in 0..3 {
+            world.found(n).expect("whole");
+        }
+    })
+}
+
+/// Lets time pass until something is true, for a minute at most.
+fn until(is_true: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_true() {
+            return;
+        }
+        rpma::sim::sleep(Duration::from_millis(100));
+    }
+    panic!("it has not become true");
+}
+
+/// Promise: a writer that dies at any step while it brings replicas up to date leaves a log that
+/// any two replicas open: with all that was acknowledged, or one that needs the third replica.
+#[test]
+fn a_writer_dies_while_replicas_join() -> Result {
+    for (replaced, fault) in [(true, Fault::HeaderFirst), (false, Fault::NoSetBack)] {
+        let steps = dies_at(u64::MAX, Fault::Nothing, replaced)?;
+        let at = || (1..steps).step_by(steps as usize / DEATHS);
+        for step in at() {
+            dies_at(step, Fault::Nothing, replaced)?;
+        }
+        find(fault, at(), |step| {
+            panics(|| {
+                dies_at(step, fault, replaced).expect("appended");
+            })
+        })?;
+    }
+    Ok(())
+}
+
+const TWO: [u8; 150] = [2; 150];
+/// Steps of the last writer but one at which it dies.
+const DEATHS: usize = 20;
+
+/// The last writer but one dies at a step after its begin. Returns how many steps it had.
+fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
+    let fabric = Fabric::seeded(profile(), 1);
+    let mut world = World::idle(&fabric, READING);
+    let client = world.client.clone();
+    let entered = client.enter();
+    let log = log_with_one(&mut world);
+    if replaced {
+        // Acknowledged by the first and the third, which is replaced then.
+        world.only(&[0, 2]);
+        log.append(&TWO)?;
+        drop(log);
+        world.replace(2);
+        // The second one, which has not got the record, is slower than the third one.
+        let link = fabric.between(&client, &world.hosts[1]);
+        link.delay(Duration::from_millis(20));
+    } else {
+        // The third one has a record in its place, which nobody acknowledged.
+        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].freeze());
+        append_in_vain(&log, &[3; 250]);
+        drop(log);
+        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+        world.only(&[0, 1]);
+        let log = world.open(2)?;
+        log.append(&TWO)?;
+    }
+    world.only(&[0, 1, 2]);
+    world.fault = fault;
+    let begin = fabric.steps();
+    let killed = client.clone();
+    let dies = fabric.at_step(begin.saturating_add(step), move || killed.kill());
+    let last = world.open(3);
+    // It brings the third one up to date as well, unless it dies before.
+    let is_member = || world.found(2).is_ok_and(|found| found.tail.epoch == 3);
+    let mut waits = 0..30;
+    while !is_member() && waits.next().is_some() {
+        rpma::sim::sleep(Duration::from_millis(100));
+    }
+    let steps = fabric.steps() - begin;
+    drop((last, dies, entered));
+    world.fault = Fault::Nothing;
+    world.client = fabric.host("next");
+    let next = world.client.clone();
+    let _entered = next.enter();
+    world.only(&[1, 2]);
+    match world.open(4) {
+        Ok(log) => assert!(has(&log, &TWO), "{}", shown(&log)),
+        Err(LogError::TooFew(why)) if replaced => assert!(why.contains("has no log"), "{why}"),
+        Err(error) => panic!("{error}"),
+    }
+    Ok(steps)
+}
+
+/// Promise: a log opens from two replicas, at whichever step of its opening the third one dies.
+#[test]
+fn a_replica_dies_while_the_log_opens() {
+    let opens = |step: u64, n: usize| {
+        let fabric = Fabric::seeded(profile(), 1);
+        let mut world = World::idle(&fabric, READING);
+        let client = world.client.clone();
+        let _entered = client.enter();
+        drop(log_with_one(&mut world));
+        let begin = fabric.steps();
+        let host = world.hosts[n].clone();
+        let dies = fabric.at_step(begin.saturating_add(step), move || host.kill());
+        let opened = world.open(2);
+        let steps = fabric.steps() - begin;
+        drop(dies);
+        let log = opened.unwrap_or_else(|error| panic!("replica {n} dies at {step}: {error}"));
+        assert!(has(&log, b"one"), "{}", shown(&log));
+        steps
+    };
+    let steps = opens(u64::MAX, 0);
+    for step in (1..steps).step_by(steps as usize / 90) {
+        opens(step, step as usize % 3);
+    }
+}

@@ -1,0 +1,123 @@
+//! The front end of the log for tokio, with all its tasks on one thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tokio::runtime::{Builder, Runtime};
+use rpma::sim::Fabric;
+use rpma::{Device, Peer, Side};
+use rpma_async::Reactor;
+
+use crate::common::Result;
+use crate::common::failed::Failed;
+use crate::common::place::profile;
+use crate::replicated_log::example::LogError;
+use crate::replicated_log::example::log::Log;
+use crate::replicated_log::world::{READING, World};
+
+/// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
+const MOST: Duration = Duration::from_secs(60);
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
+    let mut cfg = world.cfg(epoch);
+    cfg.limit = Duration::from_secs(20);
+    let addr = world.client.addr().to_string();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    Log::open(&Reactor::spawn(&peer)?, &cfg).await
+}
+
+fn records(log: &Log) -> Vec<Vec<u8>> {
+    let mut at = log.bounds().0;
+    let next = || {
+        let (record, next) = log.read(at).expect("a position")?;
+        at = next;
+        Some(record)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// Waits until a replica has all records.
+async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
+    let has = || {
+        world
+            .found(replica)
+            .is_ok_and(|found| found.tail.end >= end)
+    };
+    let waits = async {
+        while !has() {
+            ::tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    ::tokio::time::timeout(MOST, waits).await?;
+    Ok(())
+}
+
+/// Promise: on one thread of tokio several tasks append at once, each gets a position of its own,
+/// and the next writer takes over with all records. The first one can write no more.
+#[test]
+fn tasks_append_and_a_writer_takes_over() -> Result {
+    let fabric = Fabric::new(profile());
+    let world = World::new(&fabric, READING);
+    let _entered = world.client.enter();
+    runtime()?.block_on(async {
+        let first = Arc::new(open(&world, 1).await?);
+        let appends = (1..=6_u8).map(|n| {
+            let log = Arc::clone(&first);
+            ::tokio::spawn(async move { log.append(&[n; 60]).await })
+        });
+        let mut positions = Vec::new();
+        for append in appends.collect::<Vec<_>>() {
+            positions.push(append.await.expect("no panic")?);
+        }
+        positions.sort_unstable();
+        positions.dedup();
+        assert_eq!(positions.len(), 6);
+        first.truncate(positions[2]).await?;
+        let second = open(&world, 2).await?;
+        assert_eq!(second.bounds().0, positions[2]);
+        assert_eq!(records(&second).len(), 4);
+        second.append(b"second").await?;
+        let late = first.append(b"late").await;
+        assert!(late.is_err(), "{late:?}");
+        drop(first);
+        second.close().await?;
+        Ok(())
+    })
+}
+
+/// Promise: a replica that is killed costs no append, and gets all records when it is back.
+#[test]
+fn a_killed_replica_comes_back() -> Result {
+    let fabric = Fabric::new(profile());
+    let mut world = World::new(&fabric, READING);
+    let entered = world.client.enter();
+    let runtime = runtime()?;
+    let log = runtime.block_on(async {
+        let log = open(&world, 1).await?;
+        log.append(b"one").await?;
+        until_it_has(&world, 2, log.bounds().1).await?;
+        world.hosts[2].kill();
+        log.append(b"two").await?;
+        Ok::<_, Failed>(log)
+    })?;
+    world.stop(2);
+    world.start(2)?;
+    runtime.block_on(async {
+        log.append(b"three").await?;
+        until_it_has(&world, 2, log.bounds().1).await?;
+        let found = world.found(2)?;
+        let records: Vec<_> = found.records().map(|(_, record)| record.to_vec()).collect();
+        assert_eq!(records, [&b"one"[..], b"two", b"three"]);
+        log.close().await?;
+        drop(log);
+        Ok::<_, Failed>(())
+    })?;
+    drop(runtime);
+    drop(entered);
+    world.stop_all();
+    Ok(())
+}

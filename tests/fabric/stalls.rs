@@ -1,0 +1,261 @@
+//! A stall of a fabric is printed: a thread that others wait for sleeps in a lock of std.
+//!
+//! Each wrong program runs in a process of its own.
+
+use std::env;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::sim::{Cut, Fabric, Host, Profile, sleep};
+use rpma::sync;
+use rpma::{ConnCfg, ConnReq, Device, Peer, Side};
+use tokio::runtime::Builder;
+
+use crate::common::failed::Result;
+use crate::common::program::command_alone;
+
+/// Set in a process that runs a wrong program: its name.
+const PLANTED: &str = "RPMA_TEST_PLANTED";
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The beginning of a line about a stall.
+const LINE: &str = "rpma-sim: ";
+
+/// A check locks a mutex that another thread of the host holds across its calls. Neither can go on.
+fn check_locks(fabric: &Fabric) -> Result {
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let pmem = host.pmem("log", 64);
+    let lock = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&lock);
+    let path = pmem.path().to_owned();
+    let (sends, receives) = sync::mpsc::channel();
+    let check = |_: &Cut<'_>| drop(lock.lock());
+    fabric.on_every_event(check, || {
+        host.spawn(move || {
+            let map = PmemMap::open(&path, 64).expect("the memory");
+            let _held = held.lock();
+            sends.send(()).expect("a receiver");
+            map.persist(..).expect("inside");
+        });
+        receives.recv()?;
+        let map = PmemMap::open(pmem.path(), 64)?;
+        map.persist(..)?;
+        Ok(())
+    })
+}
+
+/// A thread waits for a lock, and the owner of the lock waits for that thread.
+fn waits_for_each_other(host: &Host) -> Result {
+    let lock = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&lock);
+    let (taken, is_taken) = sync::mpsc::channel();
+    let (done, is_done) = sync::mpsc::channel::<()>();
+    let holds = host.spawn(move || -> Result {
+        let _held = held.lock();
+        taken.send(())?;
+        is_done.recv()?;
+        Ok(())
+    });
+    is_taken.recv()?;
+    drop(lock.lock());
+    done.send(())?;
+    holds.join().expect("no panic")?;
+    Ok(())
+}
+
+/// A thread sleeps with a lock for which another one waits, so that the clock does not jump.
+fn sleeps_with_a_lock(host: &Host) -> Result {
+    let lock = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&lock);
+    let (taken, is_taken) = mpsc::channel();
+    host.spawn(move || {
+        let _held = held.lock();
+        taken.send(()).expect("a receiver");
+        sleep(HOUR);
+    });
+    is_taken.recv()?;
+    drop(lock.lock());
+    Ok(())
+}
+
+/// An action at a step locks a mutex of a thread that waits for its turn.
+fn action_locks(fabric: &Fabric, host: &Host) -> Result {
+    let lock = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&lock);
+    let (taken, is_taken) = sync::mpsc::channel();
+    host.spawn(move || {
+        let _held = held.lock();
+        taken.send(()).expect("a receiver");
+        sleep(HOUR);
+    });
+    is_taken.recv()?;
+    let _action = fabric.at_step(fabric.steps() + 1, move || drop(lock.lock()));
+    sleep(Duration::ZERO);
+    drop(host.name());
+    Ok(())
+}
+
+/// A thread waits for a lock that the parent of this process releases, and another thread waits for
+/// that one.
+fn goes_on_in_the_end(host: &Host) -> Result {
+    let lock = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&lock);
+    let (taken, is_taken) = mpsc::channel();
+    thread::spawn(move || {
+        let _held = held.lock();
+        taken.send(()).expect("a receiver");
+        let _end = io::stdin().read(&mut [0]);
+    });
+    is_taken.recv()?;
+    let waits = host.spawn(move || drop(lock.lock()));
+    waits.join().expect("no panic");
+    Ok(())
+}
+
+/// An async program waits for a request that is under way, on a fabric without a ticking future.
+fn is_not_ticked(fabric: &Fabric, host: &Host) -> Result {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build();
+    runtime?.block_on(async {
+        fabric.follow(|| tokio::time::Instant::now().into_std());
+        let addr = host.addr().to_string();
+        let device = Device::from_addr(&addr, Side::Local)?;
+        let peer = Peer::new(&device)?;
+        let nobody = addr.replace(".1", ".99") + ":7";
+        let nobody = nobody.parse()?;
+        let _resolving = ConnReq::resolve(&peer, nobody, &ConnCfg::new())?;
+        std::future::pending::<()>().await;
+        Ok(())
+    })
+}
+
+#[test]
+fn planted() -> Result {
+    let Ok(name) = env::var(PLANTED) else {
+        return Ok(());
+    };
+    let fabric = match &*name {
+        "a check" | "a jump" | "no tick" => Fabric::new(Profile::STRICT),
+        _ => Fabric::seeded(Profile::STRICT, 1),
+    };
+    if name == "a check" || name == "a check with a seed" {
+        return check_locks(&fabric);
+    }
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    match &*name {
+        "a jump" => {
+            fabric.jump_over_waits();
+            sleeps_with_a_lock(&host)?;
+        }
+        "no tick" => is_not_ticked(&fabric, &host)?,
+        "each other" => waits_for_each_other(&host)?,
+        "an action" => action_locks(&fabric, &host)?,
+        _ => goes_on_in_the_end(&host)?,
+    }
+    Ok(())
+}
+
+/// A wrong program that runs, and the lines of its errors.
+struct Planted {
+    child: Child,
+    errors: mpsc::Receiver<String>,
+}
+
+impl Planted {
+    fn start(name: &str) -> Result<Self> {
+        let mut command = command_alone(module_path!(), "planted");
+        command.env(PLANTED, name);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let errors = BufReader::new(child.stderr.take().ok_or("a pipe")?);
+        let (sends, receives) = mpsc::channel();
+        thread::spawn(move || {
+            let mut lines = errors.lines().map_while(Result::ok);
+            lines.try_for_each(|line| sends.send(line))
+        });
+        Ok(Self {
+            child,
+            errors: receives,
+        })
+    }
+
+    /// Waits for the line about a stall.
+    fn line(&self) -> Result<String> {
+        loop {
+            let line = self.errors.recv_timeout(LIMIT)?;
+            if line.starts_with(LINE) {
+                return Ok(line);
+            }
+        }
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Each kind of stall is printed while it lasts, although the output of a test is shown at its end.
+#[test]
+fn a_stall_is_printed() -> Result {
+    const CHECK: &str = "a check of on_every_event sleeps";
+    const HERE: &str = "here (last call: ";
+    let programs = [
+        ("a check", [CHECK, "Unlock it before the call", HERE]),
+        (
+            "a check with a seed",
+            [CHECK, "Unlock it before the call", HERE],
+        ),
+        (
+            "each other",
+            ["has lost its turn, and sleeps", "rpma::sync", HERE],
+        ),
+        (
+            "an action",
+            ["has the turn, and sleeps", "rpma::sync", HERE],
+        ),
+        (
+            "a jump",
+            ["keeps the clock from a jump", "rpma::sync", HERE],
+        ),
+        (
+            "no tick",
+            ["Something is to come", "Fabric::tick", "rdma_resolve_addr"],
+        ),
+    ];
+    let programs =
+        programs.map(|(name, parts)| (name, parts, Planted::start(name).expect("a pipe")));
+    for (name, parts, planted) in programs {
+        let line = planted.line()?;
+        for part in parts {
+            assert!(line.contains(part), "{name}, {part}: {line}");
+        }
+        println!("{name}: {line}");
+    }
+    Ok(())
+}
+
+/// A stall that ends has been printed once.
+#[test]
+fn a_stall_is_printed_once() -> Result {
+    let mut planted = Planted::start("it goes on")?;
+    let line = planted.line()?;
+    assert!(line.contains("has lost its turn"), "{line}");
+    let mut input = planted.child.stdin.take().ok_or("a pipe")?;
+    input.write_all(b"\n")?;
+    let ended = planted.child.wait()?;
+    let rest: Vec<String> = planted.errors.iter().collect();
+    assert!(ended.success(), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.starts_with(LINE)), "{rest:?}");
+    Ok(())
+}

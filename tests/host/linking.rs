@@ -1,0 +1,68 @@
+//! The linking of a program that uses rpma, and of its tests with the feature `sim`:
+//! `tests/linking/` is such a program, in a workspace of its own.
+//!
+//! Promises: the simulator is in the tests alone, never in the result of `cargo build`; and while
+//! no fabric is alive the program's tests find no device, and get the reason.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::failed::Result;
+
+/// Runs cargo with these words on the program, with a target directory that is ours.
+fn cargo(words: &[&str]) -> Result<Output> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    Ok(Command::new(cargo)
+        .args(words)
+        .args(["--offline", "--manifest-path"])
+        .arg(root.join("tests/linking/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target())
+        .output()?)
+}
+
+fn target() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("linking")
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// The libraries that a program is linked to, and whether the simulator is in it.
+fn linked(program: &Path) -> Result<(bool, bool)> {
+    let bytes = std::fs::read(program)?;
+    let has = |what: &str| {
+        bytes
+            .windows(what.len())
+            .any(|part| part == what.as_bytes())
+    };
+    Ok((has("libibverbs.so"), has("no simulated Fabric is alive")))
+}
+
+#[test]
+#[ignore = "long: it compiles a workspace of its own three times"]
+fn the_simulator_is_in_the_tests_alone() -> Result {
+    let built = cargo(&["build", "--release"])?;
+    assert!(built.status.success(), "{}", text(&built));
+    let program = target().join("release/linking");
+    assert_eq!(
+        linked(&program)?,
+        (true, false),
+        "libibverbs, and no simulator"
+    );
+
+    let tested = cargo(&["test"])?;
+    let said = text(&tested);
+    assert!(tested.status.success(), "{said}");
+    assert!(said.contains("test a_write_arrives ... ok"), "{said}");
+    assert!(said.contains("test without_a_fabric ... ok"), "{said}");
+
+    // Not even when it is built after its tests.
+    let built = cargo(&["build"])?;
+    assert!(built.status.success(), "{}", text(&built));
+    assert_eq!(linked(&target().join("debug/linking"))?, (true, false));
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Tests of the project itself: its pages, its names and its index. They need no device.
+
+#[path = "../common/failed.rs"]
+mod failed;
+
+mod errors;
+#[cfg(feature = "verbs")]
+mod linking;
+mod names;
+mod pages;
+mod places;

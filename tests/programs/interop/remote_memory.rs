@@ -1,0 +1,261 @@
+//! Writes, reads, flushes and atomic writes of the other side's memory.
+
+use rpma::pmem::PmemMap;
+use rpma::{
+    Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RegisterableMemory, RemoteSlice,
+    WcOpcode, WcStatus,
+};
+
+use crate::common::program::{find, unhex};
+use crate::common::{Result, completion, contents, devdax, device_test, pattern, peer, region};
+use crate::interop::support::{
+    PARTS, SHARED, configurations, connect, disconnect, filled, serve, server, slice, succeeded,
+    take_offer, written,
+};
+
+#[test]
+fn c_writes() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let target = filled(&peer, MrUsage::WRITE_DST)?;
+        serve(&peer, &ConnCfg::new(), &target, false, &["write"])?;
+        assert!(contents(&target)? == written());
+        Ok(())
+    })
+}
+
+#[test]
+fn c_reads() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let target = filled(&peer, MrUsage::READ_SRC)?;
+        // The client compares.
+        serve(&peer, &ConnCfg::new(), &target, false, &["read"])?;
+        Ok(())
+    })
+}
+
+/// Writes `PARTS` and calls `after` after each of them.
+fn write_parts(
+    peer: &Peer,
+    conn: &Conn,
+    remote: &MrRemote,
+    after: impl Fn(RemoteSlice) -> Result,
+) -> Result {
+    let source = region(peer, SHARED, MrUsage::WRITE_SRC)?;
+    for (i, (at, len)) in PARTS.into_iter().enumerate() {
+        source.write_at(0, &pattern(len, i as u64 + 1))?;
+        let (local, part) = (source.slice(..len)?, slice(remote, at, len)?);
+        conn.write(part, local, Flags::COMPLETION_ALWAYS, i as u64)?;
+        succeeded(completion(conn)?, i as u64, WcOpcode::RDMA_WRITE)?;
+        after(part)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rust_writes() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let usage = MrUsage::WRITE_DST.bits().to_string();
+        let (server, port) = server(&["expose", &usage]);
+        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
+        write_parts(&peer, &conn, &take_offer(&conn)?, |_| Ok(()))?;
+        disconnect(conn);
+        assert!(unhex(find(&server.done(), "memory")) == written());
+        Ok(())
+    })
+}
+
+#[test]
+fn rust_reads() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let usage = MrUsage::READ_SRC.bits().to_string();
+        let (server, port) = server(&["expose", &usage]);
+        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
+        let remote = take_offer(&conn)?;
+        let target = region(&peer, SHARED, MrUsage::READ_DST)?;
+        for (i, (at, len)) in PARTS.into_iter().enumerate() {
+            let local = target.slice(at..at + len)?;
+            let part = slice(&remote, at, len)?;
+            conn.read(local, part, Flags::COMPLETION_ALWAYS, i as u64)?;
+            succeeded(completion(&conn)?, i as u64, WcOpcode::RDMA_READ)?;
+            assert!(contents(&target)?[at..at + len] == pattern(SHARED, 5)[at..at + len]);
+        }
+        disconnect(conn);
+        server.done();
+        Ok(())
+    })
+}
+
+/// The C library flushes natively. A region that was registered for that serves it; one that was
+/// not, because this library was built with an rdma-core that has no native flush, refuses it. How
+/// this side's own operations are done makes no difference.
+fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &str) -> Result {
+    for cfg in configurations() {
+        target.write_at(0, &pattern(SHARED, 5))?;
+        let lines = serve(peer, &cfg, target, true, &["flush", flush_type])?;
+        let results: Vec<&String> = lines
+            .iter()
+            .filter(|line| !line.starts_with("event"))
+            .collect();
+        let mut there = vec![0; SHARED];
+        target.read_at(0, &mut there)?;
+        if cfg!(native_flush) {
+            assert_eq!(results, [&format!("flushed {}", WcOpcode::FLUSH.0); 5]);
+            assert!(there == written());
+        } else {
+            assert_eq!(results, [&format!("failed {}", WcStatus::REM_ACCESS_ERR.0)]);
+            let (at, len) = PARTS[0];
+            assert!(
+                there[at..at + len] == written()[at..at + len],
+                "the write is done"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn c_flushes_for_visibility() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
+        c_flushes(&peer, &target, "1")?;
+        Ok(())
+    })
+}
+
+#[test]
+fn c_flushes_for_persistence() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        let map = PmemMap::open(devdax(), SHARED)?;
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let target = Mr::reg(&peer, map, usage)?;
+        c_flushes(&peer, &target, "0")?;
+        Ok(())
+    })
+}
+
+/// Flushes memory of a C server that was registered for `usage`.
+///
+/// The C library registers for its native flush without the right to read (W-10). So the fallback,
+/// which reads, is refused, unless the C program adds `RPMA_MR_USAGE_READ_SRC`.
+fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Result {
+    let peer = peer()?;
+    for cfg in configurations() {
+        let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
+        let usage_bits = usage.bits().to_string();
+        let operation: Vec<&str> = ["expose", &usage_bits].into_iter().chain(path).collect();
+        let (server, port) = server(&operation);
+        let conn = connect(&peer, port, &cfg, &[], &[])?;
+        assert_eq!(conn.has_native_flush(), native);
+        let remote = take_offer(&conn)?;
+        if native || usage.contains(MrUsage::READ_SRC) {
+            let opcode = match native {
+                true => WcOpcode::FLUSH,
+                false => WcOpcode::RDMA_READ,
+            };
+            write_parts(&peer, &conn, &remote, |part| {
+                conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
+                succeeded(completion(&conn)?, 100, opcode)?;
+                Ok(())
+            })?;
+            disconnect(conn);
+            assert!(unhex(find(&server.done(), "memory")) == written());
+        } else {
+            let part = slice(&remote, 0, 8)?;
+            conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
+            let failure = completion(&conn)?.result().expect_err("no right to read");
+            assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
+            disconnect(conn);
+            server.done();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rust_flushes_for_visibility() -> Result {
+    device_test(|| {
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        rust_flushes(usage | MrUsage::READ_SRC, None, FlushType::Visibility)?;
+        Ok(())
+    })
+}
+
+#[test]
+fn rust_flushes_for_persistence() -> Result {
+    device_test(|| {
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let path = Some(devdax());
+        rust_flushes(
+            usage | MrUsage::READ_SRC,
+            path.as_deref(),
+            FlushType::Persistent,
+        )?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_fallback_flush_of_c_memory_needs_the_right_to_read() -> Result {
+    device_test(|| {
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        rust_flushes(usage, None, FlushType::Visibility)?;
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let path = Some(devdax());
+        rust_flushes(usage, path.as_deref(), FlushType::Persistent)?;
+        Ok(())
+    })
+}
+
+/// The contents of the memory after the atomic writes.
+fn atomically_written() -> Vec<u8> {
+    let mut bytes = pattern(SHARED, 5);
+    for at in [0, SHARED - 8] {
+        bytes[at..at + 8].copy_from_slice(&pattern(8, at as u64 + 1));
+    }
+    bytes
+}
+
+#[test]
+fn c_writes_atomically() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        for cfg in configurations() {
+            let target = filled(&peer, MrUsage::WRITE_DST)?;
+            serve(&peer, &cfg, &target, false, &["atomic"])?;
+            assert!(contents(&target)? == atomically_written());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn rust_writes_atomically() -> Result {
+    device_test(|| {
+        let peer = peer()?;
+        for cfg in configurations() {
+            let usage = MrUsage::WRITE_DST.bits().to_string();
+            let (server, port) = server(&["expose", &usage]);
+            let conn = connect(&peer, port, &cfg, &[], &[])?;
+            let remote = take_offer(&conn)?;
+            let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
+                true => WcOpcode::ATOMIC_WRITE,
+                false => WcOpcode::RDMA_WRITE,
+            };
+            for at in [0, SHARED - 8] {
+                let word = pattern(8, at as u64 + 1).try_into().expect("8 bytes");
+                let part = slice(&remote, at, 8)?;
+                conn.atomic_write(part, &word, Flags::COMPLETION_ALWAYS, 1)?;
+                succeeded(completion(&conn)?, 1, opcode)?;
+            }
+            disconnect(conn);
+            assert!(unhex(find(&server.done(), "memory")) == atomically_written());
+        }
+        Ok(())
+    })
+}
