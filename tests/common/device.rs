@@ -4,6 +4,7 @@
 //! that is not there is a failure, never a skip.
 
 use super::Result;
+use super::failed::after_error;
 use std::collections::BTreeMap;
 use std::env;
 use std::process::Command;
@@ -69,29 +70,41 @@ pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     run
 }
 
-/// Runs a test and fails it if the kernel has not as many objects more afterwards, of each kind.
+/// The kernel's number of objects is as expected when this is dropped, also if the test has failed.
 ///
-/// Destroying is partly asynchronous, so the count may take a moment to come down. The objects are
-/// counted also if the test has failed.
-pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
-    // Without a device, this panics with the remedy.
-    addr();
-    let mut before = objects()?;
-    for (kind, count) in left {
-        *before.entry((*kind).to_owned()).or_default() += count;
-    }
-    let result = test();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        let after = objects()?;
-        if after == before {
-            return result;
+/// Destroying is partly asynchronous, so the count may take a moment to come down.
+#[must_use = "objects are counted when it is dropped"]
+pub(crate) struct Counted(BTreeMap<String, u64>);
+
+impl Counted {
+    /// So many objects more are left, of each kind.
+    pub(crate) fn leaving(left: &[(&str, u64)]) -> Self {
+        // Without a device, this panics with the remedy.
+        addr();
+        let mut expected = objects().expect("a count");
+        for (kind, count) in left {
+            *expected.entry((*kind).to_owned()).or_default() += count;
         }
-        assert!(
-            Instant::now() < deadline,
-            "objects leak: {before:?} expected, {after:?} there, after {result:?}"
-        );
-        thread::sleep(Duration::from_millis(20));
+        Self(expected)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !thread::panicking() {
+            let there = objects().expect("a count");
+            if there == self.0 {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "objects leak: {:?} expected, {there:?} there{}",
+                self.0,
+                after_error()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Device tests on a simulated fabric: each has its own, with one host that has two devices.
 
 use std::cell::{OnceCell, RefCell};
-use std::env;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::{env, thread};
 
-use rpma::sim::{Fabric, Host, Nic, Pmem, Profile};
+use rpma::sim::{Entered, Fabric, Host, Nic, Pmem, Profile};
 
-use super::Result;
+use super::failed::after_error;
 
 /// The fabric, the hosts and the memory of a test.
 struct Fixture {
@@ -111,46 +112,79 @@ pub(crate) fn is_in_share(number: usize) -> bool {
 
 /// Runs a test on a fabric of its own, if it is not on one already.
 pub(crate) fn on_fabric<T>(test: impl FnOnce() -> T) -> T {
-    if FIXTURE.with_borrow(Option::is_some) {
-        return test();
-    }
-    let fabric = Fabric::new(profile());
-    let host = fabric.host("here");
-    let other = host.add_nic();
-    let _entered = host.enter();
-    FIXTURE.set(Some(Rc::new(Fixture {
-        fabric,
-        host,
-        other,
-        dax: OnceCell::new(),
-    })));
-    let result = test();
-    FIXTURE.set(None);
-    result
+    let _fabric = OnFabric::new();
+    test()
 }
 
-/// Runs a test and fails it if there are not as many objects more afterwards, of each kind. The
-/// objects are counted also if the test has failed.
-pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
-    on_fabric(|| counted(&fixture(), left, test))
+/// A test is on its fabric while this lives.
+struct OnFabric {
+    /// This is the one that has made the fabric.
+    entered: Option<Entered>,
 }
 
-fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce() -> Result) -> Result {
-    let count = || {
-        let mut objects = fixture.fabric.objects();
-        // They are missing in the kernel's count, by which the tests find leaks. (tests/fabric/sweep
-        // counts them.)
-        objects.remove("comp_channel");
-        objects
-    };
-    let mut before = count();
-    for (kind, count) in left {
-        let kind = ["pd", "mr", "cq", "srq", "qp", "cm_id"]
-            .into_iter()
-            .find(|known| known == kind);
-        *before.entry(kind.ok_or("a kind")?).or_default() += *count as usize;
+impl OnFabric {
+    fn new() -> Self {
+        if FIXTURE.with_borrow(Option::is_some) {
+            return Self { entered: None };
+        }
+        let fabric = Fabric::new(profile());
+        let host = fabric.host("here");
+        let other = host.add_nic();
+        let entered = Some(host.enter());
+        FIXTURE.set(Some(Rc::new(Fixture {
+            fabric,
+            host,
+            other,
+            dax: OnceCell::new(),
+        })));
+        Self { entered }
     }
-    let result = test();
-    assert_eq!(count(), before, "objects leak, after {result:?}");
-    result
+}
+
+impl Drop for OnFabric {
+    fn drop(&mut self) {
+        if self.entered.is_some() {
+            FIXTURE.set(None);
+        }
+    }
+}
+
+/// The number of objects is as expected when this is dropped, also if the test has failed.
+#[must_use = "objects are counted when it is dropped"]
+pub(crate) struct Counted {
+    expected: BTreeMap<&'static str, usize>,
+    _fabric: OnFabric,
+}
+
+impl Counted {
+    /// So many objects more are left, of each kind.
+    pub(crate) fn leaving(left: &[(&str, u64)]) -> Self {
+        let fabric = OnFabric::new();
+        let mut expected = objects();
+        for (kind, count) in left {
+            let mut kinds = ["pd", "mr", "cq", "srq", "qp", "cm_id"].into_iter();
+            let kind = kinds.find(|known| known == kind).expect("a kind");
+            *expected.entry(kind).or_default() += *count as usize;
+        }
+        Self {
+            expected,
+            _fabric: fabric,
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            assert_eq!(objects(), self.expected, "objects leak{}", after_error());
+        }
+    }
+}
+
+/// The kernel does not count completion channels, so a test cannot either. (tests/fabric/sweep
+/// counts them.)
+fn objects() -> BTreeMap<&'static str, usize> {
+    let mut objects = fixture().fabric.objects();
+    objects.remove("comp_channel");
+    objects
 }

@@ -1,5 +1,6 @@
 //! The error of a test: the place of the `?`, and the text of the error with its sources.
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;
@@ -16,6 +17,18 @@ pub(crate) struct Failed {
     text: String,
 }
 
+thread_local! {
+    /// The last error of this thread.
+    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The last error of this thread, for the message of a check that fails when its test has failed.
+#[allow(dead_code, reason = "not each program has such a check")]
+pub(crate) fn after_error() -> String {
+    let last = LAST.with_borrow(Option::clone);
+    last.map_or_else(String::new, |last| format!(", after {last}"))
+}
+
 impl<'e, E: Into<Box<dyn Error + 'e>>> From<E> for Failed {
     #[track_caller]
     fn from(error: E) -> Self {
@@ -30,10 +43,12 @@ impl<'e, E: Into<Box<dyn Error + 'e>>> From<E> for Failed {
             }
             source = error.source();
         }
-        Self {
+        let failed = Self {
             at: Location::caller(),
             text,
-        }
+        };
+        LAST.set(Some(format!("{failed:?}")));
+        failed
     }
 }
 

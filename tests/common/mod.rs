@@ -21,6 +21,7 @@ mod place;
 #[cfg(feature = "sim")]
 #[path = "fabric.rs"]
 pub(crate) mod place;
+pub(crate) mod prelude;
 pub(crate) mod program;
 #[cfg(feature = "sim")]
 mod world;
@@ -48,9 +49,15 @@ pub(crate) fn peer() -> Result<Peer> {
     Ok(Peer::new(&device)?)
 }
 
-/// Runs a test and fails it if there are more objects afterwards than before.
-pub(crate) fn device_test(test: impl FnOnce() -> Result) -> Result {
-    leaving(&[], test)
+/// Begins a test. Its end fails it if there are more objects than now.
+pub(crate) fn device_test() -> Counted {
+    Counted::leaving(&[])
+}
+
+/// Runs a part of a test, and fails if there are not as many objects more afterwards, of each kind.
+pub(crate) fn leaving(left: &[(&str, u64)], part: impl FnOnce() -> Result) -> Result {
+    let _counted = Counted::leaving(left);
+    part()
 }
 
 /// The next event, in time.

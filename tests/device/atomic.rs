@@ -3,17 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
-use rpma::{
-    ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, Queue, RemoteSlice, WcOpcode,
-    WcStatus,
-};
-
-use crate::common::{
-    LIMIT, Memory, Pair, Result, completion, completions, contents, device_test, invalid,
-    no_completion, opcode_of, pattern, peer, region, remote,
-};
+use crate::common::prelude::*;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -51,94 +42,91 @@ fn eight(far: &MrRemote, offset: usize) -> Result<RemoteSlice> {
 /// 8 bytes arrive, in their order, and no other byte changes; the source may be gone at once.
 #[test]
 fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let native = expected(&peer, &cfg) == WcOpcode::ATOMIC_WRITE;
-            assert_eq!(pair.client.has_native_atomic_write(), native);
-            let dst = target(&peer, 64)?;
-            let at = aligned(&dst) + 16;
-            for (from, flags) in [
-                (&pair.client, ALWAYS),
-                (&pair.server, ALWAYS),
-                // Both have no meaning here, and do no harm.
-                (&pair.client, ALWAYS | Flags::INLINE | Flags::SOLICITED),
-            ] {
-                dst.write_at(0, &[0xEE; 64])?;
-                let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
-                from.atomic_write(eight(&remote(&dst), at)?, &bytes, flags, 3)?;
-                assert_eq!(opcode_of(&completion(from)?, 3)?, expected(&peer, &cfg));
-                let there = contents(&dst)?;
-                assert_eq!(there[at..at + 8], bytes);
-                assert_eq!(dst.load_u64(at)?, u64::from_ne_bytes(bytes));
-                assert!(
-                    there[..at]
-                        .iter()
-                        .chain(&there[at + 8..])
-                        .all(|&byte| byte == 0xEE)
-                );
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let native = expected(&peer, &cfg) == WcOpcode::ATOMIC_WRITE;
+        assert_eq!(pair.client.has_native_atomic_write(), native);
+        let dst = target(&peer, 64)?;
+        let at = aligned(&dst) + 16;
+        for (from, flags) in [
+            (&pair.client, ALWAYS),
+            (&pair.server, ALWAYS),
+            // Both have no meaning here, and do no harm.
+            (&pair.client, ALWAYS | Flags::INLINE | Flags::SOLICITED),
+        ] {
+            dst.write_at(0, &[0xEE; 64])?;
+            let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+            from.atomic_write(eight(&remote(&dst), at)?, &bytes, flags, 3)?;
+            assert_eq!(opcode_of(&completion(from)?, 3)?, expected(&peer, &cfg));
+            let there = contents(&dst)?;
+            assert_eq!(there[at..at + 8], bytes);
+            assert_eq!(dst.load_u64(at)?, u64::from_ne_bytes(bytes));
+            assert!(
+                there[..at]
+                    .iter()
+                    .chain(&there[at + 8..])
+                    .all(|&byte| byte == 0xEE)
+            );
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// The guest's kernel and rdma-core have the operation: if this fails, the tests did not test it.
 #[test]
 #[cfg(native_atomic_write)]
 fn the_native_atomic_write_is_there_to_be_tested() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        assert!(peer.is_native_atomic_write_capable());
-        let [native, fallback] = configurations();
-        assert_eq!(expected(&peer, &native), WcOpcode::ATOMIC_WRITE);
-        assert_eq!(expected(&peer, &fallback), WcOpcode::RDMA_WRITE);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    assert!(peer.is_native_atomic_write_capable());
+    let [native, fallback] = configurations();
+    assert_eq!(expected(&peer, &native), WcOpcode::ATOMIC_WRITE);
+    assert_eq!(expected(&peer, &fallback), WcOpcode::RDMA_WRITE);
+    Ok(())
 }
 
 /// A reader sees the old 8 bytes or the new ones, never some of each.
 #[test]
 fn a_reader_never_sees_half_a_value() -> Result {
     const ROUNDS: u64 = 500;
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let dst = target(&peer, 64)?;
-            let at = aligned(&dst);
-            let far = eight(&remote(&dst), at)?;
-            let done = AtomicBool::new(false);
-            thread::scope(|scope| -> Result {
-                let reader = scope.spawn(|| -> Result<_> {
-                    let mut values = 0;
-                    let mut last = 0;
-                    loop {
-                        let last_look = done.load(Ordering::Relaxed);
-                        let value = dst.load_u64(at)?;
-                        let bytes = value.to_ne_bytes();
-                        assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{bytes:?}");
-                        values += u64::from(value != last);
-                        last = value;
-                        if last_look {
-                            break;
-                        }
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let dst = target(&peer, 64)?;
+        let at = aligned(&dst);
+        let far = eight(&remote(&dst), at)?;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| -> Result {
+            let reader = scope.spawn(|| -> Result<_> {
+                let mut values = 0;
+                let mut last = 0;
+                loop {
+                    let last_look = done.load(Ordering::Relaxed);
+                    let value = dst.load_u64(at)?;
+                    let bytes = value.to_ne_bytes();
+                    assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{bytes:?}");
+                    values += u64::from(value != last);
+                    last = value;
+                    if last_look {
+                        break;
                     }
-                    Ok(values)
-                });
-                for round in 0..ROUNDS {
-                    let bytes = [round as u8; 8];
-                    pair.client.atomic_write(far, &bytes, ALWAYS, round)?;
-                    completion(&pair.client)?.result()?;
                 }
-                done.store(true, Ordering::Relaxed);
-                assert!(reader.join().expect("sees whole values")? > 0);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
+                Ok(values)
+            });
+            for round in 0..ROUNDS {
+                let bytes = [round as u8; 8];
+                pair.client.atomic_write(far, &bytes, ALWAYS, round)?;
+                completion(&pair.client)?.result()?;
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(reader.join().expect("sees whole values")? > 0);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Write the data, flush it, write a pointer to it atomically: a reader that sees the pointer sees
@@ -147,145 +135,141 @@ fn a_reader_never_sees_half_a_value() -> Result {
 fn a_pointer_is_never_seen_before_its_data() -> Result {
     const LEN: usize = 32 << 10;
     const ROUNDS: usize = 30;
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let dst = target(&peer, 2 * LEN + 16)?;
-            let src = region(&peer, 2 * LEN, MrUsage::WRITE_SRC)?;
-            let at = aligned(&dst);
-            let far = remote(&dst);
-            for round in 1..=ROUNDS {
-                // Each round uses the other half, so that a late write could not be overlooked.
-                let half = (round % 2) * LEN;
-                let bytes = pattern(LEN, round as u64);
-                src.write_at(half, &bytes)?;
-                let data = at + 8 + half;
-                let part = far.slice(data as u64..(data + LEN) as u64)?;
-                let local = src.slice(half..half + LEN)?;
-                let conn = &pair.client;
-                let quiet = Flags::COMPLETION_ON_ERROR;
-                conn.write(part, local, quiet, 1)?;
-                conn.flush(part, FlushType::Visibility, quiet, 2)?;
-                let pointer = (round as u64).to_ne_bytes();
-                conn.atomic_write(eight(&far, at)?, &pointer, quiet, 3)?;
-                conn.flush(eight(&far, at)?, FlushType::Visibility, ALWAYS, 4)?;
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let dst = target(&peer, 2 * LEN + 16)?;
+        let src = region(&peer, 2 * LEN, MrUsage::WRITE_SRC)?;
+        let at = aligned(&dst);
+        let far = remote(&dst);
+        for round in 1..=ROUNDS {
+            // Each round uses the other half, so that a late write could not be overlooked.
+            let half = (round % 2) * LEN;
+            let bytes = pattern(LEN, round as u64);
+            src.write_at(half, &bytes)?;
+            let data = at + 8 + half;
+            let part = far.slice(data as u64..(data + LEN) as u64)?;
+            let local = src.slice(half..half + LEN)?;
+            let conn = &pair.client;
+            let quiet = Flags::COMPLETION_ON_ERROR;
+            conn.write(part, local, quiet, 1)?;
+            conn.flush(part, FlushType::Visibility, quiet, 2)?;
+            let pointer = (round as u64).to_ne_bytes();
+            conn.atomic_write(eight(&far, at)?, &pointer, quiet, 3)?;
+            conn.flush(eight(&far, at)?, FlushType::Visibility, ALWAYS, 4)?;
 
-                let start = Instant::now();
-                while dst.load_u64(at)? != round as u64 {
-                    assert!(
-                        start.elapsed() < LIMIT,
-                        "the pointer of round {round} in time"
-                    );
-                }
-                let mut there = vec![0; LEN];
-                dst.read_at(data, &mut there)?;
+            let start = Instant::now();
+            while dst.load_u64(at)? != round as u64 {
                 assert!(
-                    there == bytes,
-                    "the pointer of round {round} came before its data"
+                    start.elapsed() < LIMIT,
+                    "the pointer of round {round} in time"
                 );
-                assert_eq!(completion(conn)?.wr_id(), 4);
             }
+            let mut there = vec![0; LEN];
+            dst.read_at(data, &mut there)?;
+            assert!(
+                there == bytes,
+                "the pointer of round {round} came before its data"
+            );
+            assert_eq!(completion(conn)?.wr_id(), 4);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Every mistake is refused with its reason before anything is sent.
 #[test]
 fn every_refusal_of_an_atomic_write() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let dst = target(&peer, 64)?;
-            let (far, at) = (remote(&dst), aligned(&dst));
-            let write = |part| conn.atomic_write(part, &[1; 8], ALWAYS, 1);
-            // The address counts, not the offset: the C library checks only that.
-            for offset in 1..8 {
-                let text = invalid(write(eight(&far, at + offset)?));
-                assert!(text.contains("multiple of 8"), "{text}");
-            }
-            for len in [0, 1, 7, 9, 16] {
-                let part = far.slice(at as u64..(at + len) as u64)?;
-                let text = invalid(write(part));
-                assert!(text.contains(&format!("not of {len} at")), "{text}");
-            }
-            assert!(invalid(write(RemoteSlice::EMPTY)).contains("not of 0"));
-            let read_only = region(
-                &peer,
-                64,
-                MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY,
-            )?;
-            let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))?));
-            assert!(text.contains("needs WRITE_DST"), "{text}");
-            no_completion(conn)?;
-            assert_eq!(contents(&dst)?, [0; 64]);
-            write(eight(&far, at)?)?;
-            assert_eq!(opcode_of(&completion(conn)?, 1)?, expected(&peer, &cfg));
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let dst = target(&peer, 64)?;
+        let (far, at) = (remote(&dst), aligned(&dst));
+        let write = |part| conn.atomic_write(part, &[1; 8], ALWAYS, 1);
+        // The address counts, not the offset: the C library checks only that.
+        for offset in 1..8 {
+            let text = invalid(write(eight(&far, at + offset)?));
+            assert!(text.contains("multiple of 8"), "{text}");
         }
-        Ok(())
-    })
+        for len in [0, 1, 7, 9, 16] {
+            let part = far.slice(at as u64..(at + len) as u64)?;
+            let text = invalid(write(part));
+            assert!(text.contains(&format!("not of {len} at")), "{text}");
+        }
+        assert!(invalid(write(RemoteSlice::EMPTY)).contains("not of 0"));
+        let read_only = region(
+            &peer,
+            64,
+            MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY,
+        )?;
+        let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))?));
+        assert!(text.contains("needs WRITE_DST"), "{text}");
+        no_completion(conn)?;
+        assert_eq!(contents(&dst)?, [0; 64]);
+        write(eight(&far, at)?)?;
+        assert_eq!(opcode_of(&completion(conn)?, 1)?, expected(&peer, &cfg));
+    }
+    Ok(())
 }
 
 /// An atomic write takes a slot of the send queue like any other operation, with and without a
 /// completion of its own.
 #[test]
 fn atomic_writes_fill_the_send_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for mut cfg in configurations() {
-            cfg.set_sq_size(5);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let dst = target(&peer, 64)?;
-            let far = eight(&remote(&dst), aligned(&dst))?;
-            let write = |flags, wr_id| pair.client.atomic_write(far, &[9; 8], flags, wr_id);
-            for round in 0..10 {
-                for wr_id in 0..4 {
-                    write(Flags::COMPLETION_ON_ERROR, wr_id)?;
-                }
-                write(ALWAYS, 4)?;
-                let error = write(ALWAYS, 5).expect_err("full");
-                let full = matches!(
-                    error,
-                    Error::QueueFull {
-                        queue: Queue::Send,
-                        depth: 5
-                    }
-                );
-                assert!(full, "round {round}: {error:?}");
-                assert_eq!(
-                    opcode_of(&completions(&pair.client, 1)?[0], 4)?,
-                    expected(&peer, &cfg)
-                );
+    let _test = device_test();
+    let peer = peer()?;
+    for mut cfg in configurations() {
+        cfg.set_sq_size(5);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let dst = target(&peer, 64)?;
+        let far = eight(&remote(&dst), aligned(&dst))?;
+        let write = |flags, wr_id| pair.client.atomic_write(far, &[9; 8], flags, wr_id);
+        for round in 0..10 {
+            for wr_id in 0..4 {
+                write(Flags::COMPLETION_ON_ERROR, wr_id)?;
             }
+            write(ALWAYS, 4)?;
+            let error = write(ALWAYS, 5).expect_err("full");
+            let full = matches!(
+                error,
+                Error::QueueFull {
+                    queue: Queue::Send,
+                    depth: 5
+                }
+            );
+            assert!(full, "round {round}: {error:?}");
+            assert_eq!(
+                opcode_of(&completions(&pair.client, 1)?[0], 4)?,
+                expected(&peer, &cfg)
+            );
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// A region that is gone: the failure names the operation, and ends the connection.
 #[test]
 fn an_atomic_write_to_a_region_that_is_gone() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let dst = target(&peer, 64)?;
-            let far = eight(&remote(&dst), aligned(&dst))?;
-            drop(dst);
-            // Without a completion on success, there is one on failure.
-            pair.client
-                .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)?;
-            let failure = completion(&pair.client)?.result().expect_err("refused");
-            assert_eq!(
-                (failure.wr_id, failure.status),
-                (8, WcStatus::REM_ACCESS_ERR)
-            );
-            let error = pair.client.atomic_write(far, &[1; 8], ALWAYS, 9);
-            assert!(matches!(error, Err(Error::NotConnected(_))), "{error:?}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let dst = target(&peer, 64)?;
+        let far = eight(&remote(&dst), aligned(&dst))?;
+        drop(dst);
+        // Without a completion on success, there is one on failure.
+        pair.client
+            .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)?;
+        let failure = completion(&pair.client)?.result().expect_err("refused");
+        assert_eq!(
+            (failure.wr_id, failure.status),
+            (8, WcStatus::REM_ACCESS_ERR)
+        );
+        let error = pair.client.atomic_write(far, &[1; 8], ALWAYS, 9);
+        assert!(matches!(error, Err(Error::NotConnected(_))), "{error:?}");
+    }
+    Ok(())
 }

@@ -1,16 +1,7 @@
 //! Batches: every kind of operation among others, with one doorbell, all of them or no operation;
 //! and many receives at once.
 
-use rpma::{
-    Batch, Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
-    Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
-};
-
-use crate::common::{
-    Memory, Pair, Result, accept, ask, assert_empty, completion, completions, contents,
-    device_test, event, invalid, listen, next_completion, no_completion, opcode_of, pattern, peer,
-    region, remote, request,
-};
+use crate::common::prelude::*;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const ON_ERROR: Flags = Flags::COMPLETION_ON_ERROR;
@@ -43,34 +34,33 @@ fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
 /// A batch has only one completion: 16 records and their flush.
 #[test]
 fn records_and_their_flush() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(1024, 3))?;
-        for cfg in configurations() {
-            let target = region(&peer, 1024, all_usages())?;
-            let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let mut batch = pair.client.batch::<17>();
-            // Twice with the same one: posting empties it.
-            for at in [0, 512] {
-                for n in 0..16 {
-                    let at = at + n * 32;
-                    let to = there(&far, at as u64, 32);
-                    batch.write(to, part(&source, at, 32)?, ON_ERROR, 1)?;
-                }
-                batch.flush(there(&far, at as u64, 512), VISIBLE, ALWAYS, 2)?;
-                assert_eq!(batch.len(), 17);
-                batch.post()?;
-                assert!(batch.is_empty());
-                completion(&pair.client)?.result()?;
-                let half = contents(&target)?[at..at + 512].to_vec();
-                assert_eq!(half, contents(&source)?[at..at + 512], "all of it is there");
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &pattern(1024, 3))?;
+    for cfg in configurations() {
+        let target = region(&peer, 1024, all_usages())?;
+        let far = remote(&target);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let mut batch = pair.client.batch::<17>();
+        // Twice with the same one: posting empties it.
+        for at in [0, 512] {
+            for n in 0..16 {
+                let at = at + n * 32;
+                let to = there(&far, at as u64, 32);
+                batch.write(to, part(&source, at, 32)?, ON_ERROR, 1)?;
             }
-            no_completion(&pair.client)?;
+            batch.flush(there(&far, at as u64, 512), VISIBLE, ALWAYS, 2)?;
+            assert_eq!(batch.len(), 17);
+            batch.post()?;
+            assert!(batch.is_empty());
+            completion(&pair.client)?.result()?;
+            let half = contents(&target)?[at..at + 512].to_vec();
+            assert_eq!(half, contents(&source)?[at..at + 512], "all of it is there");
         }
-        Ok(())
-    })
+        no_completion(&pair.client)?;
+    }
+    Ok(())
 }
 
 /// The word of the atomic write below.
@@ -158,99 +148,97 @@ fn check_bytes(from: &[u8], to: &[u8], inbox: &[u8]) {
 /// chain does not have, take turns with others, and there is an operation without any bytes.
 #[test]
 fn every_kind_of_operation_among_others() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let source = region(&peer, 4096, all_usages())?;
-            source.write_at(0, &pattern(4096, 5))?;
-            let target = region(&peer, 4096, all_usages())?;
-            let inbox = region(&peer, 4096, MrUsage::RECV)?;
-            let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            for n in 0..6 {
-                let receive = part(&inbox, n * 100, 100)?;
-                pair.server.recv(receive, 100 + n as u64)?;
-            }
-            let mut batch = pair.client.batch::<24>();
-            add_every_kind(&mut batch, &source, &far)?;
-            batch.post()?;
-            let sent = completions(&pair.client, 15)?;
-            for (n, (wc, kind)) in sent.iter().zip(kinds_of(&pair.client)).enumerate() {
-                assert_eq!(opcode_of(wc, n as u64 + 1)?, kind, "{n}");
-            }
-            check_received(&pair.server)?;
-            check_bytes(&contents(&source)?, &contents(&target)?, &contents(&inbox)?);
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let source = region(&peer, 4096, all_usages())?;
+        source.write_at(0, &pattern(4096, 5))?;
+        let target = region(&peer, 4096, all_usages())?;
+        let inbox = region(&peer, 4096, MrUsage::RECV)?;
+        let far = remote(&target);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        for n in 0..6 {
+            let receive = part(&inbox, n * 100, 100)?;
+            pair.server.recv(receive, 100 + n as u64)?;
         }
-        Ok(())
-    })
+        let mut batch = pair.client.batch::<24>();
+        add_every_kind(&mut batch, &source, &far)?;
+        batch.post()?;
+        let sent = completions(&pair.client, 15)?;
+        for (n, (wc, kind)) in sent.iter().zip(kinds_of(&pair.client)).enumerate() {
+            assert_eq!(opcode_of(wc, n as u64 + 1)?, kind, "{n}");
+        }
+        check_received(&pair.server)?;
+        check_bytes(&contents(&source)?, &contents(&target)?, &contents(&inbox)?);
+    }
+    Ok(())
 }
 
 /// A wrong operation is refused when it is added, and a batch that is not posted sends no
 /// operation.
 #[test]
 fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        for cfg in configurations() {
-            let source = region(&peer, 100, all_usages())?;
-            let elsewhere = region(&other, 100, all_usages())?;
-            let target = region(&peer, 100, all_usages())?;
-            let write_only = region(&peer, 100, MrUsage::WRITE_DST)?;
-            let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    for cfg in configurations() {
+        let source = region(&peer, 100, all_usages())?;
+        let elsewhere = region(&other, 100, all_usages())?;
+        let target = region(&peer, 100, all_usages())?;
+        let write_only = region(&peer, 100, MrUsage::WRITE_DST)?;
+        let far = remote(&target);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
 
-            let mut batch = conn.batch::<3>();
-            let to = there(&far, 0, 8);
-            batch.write(to, part(&source, 0, 8)?, ALWAYS, 1)?;
-            let text = invalid(batch.write(to, part(&elsewhere, 0, 8)?, ALWAYS, 2));
-            assert!(text.contains("another Peer"), "{text}");
-            let text = invalid(batch.write(to, part(&source, 0, 9)?, ALWAYS, 2));
-            assert!(text.contains("has 9 bytes and the remote part 8"), "{text}");
-            invalid(batch.read(
-                part(&source, 0, 8)?,
-                there(&remote(&write_only), 0, 8),
-                ALWAYS,
-                2,
-            ));
-            invalid(batch.send(part(&elsewhere, 0, 8)?, ALWAYS, 2));
-            invalid(batch.send(part(&source, 0, 65)?, ALWAYS | Flags::INLINE, 2));
-            invalid(batch.flush(RemoteSlice::EMPTY, VISIBLE, ALWAYS, 2));
-            let persistent = batch.flush(to, FlushType::Persistent, ALWAYS, 2);
-            assert!(
-                matches!(persistent, Err(Error::NotSupported(_))),
-                "{persistent:?}"
-            );
-            invalid(batch.atomic_write(there(&far, 4, 8), &[0; 8], ALWAYS, 2));
-            let parts = [part(&source, 0, 2)?; 4];
-            invalid(batch.write_gather(there(&far, 0, 8), &parts, ALWAYS, 2));
+        let mut batch = conn.batch::<3>();
+        let to = there(&far, 0, 8);
+        batch.write(to, part(&source, 0, 8)?, ALWAYS, 1)?;
+        let text = invalid(batch.write(to, part(&elsewhere, 0, 8)?, ALWAYS, 2));
+        assert!(text.contains("another Peer"), "{text}");
+        let text = invalid(batch.write(to, part(&source, 0, 9)?, ALWAYS, 2));
+        assert!(text.contains("has 9 bytes and the remote part 8"), "{text}");
+        invalid(batch.read(
+            part(&source, 0, 8)?,
+            there(&remote(&write_only), 0, 8),
+            ALWAYS,
+            2,
+        ));
+        invalid(batch.send(part(&elsewhere, 0, 8)?, ALWAYS, 2));
+        invalid(batch.send(part(&source, 0, 65)?, ALWAYS | Flags::INLINE, 2));
+        invalid(batch.flush(RemoteSlice::EMPTY, VISIBLE, ALWAYS, 2));
+        let persistent = batch.flush(to, FlushType::Persistent, ALWAYS, 2);
+        assert!(
+            matches!(persistent, Err(Error::NotSupported(_))),
+            "{persistent:?}"
+        );
+        invalid(batch.atomic_write(there(&far, 4, 8), &[0; 8], ALWAYS, 2));
+        let parts = [part(&source, 0, 2)?; 4];
+        invalid(batch.write_gather(there(&far, 0, 8), &parts, ALWAYS, 2));
 
-            // One of several parts takes the room of two.
-            let two = [part(&source, 0, 2)?; 2];
-            let four = there(&far, 0, 4);
-            batch.write_gather(four, &two, ALWAYS, 2)?;
-            let text = invalid(batch.write_gather(four, &two, ALWAYS, 2));
-            assert!(text.contains("no room") && text.contains(" 3 "), "{text}");
-            invalid(batch.flush(to, VISIBLE, ALWAYS, 3));
-            invalid(batch.atomic_write(to, &[0; 8], ALWAYS, 3));
-            invalid(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3));
-            assert_eq!(batch.len(), 2);
+        // One of several parts takes the room of two.
+        let two = [part(&source, 0, 2)?; 2];
+        let four = there(&far, 0, 4);
+        batch.write_gather(four, &two, ALWAYS, 2)?;
+        let text = invalid(batch.write_gather(four, &two, ALWAYS, 2));
+        assert!(text.contains("no room") && text.contains(" 3 "), "{text}");
+        invalid(batch.flush(to, VISIBLE, ALWAYS, 3));
+        invalid(batch.atomic_write(to, &[0; 8], ALWAYS, 3));
+        invalid(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3));
+        assert_eq!(batch.len(), 2);
 
-            // Not sent: it is dropped, or taken back. An open one holds no lock and no slot:
-            // another operation is posted.
-            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)?;
-            assert_eq!(completion(conn)?.wr_id(), 9);
-            drop(batch);
-            let mut batch = conn.batch::<3>();
-            batch.flush(to, VISIBLE, ALWAYS, 1)?;
-            batch.clear();
-            let text = invalid(batch.post());
-            assert!(text.contains("empty"), "{text}");
-            no_completion(conn)?;
-            assert_eq!(contents(&target)?, [0; 100]);
-        }
-        Ok(())
-    })
+        // Not sent: it is dropped, or taken back. An open one holds no lock and no slot:
+        // another operation is posted.
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)?;
+        assert_eq!(completion(conn)?.wr_id(), 9);
+        drop(batch);
+        let mut batch = conn.batch::<3>();
+        batch.flush(to, VISIBLE, ALWAYS, 1)?;
+        batch.clear();
+        let text = invalid(batch.post());
+        assert!(text.contains("empty"), "{text}");
+        no_completion(conn)?;
+        assert_eq!(contents(&target)?, [0; 100]);
+    }
+    Ok(())
 }
 
 /// Promise: each operation that a batch takes can be executed once it is posted. Before the
@@ -258,335 +246,328 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
 /// reads are refused until then, as the post of a single one is.
 #[test]
 fn nothing_that_reads_is_added_before_the_connection() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let memory = region(&peer, 64, all_usages())?;
-            let far = there(&remote(&memory), 0, 8);
-            let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &cfg)?;
-            let server = accept(&ep, &cfg)?;
-            let mut batch = client.batch::<2>();
-            let read = batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
-            assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
-            let single = client.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
-            assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
-            assert_eq!(event(&client)?, ConnEvent::Established);
-            assert_eq!(event(&server)?, ConnEvent::Established);
-            batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1)?;
-            batch.post()?;
-            assert_eq!(completion(&client)?.wr_id(), 1);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let memory = region(&peer, 64, all_usages())?;
+        let far = there(&remote(&memory), 0, 8);
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
+        let server = accept(&ep, &cfg)?;
+        let mut batch = client.batch::<2>();
+        let read = batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
+        assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
+        let single = client.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
+        assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1)?;
+        batch.post()?;
+        assert_eq!(completion(&client)?.wr_id(), 1);
+    }
+    Ok(())
 }
 
 /// All of a batch has slots, or no part of it; it can be posted again when completions were polled.
 #[test]
 fn a_batch_waits_for_slots_as_a_whole() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for mut cfg in configurations() {
-            cfg.set_sq_size(4);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let empty = |flags, id| conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, id);
-            let target = region(&peer, 8, all_usages())?;
-            let far = remote(&target);
+    let _test = device_test();
+    let peer = peer()?;
+    for mut cfg in configurations() {
+        cfg.set_sq_size(4);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let empty = |flags, id| conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, id);
+        let target = region(&peer, 8, all_usages())?;
+        let far = remote(&target);
 
-            let mut five = conn.batch::<5>();
-            for n in 0..5 {
-                five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
-            }
-            let text = invalid(five.post());
-            assert!(
-                text.contains("the batch takes 5 slots") && text.contains("has 4"),
-                "{text}"
-            );
-
-            let mut four = conn.batch::<4>();
-            for n in 0..4 {
-                let to = there(&far, 0, 8);
-                four.atomic_write(to, &[7; 8], ON_ERROR, n)?;
-            }
-            let text = invalid(four.post());
-            assert!(text.contains("an operation with that flag"), "{text}");
-
-            let mut three = conn.batch::<3>();
-            for n in 0..3 {
-                three.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
-            }
-            empty(ALWAYS, 10)?;
-            empty(ON_ERROR, 11)?;
-            let full = three.post();
-            assert!(
-                matches!(
-                    full,
-                    Err(Error::QueueFull {
-                        queue: Queue::Send,
-                        depth: 4
-                    })
-                ),
-                "{full:?}"
-            );
-            assert_eq!(completion(conn)?.wr_id(), 10);
-            three.post()?;
-            let ids: Vec<_> = completions(conn, 3)?.iter().map(|wc| wc.wr_id()).collect();
-            assert_eq!(ids, [0, 1, 2]);
-
-            // Without any completion they would fill the queue for ever: one slot is kept.
-            for _ in 0..3 {
-                empty(ON_ERROR, 1)?;
-            }
-            let mut one = conn.batch::<1>();
-            one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)?;
-            let kept = one.post();
-            assert!(
-                matches!(kept, Err(Error::NoCompletionDue { depth: 4 })),
-                "{kept:?}"
-            );
-            one.clear();
-            one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)?;
-            one.post()?;
-            assert_eq!(completion(conn)?.wr_id(), 21);
+        let mut five = conn.batch::<5>();
+        for n in 0..5 {
+            five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
         }
-        Ok(())
-    })
+        let text = invalid(five.post());
+        assert!(
+            text.contains("the batch takes 5 slots") && text.contains("has 4"),
+            "{text}"
+        );
+
+        let mut four = conn.batch::<4>();
+        for n in 0..4 {
+            let to = there(&far, 0, 8);
+            four.atomic_write(to, &[7; 8], ON_ERROR, n)?;
+        }
+        let text = invalid(four.post());
+        assert!(text.contains("an operation with that flag"), "{text}");
+
+        let mut three = conn.batch::<3>();
+        for n in 0..3 {
+            three.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
+        }
+        empty(ALWAYS, 10)?;
+        empty(ON_ERROR, 11)?;
+        let full = three.post();
+        assert!(
+            matches!(
+                full,
+                Err(Error::QueueFull {
+                    queue: Queue::Send,
+                    depth: 4
+                })
+            ),
+            "{full:?}"
+        );
+        assert_eq!(completion(conn)?.wr_id(), 10);
+        three.post()?;
+        let ids: Vec<_> = completions(conn, 3)?.iter().map(|wc| wc.wr_id()).collect();
+        assert_eq!(ids, [0, 1, 2]);
+
+        // Without any completion they would fill the queue for ever: one slot is kept.
+        for _ in 0..3 {
+            empty(ON_ERROR, 1)?;
+        }
+        let mut one = conn.batch::<1>();
+        one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)?;
+        let kept = one.post();
+        assert!(
+            matches!(kept, Err(Error::NoCompletionDue { depth: 4 })),
+            "{kept:?}"
+        );
+        one.clear();
+        one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)?;
+        one.post()?;
+        assert_eq!(completion(conn)?.wr_id(), 21);
+    }
+    Ok(())
 }
 
 /// Data that travels inside a request is read when the batch is posted, and then it may change.
 #[test]
 fn inline_data_is_read_when_it_is_posted() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let source = region(&peer, 64, all_usages())?;
-            let target = region(&peer, 64, all_usages())?;
-            let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let mut batch = pair.client.batch::<3>();
-            let bytes = part(&source, 0, 64)?;
-            batch.write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)?;
-            batch.flush(there(&far, 0, 64), VISIBLE, ALWAYS, 2)?;
-            source.write_at(0, &[1; 64])?;
-            batch.post()?;
-            source.write_at(0, &[2; 64])?;
-            completion(&pair.client)?.result()?;
-            assert_eq!(contents(&target)?, [1; 64]);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let source = region(&peer, 64, all_usages())?;
+        let target = region(&peer, 64, all_usages())?;
+        let far = remote(&target);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let mut batch = pair.client.batch::<3>();
+        let bytes = part(&source, 0, 64)?;
+        batch.write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)?;
+        batch.flush(there(&far, 0, 64), VISIBLE, ALWAYS, 2)?;
+        source.write_at(0, &[1; 64])?;
+        batch.post()?;
+        source.write_at(0, &[2; 64])?;
+        completion(&pair.client)?.result()?;
+        assert_eq!(contents(&target)?, [1; 64]);
+    }
+    Ok(())
 }
 
 /// One that fails fails alone: those before it have succeeded, those after it are flushed, each
 /// with its own `op_context`.
 #[test]
 fn a_failure_in_the_middle_of_a_batch() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let source = region(&peer, 8, all_usages())?;
-            let target = region(&peer, 8, all_usages())?;
-            let (far, gone) = {
-                let deregistered = region(&peer, 8, all_usages())?;
-                (remote(&target), remote(&deregistered))
-            };
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let mut batch = pair.client.batch::<5>();
-            for (n, to) in [far, far, gone, far, far].iter().enumerate() {
-                let to = there(to, 0, 8);
-                batch.write(to, part(&source, 0, 8)?, ON_ERROR, n as u64)?;
-            }
-            batch.post()?;
-            let failed: Vec<_> = completions(&pair.client, 3)?
-                .iter()
-                .map(|wc| (wc.wr_id(), wc.status()))
-                .collect();
-            let (access, flushed) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
-            assert_eq!(failed, [(2, access), (3, flushed), (4, flushed)]);
-            batch.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)?;
-            let ended = batch.post();
-            assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let source = region(&peer, 8, all_usages())?;
+        let target = region(&peer, 8, all_usages())?;
+        let (far, gone) = {
+            let deregistered = region(&peer, 8, all_usages())?;
+            (remote(&target), remote(&deregistered))
+        };
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let mut batch = pair.client.batch::<5>();
+        for (n, to) in [far, far, gone, far, far].iter().enumerate() {
+            let to = there(to, 0, 8);
+            batch.write(to, part(&source, 0, 8)?, ON_ERROR, n as u64)?;
         }
-        Ok(())
-    })
+        batch.post()?;
+        let failed: Vec<_> = completions(&pair.client, 3)?
+            .iter()
+            .map(|wc| (wc.wr_id(), wc.status()))
+            .collect();
+        let (access, flushed) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
+        assert_eq!(failed, [(2, access), (3, flushed), (4, flushed)]);
+        batch.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)?;
+        let ended = batch.post();
+        assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
+    }
+    Ok(())
 }
 
 /// A batch and single operations of two threads: no completion is lost, and none comes twice.
 #[test]
 fn batches_beside_single_operations() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let target = region(&peer, 8, all_usages())?;
-            let far = remote(&target);
-            let conn = &pair.client;
-            let again = |mut post: Box<dyn FnMut() -> Result<(), Error> + '_>| loop {
-                match post() {
-                    Err(Error::QueueFull { .. }) => std::thread::yield_now(),
-                    posted => break posted.expect("posted"),
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let target = region(&peer, 8, all_usages())?;
+        let far = remote(&target);
+        let conn = &pair.client;
+        let again = |mut post: Box<dyn FnMut() -> Result<(), Error> + '_>| loop {
+            match post() {
+                Err(Error::QueueFull { .. }) => std::thread::yield_now(),
+                posted => break posted.expect("posted"),
+            }
+        };
+        let ids = std::thread::scope(|scope| -> Result<_> {
+            scope.spawn(|| {
+                for n in 0..50 {
+                    let mut batch = conn.batch::<7>();
+                    for k in 0..7 {
+                        batch
+                            .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k)
+                            .expect("added");
+                    }
+                    again(Box::new(|| batch.post().map(drop)));
                 }
-            };
-            let ids = std::thread::scope(|scope| -> Result<_> {
-                scope.spawn(|| {
-                    for n in 0..50 {
-                        let mut batch = conn.batch::<7>();
-                        for k in 0..7 {
-                            batch
-                                .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k)
-                                .expect("added");
-                        }
-                        again(Box::new(|| batch.post().map(drop)));
-                    }
-                });
-                scope.spawn(|| {
-                    for n in 1000..1200 {
-                        again(Box::new(|| {
-                            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
-                                .map(drop)
-                        }));
-                    }
-                });
-                completions(conn, 550)
-            })?;
-            let (batches, singles): (Vec<_>, Vec<_>) =
-                ids.iter().map(|wc| wc.wr_id()).partition(|id| *id < 1000);
-            assert!(batches.into_iter().eq(0..350), "each once, in order");
-            assert!(singles.into_iter().eq(1000..1200), "each once, in order");
-        }
-        Ok(())
-    })
+            });
+            scope.spawn(|| {
+                for n in 1000..1200 {
+                    again(Box::new(|| {
+                        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
+                            .map(drop)
+                    }));
+                }
+            });
+            completions(conn, 550)
+        })?;
+        let (batches, singles): (Vec<_>, Vec<_>) =
+            ids.iter().map(|wc| wc.wr_id()).partition(|id| *id < 1000);
+        assert!(batches.into_iter().eq(0..350), "each once, in order");
+        assert!(singles.into_iter().eq(1000..1200), "each once, in order");
+    }
+    Ok(())
 }
 
 /// Many receives with one call: on a request, a connection and a shared queue; messages take them
 /// in order.
 #[test]
 fn many_receives_at_once() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = &configurations()[0];
-        let inbox = region(&peer, 40 * 8, MrUsage::RECV)?;
-        let source = region(&peer, 8, all_usages())?;
-        let receives: Vec<_> = (0..40)
-            .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
-            .collect::<Result<_, _>>()?;
-        let send = |conn: &Conn, count: u64| -> Result {
-            for n in 0..count {
-                source.store_u64(0, n + 1)?;
-                conn.send(part(&source, 0, 8)?, ALWAYS | Flags::INLINE, n)?;
-            }
-            for wc in completions(conn, count as usize)? {
-                wc.result()?;
-            }
-            Ok(())
-        };
-        let arrived = |count: u64| -> Result {
-            for n in 0..count {
-                let word = inbox.load_u64(n as usize * 8)?;
-                assert_eq!(word, n + 1, "message {n}");
-            }
-            Ok(())
-        };
-
-        // Before there is a connection, and on it.
-        let ep = listen(&peer)?;
-        let client = ask(&peer, &ep, cfg)?;
-        let req = request(&ep, cfg)?;
-        req.recv_many(&receives[..17])?;
-        let server = req.connect(&[])?;
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
-        server.recv_many(&receives[17..])?;
-        let full = server.recv_many(&receives[..1]);
-        assert!(
-            matches!(
-                full,
-                Err(Error::QueueFull {
-                    queue: Queue::Receive,
-                    depth: 40
-                })
-            ),
-            "{full:?}"
-        );
-        send(&client, 40)?;
-        let ids: Vec<_> = completions(&server, 40)?
-            .iter()
-            .map(|wc| wc.wr_id())
-            .collect();
-        assert!(ids.into_iter().eq(0..40));
-        arrived(40)?;
-
-        // All receives, or no receive.
-        server.recv(receives[0].0, 1)?;
-        let full = server.recv_many(&receives);
-        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        server.recv_many(&receives[1..])?;
-        let text = invalid(server.recv_many(&[]));
-        assert!(text.contains("no receives"), "{text}");
-        let twice = [&receives[..], &receives].concat();
-        let text = invalid(server.recv_many(&twice));
-        assert!(
-            text.contains("80 receives at once") && text.contains("40 slots"),
-            "{text}"
-        );
-        let no_right = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8)?, 1)]));
-        assert!(text.contains("receive 2 of 2"), "{text}");
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = &configurations()[0];
+    let inbox = region(&peer, 40 * 8, MrUsage::RECV)?;
+    let source = region(&peer, 8, all_usages())?;
+    let receives: Vec<_> = (0..40)
+        .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
+        .collect::<Result<_, _>>()?;
+    let send = |conn: &Conn, count: u64| -> Result {
+        for n in 0..count {
+            source.store_u64(0, n + 1)?;
+            conn.send(part(&source, 0, 8)?, ALWAYS | Flags::INLINE, n)?;
+        }
+        for wc in completions(conn, count as usize)? {
+            wc.result()?;
+        }
         Ok(())
-    })
+    };
+    let arrived = |count: u64| -> Result {
+        for n in 0..count {
+            let word = inbox.load_u64(n as usize * 8)?;
+            assert_eq!(word, n + 1, "message {n}");
+        }
+        Ok(())
+    };
+
+    // Before there is a connection, and on it.
+    let ep = listen(&peer)?;
+    let client = ask(&peer, &ep, cfg)?;
+    let req = request(&ep, cfg)?;
+    req.recv_many(&receives[..17])?;
+    let server = req.connect(&[])?;
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    assert_eq!(event(&server)?, ConnEvent::Established);
+    server.recv_many(&receives[17..])?;
+    let full = server.recv_many(&receives[..1]);
+    assert!(
+        matches!(
+            full,
+            Err(Error::QueueFull {
+                queue: Queue::Receive,
+                depth: 40
+            })
+        ),
+        "{full:?}"
+    );
+    send(&client, 40)?;
+    let ids: Vec<_> = completions(&server, 40)?
+        .iter()
+        .map(|wc| wc.wr_id())
+        .collect();
+    assert!(ids.into_iter().eq(0..40));
+    arrived(40)?;
+
+    // All receives, or no receive.
+    server.recv(receives[0].0, 1)?;
+    let full = server.recv_many(&receives);
+    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+    server.recv_many(&receives[1..])?;
+    let text = invalid(server.recv_many(&[]));
+    assert!(text.contains("no receives"), "{text}");
+    let twice = [&receives[..], &receives].concat();
+    let text = invalid(server.recv_many(&twice));
+    assert!(
+        text.contains("80 receives at once") && text.contains("40 slots"),
+        "{text}"
+    );
+    let no_right = region(&peer, 8, MrUsage::WRITE_SRC)?;
+    let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8)?, 1)]));
+    assert!(text.contains("receive 2 of 2"), "{text}");
+    Ok(())
 }
 
 /// The same for a shared queue, with numbers that come back in any order.
 #[test]
 fn many_receives_of_a_shared_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut srq_cfg = SrqCfg::new();
-        srq_cfg.set_rq_size(20);
-        let srq = Srq::new(&peer, &srq_cfg)?;
-        let mut server = ConnCfg::new();
-        server.set_srq(Some(&srq));
-        let mut client = ConnCfg::new();
-        client.set_sq_size(20);
-        let pair = Pair::with(&peer, &client, &server)?;
-        let inbox = region(&peer, 20 * 8, MrUsage::RECV)?;
-        let source = region(&peer, 8, all_usages())?;
-        let receives: Vec<_> = (0..20)
-            .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
-            .collect::<Result<_, _>>()?;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut srq_cfg = SrqCfg::new();
+    srq_cfg.set_rq_size(20);
+    let srq = Srq::new(&peer, &srq_cfg)?;
+    let mut server = ConnCfg::new();
+    server.set_srq(Some(&srq));
+    let mut client = ConnCfg::new();
+    client.set_sq_size(20);
+    let pair = Pair::with(&peer, &client, &server)?;
+    let inbox = region(&peer, 20 * 8, MrUsage::RECV)?;
+    let source = region(&peer, 8, all_usages())?;
+    let receives: Vec<_> = (0..20)
+        .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
+        .collect::<Result<_, _>>()?;
 
-        let text = invalid(pair.server.recv_many(&receives[..2]));
-        assert!(text.contains("shared receive queue"), "{text}");
-        let rcq = srq.get_rcq().ok_or("its own")?;
-        for _ in 0..3 {
-            srq.recv_many(&receives[..3])?;
-            srq.recv_many(&receives[3..20])?;
-            let full = srq.recv_many(&receives[..1]);
-            assert!(
-                matches!(
-                    full,
-                    Err(Error::QueueFull {
-                        queue: Queue::SharedReceive,
-                        depth: 20
-                    })
-                ),
-                "{full:?}"
-            );
-            for _ in 0..20 {
-                pair.client.send(part(&source, 0, 8)?, ALWAYS, 0)?;
-            }
-            let ids: Vec<_> = (0..20)
-                .map(|_| -> Result<_> { Ok(next_completion(rcq)?.wr_id()) })
-                .collect::<Result<_, _>>()?;
-            assert!(ids.into_iter().eq(0..20));
-            assert_empty(rcq)?;
-            completions(&pair.client, 20)?;
+    let text = invalid(pair.server.recv_many(&receives[..2]));
+    assert!(text.contains("shared receive queue"), "{text}");
+    let rcq = srq.get_rcq().ok_or("its own")?;
+    for _ in 0..3 {
+        srq.recv_many(&receives[..3])?;
+        srq.recv_many(&receives[3..20])?;
+        let full = srq.recv_many(&receives[..1]);
+        assert!(
+            matches!(
+                full,
+                Err(Error::QueueFull {
+                    queue: Queue::SharedReceive,
+                    depth: 20
+                })
+            ),
+            "{full:?}"
+        );
+        for _ in 0..20 {
+            pair.client.send(part(&source, 0, 8)?, ALWAYS, 0)?;
         }
-        let twice = [&receives[..], &receives].concat();
-        let text = invalid(srq.recv_many(&twice));
-        assert!(text.contains("40 receives at once"), "{text}");
-        invalid(srq.recv_many(&[]));
-        Ok(())
-    })
+        let ids: Vec<_> = (0..20)
+            .map(|_| -> Result<_> { Ok(next_completion(rcq)?.wr_id()) })
+            .collect::<Result<_, _>>()?;
+        assert!(ids.into_iter().eq(0..20));
+        assert_empty(rcq)?;
+        completions(&pair.client, 20)?;
+    }
+    let twice = [&receives[..], &receives].concat();
+    let text = invalid(srq.recv_many(&twice));
+    assert!(text.contains("40 receives at once"), "{text}");
+    invalid(srq.recv_many(&[]));
+    Ok(())
 }

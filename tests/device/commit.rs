@@ -2,17 +2,8 @@
 //! in tests/fabric/power.
 
 use std::thread;
-use std::time::Instant;
 
-use rpma::{
-    Conn, ConnCfg, Durable, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, PeerCfg, Queue,
-    RemoteSlice, WcStatus,
-};
-
-use crate::common::{
-    LIMIT, Memory, Pair, Result, assert_empty, completion, contents, device_test, invalid,
-    next_completion, pattern, peer, region, remote,
-};
+use crate::common::prelude::*;
 
 const VISIBLE: FlushType = FlushType::Visibility;
 /// The size of the memory, and how far apart parts can be: a native flush does not cover all of it.
@@ -48,286 +39,280 @@ fn parts<'a>(
 
 #[test]
 fn everything_is_there_with_one_completion() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(SIZE, 5))?;
-        for cfg in configurations() {
-            // One part, parts side by side, with small gaps, and far apart; with a pointer and
-            // without.
-            for shape in [
-                (1, 1, 1),
-                (2, 64, 64),
-                (16, 100, 128),
-                (3, 200, 20_000),
-                (16, 8, 4000),
-            ] {
-                for pointer in [None, Some(7u64.to_ne_bytes())] {
-                    let target = region(&peer, SIZE, target_usage())?;
-                    let far = remote(&target);
-                    let pair = Pair::with(&peer, &cfg, &cfg)?;
-                    let parts = parts(&far, &source, shape);
-                    let to = far.slice(POINTER as u64..)?;
-                    let pointer = pointer.map(|bytes| (to, bytes));
-                    for op_context in [1, 2] {
-                        let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context)?;
-                        let wc = completion(&pair.client)?;
-                        wc.result()?;
-                        assert_eq!((wc.posted(), wc.wr_id()), (Some(posted), op_context));
-                        assert_empty(pair.client.get_cq())?;
-                    }
-                    let mut expected = vec![0; SIZE];
-                    for n in 0..shape.0 {
-                        let range = n * shape.2..n * shape.2 + shape.1;
-                        expected[range.clone()].copy_from_slice(&contents(&source)?[range]);
-                    }
-                    if pointer.is_some() {
-                        expected[POINTER..].copy_from_slice(&7u64.to_ne_bytes());
-                    }
-                    assert!(contents(&target)? == expected, "{shape:?}, {pointer:?}");
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &pattern(SIZE, 5))?;
+    for cfg in configurations() {
+        // One part, parts side by side, with small gaps, and far apart; with a pointer and
+        // without.
+        for shape in [
+            (1, 1, 1),
+            (2, 64, 64),
+            (16, 100, 128),
+            (3, 200, 20_000),
+            (16, 8, 4000),
+        ] {
+            for pointer in [None, Some(7u64.to_ne_bytes())] {
+                let target = region(&peer, SIZE, target_usage())?;
+                let far = remote(&target);
+                let pair = Pair::with(&peer, &cfg, &cfg)?;
+                let parts = parts(&far, &source, shape);
+                let to = far.slice(POINTER as u64..)?;
+                let pointer = pointer.map(|bytes| (to, bytes));
+                for op_context in [1, 2] {
+                    let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context)?;
+                    let wc = completion(&pair.client)?;
+                    wc.result()?;
+                    assert_eq!((wc.posted(), wc.wr_id()), (Some(posted), op_context));
+                    assert_empty(pair.client.get_cq())?;
                 }
+                let mut expected = vec![0; SIZE];
+                for n in 0..shape.0 {
+                    let range = n * shape.2..n * shape.2 + shape.1;
+                    expected[range.clone()].copy_from_slice(&contents(&source)?[range]);
+                }
+                if pointer.is_some() {
+                    expected[POINTER..].copy_from_slice(&7u64.to_ne_bytes());
+                }
+                assert!(contents(&target)? == expected, "{shape:?}, {pointer:?}");
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[test]
 fn parts_of_several_regions() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 256, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(256, 6))?;
-        for cfg in configurations() {
-            let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()).expect("registers"));
-            let far = targets.each_ref().map(remote);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let part = |n: usize, at: usize| -> Result<_> {
-                let (start, end) = (at as u64, at as u64 + 32);
-                let dst = far[n].slice(start..end)?;
-                Ok((dst, source.slice(at..at + 32)?))
-            };
-            let parts = [part(0, 0)?, part(1, 32)?, part(0, 64)?];
-            let pointer = (far[2].slice(8..16)?, [9; 8]);
-            let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
-            assert_eq!(completion(&pair.client)?.posted(), Some(posted?));
-            assert_empty(pair.client.get_cq())?;
-            // Three writes, a flush of each of their two regions, and the pointer with its flush.
-            let mut few = cfg.clone();
-            few.set_sq_size(6);
-            let small = Pair::with(&peer, &few, &few)?;
-            let text = invalid(small.client.commit(&parts, Some(pointer), VISIBLE, 3));
-            assert!(text.contains("commit takes 7 slots"), "{text}");
-            let bytes = contents(&source)?;
-            assert_eq!(contents(&targets[0])?[..32], bytes[..32]);
-            assert_eq!(contents(&targets[0])?[64..96], bytes[64..96]);
-            assert_eq!(contents(&targets[1])?[32..64], bytes[32..64]);
-            assert_eq!(contents(&targets[2])?[8..16], [9; 8]);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 256, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &pattern(256, 6))?;
+    for cfg in configurations() {
+        let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()).expect("registers"));
+        let far = targets.each_ref().map(remote);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let part = |n: usize, at: usize| -> Result<_> {
+            let (start, end) = (at as u64, at as u64 + 32);
+            let dst = far[n].slice(start..end)?;
+            Ok((dst, source.slice(at..at + 32)?))
+        };
+        let parts = [part(0, 0)?, part(1, 32)?, part(0, 64)?];
+        let pointer = (far[2].slice(8..16)?, [9; 8]);
+        let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
+        assert_eq!(completion(&pair.client)?.posted(), Some(posted?));
+        assert_empty(pair.client.get_cq())?;
+        // Three writes, a flush of each of their two regions, and the pointer with its flush.
+        let mut few = cfg.clone();
+        few.set_sq_size(6);
+        let small = Pair::with(&peer, &few, &few)?;
+        let text = invalid(small.client.commit(&parts, Some(pointer), VISIBLE, 3));
+        assert!(text.contains("commit takes 7 slots"), "{text}");
+        let bytes = contents(&source)?;
+        assert_eq!(contents(&targets[0])?[..32], bytes[..32]);
+        assert_eq!(contents(&targets[0])?[64..96], bytes[64..96]);
+        assert_eq!(contents(&targets[1])?[32..64], bytes[32..64]);
+        assert_eq!(contents(&targets[2])?[8..16], [9; 8]);
+    }
+    Ok(())
 }
 
 /// The commit is not posted, and the error names the part.
 #[test]
 fn what_is_wrong_is_refused() -> Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
-        let unread = region(&peer, 64, MrUsage::RECV)?;
-        let others = region(&other, 64, MrUsage::WRITE_SRC)?;
-        let readable = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_SRC)?;
-        let target = region(&peer, 1024, target_usage())?;
-        let unwritable = region(&peer, 64, MrUsage::READ_SRC)?;
-        let unflushed = region(&peer, 64, MrUsage::WRITE_DST)?;
-        let far = remote(&target);
-        let (read_only, unflushed) = (remote(&unwritable), remote(&unflushed));
-        let there = |at: u64, len: u64| far.slice(at..at + len);
-        let here = |len: usize| source.slice(..len);
-        let good = (there(0, 32)?, here(32)?);
-        let pointer = |at, len| -> Result<_> { Ok(Some((there(at, len)?, [1; 8]))) };
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn: &Conn = &pair.client;
-            let refused = |parts: &[_], pointer, words: &[&str]| {
-                let text = invalid(conn.commit(parts, pointer, VISIBLE, 1));
-                for word in words {
-                    assert!(text.contains(word), "{word}: {text}");
-                }
-            };
-            refused(&[], pointer(512, 8)?, &["0 parts", "1 to 16"]);
-            refused(&[good; 17], None, &["17 parts", "1 to 16"]);
-            let empty = (there(64, 0)?, here(0)?);
-            refused(
-                &[good, empty],
-                pointer(512, 8)?,
-                &["part 2 of 2", "0 bytes"],
-            );
-            refused(&[empty, good], None, &["part 1 of 2", "0 bytes"]);
-            let longer = (there(64, 33)?, here(32)?);
-            refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
-            let part = (there(64, 32)?, unread.slice(..32)?);
-            refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
-            let part = (there(64, 32)?, others.slice(..32)?);
-            refused(&[part], None, &["part 1 of 1", "another Peer"]);
-            refused(&[good, part], None, &["part 2 of 2", "another Peer"]);
-            let part = (read_only.slice(..32)?, here(32)?);
-            refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
-            refused(&[good], pointer(516, 8)?, &["the pointer", "multiple of 8"]);
-            refused(&[good], pointer(512, 16)?, &["the pointer", "8 bytes"]);
-            refused(&[good], pointer(24, 8)?, &["the pointer", "part 1 of 1"]);
-            // Between two parts it is right.
-            let parts = [good, (there(64, 32)?, here(32)?)];
-            conn.commit(&parts, pointer(40, 8)?, VISIBLE, 1)?;
-            completion(conn)?.result()?;
-            // Their sources may have other usages beside the one that counts.
-            let part = (there(64, 32)?, readable.slice(..32)?);
-            let posted = conn.commit(&[good, part], None, VISIBLE, 1);
-            assert_eq!(completion(conn)?.posted(), Some(posted?));
-            // The rights are those of each region.
-            let part = (read_only.slice(..32)?, here(32)?);
-            refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
-            let at = |region: &MrRemote| -> Result<_> { Ok(Some((region.slice(..8)?, [1; 8]))) };
-            refused(&[good], at(&read_only)?, &["the pointer", "WRITE_DST"]);
-            let part = (unflushed.slice(..32)?, here(32)?);
-            for result in [
-                conn.commit(&[part], None, VISIBLE, 1),
-                conn.commit(&[good, part], None, VISIBLE, 1),
-                conn.commit(&[good], at(&unflushed)?, VISIBLE, 1),
-                conn.commit(&[good], pointer(512, 8)?, FlushType::Persistent, 1),
-            ] {
-                assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
+    let unread = region(&peer, 64, MrUsage::RECV)?;
+    let others = region(&other, 64, MrUsage::WRITE_SRC)?;
+    let readable = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_SRC)?;
+    let target = region(&peer, 1024, target_usage())?;
+    let unwritable = region(&peer, 64, MrUsage::READ_SRC)?;
+    let unflushed = region(&peer, 64, MrUsage::WRITE_DST)?;
+    let far = remote(&target);
+    let (read_only, unflushed) = (remote(&unwritable), remote(&unflushed));
+    let there = |at: u64, len: u64| far.slice(at..at + len);
+    let here = |len: usize| source.slice(..len);
+    let good = (there(0, 32)?, here(32)?);
+    let pointer = |at, len| -> Result<_> { Ok(Some((there(at, len)?, [1; 8]))) };
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn: &Conn = &pair.client;
+        let refused = |parts: &[_], pointer, words: &[&str]| {
+            let text = invalid(conn.commit(parts, pointer, VISIBLE, 1));
+            for word in words {
+                assert!(text.contains(word), "{word}: {text}");
             }
-            assert_empty(conn.get_cq())?;
+        };
+        refused(&[], pointer(512, 8)?, &["0 parts", "1 to 16"]);
+        refused(&[good; 17], None, &["17 parts", "1 to 16"]);
+        let empty = (there(64, 0)?, here(0)?);
+        refused(
+            &[good, empty],
+            pointer(512, 8)?,
+            &["part 2 of 2", "0 bytes"],
+        );
+        refused(&[empty, good], None, &["part 1 of 2", "0 bytes"]);
+        let longer = (there(64, 33)?, here(32)?);
+        refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
+        let part = (there(64, 32)?, unread.slice(..32)?);
+        refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
+        let part = (there(64, 32)?, others.slice(..32)?);
+        refused(&[part], None, &["part 1 of 1", "another Peer"]);
+        refused(&[good, part], None, &["part 2 of 2", "another Peer"]);
+        let part = (read_only.slice(..32)?, here(32)?);
+        refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
+        refused(&[good], pointer(516, 8)?, &["the pointer", "multiple of 8"]);
+        refused(&[good], pointer(512, 16)?, &["the pointer", "8 bytes"]);
+        refused(&[good], pointer(24, 8)?, &["the pointer", "part 1 of 1"]);
+        // Between two parts it is right.
+        let parts = [good, (there(64, 32)?, here(32)?)];
+        conn.commit(&parts, pointer(40, 8)?, VISIBLE, 1)?;
+        completion(conn)?.result()?;
+        // Their sources may have other usages beside the one that counts.
+        let part = (there(64, 32)?, readable.slice(..32)?);
+        let posted = conn.commit(&[good, part], None, VISIBLE, 1);
+        assert_eq!(completion(conn)?.posted(), Some(posted?));
+        // The rights are those of each region.
+        let part = (read_only.slice(..32)?, here(32)?);
+        refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
+        let at = |region: &MrRemote| -> Result<_> { Ok(Some((region.slice(..8)?, [1; 8]))) };
+        refused(&[good], at(&read_only)?, &["the pointer", "WRITE_DST"]);
+        let part = (unflushed.slice(..32)?, here(32)?);
+        for result in [
+            conn.commit(&[part], None, VISIBLE, 1),
+            conn.commit(&[good, part], None, VISIBLE, 1),
+            conn.commit(&[good], at(&unflushed)?, VISIBLE, 1),
+            conn.commit(&[good], pointer(512, 8)?, FlushType::Persistent, 1),
+        ] {
+            assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
         }
-        Ok(())
-    })
+        assert_empty(conn.get_cq())?;
+    }
+    Ok(())
 }
 
 /// A pointer may touch a part, and has no byte of it.
 #[test]
 fn a_pointer_beside_its_data_is_right() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, 64, target_usage())?;
-        let far = remote(&target);
-        let pointer = Some((far.slice(24..32)?, [1; 8]));
-        let part = |start: u64, end: u64| -> Result<_> {
-            let src = source.slice(..(end - start) as usize)?;
-            Ok([(far.slice(start..end)?, src)])
-        };
-        for cfg in configurations() {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
-                let text = invalid(pair.client.commit(&part(start, end)?, pointer, VISIBLE, 1));
-                assert!(text.contains("the pointer"), "{start}..{end}: {text}");
-            }
-            for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
-                pair.client
-                    .commit(&part(start, end)?, pointer, VISIBLE, 1)?;
-                // A read of the region's last byte reads no more than that byte.
-                completion(&pair.client)?.result()?;
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, 64, target_usage())?;
+    let far = remote(&target);
+    let pointer = Some((far.slice(24..32)?, [1; 8]));
+    let part = |start: u64, end: u64| -> Result<_> {
+        let src = source.slice(..(end - start) as usize)?;
+        Ok([(far.slice(start..end)?, src)])
+    };
+    for cfg in configurations() {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
+            let text = invalid(pair.client.commit(&part(start, end)?, pointer, VISIBLE, 1));
+            assert!(text.contains("the pointer"), "{start}..{end}: {text}");
         }
-        Ok(())
-    })
+        for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
+            pair.client
+                .commit(&part(start, end)?, pointer, VISIBLE, 1)?;
+            // A read of the region's last byte reads no more than that byte.
+            completion(&pair.client)?.result()?;
+        }
+    }
+    Ok(())
 }
 
 /// The peer's declaration decides, and not the rights of its region alone.
 #[test]
 fn a_durable_commit_needs_the_peers_promise() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, 64, target_usage())?;
-        let mut descriptor = target.get_descriptor();
-        // No program may register volatile memory so.
-        descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
-        let far = MrRemote::from_descriptor(&descriptor)?;
-        let part = [(far.slice(..8)?, source.slice(..8)?)];
-        let pointer = Some((far.slice(8..16)?, [1; 8]));
-        for cfg in configurations() {
-            for (durable, promised) in [
-                (None, [false, false]),
-                (Some(Durable::Nothing), [false, false]),
-                (Some(Durable::NativeFlushes), [true, false]),
-                (Some(Durable::DirectWrites), [true, true]),
-            ] {
-                let pair = Pair::with(&peer, &cfg, &cfg)?;
-                if let Some(durable) = durable {
-                    let mut platform = PeerCfg::new();
-                    platform.set_durable(durable);
-                    pair.client.apply_remote_peer_cfg(&platform);
-                }
-                let by_reading = !pair.client.has_native_flush();
-                let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
-                match promised[usize::from(by_reading)] {
-                    true => drop(posted?),
-                    false => {
-                        let error = posted.expect_err("not promised");
-                        assert!(matches!(error, Error::NotSupported(_)), "{error}");
-                    }
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, 64, target_usage())?;
+    let mut descriptor = target.get_descriptor();
+    // No program may register volatile memory so.
+    descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
+    let far = MrRemote::from_descriptor(&descriptor)?;
+    let part = [(far.slice(..8)?, source.slice(..8)?)];
+    let pointer = Some((far.slice(8..16)?, [1; 8]));
+    for cfg in configurations() {
+        for (durable, promised) in [
+            (None, [false, false]),
+            (Some(Durable::Nothing), [false, false]),
+            (Some(Durable::NativeFlushes), [true, false]),
+            (Some(Durable::DirectWrites), [true, true]),
+        ] {
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            if let Some(durable) = durable {
+                let mut platform = PeerCfg::new();
+                platform.set_durable(durable);
+                pair.client.apply_remote_peer_cfg(&platform);
+            }
+            let by_reading = !pair.client.has_native_flush();
+            let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
+            match promised[usize::from(by_reading)] {
+                true => drop(posted?),
+                false => {
+                    let error = posted.expect_err("not promised");
+                    assert!(matches!(error, Error::NotSupported(_)), "{error}");
                 }
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[test]
 fn a_commit_takes_a_slot_for_each_request() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, 1024, target_usage())?;
-        let far = remote(&target);
-        let spread = region(&peer, SIZE, target_usage())?;
-        let wide = remote(&spread);
-        for mut cfg in configurations() {
-            cfg.set_sq_size(9);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let pointer = Some((far.slice(1016..)?, [2; 8]));
-            let commit = |count| {
-                let parts = parts(&far, &source, (count, 32, 32));
-                conn.commit(&parts, pointer, VISIBLE, 4)
-            };
-            // Seven parts and three more are more than it ever has.
-            assert!(invalid(commit(7)).contains("takes 10 slots"));
-            // Natively each of four parts that are far apart has a flush of its own.
-            let distant = parts(&wide, &source, (4, 8, 8192));
-            match conn.has_native_flush() {
-                true => {
-                    let text = invalid(conn.commit(&distant, pointer, VISIBLE, 4));
-                    assert!(text.contains("commit takes 10 slots"), "{text}");
-                }
-                false => {
-                    conn.commit(&distant, pointer, VISIBLE, 4)?;
-                    next_completion(conn.get_cq())?.result()?;
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, 1024, target_usage())?;
+    let far = remote(&target);
+    let spread = region(&peer, SIZE, target_usage())?;
+    let wide = remote(&spread);
+    for mut cfg in configurations() {
+        cfg.set_sq_size(9);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let pointer = Some((far.slice(1016..)?, [2; 8]));
+        let commit = |count| {
+            let parts = parts(&far, &source, (count, 32, 32));
+            conn.commit(&parts, pointer, VISIBLE, 4)
+        };
+        // Seven parts and three more are more than it ever has.
+        assert!(invalid(commit(7)).contains("takes 10 slots"));
+        // Natively each of four parts that are far apart has a flush of its own.
+        let distant = parts(&wide, &source, (4, 8, 8192));
+        match conn.has_native_flush() {
+            true => {
+                let text = invalid(conn.commit(&distant, pointer, VISIBLE, 4));
+                assert!(text.contains("commit takes 10 slots"), "{text}");
             }
-            commit(1)?;
-            commit(2)?;
-            let full = commit(1).expect_err("no slot is left");
-            assert!(
-                matches!(
-                    full,
-                    Error::QueueFull {
-                        queue: Queue::Send,
-                        depth: 9
-                    }
-                ),
-                "{full}"
-            );
-            next_completion(conn.get_cq())?.result()?;
-            commit(1)?;
-            for _ in 0..2 {
+            false => {
+                conn.commit(&distant, pointer, VISIBLE, 4)?;
                 next_completion(conn.get_cq())?.result()?;
             }
         }
-        Ok(())
-    })
+        commit(1)?;
+        commit(2)?;
+        let full = commit(1).expect_err("no slot is left");
+        assert!(
+            matches!(
+                full,
+                Error::QueueFull {
+                    queue: Queue::Send,
+                    depth: 9
+                }
+            ),
+            "{full}"
+        );
+        next_completion(conn.get_cq())?.result()?;
+        commit(1)?;
+        for _ in 0..2 {
+            next_completion(conn.get_cq())?.result()?;
+        }
+    }
+    Ok(())
 }
 
 /// Two threads commit on one connection. A completion is that of its own commit: when it comes, the
@@ -337,100 +322,98 @@ fn commits_of_two_threads_stay_apart() -> Result {
     const COMMITS: usize = 50;
     /// Of each commit its own: two parts of 8 bytes, with those of the other thread between them.
     const PLACE: usize = 32;
-    device_test(|| {
-        let peer = peer()?;
-        let len = COMMITS * PLACE;
-        let source = region(&peer, len, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(len, 7))?;
-        for cfg in configurations() {
-            let target = region(&peer, len + 16, target_usage())?;
-            let far = remote(&target);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let (conn, begin) = (&pair.client, Instant::now());
-            let starts =
-                |thread: usize, number: usize| [0, 16].map(|at| number * PLACE + at + 8 * thread);
-            let commit = |thread: usize, number: usize| {
-                let parts = starts(thread, number).map(|at| {
-                    let dst = far.slice(at as u64..at as u64 + 8).expect("inside");
-                    (dst, source.slice(at..at + 8).expect("inside"))
-                });
-                let at = (len + 8 * thread) as u64;
-                let pointer = far.slice(at..at + 8).expect("inside");
-                let pointer = Some((pointer, (number as u64 + 1).to_ne_bytes()));
-                let context = (2 * number + thread) as u64;
-                loop {
-                    match conn.commit(&parts, pointer, VISIBLE, context) {
-                        Err(Error::QueueFull { .. }) if begin.elapsed() < LIMIT => {
-                            thread::yield_now();
-                        }
-                        posted => break posted.expect("posted"),
+    let _test = device_test();
+    let peer = peer()?;
+    let len = COMMITS * PLACE;
+    let source = region(&peer, len, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &pattern(len, 7))?;
+    for cfg in configurations() {
+        let target = region(&peer, len + 16, target_usage())?;
+        let far = remote(&target);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let (conn, begin) = (&pair.client, Instant::now());
+        let starts =
+            |thread: usize, number: usize| [0, 16].map(|at| number * PLACE + at + 8 * thread);
+        let commit = |thread: usize, number: usize| {
+            let parts = starts(thread, number).map(|at| {
+                let dst = far.slice(at as u64..at as u64 + 8).expect("inside");
+                (dst, source.slice(at..at + 8).expect("inside"))
+            });
+            let at = (len + 8 * thread) as u64;
+            let pointer = far.slice(at..at + 8).expect("inside");
+            let pointer = Some((pointer, (number as u64 + 1).to_ne_bytes()));
+            let context = (2 * number + thread) as u64;
+            loop {
+                match conn.commit(&parts, pointer, VISIBLE, context) {
+                    Err(Error::QueueFull { .. }) if begin.elapsed() < LIMIT => {
+                        thread::yield_now();
                     }
+                    posted => break posted.expect("posted"),
                 }
-            };
-            let commit = &commit;
-            let (posted, polled) = thread::scope(|scope| -> Result<_> {
-                let threads = [0, 1].map(|thread| {
-                    scope.spawn(move || {
-                        let commits = (0..COMMITS).map(|number| commit(thread, number));
-                        commits.collect::<Vec<_>>()
-                    })
-                });
-                let mut polled = [const { Vec::new() }; 2];
-                for _ in 0..2 * COMMITS {
-                    let wc = next_completion(conn.get_cq())?;
-                    wc.result()?;
-                    let (number, thread) = (wc.wr_id() as usize / 2, wc.wr_id() as usize % 2);
-                    assert_eq!(number, polled[thread].len(), "in order");
-                    polled[thread].push(wc.posted().ok_or("named")?);
-                    // Word by word: the device writes the others meanwhile.
-                    let found = |at| target.load_u64(at);
-                    for at in starts(thread, number) {
-                        let data = source.load_u64(at)?;
-                        assert_eq!(found(at)?, data, "data of {number}");
-                    }
-                    let shown = found(len + 8 * thread)?;
-                    assert!(shown > number as u64, "the pointer is {shown}");
+            }
+        };
+        let commit = &commit;
+        let (posted, polled) = thread::scope(|scope| -> Result<_> {
+            let threads = [0, 1].map(|thread| {
+                scope.spawn(move || {
+                    let commits = (0..COMMITS).map(|number| commit(thread, number));
+                    commits.collect::<Vec<_>>()
+                })
+            });
+            let mut polled = [const { Vec::new() }; 2];
+            for _ in 0..2 * COMMITS {
+                let wc = next_completion(conn.get_cq())?;
+                wc.result()?;
+                let (number, thread) = (wc.wr_id() as usize / 2, wc.wr_id() as usize % 2);
+                assert_eq!(number, polled[thread].len(), "in order");
+                polled[thread].push(wc.posted().ok_or("named")?);
+                // Word by word: the device writes the others meanwhile.
+                let found = |at| target.load_u64(at);
+                for at in starts(thread, number) {
+                    let data = source.load_u64(at)?;
+                    assert_eq!(found(at)?, data, "data of {number}");
                 }
-                let posted = threads.map(|thread| thread.join().expect("no panic"));
-                Ok((posted, polled))
-            })?;
-            assert_eq!(
-                posted, polled,
-                "each thread has the names of its own commits"
-            );
-        }
-        Ok(())
-    })
+                let shown = found(len + 8 * thread)?;
+                assert!(shown > number as u64, "the pointer is {shown}");
+            }
+            let posted = threads.map(|thread| thread.join().expect("no panic"));
+            Ok((posted, polled))
+        })?;
+        assert_eq!(
+            posted, polled,
+            "each thread has the names of its own commits"
+        );
+    }
+    Ok(())
 }
 
 /// The pointer is not written after a part that fails, and each completion has the program's
 /// number.
 #[test]
 fn a_failed_part_shows_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        for cfg in configurations() {
-            let target = region(&peer, 64, target_usage())?;
-            let far = remote(&target);
-            let gone = remote(&region(&peer, 64, target_usage())?);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let parts = [
-                (far.slice(..16)?, source.slice(..16)?),
-                (gone.slice(..16)?, source.slice(16..32)?),
-            ];
-            let pointer = Some((far.slice(56..)?, [3; 8]));
-            let posted = pair.client.commit(&parts, pointer, VISIBLE, 5)?;
-            let next = || next_completion(pair.client.get_cq());
-            let mut failed = next()?;
-            assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);
-            while failed.posted() != Some(posted) {
-                assert_eq!(failed.wr_id(), 5);
-                failed = next()?;
-            }
-            assert_eq!(failed.status(), WcStatus::WR_FLUSH_ERR);
-            assert_eq!(contents(&target)?[56..], [0; 8], "the pointer");
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    for cfg in configurations() {
+        let target = region(&peer, 64, target_usage())?;
+        let far = remote(&target);
+        let gone = remote(&region(&peer, 64, target_usage())?);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let parts = [
+            (far.slice(..16)?, source.slice(..16)?),
+            (gone.slice(..16)?, source.slice(16..32)?),
+        ];
+        let pointer = Some((far.slice(56..)?, [3; 8]));
+        let posted = pair.client.commit(&parts, pointer, VISIBLE, 5)?;
+        let next = || next_completion(pair.client.get_cq());
+        let mut failed = next()?;
+        assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);
+        while failed.posted() != Some(posted) {
+            assert_eq!(failed.wr_id(), 5);
+            failed = next()?;
         }
-        Ok(())
-    })
+        assert_eq!(failed.status(), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(contents(&target)?[56..], [0; 8], "the pointer");
+    }
+    Ok(())
 }

@@ -2,70 +2,59 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use log::{Level, LevelFilter};
 use rpma::reconnect::{ToConn, connect};
-use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, MrSlice, MrUsage, NotConnected, Offer,
-    Peer, PeerCfg, RejectReason, RemoteSlice, Side,
-};
 
+use crate::common::prelude::*;
 use crate::common::program::{Program, alone, executable, free_port};
-use crate::common::{
-    LIMIT, Pair, Result, accept, addr, addr6, ask, device_test, event, here, lines, listen, peer,
-    region, remote, request,
-};
 
 #[test]
 fn a_device_is_found_from_either_side() -> Result {
-    device_test(|| {
-        for addr in [addr(), addr6()] {
-            let local = Device::from_addr(&addr, Side::Local)?;
-            let remote = Device::from_addr(&addr, Side::Remote)?;
-            assert_eq!(local.get_name(), remote.get_name());
-            assert!(!local.get_name().is_empty());
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for addr in [addr(), addr6()] {
+        let local = Device::from_addr(&addr, Side::Local)?;
+        let remote = Device::from_addr(&addr, Side::Remote)?;
+        assert_eq!(local.get_name(), remote.get_name());
+        assert!(!local.get_name().is_empty());
+    }
+    Ok(())
 }
 
 #[test]
 fn connects_over_both_families() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for addr in [addr(), addr6()] {
-            let cfg = ConnCfg::new();
-            let end = (&peer, &cfg);
-            let pair = Pair::between(&addr, end, end, (&[], &[]))?;
-            assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for addr in [addr(), addr6()] {
+        let cfg = ConnCfg::new();
+        let end = (&peer, &cfg);
+        let pair = Pair::between(&addr, end, end, (&[], &[]))?;
+        assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
+    }
+    Ok(())
 }
 
 /// Promise: an IPv4 address in an IPv6 one, as a socket of both families shows its peers, is that
 /// IPv4 address.
 #[test]
 fn a_mapped_address_connects() -> Result {
-    device_test(|| {
-        let (plain, mapped) = (addr(), format!("::ffff:{}", addr()));
-        for side in [Side::Local, Side::Remote] {
-            let device = Device::from_addr(&mapped, side)?;
-            assert_eq!(
-                device.get_name(),
-                Device::from_addr(&plain, side)?.get_name()
-            );
-        }
-        let (peer, cfg) = (peer()?, ConnCfg::new());
-        let end = (&peer, &cfg);
-        let pair = Pair::between(&mapped, end, end, (&[], &[]))?;
-        for conn in [&pair.client, &pair.server] {
-            assert_eq!(conn.peer_addr()?.ip().to_string(), plain);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let (plain, mapped) = (addr(), format!("::ffff:{}", addr()));
+    for side in [Side::Local, Side::Remote] {
+        let device = Device::from_addr(&mapped, side)?;
+        assert_eq!(
+            device.get_name(),
+            Device::from_addr(&plain, side)?.get_name()
+        );
+    }
+    let (peer, cfg) = (peer()?, ConnCfg::new());
+    let end = (&peer, &cfg);
+    let pair = Pair::between(&mapped, end, end, (&[], &[]))?;
+    for conn in [&pair.client, &pair.server] {
+        assert_eq!(conn.peer_addr()?.ip().to_string(), plain);
+    }
+    Ok(())
 }
 
 /// The names are in a hosts file that only these two programs see, in a mount namespace of their
@@ -73,29 +62,28 @@ fn a_mapped_address_connects() -> Result {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn a_host_name_leads_to_its_addresses() -> Result {
-    device_test(|| {
-        let mut hosts = tempfile::NamedTempFile::new()?;
-        let text = format!("{} four.test\n{} six.test\n", addr(), addr6());
-        hosts.write_all(text.as_bytes())?;
-        let hosts = hosts.path().to_str().expect("text");
-        let example = executable("01-connection");
-        for name in ["four.test", "six.test"] {
-            let port = free_port(&addr());
-            let text = port.to_string();
-            let start = |role| {
-                let program = [&*example, role, name, &text];
-                Program::start(&[&sees(hosts)[..], &program[..]].concat(), LIMIT)
-            };
-            let mut server = start("server");
-            server.wait_listening(name, port);
-            let client = start("client").finish().success(name);
-            assert_eq!(client.stdout, ["Received a message: Hello client!"]);
-            server.finish().success(name);
-        }
-        let unknown = Device::from_addr("none.test", Side::Remote).expect_err("nobody's name");
-        assert!(unknown.to_string().contains("none.test"), "{unknown}");
-        Ok(())
-    })
+    let _test = device_test();
+    let mut hosts = tempfile::NamedTempFile::new()?;
+    let text = format!("{} four.test\n{} six.test\n", addr(), addr6());
+    hosts.write_all(text.as_bytes())?;
+    let hosts = hosts.path().to_str().expect("text");
+    let example = executable("01-connection");
+    for name in ["four.test", "six.test"] {
+        let port = free_port(&addr());
+        let text = port.to_string();
+        let start = |role| {
+            let program = [&*example, role, name, &text];
+            Program::start(&[&sees(hosts)[..], &program[..]].concat(), LIMIT)
+        };
+        let mut server = start("server");
+        server.wait_listening(name, port);
+        let client = start("client").finish().success(name);
+        assert_eq!(client.stdout, ["Received a message: Hello client!"]);
+        server.finish().success(name);
+    }
+    let unknown = Device::from_addr("none.test", Side::Remote).expect_err("nobody's name");
+    assert!(unknown.to_string().contains("none.test"), "{unknown}");
+    Ok(())
 }
 
 /// The port of the server for [`connects_to_both`].
@@ -106,41 +94,40 @@ const PORT: &str = "RPMA_TEST_PORT";
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a program of its own")]
 fn a_name_with_two_addresses_connects() -> Result {
-    device_test(|| {
-        let mut hosts = tempfile::NamedTempFile::new()?;
-        let text = format!("{} both.test\n{} both.test\n", addr(), addr6());
-        hosts.write_all(text.as_bytes())?;
-        let hosts = hosts.path().to_str().ok_or("text")?;
-        let test = alone(module_path!(), "connects_to_both");
-        let test: Vec<&str> = test.iter().map(String::as_str).collect();
-        let run = |port: u16| {
-            let port = format!("{PORT}={port}");
-            let program = [&sees(hosts)[..], &["env", &port], &test[..]].concat();
-            Program::start(&program, LIMIT)
-        };
-        let peer = peer()?;
-        for at in [addr(), addr6()] {
-            let ep = Ep::listen(&peer, &at, 0)?;
-            let client = run(ep.get_port());
-            let conn = request(&ep, &ConnCfg::new())?.connect(&[])?;
-            let conn = conn.wait_established(LIMIT)?;
-            assert_eq!(conn.wait_ended(LIMIT)?, ConnEvent::Closed);
-            client.finish().success(&at);
-        }
-        let ended = run(free_port(&addr())).finish();
-        let text = ended.stderr.join("\n");
-        assert!(text.contains("none of the 2 addresses works"), "{text}");
-        for at in [addr(), addr6()] {
-            assert!(text.contains(&at), "{text}");
-        }
-        assert_eq!(
-            text.matches("nobody listens on that port (reason 8)")
-                .count(),
-            2,
-            "{text}"
-        );
-        Ok(())
-    })
+    let _test = device_test();
+    let mut hosts = tempfile::NamedTempFile::new()?;
+    let text = format!("{} both.test\n{} both.test\n", addr(), addr6());
+    hosts.write_all(text.as_bytes())?;
+    let hosts = hosts.path().to_str().ok_or("text")?;
+    let test = alone(module_path!(), "connects_to_both");
+    let test: Vec<&str> = test.iter().map(String::as_str).collect();
+    let run = |port: u16| {
+        let port = format!("{PORT}={port}");
+        let program = [&sees(hosts)[..], &["env", &port], &test[..]].concat();
+        Program::start(&program, LIMIT)
+    };
+    let peer = peer()?;
+    for at in [addr(), addr6()] {
+        let ep = Ep::listen(&peer, &at, 0)?;
+        let client = run(ep.get_port());
+        let conn = request(&ep, &ConnCfg::new())?.connect(&[])?;
+        let conn = conn.wait_established(LIMIT)?;
+        assert_eq!(conn.wait_ended(LIMIT)?, ConnEvent::Closed);
+        client.finish().success(&at);
+    }
+    let ended = run(free_port(&addr())).finish();
+    let text = ended.stderr.join("\n");
+    assert!(text.contains("none of the 2 addresses works"), "{text}");
+    for at in [addr(), addr6()] {
+        assert!(text.contains(&at), "{text}");
+    }
+    assert_eq!(
+        text.matches("nobody listens on that port (reason 8)")
+            .count(),
+        2,
+        "{text}"
+    );
+    Ok(())
 }
 
 /// The client of [`a_name_with_two_addresses_connects`], in a program of its own.
@@ -165,341 +152,328 @@ fn sees(hosts: &str) -> [&str; 7] {
 /// The C library's receivers see the fixed field, padded: so do ours, and no byte is cut.
 #[test]
 fn private_data_travels_both_ways() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let (question, answer) = ([7; 56], [9; 196]);
-        for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
-            let ep = listen(&peer)?;
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
-            assert!(req.get_private_data().is_empty());
-            let client = req.connect(question)?;
-            assert!(
-                client.get_private_data().is_empty(),
-                "nothing before the answer"
-            );
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let (question, answer) = ([7; 56], [9; 196]);
+    for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
+        let ep = listen(&peer)?;
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+        assert!(req.get_private_data().is_empty());
+        let client = req.connect(question)?;
+        assert!(
+            client.get_private_data().is_empty(),
+            "nothing before the answer"
+        );
 
-            let req = request(&ep, &cfg)?;
-            assert_eq!(req.get_private_data().len(), 56);
-            assert_eq!(req.get_private_data()[..question.len()], *question);
-            assert!(
-                req.get_private_data()[question.len()..]
-                    .iter()
-                    .all(|&byte| byte == 0)
-            );
-            let server = req.connect(answer)?;
+        let req = request(&ep, &cfg)?;
+        assert_eq!(req.get_private_data().len(), 56);
+        assert_eq!(req.get_private_data()[..question.len()], *question);
+        assert!(
+            req.get_private_data()[question.len()..]
+                .iter()
+                .all(|&byte| byte == 0)
+        );
+        let server = req.connect(answer)?;
 
-            assert_eq!(event(&client)?, ConnEvent::Established);
-            assert_eq!(event(&server)?, ConnEvent::Established);
-            assert_eq!(client.get_private_data().len(), 196);
-            assert_eq!(client.get_private_data()[..answer.len()], *answer);
-            assert_eq!(server.get_private_data()[..question.len()], *question);
-        }
-        Ok(())
-    })
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        assert_eq!(client.get_private_data().len(), 196);
+        assert_eq!(client.get_private_data()[..answer.len()], *answer);
+        assert_eq!(server.get_private_data()[..question.len()], *question);
+    }
+    Ok(())
 }
 
 #[test]
 fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let ep = listen(&peer)?;
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
-        let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
-        assert!(refused.to_string().contains("56"), "{refused}");
-        let client = refused.req.ok_or("the request")?.connect(&[1; 56])?;
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let ep = listen(&peer)?;
+    let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+    let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
+    assert!(refused.to_string().contains("56"), "{refused}");
+    let client = refused.req.ok_or("the request")?.connect(&[1; 56])?;
 
-        let req = request(&ep, &cfg)?;
-        let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
-        assert!(refused.to_string().contains("196"), "{refused}");
-        let server = refused.req.ok_or("the request")?.connect(&[2; 196])?;
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
-        Ok(())
-    })
+    let req = request(&ep, &cfg)?;
+    let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
+    assert!(refused.to_string().contains("196"), "{refused}");
+    let server = refused.req.ok_or("the request")?.connect(&[2; 196])?;
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    assert_eq!(event(&server)?, ConnEvent::Established);
+    Ok(())
 }
 
 #[test]
 fn a_dropped_request_is_a_reject() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let ep = listen(&peer)?;
-        for delete in [false, true] {
-            let client = ask(&peer, &ep, &cfg)?;
-            let req = request(&ep, &cfg)?;
-            match delete {
-                true => req.delete()?,
-                false => drop(req),
-            }
-            match event(&client)? {
-                ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
-                other => panic!("{other:?}"),
-            }
-            let refused = client.disconnect();
-            assert!(
-                refused.is_ok(),
-                "as in librpma, disconnecting is possible: {refused:?}"
-            );
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let ep = listen(&peer)?;
+    for delete in [false, true] {
+        let client = ask(&peer, &ep, &cfg)?;
+        let req = request(&ep, &cfg)?;
+        match delete {
+            true => req.delete()?,
+            false => drop(req),
         }
-        Ok(())
-    })
+        match event(&client)? {
+            ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
+            other => panic!("{other:?}"),
+        }
+        let refused = client.disconnect();
+        assert!(
+            refused.is_ok(),
+            "as in librpma, disconnecting is possible: {refused:?}"
+        );
+    }
+    Ok(())
 }
 
 #[test]
 fn nobody_listens() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let port = Ep::listen(&peer, &addr(), 0)?.get_port();
-        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
-        let client = req.connect(&[])?;
-        match event(&client)? {
-            ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
-            other => panic!("{other:?}"),
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let port = Ep::listen(&peer, &addr(), 0)?.get_port();
+    let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+    let client = req.connect(&[])?;
+    match event(&client)? {
+        ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
+        other => panic!("{other:?}"),
+    }
+    Ok(())
 }
 
 /// An address in the device's network that no host has: the kernel asks for it until the limit of
 /// the configuration has passed.
 #[test]
 fn an_unreachable_address_is_an_error_within_the_limit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut octets: Vec<String> = addr().split('.').map(str::to_owned).collect();
-        octets[3] = "222".to_owned();
-        let nowhere = octets.join(".");
-        // Below and above the default.
-        let [short, long] = [Duration::from_millis(300), Duration::from_secs(4)];
-        for limit in [short, long] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_timeout(limit);
-            let start = Instant::now();
-            let error = ConnReq::new(&peer, &nowhere, 7204, &cfg).expect_err("nobody is there");
-            let took = start.elapsed();
-            let text = error.to_string();
-            assert!(
-                text.contains("rdma_resolve_addr") && text.contains("cannot be reached"),
-                "{text}"
-            );
-            assert!(took >= limit, "{took:?} of {limit:?}");
-            assert!(limit == long || took < long, "{took:?} of {limit:?}");
-        }
-        let error = Device::from_addr(&nowhere, Side::Remote).expect_err("nobody is there");
-        assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mut octets: Vec<String> = addr().split('.').map(str::to_owned).collect();
+    octets[3] = "222".to_owned();
+    let nowhere = octets.join(".");
+    // Below and above the default.
+    let [short, long] = [Duration::from_millis(300), Duration::from_secs(4)];
+    for limit in [short, long] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_timeout(limit);
+        let start = Instant::now();
+        let error = ConnReq::new(&peer, &nowhere, 7204, &cfg).expect_err("nobody is there");
+        let took = start.elapsed();
+        let text = error.to_string();
+        assert!(
+            text.contains("rdma_resolve_addr") && text.contains("cannot be reached"),
+            "{text}"
+        );
+        assert!(took >= limit, "{took:?} of {limit:?}");
+        assert!(limit == long || took < long, "{took:?} of {limit:?}");
+    }
+    let error = Device::from_addr(&nowhere, Side::Remote).expect_err("nobody is there");
+    assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
+    Ok(())
 }
 
 #[test]
 fn a_client_that_vanishes_does_not_hurt_the_endpoint() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let ep = listen(&peer)?;
-        for _ in 0..20 {
-            drop(ask(&peer, &ep, &cfg)?);
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let ep = listen(&peer)?;
+    for _ in 0..20 {
+        drop(ask(&peer, &ep, &cfg)?);
+    }
+    // Those that are gone are skipped; one that has gone just now may still be taken, and
+    // fails.
+    let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+    let client = req.connect(b"the one that stays")?;
+    let server = loop {
+        let req = ep.next_conn_req_timeout(&cfg, LIMIT)?;
+        let stays = req.get_private_data().starts_with(b"the one that stays");
+        match req.connect(&[]) {
+            Ok(server) if stays => break server,
+            Ok(_) => {}
+            Err(error) => assert!(!stays, "{error}"),
         }
-        // Those that are gone are skipped; one that has gone just now may still be taken, and
-        // fails.
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
-        let client = req.connect(b"the one that stays")?;
-        let server = loop {
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT)?;
-            let stays = req.get_private_data().starts_with(b"the one that stays");
-            match req.connect(&[]) {
-                Ok(server) if stays => break server,
-                Ok(_) => {}
-                Err(error) => assert!(!stays, "{error}"),
-            }
-        };
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
-        Ok(())
-    })
+    };
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    assert_eq!(event(&server)?, ConnEvent::Established);
+    Ok(())
 }
 
 #[test]
 fn a_request_outlives_its_client_and_its_endpoint() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let ep = listen(&peer)?;
-        let client = ask(&peer, &ep, &cfg)?;
-        let req = request(&ep, &cfg)?;
-        ep.shutdown()?;
-        let server = req.connect(&[])?;
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
-        drop(client);
-        assert_eq!(event(&server)?, ConnEvent::Closed);
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let ep = listen(&peer)?;
+    let client = ask(&peer, &ep, &cfg)?;
+    let req = request(&ep, &cfg)?;
+    ep.shutdown()?;
+    let server = req.connect(&[])?;
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    assert_eq!(event(&server)?, ConnEvent::Established);
+    drop(client);
+    assert_eq!(event(&server)?, ConnEvent::Closed);
 
-        let ep = listen(&peer)?;
-        drop(ask(&peer, &ep, &cfg)?);
-        if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
-            // The accept fails, or the connection ends with an event. If the client's last message
-            // got lost, the kernel gives up after more than a minute.
-            if let Ok(server) = req.connect(&[]) {
-                let event = server.next_event_timeout(3 * LIMIT)?;
-                assert_ne!(event, ConnEvent::Established, "the client is gone");
-            }
+    let ep = listen(&peer)?;
+    drop(ask(&peer, &ep, &cfg)?);
+    if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
+        // The accept fails, or the connection ends with an event. If the client's last message
+        // got lost, the kernel gives up after more than a minute.
+        if let Ok(server) = req.connect(&[]) {
+            let event = server.next_event_timeout(3 * LIMIT)?;
+            assert_ne!(event, ConnEvent::Established, "the client is gone");
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[test]
 fn closing_is_seen_by_both_sides() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let pair = Pair::new(&peer)?;
-        pair.client.disconnect()?;
-        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
-        pair.server.disconnect()?;
-        assert_eq!(event(&pair.client)?, ConnEvent::Closed);
-        assert_eq!(
-            event(&pair.client)?,
-            ConnEvent::TimewaitExit,
-            "another event, not the same again"
-        );
-        pair.client.disconnect()?;
-        pair.client.delete()?;
-        pair.server.delete()?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let pair = Pair::new(&peer)?;
+    pair.client.disconnect()?;
+    assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+    pair.server.disconnect()?;
+    assert_eq!(event(&pair.client)?, ConnEvent::Closed);
+    assert_eq!(
+        event(&pair.client)?,
+        ConnEvent::TimewaitExit,
+        "another event, not the same again"
+    );
+    pair.client.disconnect()?;
+    pair.client.delete()?;
+    pair.server.delete()?;
+    Ok(())
 }
 
 #[test]
 fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let Pair { client, server } = Pair::new(&peer)?;
-        let start = Instant::now();
-        drop(client);
-        assert!(
-            start.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            start.elapsed()
-        );
-        assert_eq!(event(&server)?, ConnEvent::Closed);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let Pair { client, server } = Pair::new(&peer)?;
+    let start = Instant::now();
+    drop(client);
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(event(&server)?, ConnEvent::Closed);
+    Ok(())
 }
 
 /// Promise: both sides have both addresses, and report the same ones.
 #[test]
 fn each_side_knows_who_the_other_one_is() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for addr in [addr(), addr6()] {
-            let ep = Ep::listen(&peer, &addr, 0)?;
-            let cfg = ConnCfg::new();
-            let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?;
-            let at = SocketAddr::new(addr.parse()?, ep.get_port());
-            assert_eq!(req.peer_addr()?, at);
-            let client = req.connect(&[])?;
-            let req = request(&ep, &cfg)?;
-            let from = req.peer_addr()?;
-            let server = req.connect(&[])?;
-            assert_eq!(event(&client)?, ConnEvent::Established);
-            assert_eq!(event(&server)?, ConnEvent::Established);
-            assert_eq!(client.peer_addr()?, at);
-            assert_eq!(client.local_addr()?, from);
-            assert_eq!(server.peer_addr()?, from);
-            assert_eq!(server.local_addr()?, at);
-            assert_eq!(from.ip(), at.ip(), "one host");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for addr in [addr(), addr6()] {
+        let ep = Ep::listen(&peer, &addr, 0)?;
+        let cfg = ConnCfg::new();
+        let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?;
+        let at = SocketAddr::new(addr.parse()?, ep.get_port());
+        assert_eq!(req.peer_addr()?, at);
+        let client = req.connect(&[])?;
+        let req = request(&ep, &cfg)?;
+        let from = req.peer_addr()?;
+        let server = req.connect(&[])?;
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        assert_eq!(client.peer_addr()?, at);
+        assert_eq!(client.local_addr()?, from);
+        assert_eq!(server.peer_addr()?, from);
+        assert_eq!(server.local_addr()?, at);
+        assert_eq!(from.ip(), at.ip(), "one host");
+    }
+    Ok(())
 }
 
 /// Promise: an offer of the longest data arrives in either direction, and one byte more is refused
 /// before anything is sent.
 #[test]
 fn offers_travel_both_ways() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let memory = region(&peer, 64, usage)?;
-        let mut platform = PeerCfg::new();
-        platform.set_direct_write_to_pmem(true);
-        let full = |room| -> Result<_> {
-            let mut offer = Offer::new(&platform);
-            let left = offer.add_region(&memory).left(room).ok_or("room")?;
-            offer.set_data(&vec![7; left]);
-            assert_eq!(offer.left(room), Some(0));
-            Ok(offer)
-        };
-        let (from_client, from_server) = (full(Offer::CONNECT)?, full(Offer::ACCEPT)?);
-        let data = [
-            from_client.encode(Offer::CONNECT)?,
-            from_server.encode(Offer::ACCEPT)?,
-        ];
-        let cfg = ConnCfg::new();
-        let end = (&peer, &cfg);
-        let pair = Pair::between(&addr(), end, end, (&data[0], &data[1]))?;
-        for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
-            let offer = Offer::decode(conn.get_private_data())?;
-            assert_eq!(&offer, expected);
-            assert_eq!(offer.regions(), [remote(&memory)]);
-            assert!(offer.platform().get_direct_write_to_pmem());
-            conn.apply_remote_peer_cfg(offer.platform());
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let memory = region(&peer, 64, usage)?;
+    let mut platform = PeerCfg::new();
+    platform.set_direct_write_to_pmem(true);
+    let full = |room| -> Result<_> {
+        let mut offer = Offer::new(&platform);
+        let left = offer.add_region(&memory).left(room).ok_or("room")?;
+        offer.set_data(&vec![7; left]);
+        assert_eq!(offer.left(room), Some(0));
+        Ok(offer)
+    };
+    let (from_client, from_server) = (full(Offer::CONNECT)?, full(Offer::ACCEPT)?);
+    let data = [
+        from_client.encode(Offer::CONNECT)?,
+        from_server.encode(Offer::ACCEPT)?,
+    ];
+    let cfg = ConnCfg::new();
+    let end = (&peer, &cfg);
+    let pair = Pair::between(&addr(), end, end, (&data[0], &data[1]))?;
+    for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
+        let offer = Offer::decode(conn.get_private_data())?;
+        assert_eq!(&offer, expected);
+        assert_eq!(offer.regions(), [remote(&memory)]);
+        assert!(offer.platform().get_direct_write_to_pmem());
+        conn.apply_remote_peer_cfg(offer.platform());
+    }
+    Ok(())
 }
 
 /// The device goes away only after everything that was made on it.
 #[test]
 fn the_device_lives_as_long_as_what_was_made_on_it() -> Result {
-    device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local)?;
-        let peer = Peer::new(&device)?;
-        drop(device);
-        let pair = Pair::new(&peer)?;
-        drop(peer);
-        drop(pair.client);
-        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
-        Ok(())
-    })
+    let _test = device_test();
+    let device = Device::from_addr(&addr(), Side::Local)?;
+    let peer = Peer::new(&device)?;
+    drop(device);
+    let pair = Pair::new(&peer)?;
+    drop(peer);
+    drop(pair.client);
+    assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+    Ok(())
 }
 
 /// W-3: the C library leaves the client without an answer for more than a minute.
 #[test]
 fn a_request_whose_queues_cannot_be_made_is_refused() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let client = ask(&peer, &ep, &ConnCfg::new())?;
-        let mut greedy = ConnCfg::new();
-        greedy.set_sq_size(u32::MAX);
-        let error = ep
-            .next_conn_req_timeout(&greedy, LIMIT)
-            .expect_err("no device has that");
-        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
-        assert!(error.to_string().contains("send queue"), "{error}");
-        // The request was not touched: with a better configuration it can be taken.
-        let server = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-        let server = server.connect(&[])?;
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
-        for (setter, what) in [
-            (
-                ConnCfg::set_sq_size as fn(&mut ConnCfg, u32) -> &mut ConnCfg,
-                "send queue",
-            ),
-            (ConnCfg::set_rq_size, "receive queue"),
-            (ConnCfg::set_cq_size, "completion queue"),
-        ] {
-            let mut cfg = ConnCfg::new();
-            setter(&mut cfg, 1 << 21);
-            let error = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too many");
-            assert!(error.to_string().contains(what), "{error}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let client = ask(&peer, &ep, &ConnCfg::new())?;
+    let mut greedy = ConnCfg::new();
+    greedy.set_sq_size(u32::MAX);
+    let error = ep
+        .next_conn_req_timeout(&greedy, LIMIT)
+        .expect_err("no device has that");
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+    assert!(error.to_string().contains("send queue"), "{error}");
+    // The request was not touched: with a better configuration it can be taken.
+    let server = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+    let server = server.connect(&[])?;
+    assert_eq!(event(&client)?, ConnEvent::Established);
+    assert_eq!(event(&server)?, ConnEvent::Established);
+    for (setter, what) in [
+        (
+            ConnCfg::set_sq_size as fn(&mut ConnCfg, u32) -> &mut ConnCfg,
+            "send queue",
+        ),
+        (ConnCfg::set_rq_size, "receive queue"),
+        (ConnCfg::set_cq_size, "completion queue"),
+    ] {
+        let mut cfg = ConnCfg::new();
+        setter(&mut cfg, 1 << 21);
+        let error = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too many");
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    Ok(())
 }
 
 /// W-18: in the C library another thread that waits for requests can take an accepted connection's
@@ -507,150 +481,145 @@ fn a_request_whose_queues_cannot_be_made_is_refused() -> Result {
 #[test]
 fn threads_that_wait_for_requests_take_nothing_else() -> Result {
     const CLIENTS: usize = 30;
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        let ep = listen(&peer)?;
-        thread::scope(|scope| {
-            let acceptor = || {
-                let mut accepted = 0;
-                loop {
-                    let req = request(&ep, &cfg).expect("a request");
-                    if req.get_private_data()[0] == b'!' {
-                        return accepted;
-                    }
-                    let server = req.connect(&[]).expect("accepts");
-                    assert_eq!(
-                        event(&server).expect("an event in time"),
-                        ConnEvent::Established
-                    );
-                    accepted += 1;
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    let ep = listen(&peer)?;
+    thread::scope(|scope| {
+        let acceptor = || {
+            let mut accepted = 0;
+            loop {
+                let req = request(&ep, &cfg).expect("a request");
+                if req.get_private_data()[0] == b'!' {
+                    return accepted;
                 }
-            };
-            let acceptors = [scope.spawn(acceptor), scope.spawn(acceptor)];
-            let connect = |private_data: &[u8]| -> Result<_> {
-                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
-                let client = req.connect(private_data)?;
-                Ok((event(&client)?, client))
-            };
-            for _ in 0..CLIENTS {
-                let (event, _client) = connect(&[])?;
-                assert_eq!(event, ConnEvent::Established);
+                let server = req.connect(&[]).expect("accepts");
+                assert_eq!(
+                    event(&server).expect("an event in time"),
+                    ConnEvent::Established
+                );
+                accepted += 1;
             }
-            // Each of these sends one thread home, which rejects it.
-            for _ in &acceptors {
-                assert!(matches!(connect(b"!")?.0, ConnEvent::Rejected { .. }));
-            }
-            let accepted = acceptors.map(|thread| thread.join().expect("accepts"));
-            assert_eq!(accepted.iter().sum::<usize>(), CLIENTS, "{accepted:?}");
-            Ok(())
-        })
+        };
+        let acceptors = [scope.spawn(acceptor), scope.spawn(acceptor)];
+        let connect = |private_data: &[u8]| -> Result<_> {
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+            let client = req.connect(private_data)?;
+            Ok((event(&client)?, client))
+        };
+        for _ in 0..CLIENTS {
+            let (event, _client) = connect(&[])?;
+            assert_eq!(event, ConnEvent::Established);
+        }
+        // Each of these sends one thread home, which rejects it.
+        for _ in &acceptors {
+            assert!(matches!(connect(b"!")?.0, ConnEvent::Rejected { .. }));
+        }
+        let accepted = acceptors.map(|thread| thread.join().expect("accepts"));
+        assert_eq!(accepted.iter().sum::<usize>(), CLIENTS, "{accepted:?}");
+        Ok(())
     })
 }
 
 /// The events of a connection go to the program's own logger, with their levels.
 #[test]
 fn the_life_of_a_connection_is_logged() -> Result {
-    device_test(|| {
-        lines::keep(LevelFilter::Info);
-        let Pair { client, server } = Pair::new(&peer()?)?;
-        let names =
-            [&client, &server].map(|conn| (conn.local_addr().expect("known"), conn.get_qp_num()));
-        client.disconnect()?;
-        assert_eq!(event(&server)?, ConnEvent::Closed);
-        let records = lines::take_with_levels();
-        let infos = |text: &str| {
-            let of_it = |(level, found): &&(Level, String)| *level == Level::Info && found == text;
-            records.iter().filter(of_it).count()
-        };
-        // Each line names its connection: the other side, and the queue pair.
-        for (conn, other, text) in [
-            (&names[0], &names[1], ConnEvent::Established.to_string()),
-            (&names[1], &names[0], ConnEvent::Established.to_string()),
-            (&names[0], &names[1], "disconnecting".to_owned()),
-            (&names[1], &names[0], ConnEvent::Closed.to_string()),
-        ] {
-            let line = format!("{} (queue pair {}): {text}", other.0, conn.1);
-            assert_eq!(infos(&line), 1, "{line}: {records:?}");
-        }
-        assert!(
-            records.iter().all(|(level, _)| *level >= Level::Info),
-            "nothing went wrong: {records:?}"
-        );
-        Ok(())
-    })
+    let _test = device_test();
+    lines::keep(LevelFilter::Info);
+    let Pair { client, server } = Pair::new(&peer()?)?;
+    let names =
+        [&client, &server].map(|conn| (conn.local_addr().expect("known"), conn.get_qp_num()));
+    client.disconnect()?;
+    assert_eq!(event(&server)?, ConnEvent::Closed);
+    let records = lines::take_with_levels();
+    let infos = |text: &str| {
+        let of_it = |(level, found): &&(Level, String)| *level == Level::Info && found == text;
+        records.iter().filter(of_it).count()
+    };
+    // Each line names its connection: the other side, and the queue pair.
+    for (conn, other, text) in [
+        (&names[0], &names[1], ConnEvent::Established.to_string()),
+        (&names[1], &names[0], ConnEvent::Established.to_string()),
+        (&names[0], &names[1], "disconnecting".to_owned()),
+        (&names[1], &names[0], ConnEvent::Closed.to_string()),
+    ] {
+        let line = format!("{} (queue pair {}): {text}", other.0, conn.1);
+        assert_eq!(infos(&line), 1, "{line}: {records:?}");
+    }
+    assert!(
+        records.iter().all(|(level, _)| *level >= Level::Info),
+        "nothing went wrong: {records:?}"
+    );
+    Ok(())
 }
 
 /// A client's private data is available before the server accepts the connection.
 #[test]
 fn the_server_sees_private_data_before_it_accepts() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new())?;
-        let _client = req.connect(b"hello")?;
-        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let data = req?.get_private_data().to_vec();
-        assert_eq!(&data[..5], b"hello");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new())?;
+    let _client = req.connect(b"hello")?;
+    let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+    let data = req?.get_private_data().to_vec();
+    assert_eq!(&data[..5], b"hello");
+    Ok(())
 }
 
 /// Promise of `NotConnected::NotYet`: an operation that comes too early is refused for that
 /// reason, also just as the connection opens. Before, some reads were "not supported" then.
 #[test]
 fn a_read_just_as_the_connection_opens() -> Result {
-    device_test(|| {
-        let (peer, cfg) = (peer()?, ConnCfg::new());
-        let ep = listen(&peer)?;
-        for _ in 0..100 {
-            let client = ask(&peer, &ep, &cfg)?;
-            let _server = accept(&ep, &cfg)?;
-            let read = || {
-                client.read(
-                    MrSlice::EMPTY,
-                    RemoteSlice::EMPTY,
-                    Flags::COMPLETION_ALWAYS,
-                    0,
-                )
-            };
-            let reader = || {
-                loop {
-                    match read() {
-                        Err(Error::NotConnected(NotConnected::NotYet)) => hint::spin_loop(),
-                        posted => return posted,
-                    }
+    let _test = device_test();
+    let (peer, cfg) = (peer()?, ConnCfg::new());
+    let ep = listen(&peer)?;
+    for _ in 0..100 {
+        let client = ask(&peer, &ep, &cfg)?;
+        let _server = accept(&ep, &cfg)?;
+        let read = || {
+            client.read(
+                MrSlice::EMPTY,
+                RemoteSlice::EMPTY,
+                Flags::COMPLETION_ALWAYS,
+                0,
+            )
+        };
+        let reader = || {
+            loop {
+                match read() {
+                    Err(Error::NotConnected(NotConnected::NotYet)) => hint::spin_loop(),
+                    posted => return posted,
                 }
-            };
-            let posted = thread::scope(|scope| -> Result<_> {
-                let reader = scope.spawn(here(reader));
-                assert_eq!(event(&client)?, ConnEvent::Established);
-                Ok(reader.join().expect("no panic"))
-            })?;
-            let posted = posted?;
-            client.wait_for(posted, LIMIT, |_| {})?;
-        }
-        Ok(())
-    })
+            }
+        };
+        let posted = thread::scope(|scope| -> Result<_> {
+            let reader = scope.spawn(here(reader));
+            assert_eq!(event(&client)?, ConnEvent::Established);
+            Ok(reader.join().expect("no panic"))
+        })?;
+        let posted = posted?;
+        client.wait_for(posted, LIMIT, |_| {})?;
+    }
+    Ok(())
 }
 
 /// A connection is written to a log in a few lines, however long its queues are.
 #[test]
 fn a_connection_is_printed_in_a_few_lines() -> Result {
-    device_test(|| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(1000).set_rq_size(1000).set_rcq_size(10);
-        let Pair { client, server } = Pair::with(&peer()?, &cfg, &cfg)?;
-        drop(server);
-        assert_eq!(event(&client)?, ConnEvent::Closed);
-        let text = format!("{client:?}");
-        assert!(
-            text.len() < 1000 && text.contains("ended: Some(Closed)"),
-            "{text}"
-        );
-        let queues = [Some(client.get_cq()), client.get_rcq()];
-        let text = format!("{queues:?}");
-        assert!(text.len() < 1000, "{text}");
-        Ok(())
-    })
+    let _test = device_test();
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(1000).set_rq_size(1000).set_rcq_size(10);
+    let Pair { client, server } = Pair::with(&peer()?, &cfg, &cfg)?;
+    drop(server);
+    assert_eq!(event(&client)?, ConnEvent::Closed);
+    let text = format!("{client:?}");
+    assert!(
+        text.len() < 1000 && text.contains("ended: Some(Closed)"),
+        "{text}"
+    );
+    let queues = [Some(client.get_cq()), client.get_rcq()];
+    let text = format!("{queues:?}");
+    assert!(text.len() < 1000, "{text}");
+    Ok(())
 }

@@ -4,12 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use rpma::{
-    Batch, Conn, ConnCfg, Counters, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
-    RemoteSlice, Result, WcStatus,
-};
+use rpma::{Counters, Result};
 
-use crate::common::{Memory, Pair, completion, completions, device_test, peer, region, remote};
+use crate::common::prelude::*;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const VISIBLE: FlushType = FlushType::Visibility;
@@ -38,7 +35,7 @@ struct Memories {
 }
 
 impl Memories {
-    fn new(peer: &rpma::Peer) -> crate::common::Result<Self> {
+    fn new(peer: &Peer) -> crate::common::Result<Self> {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
         let target = region(peer, LEN, usage)?;
         Ok(Self {
@@ -183,165 +180,161 @@ impl Operation {
 /// as many requests and bytes.
 #[test]
 fn each_way_counts_the_same() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let m = Memories::new(&peer)?;
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            for operation in OPERATIONS {
-                // Messages need receives.
-                let receives = if operation.name == "send" { 16 } else { 0 };
-                for n in 0..receives {
-                    let part = m.local.slice(512..)?;
-                    pair.server.recv(part, n)?;
-                }
-                for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
-                    if operation.counts_alone(&pair, &m, flags)? {
-                        operation.counts_in_a_batch(&pair, &m, (flags, 1))?;
-                        operation.counts_in_a_batch(&pair, &m, (flags, 2))?;
-                    }
+    let _test = device_test();
+    let peer = peer()?;
+    let m = Memories::new(&peer)?;
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        for operation in OPERATIONS {
+            // Messages need receives.
+            let receives = if operation.name == "send" { 16 } else { 0 };
+            for n in 0..receives {
+                let part = m.local.slice(512..)?;
+                pair.server.recv(part, n)?;
+            }
+            for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
+                if operation.counts_alone(&pair, &m, flags)? {
+                    operation.counts_in_a_batch(&pair, &m, (flags, 1))?;
+                    operation.counts_in_a_batch(&pair, &m, (flags, 2))?;
                 }
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// A commit counts the bytes of its parts, and 8 of its pointer, whichever way it goes.
 #[test]
 fn a_commit_counts_its_parts_and_its_pointer() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (m, other) = (Memories::new(&peer)?, Memories::new(&peer)?);
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let pointer = (m.far.slice(..8)?, [1; 8]);
-            // One part, several, and parts of two regions, which go the long way.
-            let parts = [m.part(8, 100)?, m.part(300, 20)?, m.part(108, 3)?];
-            let far = [parts[0], other.part(0, 50)?];
-            for (parts, flushes, bytes) in [
-                (&parts[..1], 1, 100),
-                (&parts[..], 1, 123),
-                (&far[..], 2, 150),
-            ] {
-                for (pointer, more) in [(None, (0, 0)), (Some(pointer), (2, 8))] {
-                    let Ok(_) = conn.commit(parts, pointer, VISIBLE, 1) else {
-                        // The pointer needs a fence that this device does not have.
-                        assert!(pointer.is_some());
-                        continue;
-                    };
-                    completion(conn)?.result()?;
-                    let commit = || {
-                        _ = conn.commit(parts, pointer, VISIBLE, 1)?;
-                        Ok(())
-                    };
-                    let counted = added(conn, commit)?;
-                    completion(conn)?.result()?;
-                    let requests = parts.len() as u64 + flushes + more.0;
-                    assert_eq!(counted, (requests, bytes + more.1), "{} parts", parts.len());
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    let (m, other) = (Memories::new(&peer)?, Memories::new(&peer)?);
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let pointer = (m.far.slice(..8)?, [1; 8]);
+        // One part, several, and parts of two regions, which go the long way.
+        let parts = [m.part(8, 100)?, m.part(300, 20)?, m.part(108, 3)?];
+        let far = [parts[0], other.part(0, 50)?];
+        for (parts, flushes, bytes) in [
+            (&parts[..1], 1, 100),
+            (&parts[..], 1, 123),
+            (&far[..], 2, 150),
+        ] {
+            for (pointer, more) in [(None, (0, 0)), (Some(pointer), (2, 8))] {
+                let Ok(_) = conn.commit(parts, pointer, VISIBLE, 1) else {
+                    // The pointer needs a fence that this device does not have.
+                    assert!(pointer.is_some());
+                    continue;
+                };
+                completion(conn)?.result()?;
+                let commit = || {
+                    _ = conn.commit(parts, pointer, VISIBLE, 1)?;
+                    Ok(())
+                };
+                let counted = added(conn, commit)?;
+                completion(conn)?.result()?;
+                let requests = parts.len() as u64 + flushes + more.0;
+                assert_eq!(counted, (requests, bytes + more.1), "{} parts", parts.len());
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Each refused post counts once, at the full queue, and in no other counter.
 #[test]
 fn a_full_queue_is_counted_and_a_mistake_is_not() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let m = Memories::new(&peer)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(4).set_rq_size(2).set_cq_size(16);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let conn = &pair.client;
-        let before = conn.counters();
-        assert_eq!(before, Counters::default(), "nothing was posted");
-        let write = |flags| {
-            let (dst, src) = (m.far.slice(..16)?, m.local.slice(..16)?);
-            conn.write(dst, src, flags, 1)
-        };
-        for _ in 0..4 {
-            write(ALWAYS)?;
-        }
-        for _ in 0..3 {
-            let full = write(ALWAYS);
-            assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        }
-        let mut batch = conn.batch::<2>();
-        for _ in 0..2 {
-            let (dst, src) = (m.far.slice(..16), m.local.slice(..16));
-            let (dst, src) = (dst?, src?);
-            batch.write(dst, src, ALWAYS, 1)?;
-        }
-        let full = batch.post();
+    let _test = device_test();
+    let peer = peer()?;
+    let m = Memories::new(&peer)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(4).set_rq_size(2).set_cq_size(16);
+    let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let conn = &pair.client;
+    let before = conn.counters();
+    assert_eq!(before, Counters::default(), "nothing was posted");
+    let write = |flags| {
+        let (dst, src) = (m.far.slice(..16)?, m.local.slice(..16)?);
+        conn.write(dst, src, flags, 1)
+    };
+    for _ in 0..4 {
+        write(ALWAYS)?;
+    }
+    for _ in 0..3 {
+        let full = write(ALWAYS);
         assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        let receive = || -> crate::common::Result<_> { Ok(conn.recv(m.local.slice(..16)?, 1)) };
-        receive()??;
-        receive()??;
-        let full = receive()?;
-        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-        // Not of these lengths.
-        let (dst, src) = (m.far.slice(..16), m.local.slice(..17));
-        let wrong = conn.write(dst?, src?, ALWAYS, 1);
-        assert!(matches!(wrong, Err(Error::InvalidArgument(_))), "{wrong:?}");
-        let now = conn.counters();
-        assert_eq!((now.posted, now.bytes, now.receives), (4, 64, 2));
-        assert_eq!((now.full_send_queue, now.full_receive_queue), (4, 1));
-        assert_eq!(now.failures().count(), 0);
-        completions(conn, 4)?;
-        for _ in 0..3 {
-            write(Flags::COMPLETION_ON_ERROR)?;
-        }
-        let due = write(Flags::COMPLETION_ON_ERROR);
-        assert!(matches!(due, Err(Error::NoCompletionDue { .. })), "{due:?}");
-        assert_eq!(conn.counters().full_send_queue, 5);
-        Ok(())
-    })
+    }
+    let mut batch = conn.batch::<2>();
+    for _ in 0..2 {
+        let (dst, src) = (m.far.slice(..16), m.local.slice(..16));
+        let (dst, src) = (dst?, src?);
+        batch.write(dst, src, ALWAYS, 1)?;
+    }
+    let full = batch.post();
+    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+    let receive = || -> crate::common::Result<_> { Ok(conn.recv(m.local.slice(..16)?, 1)) };
+    receive()??;
+    receive()??;
+    let full = receive()?;
+    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+    // Not of these lengths.
+    let (dst, src) = (m.far.slice(..16), m.local.slice(..17));
+    let wrong = conn.write(dst?, src?, ALWAYS, 1);
+    assert!(matches!(wrong, Err(Error::InvalidArgument(_))), "{wrong:?}");
+    let now = conn.counters();
+    assert_eq!((now.posted, now.bytes, now.receives), (4, 64, 2));
+    assert_eq!((now.full_send_queue, now.full_receive_queue), (4, 1));
+    assert_eq!(now.failures().count(), 0);
+    completions(conn, 4)?;
+    for _ in 0..3 {
+        write(Flags::COMPLETION_ON_ERROR)?;
+    }
+    let due = write(Flags::COMPLETION_ON_ERROR);
+    assert!(matches!(due, Err(Error::NoCompletionDue { .. })), "{due:?}");
+    assert_eq!(conn.counters().full_send_queue, 5);
+    Ok(())
 }
 
 /// Failed completions count by their status once they are polled. A post after the end counts
 /// nowhere.
 #[test]
 fn failures_are_counted_by_status() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let m = Memories::new(&peer)?;
-        let gone = {
-            let target = region(&peer, 64, MrUsage::WRITE_DST)?;
-            remote(&target)
-        };
-        let pair = Pair::new(&peer)?;
-        let conn = &pair.client;
-        let src = m.local.slice(..16)?;
-        for _ in 0..2 {
-            let dst = gone.slice(..16)?;
-            conn.write(dst, src, ALWAYS, 1)?;
-        }
-        assert_eq!(conn.counters().failures().count(), 0, "none is polled");
-        let failed: Vec<_> = completions(conn, 2)?
-            .iter()
-            .map(|wc| wc.result().expect_err("no such region").status)
-            .collect();
-        let counters = conn.counters();
-        for status in &failed {
-            let expected = failed.iter().filter(|other| *other == status).count();
-            assert_eq!(counters.failed(*status), expected as u64, "{status}");
-        }
-        let all: u64 = counters.failures().map(|(_, count)| count).sum();
-        assert_eq!(all, 2);
-        assert_eq!(counters.failed(WcStatus::SUCCESS), 0);
-        assert_eq!((counters.posted, counters.bytes), (2, 32));
-        let refused = conn.write(m.far.slice(..16)?, src, ALWAYS, 1);
-        assert!(
-            matches!(refused, Err(Error::NotConnected(_))),
-            "{refused:?}"
-        );
-        assert_eq!(conn.counters(), counters);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let m = Memories::new(&peer)?;
+    let gone = {
+        let target = region(&peer, 64, MrUsage::WRITE_DST)?;
+        remote(&target)
+    };
+    let pair = Pair::new(&peer)?;
+    let conn = &pair.client;
+    let src = m.local.slice(..16)?;
+    for _ in 0..2 {
+        let dst = gone.slice(..16)?;
+        conn.write(dst, src, ALWAYS, 1)?;
+    }
+    assert_eq!(conn.counters().failures().count(), 0, "none is polled");
+    let failed: Vec<_> = completions(conn, 2)?
+        .iter()
+        .map(|wc| wc.result().expect_err("no such region").status)
+        .collect();
+    let counters = conn.counters();
+    for status in &failed {
+        let expected = failed.iter().filter(|other| *other == status).count();
+        assert_eq!(counters.failed(*status), expected as u64, "{status}");
+    }
+    let all: u64 = counters.failures().map(|(_, count)| count).sum();
+    assert_eq!(all, 2);
+    assert_eq!(counters.failed(WcStatus::SUCCESS), 0);
+    assert_eq!((counters.posted, counters.bytes), (2, 32));
+    let refused = conn.write(m.far.slice(..16)?, src, ALWAYS, 1);
+    assert!(
+        matches!(refused, Err(Error::NotConnected(_))),
+        "{refused:?}"
+    );
+    assert_eq!(conn.counters(), counters);
+    Ok(())
 }
 
 /// A thread that reads beside two that post and poll sees numbers that only grow; no count is lost
@@ -349,51 +342,50 @@ fn failures_are_counted_by_status() -> crate::common::Result {
 #[test]
 fn counters_are_read_while_threads_post() -> crate::common::Result {
     const ROUNDS: u64 = 300;
-    device_test(|| {
-        let peer = peer()?;
-        let m = Memories::new(&peer)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(8).set_rq_size(8).set_cq_size(16);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let (conn, m, done) = (&pair.client, &m, &AtomicBool::new(false));
-        thread::scope(|scope| {
-            let posters = [(0, 16), (1, 24)].map(|(n, len)| {
-                scope.spawn(move || {
-                    let (dst, src) = (m.far.slice(..len), m.local.slice(..len as usize));
-                    let (dst, src) = (dst.expect("inside"), src.expect("inside"));
-                    let mut posted = 0;
-                    while posted < ROUNDS {
-                        match conn.write(dst, src, ALWAYS, n) {
-                            Ok(_) => posted += 1,
-                            Err(Error::QueueFull { .. }) => {
-                                let mut wcs = [rpma::Wc::default(); 4];
-                                conn.get_cq().get_wc(&mut wcs).expect("polls");
-                                thread::yield_now();
-                            }
-                            Err(error) => panic!("{error}"),
-                        }
-                    }
-                })
-            });
+    let _test = device_test();
+    let peer = peer()?;
+    let m = Memories::new(&peer)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(8).set_rq_size(8).set_cq_size(16);
+    let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let (conn, m, done) = (&pair.client, &m, &AtomicBool::new(false));
+    thread::scope(|scope| {
+        let posters = [(0, 16), (1, 24)].map(|(n, len)| {
             scope.spawn(move || {
-                let mut before = conn.counters();
-                while !done.load(Ordering::Acquire) {
-                    let now = conn.counters();
-                    assert!(now.posted >= before.posted && now.bytes >= before.bytes);
-                    assert!(now.full_send_queue >= before.full_send_queue);
-                    before = now;
-                    thread::yield_now();
+                let (dst, src) = (m.far.slice(..len), m.local.slice(..len as usize));
+                let (dst, src) = (dst.expect("inside"), src.expect("inside"));
+                let mut posted = 0;
+                while posted < ROUNDS {
+                    match conn.write(dst, src, ALWAYS, n) {
+                        Ok(_) => posted += 1,
+                        Err(Error::QueueFull { .. }) => {
+                            let mut wcs = [Wc::default(); 4];
+                            conn.get_cq().get_wc(&mut wcs).expect("polls");
+                            thread::yield_now();
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
                 }
-            });
-            let ended = posters.map(|poster| poster.join());
-            done.store(true, Ordering::Release);
-            for ended in ended {
-                ended.expect("no panic");
+            })
+        });
+        scope.spawn(move || {
+            let mut before = conn.counters();
+            while !done.load(Ordering::Acquire) {
+                let now = conn.counters();
+                assert!(now.posted >= before.posted && now.bytes >= before.bytes);
+                assert!(now.full_send_queue >= before.full_send_queue);
+                before = now;
+                thread::yield_now();
             }
         });
-        let counters = conn.counters();
-        assert_eq!(counters.posted, 2 * ROUNDS);
-        assert_eq!(counters.bytes, ROUNDS * (16 + 24));
-        Ok(())
-    })
+        let ended = posters.map(|poster| poster.join());
+        done.store(true, Ordering::Release);
+        for ended in ended {
+            ended.expect("no panic");
+        }
+    });
+    let counters = conn.counters();
+    assert_eq!(counters.posted, 2 * ROUNDS);
+    assert_eq!(counters.bytes, ROUNDS * (16 + 24));
+    Ok(())
 }

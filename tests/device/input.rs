@@ -6,18 +6,12 @@ use std::process::Command;
 use std::ptr::NonNull;
 
 use memmap2::MmapMut;
-use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
-use rpma::{
-    AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr,
-    MrRemote, MrUsage, Notify, Peer, Posted, RegisterableMemory, Side, Srq, SrqCfg,
-};
+use rpma::AlignedBuf;
+use rpma::pmem::{Domain, Platform, PmemKind};
 use rustix::io::Errno;
 
+use crate::common::prelude::*;
 use crate::common::program::alone;
-use crate::common::{
-    Pair, Result, addr, completion, devdax, device_test, ext4, fsdax, invalid, no_completion,
-    other_addr, peer, region, remote,
-};
 
 const RIGHTS: MrUsage = MrUsage::WRITE_DST.union(MrUsage::READ_SRC);
 
@@ -41,170 +35,164 @@ fn file(dir: &str, len: u64) -> Result<tempfile::TempPath> {
 
 #[test]
 fn addresses() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
-        for wildcard in ["0.0.0.0", "::"] {
-            for side in [Side::Local, Side::Remote] {
-                assert!(invalid(Device::from_addr(wildcard, side)).contains("wildcard"));
-            }
-            assert!(invalid(Ep::listen(&peer, wildcard, 0)).contains("wildcard"));
-            assert!(invalid(ConnReq::new(&peer, wildcard, 1, &cfg)).contains("wildcard"));
+    let _test = device_test();
+    let peer = peer()?;
+    let cfg = ConnCfg::new();
+    for wildcard in ["0.0.0.0", "::"] {
+        for side in [Side::Local, Side::Remote] {
+            assert!(invalid(Device::from_addr(wildcard, side)).contains("wildcard"));
         }
-        for wrong in ["", "not an address", "10.77.0.1.2"] {
-            assert!(invalid(Device::from_addr(wrong, Side::Local)).contains("cannot be resolved"));
-        }
-        // An address that no interface of this host has.
-        let text = Device::from_addr("192.0.2.1", Side::Local)
-            .expect_err("not here")
-            .to_string();
-        assert!(
-            text.contains("rdma_bind_addr") && text.contains("rdma link"),
-            "{text}"
-        );
-        let text = Ep::listen(&peer, "192.0.2.1", 0)
-            .expect_err("not here")
-            .to_string();
-        assert!(
-            text.contains("rdma_bind_addr") && text.contains("rdma link"),
-            "{text}"
-        );
-        // An interface without an RDMA device.
-        let text = Device::from_addr("127.0.0.1", Side::Local)
-            .expect_err("no device")
-            .to_string();
-        assert!(text.contains("RDMA device"), "{text}");
-        let text = invalid(Ep::listen(&peer, "127.0.0.1", 0));
-        assert!(text.contains("belongs to no RDMA device"), "{text}");
-        Ok(())
-    })
+        assert!(invalid(Ep::listen(&peer, wildcard, 0)).contains("wildcard"));
+        assert!(invalid(ConnReq::new(&peer, wildcard, 1, &cfg)).contains("wildcard"));
+    }
+    for wrong in ["", "not an address", "10.77.0.1.2"] {
+        assert!(invalid(Device::from_addr(wrong, Side::Local)).contains("cannot be resolved"));
+    }
+    // An address that no interface of this host has.
+    let text = Device::from_addr("192.0.2.1", Side::Local)
+        .expect_err("not here")
+        .to_string();
+    assert!(
+        text.contains("rdma_bind_addr") && text.contains("rdma link"),
+        "{text}"
+    );
+    let text = Ep::listen(&peer, "192.0.2.1", 0)
+        .expect_err("not here")
+        .to_string();
+    assert!(
+        text.contains("rdma_bind_addr") && text.contains("rdma link"),
+        "{text}"
+    );
+    // An interface without an RDMA device.
+    let text = Device::from_addr("127.0.0.1", Side::Local)
+        .expect_err("no device")
+        .to_string();
+    assert!(text.contains("RDMA device"), "{text}");
+    let text = invalid(Ep::listen(&peer, "127.0.0.1", 0));
+    assert!(text.contains("belongs to no RDMA device"), "{text}");
+    Ok(())
 }
 
 /// Objects of two devices never meet: librdmacm would refuse that with a bare EINVAL, or only when
 /// the connection is used (W-20).
 #[test]
 fn devices_are_not_mixed() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let device = Device::from_addr(&other_addr(), Side::Local)?;
-        let other = Peer::new(&device)?;
-        let another = "belongs to another RDMA device";
-        assert!(invalid(Ep::listen(&peer, &other_addr(), 0)).contains(another));
-        let mut cfg = ConnCfg::new();
-        assert!(invalid(ConnReq::new(&peer, &other_addr(), 1, &cfg)).contains(another));
+    let _test = device_test();
+    let peer = peer()?;
+    let device = Device::from_addr(&other_addr(), Side::Local)?;
+    let other = Peer::new(&device)?;
+    let another = "belongs to another RDMA device";
+    assert!(invalid(Ep::listen(&peer, &other_addr(), 0)).contains(another));
+    let mut cfg = ConnCfg::new();
+    assert!(invalid(ConnReq::new(&peer, &other_addr(), 1, &cfg)).contains(another));
 
-        let connect = |cfg: &ConnCfg| invalid(ConnReq::new(&peer, &addr(), 1, cfg));
-        let channel = CompletionChannel::new(&other)?;
-        let key = 1;
-        cfg.set_compl_channel(ComplChannel::Of { channel, key });
-        let text = connect(&cfg);
-        assert!(text.contains("was made for the device"), "{text}");
+    let connect = |cfg: &ConnCfg| invalid(ConnReq::new(&peer, &addr(), 1, cfg));
+    let channel = CompletionChannel::new(&other)?;
+    let key = 1;
+    cfg.set_compl_channel(ComplChannel::Of { channel, key });
+    let text = connect(&cfg);
+    assert!(text.contains("was made for the device"), "{text}");
 
-        let srq = Srq::new(&other, &SrqCfg::new())?;
-        cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
-        assert!(connect(&cfg).contains("another Peer"));
+    let srq = Srq::new(&other, &SrqCfg::new())?;
+    cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+    assert!(connect(&cfg).contains("another Peer"));
 
-        let foreign = region(&other, 8, MrUsage::READ_DST | MrUsage::WRITE_SRC)?;
-        let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST)?;
-        let pair = Pair::new(&peer)?;
-        let (part, flags) = (remote(&own), Flags::COMPLETION_ALWAYS);
-        let (from, to) = (foreign.slice(..)?, part.slice(..)?);
-        assert!(invalid(pair.client.write(to, from, flags, 1)).contains("another Peer"));
+    let foreign = region(&other, 8, MrUsage::READ_DST | MrUsage::WRITE_SRC)?;
+    let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST)?;
+    let pair = Pair::new(&peer)?;
+    let (part, flags) = (remote(&own), Flags::COMPLETION_ALWAYS);
+    let (from, to) = (foreign.slice(..)?, part.slice(..)?);
+    assert!(invalid(pair.client.write(to, from, flags, 1)).contains("another Peer"));
 
-        // Each by itself works.
-        let ep = Ep::listen(&other, &other_addr(), 0)?;
-        ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new())?;
-        Ok(())
-    })
+    // Each by itself works.
+    let ep = Ep::listen(&other, &other_addr(), 0)?;
+    ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new())?;
+    Ok(())
 }
 
 /// A setting of a completion queue that is not made would be ignored, and a program that counts on
 /// it would sleep for ever.
 #[test]
 fn settings_of_a_queue_that_is_not_there() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let refused = |cfg: &ConnCfg, what: &str| {
-            let text = invalid(ConnReq::new(&peer, &addr(), 1, cfg));
-            assert!(text.contains(what), "{text}");
-        };
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_notify(Notify::Solicited);
-        refused(&cfg, "set_rcq_notify");
-        let srq = Srq::new(&peer, &SrqCfg::new())?;
-        cfg.set_rcq_size(10).set_srq(Some(&srq));
-        refused(&cfg, "SrqCfg");
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_channel(Some((channel.clone(), 1)));
-        refused(&cfg, "set_rcq_channel");
-        cfg.set_rcq_size(10).set_compl_channel(ComplChannel::Shared);
-        refused(&cfg, "Shared");
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let refused = |cfg: &ConnCfg, what: &str| {
+        let text = invalid(ConnReq::new(&peer, &addr(), 1, cfg));
+        assert!(text.contains(what), "{text}");
+    };
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_notify(Notify::Solicited);
+    refused(&cfg, "set_rcq_notify");
+    let srq = Srq::new(&peer, &SrqCfg::new())?;
+    cfg.set_rcq_size(10).set_srq(Some(&srq));
+    refused(&cfg, "SrqCfg");
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_channel(Some((channel.clone(), 1)));
+    refused(&cfg, "set_rcq_channel");
+    cfg.set_rcq_size(10).set_compl_channel(ComplChannel::Shared);
+    refused(&cfg, "Shared");
 
-        let mut cfg = SrqCfg::new();
-        cfg.set_rcq_size(0).set_rcq_notify(Notify::Solicited);
-        assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
-        let mut cfg = SrqCfg::new();
-        cfg.set_rcq_size(0).set_compl_channel(Some((channel, 1)));
-        assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
-        Ok(())
-    })
+    let mut cfg = SrqCfg::new();
+    cfg.set_rcq_size(0).set_rcq_notify(Notify::Solicited);
+    assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
+    let mut cfg = SrqCfg::new();
+    cfg.set_rcq_size(0).set_compl_channel(Some((channel, 1)));
+    assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
+    Ok(())
 }
 
 #[test]
 fn a_port_that_is_taken() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = Ep::listen(&peer, &addr(), 0)?;
-        let taken = Ep::listen(&peer, &addr(), ep.get_port());
-        let text = provider(taken, "rdma_bind_addr", Errno::ADDRINUSE);
-        assert!(text.contains("choose another"), "{text}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = Ep::listen(&peer, &addr(), 0)?;
+    let taken = Ep::listen(&peer, &addr(), ep.get_port());
+    let text = provider(taken, "rdma_bind_addr", Errno::ADDRINUSE);
+    assert!(text.contains("choose another"), "{text}");
+    Ok(())
 }
 
 #[test]
 fn persistent_memory_that_is_not_there_or_too_small() -> Result {
-    device_test(|| {
-        let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
-        assert!(
-            missing.to_string().contains("/dev/dax-there-is-none"),
-            "{missing}"
-        );
-        let text = invalid(PmemMap::open(devdax(), usize::MAX));
-        assert!(
-            text.contains(&devdax()) && text.contains(&usize::MAX.to_string()),
-            "{text}"
-        );
-        let small = file(&ext4(), 4096)?;
-        assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
-        Ok(())
-    })
+    let _test = device_test();
+    let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
+    assert!(
+        missing.to_string().contains("/dev/dax-there-is-none"),
+        "{missing}"
+    );
+    let text = invalid(PmemMap::open(devdax(), usize::MAX));
+    assert!(
+        text.contains(&devdax()) && text.contains(&usize::MAX.to_string()),
+        "{text}"
+    );
+    let small = file(&ext4(), 4096)?;
+    assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
+    Ok(())
 }
 
 /// Promise: the domain is the firmware's word in the kernel, and a page cache has none.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: the kernel's sysfs")]
 fn the_persistence_domain_is_read_from_the_kernel() -> Result {
-    device_test(|| {
-        let fsdax = file(&fsdax(), 1 << 20)?;
-        for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
-            let map = PmemMap::open(&path, 4096)?;
-            let platform = Platform::detect(&map)?;
-            // xtask gives guest 1 this domain, and its firmware counts no unsafe shutdowns.
-            assert_eq!(platform.domain(), Domain::MemoryController, "{platform}");
-            assert!(
-                platform.source().contains("memory_controller"),
-                "{platform}"
-            );
-            assert_eq!(platform.unsafe_shutdowns(), None);
-        }
-        let file = PmemMap::open(file(&ext4(), 4096)?, 4096)?;
-        let platform = Platform::detect(&file)?;
-        assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
-        Ok(())
-    })
+    let _test = device_test();
+    let fsdax = file(&fsdax(), 1 << 20)?;
+    for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
+        let map = PmemMap::open(&path, 4096)?;
+        let platform = Platform::detect(&map)?;
+        // xtask gives guest 1 this domain, and its firmware counts no unsafe shutdowns.
+        assert_eq!(platform.domain(), Domain::MemoryController, "{platform}");
+        assert!(
+            platform.source().contains("memory_controller"),
+            "{platform}"
+        );
+        assert_eq!(platform.unsafe_shutdowns(), None);
+    }
+    let file = PmemMap::open(file(&ext4(), 4096)?, 4096)?;
+    let platform = Platform::detect(&file)?;
+    assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
+    Ok(())
 }
 
 /// A program that registers a file on a DAX file system must learn why it does not work, and which
@@ -212,26 +200,25 @@ fn the_persistence_domain_is_read_from_the_kernel() -> Result {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a DAX file system")]
 fn a_dax_file_without_on_demand_paging() -> Result {
-    device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local)?;
-        let peer = Peer::new(&device)?;
-        assert!(
-            !peer.is_odp_capable(),
-            "rxe of this kernel has none: the test needs another device"
-        );
-        assert!(!device.is_odp_capable()?);
-        let path = file(&fsdax(), 1 << 20)?;
-        let map = PmemMap::open(&path, 1)?;
-        assert_eq!(map.kind(), PmemKind::FsDax);
-        let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned");
-        assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
-        let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::OPNOTSUPP);
-        assert!(
-            text.contains("on-demand paging") && text.contains("device-DAX"),
-            "{text}"
-        );
-        Ok(())
-    })
+    let _test = device_test();
+    let device = Device::from_addr(&addr(), Side::Local)?;
+    let peer = Peer::new(&device)?;
+    assert!(
+        !peer.is_odp_capable(),
+        "rxe of this kernel has none: the test needs another device"
+    );
+    assert!(!device.is_odp_capable()?);
+    let path = file(&fsdax(), 1 << 20)?;
+    let map = PmemMap::open(&path, 1)?;
+    assert_eq!(map.kind(), PmemKind::FsDax);
+    let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned");
+    assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
+    let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::OPNOTSUPP);
+    assert!(
+        text.contains("on-demand paging") && text.contains("device-DAX"),
+        "{text}"
+    );
+    Ok(())
 }
 
 /// Linux 6.5 and newer do not pin a page-cache mapping for writing; reading from it works.
@@ -241,21 +228,20 @@ fn a_dax_file_without_on_demand_paging() -> Result {
     ignore = "on a device only: what the kernel does not pin"
 )]
 fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let path = file(&ext4(), 1 << 20)?;
-        let map = PmemMap::open(&path, 1)?;
-        assert_eq!(map.kind(), PmemKind::File);
-        let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned for writing");
-        let map = error.memory;
-        let text = provider(Err::<(), _>(error.error), "ibv_reg_mr", Errno::FAULT);
-        assert!(
-            text.contains("6.5") && text.contains("device-DAX"),
-            "{text}"
-        );
-        Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let path = file(&ext4(), 1 << 20)?;
+    let map = PmemMap::open(&path, 1)?;
+    assert_eq!(map.kind(), PmemKind::File);
+    let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned for writing");
+    let map = error.memory;
+    let text = provider(Err::<(), _>(error.error), "ibv_reg_mr", Errno::FAULT);
+    assert!(
+        text.contains("6.5") && text.contains("device-DAX"),
+        "{text}"
+    );
+    Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC)?;
+    Ok(())
 }
 
 /// Memory that is volatile, or may be, is refused on every device, and comes back. With
@@ -268,121 +254,117 @@ fn dram_is_not_persistent_memory() -> Result {
         assert!(text.contains("reg_raw"), "{text}");
         Ok(())
     }
-    device_test(|| {
-        let peer = peer()?;
-        refused(&peer, vec![0; 64])?;
-        refused(&peer, vec![0; 64].into_boxed_slice())?;
-        refused(&peer, AlignedBuf::zeroed(64)?)?;
-        refused::<Box<dyn RegisterableMemory>>(&peer, Box::new(vec![0; 64]))?;
-        let path = file(&ext4(), 4096)?;
-        refused(&peer, PmemMap::open(&path, 1)?)?;
+    let _test = device_test();
+    let peer = peer()?;
+    refused(&peer, vec![0; 64])?;
+    refused(&peer, vec![0; 64].into_boxed_slice())?;
+    refused(&peer, AlignedBuf::zeroed(64)?)?;
+    refused::<Box<dyn RegisterableMemory>>(&peer, Box::new(vec![0; 64]))?;
+    let path = file(&ext4(), 4096)?;
+    refused(&peer, PmemMap::open(&path, 1)?)?;
 
-        let map = || MmapMut::map_anon(4096);
-        refused(&peer, map()?)?;
-        refused(&peer, map()?.make_read_only()?)?;
+    let map = || MmapMut::map_anon(4096);
+    refused(&peer, map()?)?;
+    refused(&peer, map()?.make_read_only()?)?;
 
-        let mut vouched = map()?;
-        let address = NonNull::new(vouched.as_mut_ptr()).ok_or("mapped")?;
-        let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
-        // SAFETY: `vouched` is dropped after `registered`, which was made later, and no code uses
-        // it meanwhile.
-        let registered = unsafe { Mr::reg_raw(&peer, address, vouched.len(), usage) };
-        if peer.is_native_flush_capable() {
-            let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);
-            assert!(text.contains("persistent memory"), "{text}");
-        } else {
-            registered?;
-        }
-        Ok(())
-    })
+    let mut vouched = map()?;
+    let address = NonNull::new(vouched.as_mut_ptr()).ok_or("mapped")?;
+    let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
+    // SAFETY: `vouched` is dropped after `registered`, which was made later, and no code uses
+    // it meanwhile.
+    let registered = unsafe { Mr::reg_raw(&peer, address, vouched.len(), usage) };
+    if peer.is_native_flush_capable() {
+        let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);
+        assert!(text.contains("persistent memory"), "{text}");
+    } else {
+        registered?;
+    }
+    Ok(())
 }
 
 #[test]
 fn memory_that_cannot_be_registered() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let empty = Mr::reg(&peer, Vec::new(), MrUsage::SEND).expect_err("nothing");
-        assert!(invalid(Err::<(), _>(empty.into())).contains("0 bytes"));
-        let aimless = Mr::reg(&peer, vec![1, 2], MrUsage::empty()).expect_err("no usage");
-        assert_eq!(aimless.memory, [1, 2], "the memory comes back");
-        assert!(invalid(Err::<(), _>(aimless.into())).contains("usage"));
-        for usage in [MrUsage::READ_DST, MrUsage::WRITE_DST, MrUsage::RECV] {
-            let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only);
-            let error = Mr::reg(&peer, read_only?, usage).expect_err("read-only");
-            assert!(invalid(Err::<(), _>(error.into())).contains("read-only"));
-        }
-        let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only)?;
-        let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        assert!(invalid(mr.write_at(0, &[1])).contains("read-only"));
-        assert!(invalid(mr.store_u64(0, 1)).contains("read-only"));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let empty = Mr::reg(&peer, Vec::new(), MrUsage::SEND).expect_err("nothing");
+    assert!(invalid(Err::<(), _>(empty.into())).contains("0 bytes"));
+    let aimless = Mr::reg(&peer, vec![1, 2], MrUsage::empty()).expect_err("no usage");
+    assert_eq!(aimless.memory, [1, 2], "the memory comes back");
+    assert!(invalid(Err::<(), _>(aimless.into())).contains("usage"));
+    for usage in [MrUsage::READ_DST, MrUsage::WRITE_DST, MrUsage::RECV] {
+        let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only);
+        let error = Mr::reg(&peer, read_only?, usage).expect_err("read-only");
+        assert!(invalid(Err::<(), _>(error.into())).contains("read-only"));
+    }
+    let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only)?;
+    let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND)?;
+    assert!(invalid(mr.write_at(0, &[1])).contains("read-only"));
+    assert!(invalid(mr.store_u64(0, 1)).contains("read-only"));
+    Ok(())
 }
 
 #[test]
 fn every_kind_of_memory_can_be_registered_and_comes_back() -> Result {
-    device_test(|| {
-        fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> Result<M> {
-            let mr = Mr::reg(peer, memory, RIGHTS)?;
-            mr.write_at(3, b"here")?;
-            let mut bytes = [0; 6];
-            mr.read_at(2, &mut bytes)?;
-            assert_eq!(&bytes, b"\0here\0");
-            mr.store_u64(8, 0x0102_0304_0506_0708)?;
-            assert_eq!(mr.load_u64(8)?, 0x0102_0304_0506_0708);
-            Ok(mr.dereg()?)
-        }
-        let peer = peer()?;
-        let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice())?;
-        assert_eq!(&boxed[3..7], b"here");
-        assert_eq!(&round_trip(&peer, vec![0; 64])?[3..7], b"here");
-        assert_eq!(
-            &round_trip(&peer, AlignedBuf::zeroed(64)?)?.as_slice()[3..7],
-            b"here"
-        );
-        assert_eq!(&round_trip(&peer, MmapMut::map_anon(64)?)?[3..7], b"here");
-        let map = PmemMap::open(devdax(), 4096)?;
-        map.write_at(0, &[0; 16])?;
-        let map = round_trip(&peer, map)?;
-        let mut bytes = [0; 4];
-        map.read_at(3, &mut bytes)?;
-        assert_eq!(&bytes, b"here");
-        Ok(())
-    })
+    let _test = device_test();
+    fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> Result<M> {
+        let mr = Mr::reg(peer, memory, RIGHTS)?;
+        mr.write_at(3, b"here")?;
+        let mut bytes = [0; 6];
+        mr.read_at(2, &mut bytes)?;
+        assert_eq!(&bytes, b"\0here\0");
+        mr.store_u64(8, 0x0102_0304_0506_0708)?;
+        assert_eq!(mr.load_u64(8)?, 0x0102_0304_0506_0708);
+        Ok(mr.dereg()?)
+    }
+    let peer = peer()?;
+    let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice())?;
+    assert_eq!(&boxed[3..7], b"here");
+    assert_eq!(&round_trip(&peer, vec![0; 64])?[3..7], b"here");
+    assert_eq!(
+        &round_trip(&peer, AlignedBuf::zeroed(64)?)?.as_slice()[3..7],
+        b"here"
+    );
+    assert_eq!(&round_trip(&peer, MmapMut::map_anon(64)?)?[3..7], b"here");
+    let map = PmemMap::open(devdax(), 4096)?;
+    map.write_at(0, &[0; 16])?;
+    let map = round_trip(&peer, map)?;
+    let mut bytes = [0; 4];
+    map.read_at(3, &mut bytes)?;
+    assert_eq!(&bytes, b"here");
+    Ok(())
 }
 
 #[test]
 fn ranges_outside_a_region() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mr = region(&peer, 64, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-        let far = remote(&mr);
-        for (start, end) in [
-            (0, 65),
-            (64, 65),
-            (65, 65),
-            (10, 9),
-            (0, usize::MAX),
-            (usize::MAX, 0),
-        ] {
-            let text = invalid(mr.slice(start..end));
-            assert!(text.contains("64 bytes"), "{text}");
-            let text = invalid(far.slice(start as u64..end as u64));
-            assert!(text.contains("64 bytes"), "{text}");
-        }
-        for (offset, len) in [(0, 65), (64, 1), (usize::MAX, 1), (usize::MAX, 2)] {
-            assert!(invalid(mr.read_at(offset, &mut vec![0; len])).contains("64 bytes"));
-            assert!(invalid(mr.write_at(offset, &vec![0; len])).contains("64 bytes"));
-        }
-        mr.read_at(64, &mut [])?;
-        let base = mr.get_ptr() as usize;
-        let odd = (1..8)
-            .find(|offset| (base + offset) % 8 != 0)
-            .ok_or("an odd offset")?;
-        assert!(invalid(mr.load_u64(odd)).contains("multiple of 8"));
-        assert!(invalid(mr.store_u64(57, 1)).contains("64 bytes"));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mr = region(&peer, 64, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
+    let far = remote(&mr);
+    for (start, end) in [
+        (0, 65),
+        (64, 65),
+        (65, 65),
+        (10, 9),
+        (0, usize::MAX),
+        (usize::MAX, 0),
+    ] {
+        let text = invalid(mr.slice(start..end));
+        assert!(text.contains("64 bytes"), "{text}");
+        let text = invalid(far.slice(start as u64..end as u64));
+        assert!(text.contains("64 bytes"), "{text}");
+    }
+    for (offset, len) in [(0, 65), (64, 1), (usize::MAX, 1), (usize::MAX, 2)] {
+        assert!(invalid(mr.read_at(offset, &mut vec![0; len])).contains("64 bytes"));
+        assert!(invalid(mr.write_at(offset, &vec![0; len])).contains("64 bytes"));
+    }
+    mr.read_at(64, &mut [])?;
+    let base = mr.get_ptr() as usize;
+    let odd = (1..8)
+        .find(|offset| (base + offset) % 8 != 0)
+        .ok_or("an odd offset")?;
+    assert!(invalid(mr.load_u64(odd)).contains("multiple of 8"));
+    assert!(invalid(mr.store_u64(57, 1)).contains("64 bytes"));
+    Ok(())
 }
 
 /// A message longer than the port takes is refused with the limit, also when it is gathered from
@@ -390,66 +372,65 @@ fn ranges_outside_a_region() -> Result {
 #[test]
 fn a_message_that_is_too_long() -> Result {
     const PARTS: usize = 16;
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_max_send_sge(PARTS as u32)?;
-        let pair = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-        let conn = &pair.client;
-        // Virtual memory only: registration would pin it, so the region is made up.
-        let far = {
-            let mut descriptor = region(&peer, 64, RIGHTS)?.get_descriptor();
-            descriptor[8..16].copy_from_slice(&((1u64 << 32) + 64).to_le_bytes());
-            MrRemote::from_descriptor(&descriptor)?
-        };
-        let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let (all, flags) = (mr.slice(..)?, Flags::COMPLETION_ALWAYS);
-        let text = invalid(conn.write(far.slice(..)?, all, flags, 1));
-        assert!(
-            text.contains("64 bytes and the remote part 4294967360"),
-            "{text}"
-        );
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_max_send_sge(PARTS as u32)?;
+    let pair = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+    let conn = &pair.client;
+    // Virtual memory only: registration would pin it, so the region is made up.
+    let far = {
+        let mut descriptor = region(&peer, 64, RIGHTS)?.get_descriptor();
+        descriptor[8..16].copy_from_slice(&((1u64 << 32) + 64).to_le_bytes());
+        MrRemote::from_descriptor(&descriptor)?
+    };
+    let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    let (all, flags) = (mr.slice(..)?, Flags::COMPLETION_ALWAYS);
+    let text = invalid(conn.write(far.slice(..)?, all, flags, 1));
+    assert!(
+        text.contains("64 bytes and the remote part 4294967360"),
+        "{text}"
+    );
 
-        // The same memory again and again is as long as it takes.
-        let mr = region(&peer, (1 << 27) + 1, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        let parts = |mut len: usize| {
-            [(); PARTS].map(|()| {
-                let part = len.min(mr.get_size());
-                len -= part;
-                mr.slice(..part).expect("inside")
-            })
-        };
-        let write = |len: usize| {
-            let to = far.slice(..len as u64).expect("inside");
-            conn.write_gather(to, &parts(len), flags, 1)
-        };
-        let send = |len: usize| conn.send_gather(&parts(len), flags, 1);
-        let most = PARTS * mr.get_size();
-        let text = invalid(write(most));
-        assert_eq!(text, invalid(send(most)));
-        assert!(
-            text.starts_with(&format!("{most} bytes are more than one message")),
-            "{text}"
+    // The same memory again and again is as long as it takes.
+    let mr = region(&peer, (1 << 27) + 1, MrUsage::WRITE_SRC | MrUsage::SEND)?;
+    let parts = |mut len: usize| {
+        [(); PARTS].map(|()| {
+            let part = len.min(mr.get_size());
+            len -= part;
+            mr.slice(..part).expect("inside")
+        })
+    };
+    let write = |len: usize| {
+        let to = far.slice(..len as u64).expect("inside");
+        conn.write_gather(to, &parts(len), flags, 1)
+    };
+    let send = |len: usize| conn.send_gather(&parts(len), flags, 1);
+    let most = PARTS * mr.get_size();
+    let text = invalid(write(most));
+    assert_eq!(text, invalid(send(most)));
+    assert!(
+        text.starts_with(&format!("{most} bytes are more than one message")),
+        "{text}"
+    );
+    let (_, limit) = text.split_once("can carry (").ok_or("the limit")?;
+    let (limit, _) = limit.split_once(')').ok_or("the limit")?;
+    let limit: usize = limit.parse()?;
+    assert!(limit < most, "{text}");
+    for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
+        assert_eq!(
+            invalid(operation(limit + 1)),
+            text.replace(&most.to_string(), &(limit + 1).to_string())
         );
-        let (_, limit) = text.split_once("can carry (").ok_or("the limit")?;
-        let (limit, _) = limit.split_once(')').ok_or("the limit")?;
-        let limit: usize = limit.parse()?;
-        assert!(limit < most, "{text}");
-        for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
-            assert_eq!(
-                invalid(operation(limit + 1)),
-                text.replace(&most.to_string(), &(limit + 1).to_string())
-            );
-        }
-        no_completion(conn)?;
-        // Only looked at: so much data takes its time.
-        conn.disconnect()?;
-        for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
-            let error = operation(limit).expect_err("disconnected");
-            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
-        }
-        Ok(())
-    })
+    }
+    no_completion(conn)?;
+    // Only looked at: so much data takes its time.
+    conn.disconnect()?;
+    for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
+        let error = operation(limit).expect_err("disconnected");
+        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+    }
+    Ok(())
 }
 
 /// Bounded by RLIMIT_MEMLOCK unless the process may lock anything: so it runs without that right.
@@ -462,7 +443,7 @@ fn too_little_lockable_memory() -> Result {
     const CHILD: &str = "RPMA_TEST_WITHOUT_CAP_IPC_LOCK";
     const NAME: &str = "too_little_lockable_memory";
     if env::var_os(CHILD).is_some() {
-        device_test(|| {
+        leaving(&[], || {
             let peer = peer()?;
             let error = Mr::reg(&peer, vec![0; 1 << 20], RIGHTS).expect_err("64 KiB may be locked");
             assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
@@ -493,22 +474,21 @@ fn too_little_lockable_memory() -> Result {
 /// failure that reports it.
 #[test]
 fn a_descriptor_that_lies() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, 64, MrUsage::READ_SRC)?;
-        let mut descriptor = target.get_descriptor();
-        descriptor[20] = MrUsage::all().bits();
-        let lie = MrRemote::from_descriptor(&descriptor)?;
-        let pair = Pair::new(&peer)?;
-        let (part, local) = (lie.slice(..)?, source.slice(..)?);
-        pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 7)?;
-        let failure = completion(&pair.client)?
-            .result()
-            .expect_err("the target refuses");
-        assert_eq!(failure.wr_id, 7);
-        assert_eq!(failure.status, rpma::WcStatus::REM_ACCESS_ERR, "{failure}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, 64, MrUsage::READ_SRC)?;
+    let mut descriptor = target.get_descriptor();
+    descriptor[20] = MrUsage::all().bits();
+    let lie = MrRemote::from_descriptor(&descriptor)?;
+    let pair = Pair::new(&peer)?;
+    let (part, local) = (lie.slice(..)?, source.slice(..)?);
+    pair.client
+        .write(part, local, Flags::COMPLETION_ALWAYS, 7)?;
+    let failure = completion(&pair.client)?
+        .result()
+        .expect_err("the target refuses");
+    assert_eq!(failure.wr_id, 7);
+    assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
+    Ok(())
 }

@@ -5,17 +5,12 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
-    Next, Notify, RemoteSlice, Wc, WcStatus,
-};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{LIMIT, Pair, Result, completions, device_test, invalid, peer, region};
+use crate::common::prelude::*;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const SHORT: Duration = Duration::from_millis(50);
@@ -92,179 +87,172 @@ fn times_out(conn: &Conn) {
 /// and no other event does before its limit.
 #[test]
 fn whatever_comes_first_on_every_setting() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for (what, cfg) in settings() {
-            println!("{what}");
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            times_out(&server);
-            // Completions that are there already.
-            for number in 0..3 {
-                server.recv(MrSlice::EMPTY, 10 + number)?;
-                write(&server, number);
-                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
-                completions(&client, 1)?;
-            }
-            let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
-            assert_eq!(numbers(&server, 6), expected, "{what}");
-            times_out(&server);
-
-            // Completions that come while it waits. If its events were lost each would take until
-            // the next look, a second.
-            server.recv(MrSlice::EMPTY, 100)?;
-            let began = Instant::now();
-            for number in 0..20 {
-                let got = thread::scope(|scope| {
-                    scope.spawn(|| {
-                        thread::sleep(Duration::from_millis(30));
-                        match number % 2 {
-                            0 => write(&server, number),
-                            _ => {
-                                client
-                                    .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
-                                    .expect("posted");
-                            }
-                        }
-                    });
-                    next(&server).expect("a completion")
-                });
-                match number % 2 {
-                    0 => assert_eq!(got, [number], "{what}"),
-                    _ => {
-                        assert_eq!(got, [100], "{what}");
-                        completions(&client, 1)?;
-                        server.recv(MrSlice::EMPTY, 100)?;
-                    }
-                }
-            }
-            let took = began.elapsed();
-            assert!(took < Duration::from_secs(10), "{what}: {took:?}");
-
-            // The end, while it waits; and before it, the operations in flight.
+    let _test = device_test();
+    let peer = peer()?;
+    for (what, cfg) in settings() {
+        println!("{what}");
+        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        times_out(&server);
+        // Completions that are there already.
+        for number in 0..3 {
+            server.recv(MrSlice::EMPTY, 10 + number)?;
+            write(&server, number);
             client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
             completions(&client, 1)?;
-            thread::scope(|scope| {
-                scope.spawn(|| client.disconnect().expect("disconnects"));
-                assert_eq!(next(&server), Ok(vec![100]), "{what}");
-                assert_eq!(next(&server), Err(ConnEvent::Closed), "{what}");
-            });
-            // The other side is notified in the same way.
-            server.disconnect()?;
-            assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
         }
-        Ok(())
-    })
+        let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
+        assert_eq!(numbers(&server, 6), expected, "{what}");
+        times_out(&server);
+
+        // Completions that come while it waits. If its events were lost each would take until
+        // the next look, a second.
+        server.recv(MrSlice::EMPTY, 100)?;
+        let began = Instant::now();
+        for number in 0..20 {
+            let got = thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(30));
+                    match number % 2 {
+                        0 => write(&server, number),
+                        _ => {
+                            client
+                                .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
+                                .expect("posted");
+                        }
+                    }
+                });
+                next(&server).expect("a completion")
+            });
+            match number % 2 {
+                0 => assert_eq!(got, [number], "{what}"),
+                _ => {
+                    assert_eq!(got, [100], "{what}");
+                    completions(&client, 1)?;
+                    server.recv(MrSlice::EMPTY, 100)?;
+                }
+            }
+        }
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
+
+        // The end, while it waits; and before it, the operations in flight.
+        client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
+        completions(&client, 1)?;
+        thread::scope(|scope| {
+            scope.spawn(|| client.disconnect().expect("disconnects"));
+            assert_eq!(next(&server), Ok(vec![100]), "{what}");
+            assert_eq!(next(&server), Err(ConnEvent::Closed), "{what}");
+        });
+        // The other side is notified in the same way.
+        server.disconnect()?;
+        assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
+    }
+    Ok(())
 }
 
 /// Promise: it misses no completion that other threads leave. `wait_for` takes the event of several
 /// completions, and leaves those after its own one without any.
 #[test]
 fn what_others_leave_is_found() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let conn = &pair.client;
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| next(conn));
-            // It sleeps. Another thread takes the event, and leaves one completion.
-            thread::sleep(SHORT);
-            let others = scope.spawn(|| -> Result<_> {
-                let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-                write(conn, 2);
-                Ok(conn.wait_for(posted?, LIMIT, |_| {}))
-            });
-            let one = others.join().expect("no panic")?;
-            let next = waits.join().expect("no panic").expect("a completion");
-            match one {
-                Ok(wc) => assert_eq!((wc.wr_id(), next), (1, vec![2])),
-                // The one that sleeps was faster: it has the first, or both.
-                Err(error) => assert!(matches!(error, Error::PolledElsewhere), "{error:?}"),
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let conn = &pair.client;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| next(conn));
+        // It sleeps. Another thread takes the event, and leaves one completion.
+        thread::sleep(SHORT);
+        let others = scope.spawn(|| -> Result<_> {
+            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+            write(conn, 2);
+            Ok(conn.wait_for(posted?, LIMIT, |_| {}))
+        });
+        let one = others.join().expect("no panic")?;
+        let next = waits.join().expect("no panic").expect("a completion");
+        match one {
+            Ok(wc) => assert_eq!((wc.wr_id(), next), (1, vec![2])),
+            // The one that sleeps was faster: it has the first, or both.
+            Err(error) => assert!(matches!(error, Error::PolledElsewhere), "{error:?}"),
+        }
+        Ok(())
     })
 }
 
 /// Promise: several threads may wait; each completion goes to one of them.
 #[test]
 fn two_threads_share_what_comes() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let conn = &pair.client;
-        let take = || {
-            let mut all = Vec::new();
-            let mut wcs = [Wc::default(); 2];
-            loop {
-                match conn.next(&mut wcs, Duration::from_secs(3)) {
-                    Ok(Next::Completions(count)) => {
-                        all.extend(wcs[..count].iter().map(Wc::wr_id));
-                    }
-                    Err(Error::TimedOut(_)) => return all,
-                    other => panic!("{other:?}"),
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let conn = &pair.client;
+    let take = || {
+        let mut all = Vec::new();
+        let mut wcs = [Wc::default(); 2];
+        loop {
+            match conn.next(&mut wcs, Duration::from_secs(3)) {
+                Ok(Next::Completions(count)) => {
+                    all.extend(wcs[..count].iter().map(Wc::wr_id));
                 }
+                Err(Error::TimedOut(_)) => return all,
+                other => panic!("{other:?}"),
             }
-        };
-        let mut all = thread::scope(|scope| {
-            let takers = [scope.spawn(take), scope.spawn(take)];
-            for number in 0..200 {
-                while let Err(error) =
-                    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number)
-                {
-                    assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-                    thread::yield_now();
-                }
+        }
+    };
+    let mut all = thread::scope(|scope| {
+        let takers = [scope.spawn(take), scope.spawn(take)];
+        for number in 0..200 {
+            while let Err(error) = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number) {
+                assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                thread::yield_now();
             }
-            takers.map(|taker| taker.join().expect("no panic")).concat()
-        });
-        all.sort_unstable();
-        assert!(all.into_iter().eq(0..200));
-        Ok(())
-    })
+        }
+        takers.map(|taker| taker.join().expect("no panic")).concat()
+    });
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..200));
+    Ok(())
 }
 
 /// Promise: a failure is a completion like others; the event of the end comes after it.
 #[test]
 fn failures_come_before_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let Pair { client, server } = Pair::new(&peer)?;
-        let small = region(&peer, 1, MrUsage::RECV)?;
-        let source = region(&peer, 8, MrUsage::SEND)?;
-        server.recv(small.slice(..)?, 7)?;
-        client.send(source.slice(..)?, ALWAYS, 1)?;
-        let mut wcs = [Wc::default(); 4];
-        let came = server.next(&mut wcs, LIMIT)?;
-        assert_eq!(came, Next::Completions(1));
-        // Which one is the device's choice.
-        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
-        let came = client.next(&mut wcs, LIMIT)?;
-        assert_eq!(came, Next::Completions(1));
-        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
-        drop(server);
-        assert_eq!(next(&client), Err(ConnEvent::Closed));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let Pair { client, server } = Pair::new(&peer)?;
+    let small = region(&peer, 1, MrUsage::RECV)?;
+    let source = region(&peer, 8, MrUsage::SEND)?;
+    server.recv(small.slice(..)?, 7)?;
+    client.send(source.slice(..)?, ALWAYS, 1)?;
+    let mut wcs = [Wc::default(); 4];
+    let came = server.next(&mut wcs, LIMIT)?;
+    assert_eq!(came, Next::Completions(1));
+    // Which one is the device's choice.
+    assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+    let came = client.next(&mut wcs, LIMIT)?;
+    assert_eq!(came, Next::Completions(1));
+    assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+    drop(server);
+    assert_eq!(next(&client), Err(ConnEvent::Closed));
+    Ok(())
 }
 
 /// Promise: without room for a completion, and on a channel of the program's, `next` is an error
 /// that names the remedy.
 #[test]
 fn where_there_is_no_next() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let mut wcs = [Wc::default()];
-        for text in [
-            invalid(pair.server.get_next_fd()),
-            invalid(pair.server.next(&mut wcs, SHORT)),
-        ] {
-            assert!(text.contains("Wait::next"), "{text}");
-        }
-        invalid(pair.client.next(&mut [], SHORT));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
+    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let mut wcs = [Wc::default()];
+    for text in [
+        invalid(pair.server.get_next_fd()),
+        invalid(pair.server.next(&mut wcs, SHORT)),
+    ] {
+        assert!(text.contains("Wait::next"), "{text}");
+    }
+    invalid(pair.client.next(&mut [], SHORT));
+    Ok(())
 }
 
 /// Promise: one descriptor is readable while `next` has something, of any kind, on every setting;
@@ -290,7 +278,7 @@ fn one_descriptor_for_everything() -> Result {
         }
     };
     for (what, cfg) in settings() {
-        device_test(|| {
+        leaving(&[], || {
             let peer = peer()?;
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             assert!(!readable(&server, SHORT)?, "{what}: nothing is there");
@@ -327,7 +315,7 @@ fn one_descriptor_for_everything() -> Result {
 #[test]
 fn an_edge_of_the_descriptor_is_enough() -> Result {
     for (what, cfg) in settings() {
-        device_test(|| {
+        leaving(&[], || {
             let peer = peer()?;
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -386,21 +374,20 @@ fn an_edge_of_the_descriptor_is_enough() -> Result {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a process for itself")]
 fn a_descriptor_that_cannot_be_made_is_an_error() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let before = getrlimit(Resource::Nofile);
-        let free = File::open("/dev/null")?.as_raw_fd() as u64;
-        for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
-            let current = Some(free + left);
-            let (maximum, resource) = (before.maximum, Resource::Nofile);
-            setrlimit(resource, Rlimit { current, maximum })?;
-            let refused = pair.client.get_next_fd().map(|fd| fd.as_raw_fd());
-            setrlimit(Resource::Nofile, before)?;
-            let error = refused.expect_err("no descriptor is left").to_string();
-            assert!(error.starts_with(&format!("{call} failed")), "{error}");
-        }
-        let fd = pair.client.get_next_fd()?.as_raw_fd();
-        assert_eq!(fd as u64, free, "nothing was left open, but one");
-        Ok(())
-    })
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let before = getrlimit(Resource::Nofile);
+    let free = File::open("/dev/null")?.as_raw_fd() as u64;
+    for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
+        let current = Some(free + left);
+        let (maximum, resource) = (before.maximum, Resource::Nofile);
+        setrlimit(resource, Rlimit { current, maximum })?;
+        let refused = pair.client.get_next_fd().map(|fd| fd.as_raw_fd());
+        setrlimit(Resource::Nofile, before)?;
+        let error = refused.expect_err("no descriptor is left").to_string();
+        assert!(error.starts_with(&format!("{call} failed")), "{error}");
+    }
+    let fd = pair.client.get_next_fd()?.as_raw_fd();
+    assert_eq!(fd as u64, free, "nothing was left open, but one");
+    Ok(())
 }

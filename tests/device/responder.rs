@@ -3,18 +3,11 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
+use rpma::WcSuccess;
 use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
-use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, PeerCfg,
-    RefusalCode, RemoteSlice, Wc, WcOpcode, WcSuccess,
-};
 
-use crate::common::{
-    Memory, Result, addr, completion, devdax, device_test, invalid, listen, pattern, peer, region,
-};
+use crate::common::prelude::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SIZE: usize = 4096;
@@ -150,190 +143,184 @@ fn tail(far: &MrRemote, number: u64) -> Result<Option<(RemoteSlice, [u8; 8])>> {
 /// completion comes in between.
 #[test]
 fn requests_that_wait_are_served_by_later_turns() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(16)?)?;
-        let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_in_flight(16)?;
-        let mut writer = server.writer(&cfg)?;
-        let far = writer.offer().regions()[0];
-        for number in 1..=15 {
-            let parts = [part(&far, &source, 32 * number as usize, 8)?];
-            writer.commit(&parts, tail(&far, number)?)?;
-        }
-        let begin = Instant::now();
-        while writer.released() < 15 {
-            writer.look(|_| {})?;
-            assert!(begin.elapsed() < LIMIT);
-        }
-        server.until(|_| {
-            writer.look(|_| {}).expect("connected");
-            writer.durable() == 15
-        });
-        assert_eq!(server.log.load_u64(TAIL)?, 15);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(16)?)?;
+    let mut cfg = WriterCfg::new(Method::Server);
+    cfg.set_in_flight(16)?;
+    let mut writer = server.writer(&cfg)?;
+    let far = writer.offer().regions()[0];
+    for number in 1..=15 {
+        let parts = [part(&far, &source, 32 * number as usize, 8)?];
+        writer.commit(&parts, tail(&far, number)?)?;
+    }
+    let begin = Instant::now();
+    while writer.released() < 15 {
+        writer.look(|_| {})?;
+        assert!(begin.elapsed() < LIMIT);
+    }
+    server.until(|_| {
+        writer.look(|_| {}).expect("connected");
+        writer.durable() == 15
+    });
+    assert_eq!(server.log.load_u64(TAIL)?, 15);
+    Ok(())
 }
 
 #[test]
 fn commits_are_answered_in_their_order() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        // More credits than commits in flight, and fewer.
-        for (credits, in_flight, room) in [(16, 3, 3), (2, 16, 2)] {
-            let mut server = Server::new(&peer, limits(credits)?)?;
-            let mut cfg = WriterCfg::new(Method::Server);
-            cfg.set_in_flight(in_flight)?;
-            let mut writer = server.writer(&cfg)?;
-            assert_eq!(writer.room(), room, "the smaller limit");
-            let far = writer.offer().regions()[0];
-            let mut last = None;
-            for number in 0..30u64 {
-                server.until(|_| {
-                    writer.look(|wc| panic!("{wc:?}")).expect("connected");
-                    writer.room() > 0
-                });
-                let at = number as usize * 32;
-                let parts = [
-                    part(&far, &source, at, 8)?,
-                    part(&far, &source, at + 16, 16)?,
-                ];
-                let ticket = writer.commit(&parts, tail(&far, number + 1)?)?;
-                assert_eq!(ticket.number(), number + 1);
-                last = Some(ticket);
-            }
-            let last = last.ok_or("the last one")?;
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    // More credits than commits in flight, and fewer.
+    for (credits, in_flight, room) in [(16, 3, 3), (2, 16, 2)] {
+        let mut server = Server::new(&peer, limits(credits)?)?;
+        let mut cfg = WriterCfg::new(Method::Server);
+        cfg.set_in_flight(in_flight)?;
+        let mut writer = server.writer(&cfg)?;
+        assert_eq!(writer.room(), room, "the smaller limit");
+        let far = writer.offer().regions()[0];
+        let mut last = None;
+        for number in 0..30u64 {
             server.until(|_| {
-                writer.look(|_| {}).expect("connected");
-                writer.fate(last).expect("its own") == Fate::Durable
+                writer.look(|wc| panic!("{wc:?}")).expect("connected");
+                writer.room() > 0
             });
-            let mut bytes = [0; SIZE];
-            server.log.read_at(0, &mut bytes)?;
-            assert_eq!(bytes[TAIL..TAIL + 8], 30u64.to_ne_bytes());
-            assert_eq!(bytes[..8], pattern(SIZE, 4)[..8]);
-            server.until(|_| {
-                writer.look(|_| {}).expect("connected");
-                writer.room() == room
-            });
-            assert_eq!((writer.durable(), writer.released()), (30, 30));
-            assert!(server.ended.is_empty(), "{:?}", server.ended);
+            let at = number as usize * 32;
+            let parts = [
+                part(&far, &source, at, 8)?,
+                part(&far, &source, at + 16, 16)?,
+            ];
+            let ticket = writer.commit(&parts, tail(&far, number + 1)?)?;
+            assert_eq!(ticket.number(), number + 1);
+            last = Some(ticket);
         }
-        Ok(())
-    })
+        let last = last.ok_or("the last one")?;
+        server.until(|_| {
+            writer.look(|_| {}).expect("connected");
+            writer.fate(last).expect("its own") == Fate::Durable
+        });
+        let mut bytes = [0; SIZE];
+        server.log.read_at(0, &mut bytes)?;
+        assert_eq!(bytes[TAIL..TAIL + 8], 30u64.to_ne_bytes());
+        assert_eq!(bytes[..8], pattern(SIZE, 4)[..8]);
+        server.until(|_| {
+            writer.look(|_| {}).expect("connected");
+            writer.room() == room
+        });
+        assert_eq!((writer.durable(), writer.released()), (30, 30));
+        assert!(server.ended.is_empty(), "{:?}", server.ended);
+    }
+    Ok(())
 }
 
 /// An answer alone makes no room: the source may be under way still. Without an answer the wait
 /// keeps to its limit.
 #[test]
 fn a_wait_for_room_needs_an_answer() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1)?)?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let parts = [part(&far, &source, 0, 8)?];
-        for number in 1..=5 {
-            writer.commit(&parts, tail(&far, number)?)?;
-            let short = Duration::from_millis(10);
-            let late = writer.wait_room(short, |_| {}).expect_err("no answer");
-            assert!(matches!(late, Error::TimedOut(_)), "{late}");
-            server.until(|server| server.log.load_u64(TAIL).expect("inside") == number);
-            writer.wait_room(LIMIT, |_| {})?;
-            assert_eq!((writer.durable(), writer.released()), (number, number));
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(1)?)?;
+    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    let parts = [part(&far, &source, 0, 8)?];
+    for number in 1..=5 {
+        writer.commit(&parts, tail(&far, number)?)?;
+        let short = Duration::from_millis(10);
+        let late = writer.wait_room(short, |_| {}).expect_err("no answer");
+        assert!(matches!(late, Error::TimedOut(_)), "{late}");
+        server.until(|server| server.log.load_u64(TAIL).expect("inside") == number);
+        writer.wait_room(LIMIT, |_| {})?;
+        assert_eq!((writer.durable(), writer.released()), (number, number));
+    }
+    Ok(())
 }
 
 /// A commit that gets no answer on a connection that has ended is an error and no silence, even in
 /// waits with a limit that is shorter than the time in which an answer may still come.
 #[test]
 fn short_waits_learn_of_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1)?)?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let ticket = writer.commit(&[part(&far, &source, 0, 8)?], tail(&far, 1)?)?;
-        drop(server.conns.pop());
-        let begin = Instant::now();
-        let ended = loop {
-            match writer.wait(ticket, Duration::from_millis(100), |_| {}) {
-                Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
-                ended => break ended.expect_err("it is not durable"),
-            }
-        };
-        let is_end = matches!(ended, Error::Ended(_) | Error::Operation(_));
-        assert!(is_end, "{ended:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(1)?)?;
+    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    let ticket = writer.commit(&[part(&far, &source, 0, 8)?], tail(&far, 1)?)?;
+    drop(server.conns.pop());
+    let begin = Instant::now();
+    let ended = loop {
+        match writer.wait(ticket, Duration::from_millis(100), |_| {}) {
+            Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
+            ended => break ended.expect_err("it is not durable"),
+        }
+    };
+    let is_end = matches!(ended, Error::Ended(_) | Error::Operation(_));
+    assert!(is_end, "{ended:?}");
+    Ok(())
 }
 
 /// Commits without an answer keep their room, and after the connection's end no answer comes. So
 /// another commit is refused because of the end, and not because there is no room.
 #[test]
 fn a_full_writer_tells_of_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(1)?)?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let parts = [part(&far, &source, 0, 8)?];
-        writer.commit(&parts, tail(&far, 1)?)?;
-        let full = writer.commit(&parts, tail(&far, 2)?).expect_err("no room");
-        assert!(matches!(full, Error::QueueFull { .. }), "{full}");
-        drop(server.conns.pop());
-        writer.wait_room(LIMIT, |_| {}).expect_err("it has ended");
-        let over = writer
-            .commit(&parts, tail(&far, 2)?)
-            .expect_err("it has ended");
-        assert!(matches!(over, Error::NotConnected(_)), "{over}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(1)?)?;
+    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    let parts = [part(&far, &source, 0, 8)?];
+    writer.commit(&parts, tail(&far, 1)?)?;
+    let full = writer.commit(&parts, tail(&far, 2)?).expect_err("no room");
+    assert!(matches!(full, Error::QueueFull { .. }), "{full}");
+    drop(server.conns.pop());
+    writer.wait_room(LIMIT, |_| {}).expect_err("it has ended");
+    let over = writer
+        .commit(&parts, tail(&far, 2)?)
+        .expect_err("it has ended");
+    assert!(matches!(over, Error::NotConnected(_)), "{over}");
+    Ok(())
 }
 
 /// Each is refused before anything is posted.
 #[test]
 fn a_writer_asks_for_nothing_that_is_refused() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2)?)?;
-        let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_parts(16)?;
-        let mut writer = server.writer(&cfg)?;
-        let far = writer.offer().regions()[0];
-        let one = part(&far, &source, 0, 8)?;
-        let odd = far.slice(20..28)?;
-        let long = far.slice(16..32)?;
-        for (parts, pointer, words) in [
-            (&[][..], None, "0 parts"),
-            (&[one; 5][..], None, "up to 4 parts"),
-            (&[part(&far, &source, 0, 513)?][..], None, "513 bytes"),
-            (&[part(&far, &source, 0, 0)?][..], None, "0 bytes"),
-            (&[one][..], Some((odd, [1; 8])), "multiple of 8"),
-            (&[one][..], Some((long, [1; 8])), "16 bytes"),
-            (&[one][..], Some((one.0, [1; 8])), "lies in part 1"),
-        ] {
-            let text = invalid(writer.commit(parts, pointer));
-            assert!(text.contains(words), "{words}: {text}");
-        }
-        assert_eq!(writer.posted(), 0);
-        writer.commit(&[one], tail(&far, 1)?)?;
-        writer.commit(&[one], tail(&far, 2)?)?;
-        let full = writer.commit(&[one], None).expect_err("no credit is left");
-        assert!(matches!(full, Error::QueueFull { depth: 2, .. }), "{full}");
-        server.until(|_| {
-            writer.look(|_| {}).expect("connected");
-            writer.durable() == 2
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(2)?)?;
+    let mut cfg = WriterCfg::new(Method::Server);
+    cfg.set_parts(16)?;
+    let mut writer = server.writer(&cfg)?;
+    let far = writer.offer().regions()[0];
+    let one = part(&far, &source, 0, 8)?;
+    let odd = far.slice(20..28)?;
+    let long = far.slice(16..32)?;
+    for (parts, pointer, words) in [
+        (&[][..], None, "0 parts"),
+        (&[one; 5][..], None, "up to 4 parts"),
+        (&[part(&far, &source, 0, 513)?][..], None, "513 bytes"),
+        (&[part(&far, &source, 0, 0)?][..], None, "0 bytes"),
+        (&[one][..], Some((odd, [1; 8])), "multiple of 8"),
+        (&[one][..], Some((long, [1; 8])), "16 bytes"),
+        (&[one][..], Some((one.0, [1; 8])), "lies in part 1"),
+    ] {
+        let text = invalid(writer.commit(parts, pointer));
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(writer.posted(), 0);
+    writer.commit(&[one], tail(&far, 1)?)?;
+    writer.commit(&[one], tail(&far, 2)?)?;
+    let full = writer.commit(&[one], None).expect_err("no credit is left");
+    assert!(matches!(full, Error::QueueFull { depth: 2, .. }), "{full}");
+    server.until(|_| {
+        writer.look(|_| {}).expect("connected");
+        writer.durable() == 2
+    });
+    Ok(())
 }
 
 /// A request as its bytes.
@@ -361,187 +348,183 @@ fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) -> Result {
 /// A client with a wrong request is cut off, no byte is stored for it, and the others go on.
 #[test]
 fn a_wrong_request_ends_its_connection_alone() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2)?)?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let base = server.log.get_ptr().addr() as u64;
-        let end = base + OFFERED as u64;
-        let good = (base, 8);
-        let at = Some((base + TAIL as u64, 7));
-        let mut wrong = vec![
-            (request(1, at, &[]), "0 ranges"),
-            (request(1, at, &[good; 5]), "5 ranges"),
-            (request(1, at, &[good, (base, 0)]), "names 0 bytes"),
-            (request(1, at, &[(base - 1, 8)]), "names 8 bytes"),
-            (request(1, at, &[(end - 7, 8)]), "names 8 bytes"),
-            (request(1, at, &[(end, 1)]), "names 1 bytes"),
-            (
-                request(1, at, &[(base, u64::MAX)]),
-                "names 18446744073709551615",
-            ),
-            (request(1, at, &[(u64::MAX, 2)]), "names 2 bytes"),
-            (request(1, at, &[(base, 256), (base, 257)]), "has 513 bytes"),
-            (request(1, Some((base + 4, 7)), &[good]), "multiple of 8"),
-            (request(1, Some((end, 7)), &[good]), "its pointer at"),
-            (
-                request(1, Some((u64::MAX - 7, 7)), &[good]),
-                "its pointer at",
-            ),
-            (
-                request(1, Some((base + 8, 7)), &[(base + 15, 8)]),
-                "inside the 8 bytes",
-            ),
-            (request(2, at, &[good]), "number 2, where 1 is due"),
-            (b"hello".to_vec(), "of 5 bytes"),
-            (vec![], "of 0 bytes"),
-            (
-                [request(1, at, &[good]), vec![0; 241]].concat(),
-                "of 289 bytes",
-            ),
-            // It does not fit into the receive.
-            ([request(1, at, &[good]), vec![0; 256]].concat(), "failed"),
-        ];
-        let mut newer = request(1, at, &[good]);
-        newer[2] = 2;
-        wrong.push((newer, "version 2"));
-        for (number, (bytes, words)) in wrong.into_iter().enumerate() {
-            let (conn, memory) = server.raw(&ConnCfg::new())?;
-            let client = server.conns.len() - 1;
-            send(&conn, &memory, &bytes)?;
-            server.until(|server| !server.ended.is_empty());
-            let (ended, text) = server.ended.remove(0);
-            assert_eq!(ended, client);
-            assert!(text.contains(words), "{words}: {text}");
-            assert_eq!(server.log.load_u64(TAIL)?, number as u64);
-            let parts = [part(&far, &source, 0, 8)?];
-            let honest = writer.commit(&parts, tail(&far, number as u64 + 1)?)?;
-            server.until(|_| {
-                writer.look(|_| {}).expect("connected");
-                writer.fate(honest).expect("its own") == Fate::Durable && writer.room() == 2
-            });
-            drop(conn);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(2)?)?;
+    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    let base = server.log.get_ptr().addr() as u64;
+    let end = base + OFFERED as u64;
+    let good = (base, 8);
+    let at = Some((base + TAIL as u64, 7));
+    let mut wrong = vec![
+        (request(1, at, &[]), "0 ranges"),
+        (request(1, at, &[good; 5]), "5 ranges"),
+        (request(1, at, &[good, (base, 0)]), "names 0 bytes"),
+        (request(1, at, &[(base - 1, 8)]), "names 8 bytes"),
+        (request(1, at, &[(end - 7, 8)]), "names 8 bytes"),
+        (request(1, at, &[(end, 1)]), "names 1 bytes"),
+        (
+            request(1, at, &[(base, u64::MAX)]),
+            "names 18446744073709551615",
+        ),
+        (request(1, at, &[(u64::MAX, 2)]), "names 2 bytes"),
+        (request(1, at, &[(base, 256), (base, 257)]), "has 513 bytes"),
+        (request(1, Some((base + 4, 7)), &[good]), "multiple of 8"),
+        (request(1, Some((end, 7)), &[good]), "its pointer at"),
+        (
+            request(1, Some((u64::MAX - 7, 7)), &[good]),
+            "its pointer at",
+        ),
+        (
+            request(1, Some((base + 8, 7)), &[(base + 15, 8)]),
+            "inside the 8 bytes",
+        ),
+        (request(2, at, &[good]), "number 2, where 1 is due"),
+        (b"hello".to_vec(), "of 5 bytes"),
+        (vec![], "of 0 bytes"),
+        (
+            [request(1, at, &[good]), vec![0; 241]].concat(),
+            "of 289 bytes",
+        ),
+        // It does not fit into the receive.
+        ([request(1, at, &[good]), vec![0; 256]].concat(), "failed"),
+    ];
+    let mut newer = request(1, at, &[good]);
+    newer[2] = 2;
+    wrong.push((newer, "version 2"));
+    for (number, (bytes, words)) in wrong.into_iter().enumerate() {
+        let (conn, memory) = server.raw(&ConnCfg::new())?;
+        let client = server.conns.len() - 1;
+        send(&conn, &memory, &bytes)?;
+        server.until(|server| !server.ended.is_empty());
+        let (ended, text) = server.ended.remove(0);
+        assert_eq!(ended, client);
+        assert!(text.contains(words), "{words}: {text}");
+        assert_eq!(server.log.load_u64(TAIL)?, number as u64);
+        let parts = [part(&far, &source, 0, 8)?];
+        let honest = writer.commit(&parts, tail(&far, number as u64 + 1)?)?;
+        server.until(|_| {
+            writer.look(|_| {}).expect("connected");
+            writer.fate(honest).expect("its own") == Fate::Durable && writer.room() == 2
+        });
+        drop(conn);
+    }
+    Ok(())
 }
 
 /// A client that takes no answers, and one that sends more than its credits, do not keep an honest
 /// one from its commits.
 #[test]
 fn floods_and_deaf_clients_delay_nobody() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let mut server = Server::new(&peer, limits(2)?)?;
-        let base = server.log.get_ptr().addr() as u64;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(64).set_cq_size(64);
-        let (deaf, deaf_memory) = server.raw(&cfg)?;
-        let (flood, flood_memory) = server.raw(&cfg)?;
-        let answer = flood_memory.slice(512..520)?;
-        for _ in 0..8 {
-            flood.recv(answer, 0)?;
-        }
-        let mut wcs = [Wc::default(); 16];
-        let (mut flooded, mut in_flight) = (0, 0);
-        for number in 1..=2 {
-            send(&deaf, &deaf_memory, &request(number, None, &[(base, 8)]))?;
-        }
-        for number in 1..=30u64 {
-            let parts = [part(&far, &source, 0, 8)?];
-            let ticket = writer.commit(&parts, tail(&far, number)?)?;
-            server.until(|_| {
-                // Six at a time, where two are allowed. All have the same bytes.
-                while in_flight < 6 && flooded < 3 && flood.failure().is_none() {
-                    flooded += 1;
-                    let bytes = request(flooded, None, &[(base, 8)]);
-                    flood_memory
-                        .write_at(64 * flooded as usize, &bytes)
-                        .expect("inside");
-                    let at = 64 * flooded as usize;
-                    let message = flood_memory.slice(at..at + bytes.len()).expect("inside");
-                    if flood.send(message, Flags::COMPLETION_ALWAYS, 0).is_ok() {
-                        in_flight += 1;
-                    }
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let mut server = Server::new(&peer, limits(2)?)?;
+    let base = server.log.get_ptr().addr() as u64;
+    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(64).set_cq_size(64);
+    let (deaf, deaf_memory) = server.raw(&cfg)?;
+    let (flood, flood_memory) = server.raw(&cfg)?;
+    let answer = flood_memory.slice(512..520)?;
+    for _ in 0..8 {
+        flood.recv(answer, 0)?;
+    }
+    let mut wcs = [Wc::default(); 16];
+    let (mut flooded, mut in_flight) = (0, 0);
+    for number in 1..=2 {
+        send(&deaf, &deaf_memory, &request(number, None, &[(base, 8)]))?;
+    }
+    for number in 1..=30u64 {
+        let parts = [part(&far, &source, 0, 8)?];
+        let ticket = writer.commit(&parts, tail(&far, number)?)?;
+        server.until(|_| {
+            // Six at a time, where two are allowed. All have the same bytes.
+            while in_flight < 6 && flooded < 3 && flood.failure().is_none() {
+                flooded += 1;
+                let bytes = request(flooded, None, &[(base, 8)]);
+                flood_memory
+                    .write_at(64 * flooded as usize, &bytes)
+                    .expect("inside");
+                let at = 64 * flooded as usize;
+                let message = flood_memory.slice(at..at + bytes.len()).expect("inside");
+                if flood.send(message, Flags::COMPLETION_ALWAYS, 0).is_ok() {
+                    in_flight += 1;
                 }
-                while let Ok(1..) = flood.get_cq().get_wc(&mut wcs) {}
-                writer.look(|_| {}).expect("connected");
-                writer.fate(ticket).expect("its own") == Fate::Durable && writer.room() == 2
-            });
-        }
-        assert_eq!(server.log.load_u64(TAIL)?, 30);
-        drop((deaf, flood));
-        Ok(())
-    })
+            }
+            while let Ok(1..) = flood.get_cq().get_wc(&mut wcs) {}
+            writer.look(|_| {}).expect("connected");
+            writer.fate(ticket).expect("its own") == Fate::Durable && writer.room() == 2
+        });
+    }
+    assert_eq!(server.log.load_u64(TAIL)?, 30);
+    drop((deaf, flood));
+    Ok(())
 }
 
 /// The needs of commits are checked before a client is accepted.
 #[test]
 fn a_client_is_prepared_with_the_right_memory_and_queues_only() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let server = Server::new(&peer, limits(2)?)?;
-        let map = PmemMap::open(devdax(), SIZE)?;
-        let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
-        let right = server.responder.conn_cfg(&ConnCfg::new())?;
-        let mut few = ConnCfg::new();
-        few.set_sq_size(2).set_rq_size(3);
-        let _asking = [(); 2].map(|()| {
-            let request = server.request(&ConnCfg::new());
-            request.connect(&[]).expect("asks")
-        });
-        let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT);
-        let responder = &server.responder;
-        let refused = responder.prepare(&ask(&right)?, &Arc::new(unflushed), ..);
-        let refused = refused.expect_err("no persistent flushes");
-        assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
-        let text = invalid(responder.prepare(&ask(&few)?, &server.log, ..));
-        assert!(text.contains("Responder::conn_cfg"), "{text}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let server = Server::new(&peer, limits(2)?)?;
+    let map = PmemMap::open(devdax(), SIZE)?;
+    let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
+    let right = server.responder.conn_cfg(&ConnCfg::new())?;
+    let mut few = ConnCfg::new();
+    few.set_sq_size(2).set_rq_size(3);
+    let _asking = [(); 2].map(|()| {
+        let request = server.request(&ConnCfg::new());
+        request.connect(&[]).expect("asks")
+    });
+    let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT);
+    let responder = &server.responder;
+    let refused = responder.prepare(&ask(&right)?, &Arc::new(unflushed), ..);
+    let refused = refused.expect_err("no persistent flushes");
+    assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
+    let text = invalid(responder.prepare(&ask(&few)?, &server.log, ..));
+    assert!(text.contains("Responder::conn_cfg"), "{text}");
+    Ok(())
 }
 
 /// A peer that does not serve the method refuses it with words, or is refused by the writer.
 #[test]
 fn a_method_that_is_not_served_is_refused_with_words() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut server = Server::new(&peer, limits(2)?)?;
-        let cfg = WriterCfg::new(Method::Server);
-        let settings = cfg.conn_cfg(&ConnCfg::new())?;
-        let without = Offer::new(&PeerCfg::new());
+    let _test = device_test();
+    let peer = peer()?;
+    let mut server = Server::new(&peer, limits(2)?)?;
+    let cfg = WriterCfg::new(Method::Server);
+    let settings = cfg.conn_cfg(&ConnCfg::new())?;
+    let without = Offer::new(&PeerCfg::new());
 
-        let req = server.request(&settings);
-        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-        let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-        let refusal = without
-            .judge(asked.get_private_data())
-            .expect_err("not served");
-        assert_eq!(refusal.code(), RefusalCode::Refused);
-        asked.reject(&refusal.encode())?;
-        let text = connecting.wait(LIMIT).expect_err("rejected").to_string();
-        assert!(
-            text.contains("no durable commits by server's method"),
-            "{text}"
-        );
+    let req = server.request(&settings);
+    let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+    let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+    let refusal = without
+        .judge(asked.get_private_data())
+        .expect_err("not served");
+    assert_eq!(refusal.code(), RefusalCode::Refused);
+    asked.reject(&refusal.encode())?;
+    let text = connecting.wait(LIMIT).expect_err("rejected").to_string();
+    assert!(
+        text.contains("no durable commits by server's method"),
+        "{text}"
+    );
 
-        // A server that does not look.
-        let req = server.request(&settings);
-        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-        let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let encoded = without.encode(Offer::ACCEPT)?;
-        server.conns.push(asked?.connect(&encoded)?);
-        let error = connecting.wait(LIMIT).expect_err("not served");
-        assert!(matches!(error, Error::NotSupported(_)), "{error}");
-        let judged = server.offer().judge(&cfg_offer(&cfg)?);
-        judged.expect("served");
-        Ok(())
-    })
+    // A server that does not look.
+    let req = server.request(&settings);
+    let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+    let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+    let encoded = without.encode(Offer::ACCEPT)?;
+    server.conns.push(asked?.connect(&encoded)?);
+    let error = connecting.wait(LIMIT).expect_err("not served");
+    assert!(matches!(error, Error::NotSupported(_)), "{error}");
+    let judged = server.offer().judge(&cfg_offer(&cfg)?);
+    judged.expect("served");
+    Ok(())
 }
 
 fn cfg_offer(cfg: &WriterCfg) -> Result<Vec<u8>> {
@@ -553,36 +536,35 @@ fn cfg_offer(cfg: &WriterCfg) -> Result<Vec<u8>> {
 /// A server that sends a wrong answer ends the connection, and no commit is called durable.
 #[test]
 fn a_wrong_answer_is_no_acknowledgement() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = source(&peer)?;
-        let answers = region(&peer, 64, MrUsage::SEND)?;
-        for wrong in [
-            &b"rA\x01\0\x02\0\0\0"[..],
-            b"rA\x01\x01\x01\0\0\0",
-            b"rA\x02\0\x01\0\0\0",
-            b"rA\x01\0\x01\0\0",
-            b"",
-        ] {
-            let mut server = Server::new(&peer, limits(2)?)?;
-            let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-            let far = writer.offer().regions()[0];
-            let parts = [part(&far, &source, 0, 8)?];
-            let ticket = writer.commit(&parts, None)?;
-            answers.write_at(0, wrong)?;
-            let message = answers.slice(..wrong.len())?;
-            server.conns[0].send(message, Flags::COMPLETION_ALWAYS, 0)?;
-            let begin = Instant::now();
-            while !writer.is_over() {
-                let _ = writer.look(|_| {});
-                assert!(begin.elapsed() < LIMIT, "{wrong:?}");
-            }
-            assert_eq!(writer.fate(ticket)?, Fate::Unknown);
-            assert_eq!(writer.durable(), 0);
-            writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
+    let _test = device_test();
+    let peer = peer()?;
+    let source = source(&peer)?;
+    let answers = region(&peer, 64, MrUsage::SEND)?;
+    for wrong in [
+        &b"rA\x01\0\x02\0\0\0"[..],
+        b"rA\x01\x01\x01\0\0\0",
+        b"rA\x02\0\x01\0\0\0",
+        b"rA\x01\0\x01\0\0",
+        b"",
+    ] {
+        let mut server = Server::new(&peer, limits(2)?)?;
+        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
+        let far = writer.offer().regions()[0];
+        let parts = [part(&far, &source, 0, 8)?];
+        let ticket = writer.commit(&parts, None)?;
+        answers.write_at(0, wrong)?;
+        let message = answers.slice(..wrong.len())?;
+        server.conns[0].send(message, Flags::COMPLETION_ALWAYS, 0)?;
+        let begin = Instant::now();
+        while !writer.is_over() {
+            let _ = writer.look(|_| {});
+            assert!(begin.elapsed() < LIMIT, "{wrong:?}");
         }
-        Ok(())
-    })
+        assert_eq!(writer.fate(ticket)?, Fate::Unknown);
+        assert_eq!(writer.durable(), 0);
+        writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
+    }
+    Ok(())
 }
 
 /// Promise: a client that was cut off is not served any more: neither requests that the responder
@@ -590,53 +572,52 @@ fn a_wrong_answer_is_no_acknowledgement() -> Result {
 /// even if another connection has its name, and if the program finds no connection for the client.
 #[test]
 fn a_client_that_was_cut_off_is_not_served() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for removes in [true, false] {
-            let mut server = Server::new(&peer, limits(4)?)?;
-            // Without a receive for the first answer, the server's end fails after its retries.
-            let mut cfg = ConnCfg::new();
-            cfg.set_rcq_size(4);
-            let (client, memory) = server.raw(&cfg)?;
-            let answer = memory.slice(512..520)?;
-            client.recv(answer, 0)?;
-            let (_next, _memory) = server.raw(&ConnCfg::new())?;
-            let base = server.log.get_ptr().addr() as u64;
-            let asks = |number: u32| -> Result {
-                let pointer = Some((base + TAIL as u64, number.into()));
-                send(&client, &memory, &request(number, pointer, &[(base, 8)]))?;
-                completion(&client)?.result()?;
-                Ok(())
-            };
-            asks(1)?;
-            server.until(|server| server.log.load_u64(TAIL).expect("inside") == 1);
-            asks(2)?;
-            // The responder has taken it, and has had no turn.
-            let mut wcs = [Wc::default(); 16];
-            let count = server.conns[0].get_cq().get_wc(&mut wcs)?;
-            for wc in &wcs[..count] {
-                assert!(server.responder.handle(0, wc), "{wc:?}");
-            }
-            asks(3)?;
-
-            let rest = server.conns.remove(0).cut_off()?;
-            let is_message = |ok: WcSuccess| ok.opcode() == WcOpcode::RECV;
-            let is_request = |wc: &&Wc| wc.result().is_ok_and(is_message);
-            let arrived = rest.iter().filter(is_request).count();
-            assert_eq!(arrived, 1, "the third request: {rest:?}");
-            if removes {
-                server.responder.remove(0);
-            }
-            let conns = &server.conns;
-            for _ in 0..3 {
-                let turn = server.responder.turn(|_| conns.first().filter(|_| removes));
-                assert!(matches!(turn, Turn::Idle), "{turn:?}");
-            }
-            for wc in &rest {
-                assert!(!server.responder.handle(0, wc), "it is forgotten");
-            }
-            assert_eq!(server.log.load_u64(TAIL)?, 1);
+    let _test = device_test();
+    let peer = peer()?;
+    for removes in [true, false] {
+        let mut server = Server::new(&peer, limits(4)?)?;
+        // Without a receive for the first answer, the server's end fails after its retries.
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(4);
+        let (client, memory) = server.raw(&cfg)?;
+        let answer = memory.slice(512..520)?;
+        client.recv(answer, 0)?;
+        let (_next, _memory) = server.raw(&ConnCfg::new())?;
+        let base = server.log.get_ptr().addr() as u64;
+        let asks = |number: u32| -> Result {
+            let pointer = Some((base + TAIL as u64, number.into()));
+            send(&client, &memory, &request(number, pointer, &[(base, 8)]))?;
+            completion(&client)?.result()?;
+            Ok(())
+        };
+        asks(1)?;
+        server.until(|server| server.log.load_u64(TAIL).expect("inside") == 1);
+        asks(2)?;
+        // The responder has taken it, and has had no turn.
+        let mut wcs = [Wc::default(); 16];
+        let count = server.conns[0].get_cq().get_wc(&mut wcs)?;
+        for wc in &wcs[..count] {
+            assert!(server.responder.handle(0, wc), "{wc:?}");
         }
-        Ok(())
-    })
+        asks(3)?;
+
+        let rest = server.conns.remove(0).cut_off()?;
+        let is_message = |ok: WcSuccess| ok.opcode() == WcOpcode::RECV;
+        let is_request = |wc: &&Wc| wc.result().is_ok_and(is_message);
+        let arrived = rest.iter().filter(is_request).count();
+        assert_eq!(arrived, 1, "the third request: {rest:?}");
+        if removes {
+            server.responder.remove(0);
+        }
+        let conns = &server.conns;
+        for _ in 0..3 {
+            let turn = server.responder.turn(|_| conns.first().filter(|_| removes));
+            assert!(matches!(turn, Turn::Idle), "{turn:?}");
+        }
+        for wc in &rest {
+            assert!(!server.responder.handle(0, wc), "it is forgotten");
+        }
+        assert_eq!(server.log.load_u64(TAIL)?, 1);
+    }
+    Ok(())
 }

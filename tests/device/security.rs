@@ -6,16 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Identity, Mr, MrRemote, MrUsage, Offer, Peer,
-    RemoteSlice, Side, Wc, WcStatus,
-};
-
-use crate::common::{
-    Memory, Pair, Result, addr, completion, contents, devdax, device_test, listen, pattern, peer,
-};
 
 const SIZE: usize = 4096;
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -59,7 +50,7 @@ impl Victim {
             contents(&self.target)? == pattern(SIZE, 1),
             "{what}: the region has changed"
         );
-        let (local, remote) = (&self.other, crate::common::remote(&self.other));
+        let (local, remote) = (&self.other, remote(&self.other));
         let source = Mr::reg(&self.peer, pattern(SIZE, 2), MrUsage::WRITE_SRC)?;
         let (all, bytes) = (remote.slice(..), source.slice(..));
         let client = &self.honest.client;
@@ -82,6 +73,8 @@ enum Attack {
 }
 
 use Attack::{AtomicWrite, Flush, Read, Write};
+
+use crate::common::prelude::*;
 
 const ALL: &[Attack] = &[Write, Read, AtomicWrite, Flush];
 
@@ -112,8 +105,8 @@ fn post(
     conn: &Conn,
     attack: Attack,
     place: RemoteSlice,
-    local: rpma::MrSlice<'_>,
-) -> rpma::Result<rpma::Posted> {
+    local: MrSlice<'_>,
+) -> rpma::Result<Posted> {
     match attack {
         Write => conn.write(place, local, ALWAYS, 1),
         Read => conn.read(local, place, ALWAYS, 1),
@@ -139,193 +132,182 @@ fn part(region: &MrRemote, range: Range<u64>) -> Result<RemoteSlice> {
 
 #[test]
 fn nothing_outside_a_region() -> Result {
-    device_test(|| {
-        let everything = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
-        let victim = Victim::new(everything)?;
-        let descriptor = victim.target.get_descriptor();
-        let (size, here) = (SIZE as i64, victim.target.get_ptr().addr() as i64);
-        let there = victim.other.get_ptr().addr() as i64;
-        for (what, shift) in [
-            ("8 bytes before it", -8),
-            ("8 bytes behind it", size),
-            ("another region by its key", there - here),
-        ] {
-            let place = part(&forged(descriptor, shift, |key| key)?, 0..8)?;
-            victim.withstands(what, place, ALL)?;
-        }
-        // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
-        // neither can cross the end.
-        let place = part(&forged(descriptor, size - 8, |key| key)?, 0..16)?;
-        victim.withstands("across its end", place, &[Write, Read])?;
-        Ok(())
-    })
+    let _test = device_test();
+    let everything = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
+    let victim = Victim::new(everything)?;
+    let descriptor = victim.target.get_descriptor();
+    let (size, here) = (SIZE as i64, victim.target.get_ptr().addr() as i64);
+    let there = victim.other.get_ptr().addr() as i64;
+    for (what, shift) in [
+        ("8 bytes before it", -8),
+        ("8 bytes behind it", size),
+        ("another region by its key", there - here),
+    ] {
+        let place = part(&forged(descriptor, shift, |key| key)?, 0..8)?;
+        victim.withstands(what, place, ALL)?;
+    }
+    // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
+    // neither can cross the end.
+    let place = part(&forged(descriptor, size - 8, |key| key)?, 0..16)?;
+    victim.withstands("across its end", place, &[Write, Read])?;
+    Ok(())
 }
 
 #[test]
 fn nothing_without_the_right() -> Result {
-    device_test(|| {
-        for (usage, attacks) in [
-            (MrUsage::READ_SRC, &[Write, AtomicWrite][..]),
-            (MrUsage::WRITE_DST, &[Read, Flush]),
-            (MrUsage::FLUSH_TYPE_VISIBILITY, &[Write, AtomicWrite]),
-            (
-                MrUsage::SEND | MrUsage::RECV | MrUsage::WRITE_SRC | MrUsage::READ_DST,
-                ALL,
-            ),
-        ] {
-            let victim = Victim::new(usage)?;
-            let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
-            victim.withstands(&usage.to_string(), place, attacks)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for (usage, attacks) in [
+        (MrUsage::READ_SRC, &[Write, AtomicWrite][..]),
+        (MrUsage::WRITE_DST, &[Read, Flush]),
+        (MrUsage::FLUSH_TYPE_VISIBILITY, &[Write, AtomicWrite]),
+        (
+            MrUsage::SEND | MrUsage::RECV | MrUsage::WRITE_SRC | MrUsage::READ_DST,
+            ALL,
+        ),
+    ] {
+        let victim = Victim::new(usage)?;
+        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
+        victim.withstands(&usage.to_string(), place, attacks)?;
+    }
+    Ok(())
 }
 
 #[test]
 fn nothing_after_the_registration_has_ended() -> Result {
-    device_test(|| {
-        let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
-        // The memory stays where it is, and gets another key.
-        let memory = victim.target.dereg()?;
-        victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST)?;
-        victim.withstands("a stale key", place, ALL)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
+    let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
+    // The memory stays where it is, and gets another key.
+    let memory = victim.target.dereg()?;
+    victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST)?;
+    victim.withstands("a stale key", place, ALL)?;
+    Ok(())
 }
 
 #[test]
 fn nothing_with_the_key_of_another_peer_of_the_same_host() -> Result {
-    device_test(|| {
-        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-        let descriptor = victim.target.get_descriptor();
-        // The host has a second domain of trust, and the attacker a connection to that.
-        let elsewhere = Victim::new(MrUsage::WRITE_DST)?;
-        let place = part(&forged(descriptor, 0, |key| key)?, 0..8)?;
-        elsewhere.withstands("a key of another Peer", place, ALL)?;
-        victim.goes_on("another Peer is attacked")?;
-        Ok(())
-    })
+    let _test = device_test();
+    let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
+    let descriptor = victim.target.get_descriptor();
+    // The host has a second domain of trust, and the attacker a connection to that.
+    let elsewhere = Victim::new(MrUsage::WRITE_DST)?;
+    let place = part(&forged(descriptor, 0, |key| key)?, 0..8)?;
+    elsewhere.withstands("a key of another Peer", place, ALL)?;
+    victim.goes_on("another Peer is attacked")?;
+    Ok(())
 }
 
 #[test]
 fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
-    device_test(|| {
-        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-        let others = [&victim.target, &victim.other].map(|mr| {
-            let descriptor = mr.get_descriptor();
-            u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
-        });
-        for guess in 1..16 {
-            let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess)?;
-            let key = others[0] ^ guess;
-            if key != others[1] {
-                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8)?, &[Write])?;
-            }
+    let _test = device_test();
+    let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
+    let others = [&victim.target, &victim.other].map(|mr| {
+        let descriptor = mr.get_descriptor();
+        u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
+    });
+    for guess in 1..16 {
+        let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess)?;
+        let key = others[0] ^ guess;
+        if key != others[1] {
+            victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8)?, &[Write])?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// The attacks that RDMA does not prevent, as listed on the page: a descriptor is good for every
 /// connection of its `Peer`, and the right to flush is one to read.
 #[test]
 fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
-    device_test(|| {
-        let victim = Victim::new(MrUsage::WRITE_DST)?;
-        let place = part(&crate::common::remote(&victim.target), 0..8)?;
-        let status = run(Write, &peer()?, &victim.peer, place, false)?;
-        assert_eq!(
-            status,
-            WcStatus::SUCCESS,
-            "a client to which it was never sent"
-        );
-        assert_eq!(contents(&victim.target)?[..8], [0xEE; 8]);
+    let _test = device_test();
+    let victim = Victim::new(MrUsage::WRITE_DST)?;
+    let place = part(&remote(&victim.target), 0..8)?;
+    let status = run(Write, &peer()?, &victim.peer, place, false)?;
+    assert_eq!(
+        status,
+        WcStatus::SUCCESS,
+        "a client to which it was never sent"
+    );
+    assert_eq!(contents(&victim.target)?[..8], [0xEE; 8]);
 
-        let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY)?;
-        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
-        let status = run(Read, &peer()?, &victim.peer, place, false)?;
-        assert_eq!(
-            status,
-            WcStatus::SUCCESS,
-            "a region that may only be flushed"
-        );
-        Ok(())
-    })
+    let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY)?;
+    let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
+    let status = run(Read, &peer()?, &victim.peer, place, false)?;
+    assert_eq!(
+        status,
+        WcStatus::SUCCESS,
+        "a region that may only be flushed"
+    );
+    Ok(())
 }
 
 /// A server that keeps a `Peer` for each key: a client with the descriptor of another client's
 /// memory reaches no byte with it, in both directions.
 #[test]
 fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
-    device_test(|| {
-        let all = PmemMap::open(devdax(), 3 * SIZE)?;
-        let directory = all.part(..SIZE)?;
-        // An earlier test may have left one.
-        directory.store_u64(0, 0)?;
-        let directory = Directory::create(directory, 2)?;
-        let device = Device::from_addr(&addr(), Side::Local)?;
-        let own = Peer::new(&device)?;
-        let ep = listen(&own)?;
-        let mut server = Server::new(ep, directory, &ServerCfg::new())?;
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let parts = [1, 2].map(|key| {
-            let peer = Peer::new(&device).expect("a peer");
-            let map = all.part(key * SIZE..(key + 1) * SIZE).expect("inside");
-            map.write_at(0, &pattern(SIZE, key as u64)).expect("inside");
-            (
-                peer.clone(),
-                Arc::new(Mr::reg(&peer, map, usage).expect("registers")),
-            )
-        });
-        // Each refusal of the device ends a connection: each attack has one of its own.
-        let mut epoch = 0;
-        for &attack in ALL {
-            for [key, other] in [[1, 2], [2, 1]] {
-                epoch += 1;
-                let attacker = peer()?;
-                let req = ConnReq::new(&attacker, &addr(), server.get_port(), &ConnCfg::new());
-                let mut offer = Offer::default();
-                offer.set_identity(Identity {
-                    key: key as u64,
-                    epoch,
-                    instance: 1,
-                });
-                let offer = offer.encode(Offer::CONNECT)?;
-                let conn = req?.connect(&offer)?;
-                let (peer, region) = &parts[key - 1];
-                loop {
-                    let served = server.next(&mut [Wc::default()], crate::common::LIMIT);
-                    if let Some(Served::Asks(asked)) = served? {
-                        let data = &[];
-                        server.admit(asked, &Part { peer, region, data })?;
-                        break;
-                    }
-                }
-                let conn = conn.wait_established(crate::common::LIMIT)?;
-                let offer = Offer::decode(conn.get_private_data())?;
-                assert_eq!(
-                    offer.regions()[0],
-                    crate::common::remote(region),
-                    "its own memory"
-                );
-                let bytes = vec![0xEE; SIZE];
-                let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-                let bytes = Mr::reg(&attacker, bytes, usage)?;
-                let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key)?;
-                let local = bytes.slice(..8)?;
-                post(&conn, attack, part(&foreign, 0..8)?, local)?;
-                let status = completion(&conn)?.status();
-                assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
-                assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
-                for (n, (_, region)) in parts.iter().enumerate() {
-                    assert!(
-                        contents(region)? == pattern(SIZE, n as u64 + 1),
-                        "{attack:?}"
-                    );
+    let _test = device_test();
+    let all = PmemMap::open(devdax(), 3 * SIZE)?;
+    let directory = all.part(..SIZE)?;
+    // An earlier test may have left one.
+    directory.store_u64(0, 0)?;
+    let directory = Directory::create(directory, 2)?;
+    let device = Device::from_addr(&addr(), Side::Local)?;
+    let own = Peer::new(&device)?;
+    let ep = listen(&own)?;
+    let mut server = Server::new(ep, directory, &ServerCfg::new())?;
+    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let parts = [1, 2].map(|key| {
+        let peer = Peer::new(&device).expect("a peer");
+        let map = all.part(key * SIZE..(key + 1) * SIZE).expect("inside");
+        map.write_at(0, &pattern(SIZE, key as u64)).expect("inside");
+        (
+            peer.clone(),
+            Arc::new(Mr::reg(&peer, map, usage).expect("registers")),
+        )
+    });
+    // Each refusal of the device ends a connection: each attack has one of its own.
+    let mut epoch = 0;
+    for &attack in ALL {
+        for [key, other] in [[1, 2], [2, 1]] {
+            epoch += 1;
+            let attacker = peer()?;
+            let req = ConnReq::new(&attacker, &addr(), server.get_port(), &ConnCfg::new());
+            let mut offer = Offer::default();
+            offer.set_identity(Identity {
+                key: key as u64,
+                epoch,
+                instance: 1,
+            });
+            let offer = offer.encode(Offer::CONNECT)?;
+            let conn = req?.connect(&offer)?;
+            let (peer, region) = &parts[key - 1];
+            loop {
+                let served = server.next(&mut [Wc::default()], LIMIT);
+                if let Some(Served::Asks(asked)) = served? {
+                    let data = &[];
+                    server.admit(asked, &Part { peer, region, data })?;
+                    break;
                 }
             }
+            let conn = conn.wait_established(LIMIT)?;
+            let offer = Offer::decode(conn.get_private_data())?;
+            assert_eq!(offer.regions()[0], remote(region), "its own memory");
+            let bytes = vec![0xEE; SIZE];
+            let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
+            let bytes = Mr::reg(&attacker, bytes, usage)?;
+            let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key)?;
+            let local = bytes.slice(..8)?;
+            post(&conn, attack, part(&foreign, 0..8)?, local)?;
+            let status = completion(&conn)?.status();
+            assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
+            assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
+            for (n, (_, region)) in parts.iter().enumerate() {
+                assert!(
+                    contents(region)? == pattern(SIZE, n as u64 + 1),
+                    "{attack:?}"
+                );
+            }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }

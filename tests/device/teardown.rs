@@ -3,79 +3,68 @@
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::{
-    ConnCfg, ConnEvent, Device, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Peer,
-    RemoteSlice, Side, Wc, WcStatus,
-};
-
-use crate::common::{
-    LIMIT, Pair, Result, accept, addr, ask, completion, contents, device_test, event, listen,
-    on_fabric, pattern, peer, permutations, region, remote,
-};
+use crate::common::prelude::*;
 
 /// In every order in which a program can drop its objects, everything is freed, and no call fails.
 #[test]
 fn objects_may_be_dropped_in_each_order() -> Result {
-    device_test(|| {
-        for order in permutations(5) {
-            let peer = peer()?;
-            let cfg = ConnCfg::new();
-            let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &cfg)?;
-            let server = accept(&ep, &cfg)?;
-            assert_eq!(event(&client)?, ConnEvent::Established);
-            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST)?;
-            let part = remote(&mr).slice(..)?;
-            let local = mr.slice(..)?;
-            client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
+    let _test = device_test();
+    for order in permutations(5) {
+        let peer = peer()?;
+        let cfg = ConnCfg::new();
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
+        let server = accept(&ep, &cfg)?;
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST)?;
+        let part = remote(&mr).slice(..)?;
+        let local = mr.slice(..)?;
+        client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
 
-            let mut things: Vec<Option<Box<dyn Any>>> = vec![
-                Some(Box::new(peer)),
-                Some(Box::new(ep)),
-                Some(Box::new(client)),
-                Some(Box::new(server)),
-                Some(Box::new(mr)),
-            ];
-            for index in order {
-                drop(things[index].take().ok_or("each once")?);
-            }
+        let mut things: Vec<Option<Box<dyn Any>>> = vec![
+            Some(Box::new(peer)),
+            Some(Box::new(ep)),
+            Some(Box::new(client)),
+            Some(Box::new(server)),
+            Some(Box::new(mr)),
+        ];
+        for index in order {
+            drop(things[index].take().ok_or("each once")?);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// After its region is gone the memory is only its owner's, even for operations in flight.
 #[test]
 fn memory_is_not_touched_after_deregistration() -> Result {
     const LEN: usize = 4 << 20;
-    device_test(|| {
-        let peer = peer()?;
-        let source = region(&peer, LEN, MrUsage::READ_SRC)?;
-        source.write_at(0, &pattern(LEN, 3))?;
-        let part = remote(&source).slice(..)?;
-        for delay in [0, 1, 20, 100] {
-            let pair = Pair::new(&peer)?;
-            let target = region(&peer, LEN, MrUsage::READ_DST)?;
-            for wr_id in 0..4 {
-                let local = target.slice(..)?;
-                pair.client
-                    .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)?;
-            }
-            thread::sleep(Duration::from_millis(delay));
-            let memory = target.dereg()?;
-            let before = memory.clone();
-            let until = Instant::now() + Duration::from_millis(500);
-            while Instant::now() < until {
-                assert!(
-                    memory == before,
-                    "the device wrote into memory that was given back"
-                );
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    let source = region(&peer, LEN, MrUsage::READ_SRC)?;
+    source.write_at(0, &pattern(LEN, 3))?;
+    let part = remote(&source).slice(..)?;
+    for delay in [0, 1, 20, 100] {
+        let pair = Pair::new(&peer)?;
+        let target = region(&peer, LEN, MrUsage::READ_DST)?;
+        for wr_id in 0..4 {
+            let local = target.slice(..)?;
+            pair.client
+                .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)?;
         }
-        Ok(())
-    })
+        thread::sleep(Duration::from_millis(delay));
+        let memory = target.dereg()?;
+        let before = memory.clone();
+        let until = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < until {
+            assert!(
+                memory == before,
+                "the device wrote into memory that was given back"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Operations on a region that is dropped end their connection with an error, without another
@@ -83,87 +72,84 @@ fn memory_is_not_touched_after_deregistration() -> Result {
 #[test]
 fn a_region_dropped_with_work_posted_ends_the_connection() -> Result {
     const LEN: usize = 1 << 20;
-    device_test(|| {
-        let peer = peer()?;
-        let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
-        let part = remote(&target).slice(..)?;
-        let pair = Pair::new(&peer)?;
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        for wr_id in 0..8 {
-            let local = source.slice(..)?;
-            pair.client
-                .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
-        }
-        drop(source);
-        let wcs = crate::common::completions(&pair.client, 8)?;
-        let failed = wcs.iter().filter(|wc| wc.result().is_err()).count();
-        assert!(
-            failed > 0,
-            "8 MiB were not sent in the time that a drop takes: {wcs:?}"
-        );
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
+    let part = remote(&target).slice(..)?;
+    let pair = Pair::new(&peer)?;
+    let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
+    for wr_id in 0..8 {
+        let local = source.slice(..)?;
+        pair.client
+            .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
+    }
+    drop(source);
+    let wcs = completions(&pair.client, 8)?;
+    let failed = wcs.iter().filter(|wc| wc.result().is_err()).count();
+    assert!(
+        failed > 0,
+        "8 MiB were not sent in the time that a drop takes: {wcs:?}"
+    );
+    Ok(())
 }
 
 #[test]
 fn a_connection_dropped_with_work_posted() -> Result {
     const LEN: usize = 1 << 20;
-    device_test(|| {
-        let peer = peer()?;
-        let target = region(
-            &peer,
-            LEN,
-            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-        )?;
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        let part = remote(&target).slice(..)?;
-        for side in 0..4 {
-            let Pair { client, server } = Pair::new(&peer)?;
-            for wr_id in 0..4 {
-                let local = source.slice(..)?;
-                client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
-                let flags = Flags::COMPLETION_ALWAYS;
-                client.flush(part, FlushType::Visibility, flags, wr_id)?;
-            }
-            let start = Instant::now();
-            match side {
-                0 => drop(client),
-                1 => drop(server),
-                2 => client.delete()?,
-                _ => server.delete()?,
-            }
-            assert!(
-                start.elapsed() < Duration::from_secs(10),
-                "{:?}",
-                start.elapsed()
-            );
+    let _test = device_test();
+    let peer = peer()?;
+    let target = region(
+        &peer,
+        LEN,
+        MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+    )?;
+    let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
+    let part = remote(&target).slice(..)?;
+    for side in 0..4 {
+        let Pair { client, server } = Pair::new(&peer)?;
+        for wr_id in 0..4 {
+            let local = source.slice(..)?;
+            client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
+            let flags = Flags::COMPLETION_ALWAYS;
+            client.flush(part, FlushType::Visibility, flags, wr_id)?;
         }
-        Ok(())
-    })
+        let start = Instant::now();
+        match side {
+            0 => drop(client),
+            1 => drop(server),
+            2 => client.delete()?,
+            _ => server.delete()?,
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+    Ok(())
 }
 
 /// The requester learns of a peer that is gone, in bounded time: the default retry count is not the
 /// endless one.
 #[test]
 fn a_peer_that_is_gone_is_noticed() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
-        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        let Pair { client, server } = Pair::new(&peer)?;
-        drop(server);
-        let part = remote(&target).slice(..)?;
-        let local = source.slice(..)?;
-        client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
-        let failure = completion(&client)?.result().expect_err("nobody answers");
-        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-        assert_eq!(event(&client)?, ConnEvent::Closed);
-        let error = client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 2)
-            .expect_err("failed");
-        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+    let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+    let Pair { client, server } = Pair::new(&peer)?;
+    drop(server);
+    let part = remote(&target).slice(..)?;
+    let local = source.slice(..)?;
+    client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
+    let failure = completion(&client)?.result().expect_err("nobody answers");
+    assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+    assert_eq!(event(&client)?, ConnEvent::Closed);
+    let error = client
+        .write(part, local, Flags::COMPLETION_ALWAYS, 2)
+        .expect_err("failed");
+    assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+    Ok(())
 }
 
 /// A region that is forgotten stays registered, and the memory allocated: the device may go on
@@ -194,161 +180,156 @@ fn a_forgotten_region_is_harmless() -> Result {
 /// A panic unwinds through everything and leaves no object.
 #[test]
 fn a_panic_leaks_nothing() -> Result {
-    device_test(|| {
-        let result = std::panic::catch_unwind(|| {
-            let peer = peer().expect("a peer on the test device");
-            let pair = Pair::new(&peer).expect("established");
-            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST).expect("registers");
-            let part = remote(&mr).slice(..).expect("all");
-            let local = mr.slice(..).expect("all");
-            pair.client
-                .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-                .expect("posted");
-            panic!("on purpose");
-        });
-        assert!(result.is_err());
-        Ok(())
-    })
+    let _test = device_test();
+    let result = std::panic::catch_unwind(|| {
+        let peer = peer().expect("a peer on the test device");
+        let pair = Pair::new(&peer).expect("established");
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST).expect("registers");
+        let part = remote(&mr).slice(..).expect("all");
+        let local = mr.slice(..).expect("all");
+        pair.client
+            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+            .expect("posted");
+        panic!("on purpose");
+    });
+    assert!(result.is_err());
+    Ok(())
 }
 
 /// Posting, polling and waiting for events from several threads at once.
 #[test]
 fn threads_share_a_connection() -> Result {
     const POSTS: u64 = 500;
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(32);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, 64, MrUsage::WRITE_DST)?;
-        let part = remote(&target).slice(..)?;
-        let done = AtomicBool::new(false);
-        let polled = thread::scope(|scope| -> Result<_> {
-            let posters: Vec<_> = (0..3)
-                .map(|poster| {
-                    let (client, source) = (&pair.client, &source);
-                    scope.spawn(move || {
-                        for n in 0..POSTS {
-                            let local = source.slice(..).expect("all");
-                            let wr_id = poster * POSTS + n;
-                            while let Err(error) =
-                                client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
-                            {
-                                assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-                                thread::yield_now();
-                            }
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(32);
+    let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, 64, MrUsage::WRITE_DST)?;
+    let part = remote(&target).slice(..)?;
+    let done = AtomicBool::new(false);
+    let polled = thread::scope(|scope| -> Result<_> {
+        let posters: Vec<_> = (0..3)
+            .map(|poster| {
+                let (client, source) = (&pair.client, &source);
+                scope.spawn(move || {
+                    for n in 0..POSTS {
+                        let local = source.slice(..).expect("all");
+                        let wr_id = poster * POSTS + n;
+                        while let Err(error) =
+                            client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                        {
+                            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                            thread::yield_now();
                         }
-                    })
-                })
-                .collect();
-            let poller = scope.spawn(|| -> Result<_> {
-                let (mut polled, start) = (Vec::new(), Instant::now());
-                while polled.len() < 3 * POSTS as usize {
-                    let mut wcs = [Wc::default(); 8];
-                    let count = pair.client.get_cq().get_wc(&mut wcs)?;
-                    for wc in &wcs[..count] {
-                        wc.result()?;
-                        polled.push(wc.wr_id());
                     }
-                    assert!(
-                        start.elapsed() < LIMIT,
-                        "{} completions in time",
-                        polled.len()
-                    );
+                })
+            })
+            .collect();
+        let poller = scope.spawn(|| -> Result<_> {
+            let (mut polled, start) = (Vec::new(), Instant::now());
+            while polled.len() < 3 * POSTS as usize {
+                let mut wcs = [Wc::default(); 8];
+                let count = pair.client.get_cq().get_wc(&mut wcs)?;
+                for wc in &wcs[..count] {
+                    wc.result()?;
+                    polled.push(wc.wr_id());
                 }
-                Ok(polled)
-            });
-            let watcher = scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    let none = pair.client.next_event_timeout(Duration::from_millis(10));
-                    assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
-                }
-            });
-            for poster in posters {
-                poster.join().expect("posts everything");
+                assert!(
+                    start.elapsed() < LIMIT,
+                    "{} completions in time",
+                    polled.len()
+                );
             }
-            let polled = poller.join().expect("polls everything")?;
-            done.store(true, Ordering::Relaxed);
-            watcher.join().expect("sees no event");
             Ok(polled)
-        })?;
-        let mut unique = polled.clone();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(
-            unique.len(),
-            3 * POSTS as usize,
-            "every operation completes once"
-        );
-        Ok(())
-    })
+        });
+        let watcher = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let none = pair.client.next_event_timeout(Duration::from_millis(10));
+                assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+            }
+        });
+        for poster in posters {
+            poster.join().expect("posts everything");
+        }
+        let polled = poller.join().expect("polls everything")?;
+        done.store(true, Ordering::Relaxed);
+        watcher.join().expect("sees no event");
+        Ok(polled)
+    })?;
+    let mut unique = polled.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(
+        unique.len(),
+        3 * POSTS as usize,
+        "every operation completes once"
+    );
+    Ok(())
 }
 
 /// Two threads in the connection manager at once: one waits for events, the other disconnects.
 #[test]
 fn disconnecting_while_another_thread_waits() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for _ in 0..10 {
-            let pair = Pair::new(&peer)?;
-            thread::scope(|scope| -> Result {
-                let waiter = scope.spawn(|| event(&pair.client));
-                pair.client.disconnect()?;
-                pair.server.disconnect()?;
-                assert_eq!(waiter.join().expect("an event")?, ConnEvent::Closed);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for _ in 0..10 {
+        let pair = Pair::new(&peer)?;
+        thread::scope(|scope| -> Result {
+            let waiter = scope.spawn(|| event(&pair.client));
+            pair.client.disconnect()?;
+            pair.server.disconnect()?;
+            assert_eq!(waiter.join().expect("an event")?, ConnEvent::Closed);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Everything may move to another thread, and be dropped there.
 #[test]
 fn everything_can_be_sent_to_another_thread() -> Result {
-    device_test(|| {
-        let device = Device::from_addr(&addr(), Side::Local)?;
-        let peer = Peer::new(&device)?;
-        let pair = Pair::new(&peer)?;
-        let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
-        thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
-            .join()
-            .expect("drops everything");
-        Ok(())
-    })
+    let _test = device_test();
+    let device = Device::from_addr(&addr(), Side::Local)?;
+    let peer = Peer::new(&device)?;
+    let pair = Pair::new(&peer)?;
+    let mr = region(&peer, 64, MrUsage::WRITE_SRC)?;
+    thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
+        .join()
+        .expect("drops everything");
+    Ok(())
 }
 
 /// Promise: a handle of a queue may stay longer than its connection, in any order, with a watcher
 /// of its descriptor; the queue goes with the last one.
 #[test]
 fn handles_of_queues_outlive_their_connection() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for receives_first in [true, false] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_rcq_size(10);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-            let cq = client.get_cq().clone();
-            let rcq = client.get_rcq().ok_or("its own")?.clone();
-            let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-            client.write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)?;
-            // Another handle, the same queue.
-            assert_eq!(crate::common::next_completion(&cq)?.wr_id(), 1);
-            crate::common::assert_empty(client.get_cq())?;
-            cq.wait_timeout(LIMIT)?;
-            client.delete()?;
-            drop(server);
-            crate::common::assert_empty(&cq)?;
-            let waited = rcq.wait_timeout(LIMIT);
-            let closed = matches!(waited, Err(Error::NotConnected(NotConnected::Closed)));
-            assert!(closed, "{waited:?}");
-            let again = cq.clone();
-            match receives_first {
-                true => drop((rcq, cq, again)),
-                false => drop((cq, again, rcq)),
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    for receives_first in [true, false] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(10);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+        let cq = client.get_cq().clone();
+        let rcq = client.get_rcq().ok_or("its own")?.clone();
+        let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+        client.write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)?;
+        // Another handle, the same queue.
+        assert_eq!(next_completion(&cq)?.wr_id(), 1);
+        assert_empty(client.get_cq())?;
+        cq.wait_timeout(LIMIT)?;
+        client.delete()?;
+        drop(server);
+        assert_empty(&cq)?;
+        let waited = rcq.wait_timeout(LIMIT);
+        let closed = matches!(waited, Err(Error::NotConnected(NotConnected::Closed)));
+        assert!(closed, "{waited:?}");
+        let again = cq.clone();
+        match receives_first {
+            true => drop((rcq, cq, again)),
+            false => drop((cq, again, rcq)),
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }

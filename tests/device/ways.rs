@@ -3,14 +3,9 @@
 //! operation below goes all ways. They must give the same answer, and have the same effect: no fast
 //! path may accept an operation that the slow one refuses, or name another error.
 
-use rpma::{
-    Batch, Conn, ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, PeerCfg, Posted,
-    RemoteSlice, Result,
-};
+use rpma::Result;
 
-use crate::common::{
-    Memory, Pair, completion, contents, device_test, next_completion, pattern, peer, region, remote,
-};
+use crate::common::prelude::*;
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const LEN: usize = 256;
@@ -109,287 +104,280 @@ fn same(answers: &[String], what: &dyn std::fmt::Debug) -> bool {
 
 #[test]
 fn every_way_of_a_write() -> crate::common::Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        let right = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        right.write_at(0, &pattern(LEN, 1))?;
-        let wrong = region(&peer, LEN, MrUsage::RECV)?;
-        let others = region(&other, LEN, MrUsage::WRITE_SRC)?;
-        let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
-        let unwritable = region(&peer, LEN, MrUsage::READ_SRC)?;
-        let far = [remote(&target), remote(&unwritable)];
-        let mut executed = 0;
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            for src in local_parts(&right, &wrong, &others, 0)? {
-                for dst in remote_parts(&far[0], &far[1])? {
-                    for flags in flags() {
-                        let answers = [
-                            outcome(conn, conn.write(dst, src, flags, 1))?,
-                            outcome(conn, conn.write_gather(dst, &[src], flags, 1))?,
-                            // One of no peer takes the long way.
-                            outcome(
-                                conn,
-                                conn.write_gather(dst, &[src, MrSlice::EMPTY], flags, 1),
-                            )?,
-                            outcome(conn, batched(conn, 0, |b| b.write(dst, src, flags, 1)))?,
-                            outcome(conn, batched(conn, 1, |b| b.write(dst, src, flags, 1)))?,
-                            outcome(
-                                conn,
-                                batched(conn, 1, |b| b.write_gather(dst, &[src], flags, 1)),
-                            )?,
-                        ];
-                        executed += usize::from(same(&answers, &(src, dst, flags)));
-                    }
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    let right = region(&peer, LEN, MrUsage::WRITE_SRC)?;
+    right.write_at(0, &pattern(LEN, 1))?;
+    let wrong = region(&peer, LEN, MrUsage::RECV)?;
+    let others = region(&other, LEN, MrUsage::WRITE_SRC)?;
+    let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
+    let unwritable = region(&peer, LEN, MrUsage::READ_SRC)?;
+    let far = [remote(&target), remote(&unwritable)];
+    let mut executed = 0;
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        for src in local_parts(&right, &wrong, &others, 0)? {
+            for dst in remote_parts(&far[0], &far[1])? {
+                for flags in flags() {
+                    let answers = [
+                        outcome(conn, conn.write(dst, src, flags, 1))?,
+                        outcome(conn, conn.write_gather(dst, &[src], flags, 1))?,
+                        // One of no peer takes the long way.
+                        outcome(
+                            conn,
+                            conn.write_gather(dst, &[src, MrSlice::EMPTY], flags, 1),
+                        )?,
+                        outcome(conn, batched(conn, 0, |b| b.write(dst, src, flags, 1)))?,
+                        outcome(conn, batched(conn, 1, |b| b.write(dst, src, flags, 1)))?,
+                        outcome(
+                            conn,
+                            batched(conn, 1, |b| b.write_gather(dst, &[src], flags, 1)),
+                        )?,
+                    ];
+                    executed += usize::from(same(&answers, &(src, dst, flags)));
                 }
             }
-            let written = contents(&target)?;
-            assert_eq!(written[..32], pattern(LEN, 1)[..32]);
-            assert_eq!(written[100..], pattern(LEN, 1)[100..]);
         }
-        assert!(executed > 40, "{executed}");
-        Ok(())
-    })
+        let written = contents(&target)?;
+        assert_eq!(written[..32], pattern(LEN, 1)[..32]);
+        assert_eq!(written[100..], pattern(LEN, 1)[100..]);
+    }
+    assert!(executed > 40, "{executed}");
+    Ok(())
 }
 
 #[test]
 fn every_way_of_a_message() -> crate::common::Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        let right = region(&peer, LEN, MrUsage::SEND)?;
-        right.write_at(0, &pattern(LEN, 1))?;
-        let wrong = region(&peer, LEN, MrUsage::RECV)?;
-        let others = region(&other, LEN, MrUsage::SEND)?;
-        let target = region(&peer, LEN, MrUsage::RECV)?;
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            // Each message finds one receive, and takes it.
-            let sent = |send: &dyn Fn() -> Result<Posted>, len: u32| -> crate::common::Result<_> {
-                let to = target.slice(..)?;
-                pair.server.recv(to, 2)?;
-                let answer = outcome(conn, send())?;
-                if answer != "executed" {
-                    let empty = conn.send(MrSlice::EMPTY, ALWAYS, 3);
-                    outcome(conn, empty)?;
-                    assert_eq!(arrived(&pair.server)?, 0, "{answer}");
-                    return Ok(answer);
-                }
-                assert_eq!(arrived(&pair.server)?, len);
-                assert_eq!(
-                    contents(&target)?[..len as usize],
-                    contents(&right)?[LEN - len as usize..]
-                );
-                Ok(answer)
-            };
-            // All end with the region, so that the bytes show which part it was.
-            for src in local_parts(&right, &wrong, &others, LEN - 32)? {
-                let len = src.len() as u32;
-                for flags in flags() {
-                    let answers = [
-                        sent(&|| conn.send(src, flags, 1), len)?,
-                        sent(&|| conn.send_gather(&[src], flags, 1), len)?,
-                        sent(&|| conn.send_gather(&[src, MrSlice::EMPTY], flags, 1), len)?,
-                        sent(&|| batched(conn, 0, |b| b.send(src, flags, 1)), len)?,
-                        sent(&|| batched(conn, 1, |b| b.send(src, flags, 1)), len)?,
-                        sent(
-                            &|| batched(conn, 1, |b| b.send_gather(&[src], flags, 1)),
-                            len,
-                        )?,
-                    ];
-                    same(&answers, &(src, flags));
-                }
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    let right = region(&peer, LEN, MrUsage::SEND)?;
+    right.write_at(0, &pattern(LEN, 1))?;
+    let wrong = region(&peer, LEN, MrUsage::RECV)?;
+    let others = region(&other, LEN, MrUsage::SEND)?;
+    let target = region(&peer, LEN, MrUsage::RECV)?;
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        // Each message finds one receive, and takes it.
+        let sent = |send: &dyn Fn() -> Result<Posted>, len: u32| -> crate::common::Result<_> {
+            let to = target.slice(..)?;
+            pair.server.recv(to, 2)?;
+            let answer = outcome(conn, send())?;
+            if answer != "executed" {
+                let empty = conn.send(MrSlice::EMPTY, ALWAYS, 3);
+                outcome(conn, empty)?;
+                assert_eq!(arrived(&pair.server)?, 0, "{answer}");
+                return Ok(answer);
+            }
+            assert_eq!(arrived(&pair.server)?, len);
+            assert_eq!(
+                contents(&target)?[..len as usize],
+                contents(&right)?[LEN - len as usize..]
+            );
+            Ok(answer)
+        };
+        // All end with the region, so that the bytes show which part it was.
+        for src in local_parts(&right, &wrong, &others, LEN - 32)? {
+            let len = src.len() as u32;
+            for flags in flags() {
+                let answers = [
+                    sent(&|| conn.send(src, flags, 1), len)?,
+                    sent(&|| conn.send_gather(&[src], flags, 1), len)?,
+                    sent(&|| conn.send_gather(&[src, MrSlice::EMPTY], flags, 1), len)?,
+                    sent(&|| batched(conn, 0, |b| b.send(src, flags, 1)), len)?,
+                    sent(&|| batched(conn, 1, |b| b.send(src, flags, 1)), len)?,
+                    sent(
+                        &|| batched(conn, 1, |b| b.send_gather(&[src], flags, 1)),
+                        len,
+                    )?,
+                ];
+                same(&answers, &(src, flags));
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[test]
 fn every_way_of_a_read() -> crate::common::Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        let right = region(&peer, LEN, MrUsage::READ_DST)?;
-        let wrong = region(&peer, LEN, MrUsage::SEND)?;
-        let others = region(&other, LEN, MrUsage::READ_DST)?;
-        let source = region(&peer, LEN, MrUsage::READ_SRC)?;
-        source.write_at(0, &pattern(LEN, 1))?;
-        let unreadable = region(&peer, LEN, MrUsage::WRITE_DST)?;
-        let far = [remote(&source), remote(&unreadable)];
-        let mut executed = 0;
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            for dst in local_parts(&right, &wrong, &others, 0)? {
-                for src in remote_parts(&far[0], &far[1])? {
-                    for flags in flags() {
-                        let answers = [
-                            outcome(conn, conn.read(dst, src, flags, 1))?,
-                            outcome(conn, batched(conn, 0, |b| b.read(dst, src, flags, 1)))?,
-                            outcome(conn, batched(conn, 1, |b| b.read(dst, src, flags, 1)))?,
-                        ];
-                        executed += usize::from(same(&answers, &(dst, src, flags)));
-                    }
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    let right = region(&peer, LEN, MrUsage::READ_DST)?;
+    let wrong = region(&peer, LEN, MrUsage::SEND)?;
+    let others = region(&other, LEN, MrUsage::READ_DST)?;
+    let source = region(&peer, LEN, MrUsage::READ_SRC)?;
+    source.write_at(0, &pattern(LEN, 1))?;
+    let unreadable = region(&peer, LEN, MrUsage::WRITE_DST)?;
+    let far = [remote(&source), remote(&unreadable)];
+    let mut executed = 0;
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        for dst in local_parts(&right, &wrong, &others, 0)? {
+            for src in remote_parts(&far[0], &far[1])? {
+                for flags in flags() {
+                    let answers = [
+                        outcome(conn, conn.read(dst, src, flags, 1))?,
+                        outcome(conn, batched(conn, 0, |b| b.read(dst, src, flags, 1)))?,
+                        outcome(conn, batched(conn, 1, |b| b.read(dst, src, flags, 1)))?,
+                    ];
+                    executed += usize::from(same(&answers, &(dst, src, flags)));
                 }
             }
-            let read = contents(&right)?;
-            assert_eq!(read[..32], pattern(LEN, 1)[..32]);
-            assert_eq!(read[100..], pattern(LEN, 1)[100..]);
         }
-        assert!(executed > 40, "{executed}");
-        Ok(())
-    })
+        let read = contents(&right)?;
+        assert_eq!(read[..32], pattern(LEN, 1)[..32]);
+        assert_eq!(read[100..], pattern(LEN, 1)[100..]);
+    }
+    assert!(executed > 40, "{executed}");
+    Ok(())
 }
 
 #[test]
 fn every_way_of_a_flush_and_of_an_atomic_write() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(&peer, LEN, usage)?;
-        let wrong = region(&peer, LEN, MrUsage::RECV)?;
-        let far = [remote(&target), remote(&wrong)];
-        let word = 0x0102_0304_0506_0708u64.to_ne_bytes();
-        let mut executed = 0;
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let mut parts = vec![RemoteSlice::EMPTY];
-            for mr in &far {
-                for range in [0..0, 0..1, 0..7, 0..8, 4..12, 8..LEN as u64] {
-                    parts.push(mr.slice(range)?);
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let target = region(&peer, LEN, usage)?;
+    let wrong = region(&peer, LEN, MrUsage::RECV)?;
+    let far = [remote(&target), remote(&wrong)];
+    let word = 0x0102_0304_0506_0708u64.to_ne_bytes();
+    let mut executed = 0;
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let mut parts = vec![RemoteSlice::EMPTY];
+        for mr in &far {
+            for range in [0..0, 0..1, 0..7, 0..8, 4..12, 8..LEN as u64] {
+                parts.push(mr.slice(range)?);
             }
-            for dst in parts {
-                for flags in flags() {
-                    for kind in [FlushType::Visibility, FlushType::Persistent] {
-                        let answers = [
-                            outcome(conn, conn.flush(dst, kind, flags, 1))?,
-                            outcome(conn, batched(conn, 0, |b| b.flush(dst, kind, flags, 1)))?,
-                            outcome(conn, batched(conn, 1, |b| b.flush(dst, kind, flags, 1)))?,
-                        ];
-                        executed += usize::from(same(&answers, &(dst, kind, flags)));
-                    }
-                    let answers = [
-                        outcome(conn, conn.atomic_write(dst, &word, flags, 1))?,
-                        outcome(
-                            conn,
-                            batched(conn, 0, |b| b.atomic_write(dst, &word, flags, 1)),
-                        )?,
-                        outcome(
-                            conn,
-                            batched(conn, 1, |b| b.atomic_write(dst, &word, flags, 1)),
-                        )?,
-                    ];
-                    executed += usize::from(same(&answers, &(dst, flags)));
-                }
-            }
-            assert_eq!(target.load_u64(0)?, u64::from_ne_bytes(word));
-            target.store_u64(0, 0)?;
         }
-        assert!(executed > 40, "{executed}");
-        Ok(())
-    })
+        for dst in parts {
+            for flags in flags() {
+                for kind in [FlushType::Visibility, FlushType::Persistent] {
+                    let answers = [
+                        outcome(conn, conn.flush(dst, kind, flags, 1))?,
+                        outcome(conn, batched(conn, 0, |b| b.flush(dst, kind, flags, 1)))?,
+                        outcome(conn, batched(conn, 1, |b| b.flush(dst, kind, flags, 1)))?,
+                    ];
+                    executed += usize::from(same(&answers, &(dst, kind, flags)));
+                }
+                let answers = [
+                    outcome(conn, conn.atomic_write(dst, &word, flags, 1))?,
+                    outcome(
+                        conn,
+                        batched(conn, 0, |b| b.atomic_write(dst, &word, flags, 1)),
+                    )?,
+                    outcome(
+                        conn,
+                        batched(conn, 1, |b| b.atomic_write(dst, &word, flags, 1)),
+                    )?,
+                ];
+                executed += usize::from(same(&answers, &(dst, flags)));
+            }
+        }
+        assert_eq!(target.load_u64(0)?, u64::from_ne_bytes(word));
+        target.store_u64(0, 0)?;
+    }
+    assert!(executed > 40, "{executed}");
+    Ok(())
 }
 
 /// Parts that are too long together, and too many of them.
 #[test]
 fn parts_together_are_too_long() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = region(&peer, LEN, MrUsage::WRITE_DST | MrUsage::RECV)?;
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        let (far, part) = (remote(&target), source.slice(..40)?);
-        for cfg in configurations()? {
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            for count in [1, 2, 3, 16, 17, 100] {
-                // One fits into a request, two do not, and three are more than the connection has.
-                let parts = vec![part; count];
-                let to = far.slice(..40 * count.min(6) as u64)?;
-                let flags = ALWAYS | Flags::INLINE;
-                pair.server.recv(target.slice(..)?, 1)?;
-                let sent = conn.send_gather(&parts, flags, 1);
-                assert_eq!(sent.is_ok(), count == 1, "{sent:?}");
-                let message = match sent.is_ok() {
-                    true => sent,
-                    false => conn.send(MrSlice::EMPTY, ALWAYS, 1),
-                };
-                assert_eq!(outcome(conn, message)?, "executed");
-                assert_eq!(arrived(&pair.server)?, if count == 1 { 40 } else { 0 });
-                let written = conn.write_gather(to, &parts, flags, 1);
-                assert_eq!(written.is_ok(), count == 1, "{written:?}");
-                if written.is_ok() {
-                    outcome(conn, written)?;
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    let target = region(&peer, LEN, MrUsage::WRITE_DST | MrUsage::RECV)?;
+    let source = region(&peer, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
+    let (far, part) = (remote(&target), source.slice(..40)?);
+    for cfg in configurations()? {
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        for count in [1, 2, 3, 16, 17, 100] {
+            // One fits into a request, two do not, and three are more than the connection has.
+            let parts = vec![part; count];
+            let to = far.slice(..40 * count.min(6) as u64)?;
+            let flags = ALWAYS | Flags::INLINE;
+            pair.server.recv(target.slice(..)?, 1)?;
+            let sent = conn.send_gather(&parts, flags, 1);
+            assert_eq!(sent.is_ok(), count == 1, "{sent:?}");
+            let message = match sent.is_ok() {
+                true => sent,
+                false => conn.send(MrSlice::EMPTY, ALWAYS, 1),
+            };
+            assert_eq!(outcome(conn, message)?, "executed");
+            assert_eq!(arrived(&pair.server)?, if count == 1 { 40 } else { 0 });
+            let written = conn.write_gather(to, &parts, flags, 1);
+            assert_eq!(written.is_ok(), count == 1, "{written:?}");
+            if written.is_ok() {
+                outcome(conn, written)?;
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// A native flush of more than 2 GiB is several requests, whichever way it goes.
 #[test]
 fn a_long_flush_takes_more_slots() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(&peer, LEN, usage)?;
-        // Made up: no operation is posted.
-        let mut descriptor = target.get_descriptor();
-        descriptor[8..16].copy_from_slice(&(5u64 << 30).to_le_bytes());
-        let far = MrRemote::from_descriptor(&descriptor)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(2);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        if !pair.client.has_native_flush() {
-            return Ok(());
-        }
-        for (len, slots) in [((4u64 << 30) + 1, 3), (5 << 30, 3)] {
-            let to = far.slice(..len)?;
-            let posted = pair.client.flush(to, FlushType::Visibility, ALWAYS, 1);
-            let text = posted.expect_err("it has two slots").to_string();
-            assert!(text.contains(&format!("takes {slots} slots")), "{text}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let target = region(&peer, LEN, usage)?;
+    // Made up: no operation is posted.
+    let mut descriptor = target.get_descriptor();
+    descriptor[8..16].copy_from_slice(&(5u64 << 30).to_le_bytes());
+    let far = MrRemote::from_descriptor(&descriptor)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(2);
+    let pair = Pair::with(&peer, &cfg, &cfg)?;
+    if !pair.client.has_native_flush() {
+        return Ok(());
+    }
+    for (len, slots) in [((4u64 << 30) + 1, 3), (5 << 30, 3)] {
+        let to = far.slice(..len)?;
+        let posted = pair.client.flush(to, FlushType::Visibility, ALWAYS, 1);
+        let text = posted.expect_err("it has two slots").to_string();
+        assert!(text.contains(&format!("takes {slots} slots")), "{text}");
+    }
+    Ok(())
 }
 
 /// A flush counts as posted when its batch is posted, also where the peer was declared to reorder
 /// in between.
 #[test]
 fn a_flush_that_is_posted_after_the_declaration() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(&peer, LEN, usage)?;
-        let there = remote(&target).slice(..8)?;
-        for same_batch in [false, true] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_force_fallback(true);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let conn = &pair.client;
-            let mut batch = conn.batch::<4>();
-            batch.flush(there, FlushType::Visibility, ALWAYS, 1)?;
-            let mut platform = PeerCfg::new();
-            platform.set_reorders(true);
-            conn.apply_remote_peer_cfg(&platform);
-            let answer = match same_batch {
-                true => batch.atomic_write(there, &[1; 8], ALWAYS, 2),
-                false => {
-                    batch.post()?;
-                    conn.atomic_write(there, &[1; 8], ALWAYS, 2).map(drop)
-                }
-            };
-            // An adapter has a fence.
-            match peer_is_soft_roce(conn) {
-                true => assert!(matches!(answer, Err(Error::NotSupported(_))), "{answer:?}"),
-                false => answer?,
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let target = region(&peer, LEN, usage)?;
+    let there = remote(&target).slice(..8)?;
+    for same_batch in [false, true] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_force_fallback(true);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let conn = &pair.client;
+        let mut batch = conn.batch::<4>();
+        batch.flush(there, FlushType::Visibility, ALWAYS, 1)?;
+        let mut platform = PeerCfg::new();
+        platform.set_reorders(true);
+        conn.apply_remote_peer_cfg(&platform);
+        let answer = match same_batch {
+            true => batch.atomic_write(there, &[1; 8], ALWAYS, 2),
+            false => {
+                batch.post()?;
+                conn.atomic_write(there, &[1; 8], ALWAYS, 2).map(drop)
             }
+        };
+        // An adapter has a fence.
+        match peer_is_soft_roce(conn) {
+            true => assert!(matches!(answer, Err(Error::NotSupported(_))), "{answer:?}"),
+            false => answer?,
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Whether fences are missing on a connection to a peer that reorders.

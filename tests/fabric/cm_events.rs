@@ -4,18 +4,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use hello::Result;
 use rpma::commit::{Method, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::{Reconnect, ToWriter};
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::sim::{Fabric, Host, JoinHandle, Profile, sweep_events};
-use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Identity, Mr, MrSlice,
-    MrUsage, Offer, Peer, Side, Wc,
-};
+use rpma::sim::{JoinHandle, sweep_events};
+
+use crate::common::prelude::*;
 
 #[path = "../../examples/hello/hello.rs"]
 #[allow(unreachable_pub, reason = "a library on a page")]

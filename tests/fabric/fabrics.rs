@@ -4,16 +4,10 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile, sweep};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
-    MrUsage, Notify, Peer, RejectReason, RemoteSlice, Side, Wc,
-};
+use rpma::sim::{Entered, Errno, sweep};
 
-use crate::common::{Pair, Result, accept, peer, peer_of};
+use crate::common::prelude::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;

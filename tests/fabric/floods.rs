@@ -4,16 +4,13 @@
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rpma::commit::{Method, Refused, Replicas, Writer, WriterCfg};
-use rpma::sim::{Fabric, Host, JoinHandle, Link, Profile, now, sleep};
+use rpma::sim::{JoinHandle, now, sleep};
 use rpma::wait::Wait;
-use rpma::{
-    Conn, ConnCfg, Device, Ep, Error, Flags, FlushType, Mr, MrSlice, MrUsage, Offer, Peer, PeerCfg,
-    Posted, RemoteSlice, Side, Srq, SrqCfg, Wc,
-};
 use rpma_async::{Reactor, block_on};
+
+use crate::common::prelude::*;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -103,7 +100,7 @@ impl Flood {
             .set_in_flight(2)?;
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_srq(Some(srq)).set_cq_size(ENTRIES);
-        let req = rpma::ConnReq::new(&self.peer, &addr, ep.get_port(), &cfg.conn_cfg(&conn_cfg)?)?;
+        let req = ConnReq::new(&self.peer, &addr, ep.get_port(), &cfg.conn_cfg(&conn_cfg)?)?;
         let asking = Writer::connect(req, &cfg, &Offer::default())?;
         let offer = Offer::new(&PeerCfg::new())
             .add_region(&offered)

@@ -6,17 +6,11 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Profile, Trace, now, repeatable, sleep};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Next, Posted,
-    RemoteSlice, Wc, WcStatus,
-};
+use rpma::sim::{Trace, now, repeatable, sleep};
 
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::common::{Pair, Result, listen, peer};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3_600);

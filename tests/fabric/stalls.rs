@@ -7,15 +7,13 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Profile, sleep};
+use rpma::sim::sleep;
 use rpma::sync;
-use rpma::{ConnCfg, ConnReq, Device, Peer, Side};
 use tokio::runtime::Builder;
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
 
 /// Set in a process that runs a wrong program: its name.

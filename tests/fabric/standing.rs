@@ -3,17 +3,13 @@
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Limits, Method, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter};
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::sim::{Fabric, Host, JoinHandle, Profile, sleep};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Identity, Mr, MrRemote, MrUsage,
-    Offer, Peer, Side, Wc,
-};
+use rpma::sim::{JoinHandle, sleep};
+
+use crate::common::prelude::*;
 
 type Result<T = ()> = rpma::Result<T>;
 

@@ -8,16 +8,11 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, Platform, Pmem, Profile, storm, sweep};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer,
-    PeerCfg, Side,
-};
+use rpma::sim::{storm, sweep};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
 
 const LIMIT: Duration = Duration::from_secs(10);

@@ -7,17 +7,13 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use rpma::sim::{Fabric, Profile};
-use rpma::{
-    AlignedBuf, ComplChannel, Conn, ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
-    MrUsage, NotConnected, Peer, RemoteSlice, Wc,
-};
+use rpma::AlignedBuf;
 
-use crate::common::{Pair, Result, peer};
+use crate::common::prelude::*;
 
 /// Miri takes a second for each.
 const ROUNDS: usize = if cfg!(miri) { 6 } else { 40 };
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// The first operation, and the next one.
 #[derive(Clone, Copy, Debug)]

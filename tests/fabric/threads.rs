@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
-use std::time::{Duration, Instant};
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Profile, now, sleep};
+use rpma::sim::{now, sleep};
 use rpma::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, mpsc};
 use rpma::thread;
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Much less than any limit that a test waits for.

@@ -3,16 +3,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 use std::{env, fs, thread};
 
 use rpma::wait::Wait;
-use rpma::{Conn, ConnCfg, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
 
+use crate::common::prelude::*;
 use crate::common::program::alone;
-use crate::common::{
-    Pair, Result, accept, ask, completion, completions, device_test, listen, peer, region, remote,
-};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -27,10 +23,11 @@ fn with_strace(
     check: impl FnOnce(&dyn Fn(&str) -> Vec<String>),
 ) -> Result {
     if env::var_os(COUNTED).is_some() {
-        return device_test(measured);
+        let _test = device_test();
+        return measured();
     }
     // Without a device, this panics with the remedy.
-    crate::common::addr();
+    addr();
     let dir = tempfile::tempdir()?;
     let trace = dir.path().join("trace");
     let output = Command::new("strace")
@@ -98,13 +95,13 @@ fn a_wait_makes_three_or_five_system_calls() -> Result {
             let name = |part: &str| format!("{part} {round}");
             write(conn, 1);
             completion(conn)?;
-            counted(&name("ready"), || cq.wait_timeout(crate::common::LIMIT))?;
+            counted(&name("ready"), || cq.wait_timeout(LIMIT))?;
             thread::scope(|scope| -> Result {
                 scope.spawn(|| {
                     thread::sleep(Duration::from_millis(300));
                     write(conn, 2);
                 });
-                counted(&name("blocks"), || cq.wait_timeout(crate::common::LIMIT))?;
+                counted(&name("blocks"), || cq.wait_timeout(LIMIT))?;
                 Ok(())
             })?;
             let polled = counted(&name("polls"), || cq.get_wc(&mut wcs))?;
@@ -141,8 +138,8 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
                 clients.push(ask(&peer, &ep, &ConnCfg::new())?);
                 let conn = accept(&ep, &cfg)?;
                 members.push(wait.add(place, conn)?);
-                crate::common::event(&clients[clients.len() - 1])?;
-                assert!(wait.next(&mut wcs, crate::common::LIMIT)?.is_some());
+                event(&clients[clients.len() - 1])?;
+                assert!(wait.next(&mut wcs, LIMIT)?.is_some());
             }
             for round in 0..3 {
                 let name = |part: &str| format!("{part} {idle} {round}");
@@ -150,7 +147,7 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
                 assert!(came?.is_none());
                 write(wait.conn(members[0]).ok_or("a member")?, 1);
                 thread::sleep(Duration::from_millis(100));
-                let came = counted(&name("ready"), || wait.next(&mut wcs, crate::common::LIMIT));
+                let came = counted(&name("ready"), || wait.next(&mut wcs, LIMIT));
                 assert!(came?.is_some());
                 assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
                 let conn = wait.conn(members[0]).ok_or("a member")?;
@@ -161,9 +158,7 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
                         thread::sleep(Duration::from_millis(300));
                         client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
                     });
-                    let came = counted(&name("blocks"), || {
-                        wait.next(&mut wcs, crate::common::LIMIT)
-                    });
+                    let came = counted(&name("blocks"), || wait.next(&mut wcs, LIMIT));
                     assert!(came?.is_some());
                     Ok(())
                 })?;

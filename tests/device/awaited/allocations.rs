@@ -1,7 +1,6 @@
 //! After the first operations and commits, no awaited one allocates in the library, whether it
 //! sleeps or not.
 
-use rpma::FlushType;
 use rpma::commit::{Fate, Replicas as Set};
 use rpma_async::{Conn, Inbox, Pool, Replicas, Setup, Writer};
 use tokio::task::yield_now;
@@ -11,7 +10,7 @@ use crate::awaited::replicas::{self, RING};
 use crate::awaited::served::{block, commit};
 use crate::awaited::support::{CLOSE, Ends, Memories, run};
 use crate::awaited::world::{impatient, virtually};
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::looking;
 
 /// Each kind of operation once. The last message sleeps until the peer has a receive for it.
@@ -57,28 +56,27 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) -> Result {
 /// A data path that allocates takes unexpected time, and a lock.
 #[test]
 fn awaited_operations_allocate_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
-            let mut inbox = server.inbox()?;
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let setup = Setup::default().with_receives(1, 64);
+        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+        let mut inbox = server.inbox()?;
+        each(&client, &mut inbox, &memories).await?;
+        looking::begin();
+        for _ in 0..3 {
             each(&client, &mut inbox, &memories).await?;
-            looking::begin();
-            for _ in 0..3 {
-                each(&client, &mut inbox, &memories).await?;
-            }
-            let found = looking::end();
-            assert!(found.is_empty(), "{found:#?}");
+        }
+        let found = looking::end();
+        assert!(found.is_empty(), "{found:#?}");
 
-            // It finds those of the library: a pool has a count for each block.
-            looking::begin();
-            let pool = Pool::new(&peer, 64, 1);
-            assert!(pool.is_ok() && !looking::end().is_empty());
-            client.close(CLOSE).await?;
-            Ok(())
-        })
+        // It finds those of the library: a pool has a count for each block.
+        looking::begin();
+        let pool = Pool::new(&peer, 64, 1);
+        assert!(pool.is_ok() && !looking::end().is_empty());
+        client.close(CLOSE).await?;
+        Ok(())
     })
 }
 

@@ -1,18 +1,15 @@
 //! Bytes of the program, read and committed through the blocks of a pool.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Limits, Method, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::ToWriter;
 use rpma::serve::ServerCfg;
-use rpma::{ConnCfg, Durable, Error, Mr, MrRemote, PeerCfg};
 use rpma_async::{Pool, Reactor, Writer};
 
 use crate::awaited::served::{Serving, client, polls};
 use crate::awaited::support::{in_time, with_reactor};
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site};
 
 /// Of the server's method: a commit of a whole block is too long.

@@ -1,8 +1,5 @@
 //! Futures that are dropped, after each number of polls.
 
-use std::time::Duration;
-
-use rpma::{ConnCfg, FlushType};
 use rpma_async::{Conn, Pool, Setup};
 
 use crate::awaited::held::{hold, release};
@@ -10,7 +7,7 @@ use crate::awaited::support::{
     Boxed, CLOSE, Ends, Memories, all_slots_are_free, begun, both, connect, dropped_after, fill,
     listen, run, take_messages,
 };
-use crate::common::{Result, device_test, leaving, on_fabric, peer};
+use crate::common::prelude::*;
 
 /// An operation of each kind, which takes at most one block.
 type Kind = for<'c> fn(&'c Conn, &Memories) -> Boxed<'c>;
@@ -86,109 +83,106 @@ const KINDS: [(&str, Kind); 11] = [
 /// active task is the one that waits for the block, and its slot is free again.
 #[test]
 fn operations_are_dropped_after_each_poll() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::with_blocks(&peer, 1);
-        run(async {
-            let setup = Setup::default().with_receives(8, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
-            let dropping = async {
-                for (name, kind) in KINDS {
-                    // In flight while it is dropped.
-                    for n in 0..4 {
-                        hold();
-                        dropped_after(n, true, kind(&client, &memories)).await;
-                        release();
-                        println!("{name}, {n} polls");
-                        drop(memories.pool.lease().await);
-                        client.idle().await.expect("no error");
-                    }
-                    // Until it is complete.
-                    let mut n = 0;
-                    let is_complete = |n| dropped_after(n, false, kind(&client, &memories));
-                    while is_complete(n).await.is_none() {
-                        n += 1;
-                        drop(memories.pool.lease().await);
-                        client.idle().await.expect("no error");
-                    }
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::with_blocks(&peer, 1);
+    run(async {
+        let setup = Setup::default().with_receives(8, 64);
+        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+        let dropping = async {
+            for (name, kind) in KINDS {
+                // In flight while it is dropped.
+                for n in 0..4 {
+                    hold();
+                    dropped_after(n, true, kind(&client, &memories)).await;
+                    release();
+                    println!("{name}, {n} polls");
+                    drop(memories.pool.lease().await);
+                    client.idle().await.expect("no error");
                 }
-                all_slots_are_free(&client, &memories)
-                    .await
-                    .expect("it has succeeded");
-                client.clone().close(CLOSE).await.expect("nothing is lost");
-            };
-            both(dropping, take_messages(&server)).await;
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 1);
+                // Until it is complete.
+                let mut n = 0;
+                let is_complete = |n| dropped_after(n, false, kind(&client, &memories));
+                while is_complete(n).await.is_none() {
+                    n += 1;
+                    drop(memories.pool.lease().await);
+                    client.idle().await.expect("no error");
+                }
+            }
+            all_slots_are_free(&client, &memories)
+                .await
+                .expect("it has succeeded");
+            client.clone().close(CLOSE).await.expect("nothing is lost");
+        };
+        both(dropping, take_messages(&server)).await;
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 1);
+    Ok(())
 }
 
 /// Promise: several operations of one block that are dropped one by one, asleep and complete ones
 /// among them, give it back with the last of them.
 #[test]
 fn operations_that_share_a_block_are_dropped() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::with_blocks(&peer, 1);
-        run(async {
-            let Ends {
-                client,
-                server: _server,
-                ..
-            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
-            for dropped in 0..8 {
-                hold();
-                let word = memories.word();
-                let write = || client.write(memories.to(), word.clone());
-                let (mut asleep, fresh, awaited) = (write()?, write()?, write()?);
-                // A device that holds no operation back may have completed it.
-                let early = begun(&mut asleep).await.is_some();
-                drop(word);
-                let ops = [asleep, fresh, awaited];
-                let mut kept = Vec::new();
-                for (number, op) in ops.into_iter().enumerate().skip(usize::from(early)) {
-                    match dropped >> number & 1 {
-                        1 => op.detach(),
-                        _ => kept.push(op),
-                    }
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::with_blocks(&peer, 1);
+    run(async {
+        let Ends {
+            client,
+            server: _server,
+            ..
+        } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+        for dropped in 0..8 {
+            hold();
+            let word = memories.word();
+            let write = || client.write(memories.to(), word.clone());
+            let (mut asleep, fresh, awaited) = (write()?, write()?, write()?);
+            // A device that holds no operation back may have completed it.
+            let early = begun(&mut asleep).await.is_some();
+            drop(word);
+            let ops = [asleep, fresh, awaited];
+            let mut kept = Vec::new();
+            for (number, op) in ops.into_iter().enumerate().skip(usize::from(early)) {
+                match dropped >> number & 1 {
+                    1 => op.detach(),
+                    _ => kept.push(op),
                 }
-                release();
-                for op in kept {
-                    op.await?;
-                }
-                drop(memories.pool.lease().await);
             }
-            all_slots_are_free(&client, &memories).await?;
-            Ok(())
-        })
+            release();
+            for op in kept {
+                op.await?;
+            }
+            drop(memories.pool.lease().await);
+        }
+        all_slots_are_free(&client, &memories).await?;
+        Ok(())
     })
 }
 
 /// Promise: an operation that takes longer than its limit goes on, and its block comes back.
 #[test]
 fn a_limit_passes_and_the_memory_comes_back() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::with_blocks(&peer, 1);
-        run(async {
-            let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
-            // The second message waits until the first one is taken.
-            let word = memories.word();
-            client.send(word.clone())?.await?;
-            let late = client.send(word)?;
-            let limit = Duration::from_millis(1);
-            assert!(tokio::time::timeout(limit, late).await.is_err());
-            assert_eq!(memories.pool.available(), 0, "it goes on");
-            let mut inbox = server.inbox()?;
-            drop(inbox.next().await?);
-            drop(memories.pool.lease().await);
-            let message = inbox.next().await?.ok_or("it has arrived")?;
-            assert_eq!(&*message, b"a word.");
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::with_blocks(&peer, 1);
+    run(async {
+        let setup = Setup::default().with_receives(1, 64);
+        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+        // The second message waits until the first one is taken.
+        let word = memories.word();
+        client.send(word.clone())?.await?;
+        let late = client.send(word)?;
+        let limit = Duration::from_millis(1);
+        assert!(tokio::time::timeout(limit, late).await.is_err());
+        assert_eq!(memories.pool.available(), 0, "it goes on");
+        let mut inbox = server.inbox()?;
+        drop(inbox.next().await?);
+        drop(memories.pool.lease().await);
+        let message = inbox.next().await?.ok_or("it has arrived")?;
+        assert_eq!(&*message, b"a word.");
+        Ok(())
     })
 }
 
@@ -226,48 +220,47 @@ fn waits_for_a_block_are_dropped() -> Result {
 /// poll. They leave no trace: no operation is lost, no message, and the driver rests.
 #[test]
 fn waits_are_dropped_after_each_poll() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::with_blocks(&peer, 4);
-        run(async {
-            let setup = Setup::default().with_receives(1, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
-            let mut inbox = server.inbox()?;
-            let mut own = client.inbox()?;
-            for n in 0..5 {
-                let ops = fill(&client, &memories, 4)?;
-                let depth = ConnCfg::new().get_sq_size();
-                assert!(dropped_after(n, true, client.ready(depth)).await.is_none());
-                assert!(dropped_after(n, true, client.idle()).await.is_none());
-                assert!(dropped_after(n, true, client.closed()).await.is_none());
-                let closing = client.clone().close(CLOSE);
-                assert!(dropped_after(n, true, closing).await.is_none());
-                assert!(dropped_after(n, true, own.next()).await.is_none());
-                for _ in 0..ops.len() {
-                    // The message is not lost with the wait.
-                    let mut m = 0;
-                    let message = loop {
-                        if let Some(next) = dropped_after(m, false, inbox.next()).await {
-                            break next;
-                        }
-                        m += 1;
-                    };
-                    let message = message?.ok_or("it has arrived")?;
-                    assert_eq!(&*message, b"a word.");
-                }
-                client.ready(depth).await?;
-                for op in ops {
-                    op.await?;
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::with_blocks(&peer, 4);
+    run(async {
+        let setup = Setup::default().with_receives(1, 64);
+        let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+        let mut inbox = server.inbox()?;
+        let mut own = client.inbox()?;
+        for n in 0..5 {
+            let ops = fill(&client, &memories, 4)?;
+            let depth = ConnCfg::new().get_sq_size();
+            assert!(dropped_after(n, true, client.ready(depth)).await.is_none());
+            assert!(dropped_after(n, true, client.idle()).await.is_none());
+            assert!(dropped_after(n, true, client.closed()).await.is_none());
+            let closing = client.clone().close(CLOSE);
+            assert!(dropped_after(n, true, closing).await.is_none());
+            assert!(dropped_after(n, true, own.next()).await.is_none());
+            for _ in 0..ops.len() {
+                // The message is not lost with the wait.
+                let mut m = 0;
+                let message = loop {
+                    if let Some(next) = dropped_after(m, false, inbox.next()).await {
+                        break next;
+                    }
+                    m += 1;
+                };
+                let message = message?.ok_or("it has arrived")?;
+                assert_eq!(&*message, b"a word.");
             }
-            all_slots_are_free(&client, &memories).await?;
-            client.close(CLOSE).await?;
-            assert!(inbox.next().await?.is_none());
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 4);
+            client.ready(depth).await?;
+            for op in ops {
+                op.await?;
+            }
+        }
+        all_slots_are_free(&client, &memories).await?;
+        client.close(CLOSE).await?;
+        assert!(inbox.next().await?.is_none());
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 4);
+    Ok(())
 }
 
 /// Promise: a connection that is being made may be dropped after any poll, and leaves no object.
@@ -278,7 +271,7 @@ fn connecting_is_dropped_after_each_poll() -> Result {
         let mut n = 0;
         let mut is_complete = false;
         while !is_complete {
-            device_test(|| {
+            leaving(&[], || {
                 is_complete = run(connect_dropped_after(&peer()?, n, false))?;
                 Ok(())
             })?;
@@ -286,7 +279,7 @@ fn connecting_is_dropped_after_each_poll() -> Result {
         }
         assert!(n > 2, "{n} polls");
         for n in 0..5 {
-            device_test(|| {
+            leaving(&[], || {
                 assert!(!run(connect_dropped_after(&peer()?, n, true))?);
                 Ok(())
             })?;
@@ -295,7 +288,7 @@ fn connecting_is_dropped_after_each_poll() -> Result {
     })
 }
 
-async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
+async fn connect_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<bool> {
     let reactor = rpma_async::Reactor::spawn(peer)?;
     let (listener, addr) = listen(&reactor)?;
     let setup = Setup::default().with_receives(2, 64);
@@ -331,7 +324,7 @@ fn accepting_is_dropped_after_each_poll() -> Result {
         let mut n = 0;
         let mut is_complete = false;
         while !is_complete {
-            device_test(|| {
+            leaving(&[], || {
                 is_complete = run(accept_dropped_after(&peer()?, n, false))?;
                 Ok(())
             })?;
@@ -339,7 +332,7 @@ fn accepting_is_dropped_after_each_poll() -> Result {
         }
         assert!(n > 1, "{n} polls");
         for n in 0..5 {
-            device_test(|| {
+            leaving(&[], || {
                 assert!(!run(accept_dropped_after(&peer()?, n, true))?);
                 Ok(())
             })?;
@@ -348,7 +341,7 @@ fn accepting_is_dropped_after_each_poll() -> Result {
     })
 }
 
-async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Result<bool> {
+async fn accept_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<bool> {
     let reactor = rpma_async::Reactor::spawn(peer)?;
     let (listener, addr) = listen(&reactor)?;
     let setup = Setup::default().with_receives(2, 64);
@@ -378,26 +371,25 @@ async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> Re
 /// object.
 #[test]
 fn a_request_is_dropped() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = rpma_async::Reactor::spawn(&peer)?;
-            let (listener, addr) = listen(&reactor)?;
-            for rejects in [false, true] {
-                let connecting = reactor.connect(addr, &Setup::default(), b"");
-                let refusing = async {
-                    let incoming = listener.accept().await.expect("a request");
-                    match rejects {
-                        true => incoming.reject(b"no").expect("rejects"),
-                        false => drop(incoming),
-                    }
-                };
-                let (client, ()) = both(connecting, refusing).await;
-                let error = client.expect_err("it was refused");
-                assert!(matches!(error, rpma::Error::NotEstablished(_)), "{error:?}");
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = rpma_async::Reactor::spawn(&peer)?;
+        let (listener, addr) = listen(&reactor)?;
+        for rejects in [false, true] {
+            let connecting = reactor.connect(addr, &Setup::default(), b"");
+            let refusing = async {
+                let incoming = listener.accept().await.expect("a request");
+                match rejects {
+                    true => incoming.reject(b"no").expect("rejects"),
+                    false => drop(incoming),
+                }
+            };
+            let (client, ()) = both(connecting, refusing).await;
+            let error = client.expect_err("it was refused");
+            assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
+        }
+        Ok(())
     })
 }
 

@@ -1,18 +1,14 @@
 //! Commits that are awaited.
 
-#[cfg(feature = "sim")]
-use std::time::Duration;
-
 use rpma::commit::{Fate, Method, WriterCfg};
 use rpma::reconnect::ToWriter;
-use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Pool, Reactor, Setup, Writer, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::served::{self, Serving, block, commit, polls};
 use crate::awaited::support::{CLOSE, listen, run};
 use crate::common::failed::Failed;
-use crate::common::{LIMIT, Memory, Result, contents, device_test, here, peer, region};
+use crate::common::prelude::*;
 
 const SIZE: usize = 2048;
 
@@ -57,34 +53,33 @@ fn pool(peer: &Peer) -> Result<Pool> {
 /// Promise: several tasks commit by one writer, each waits for its own ticket, and each is woken.
 #[test]
 fn tasks_wait_for_tickets_of_one_writer() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 3).await?;
-            let pool = pool(&peer)?;
-            let tasks = (0..5_u64).map(|task| {
-                let (writer, pool) = (made.writer.clone(), pool.clone());
-                tokio::spawn(async move {
-                    for round in 0..20 {
-                        let bytes = block(&pool, task * 20 + round).await;
-                        writer.room().await.expect("room");
-                        // One thread: no other task has taken it.
-                        let ticket = commit(&writer, bytes, round + 1).expect("posted");
-                        writer.durable(ticket).await.expect("durable");
-                        assert_eq!(writer.fate(ticket).expect("its own"), Fate::Durable);
-                    }
-                })
-            });
-            for task in tasks.collect::<Vec<_>>() {
-                task.await.expect("no panic");
-            }
-            assert_eq!(pool.available(), 8);
-            assert_eq!(contents(&made.target)?[served::TAIL as usize], 20);
-            made.writer.close(CLOSE).await?;
-            made.server.closed().await?;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 3).await?;
+        let pool = pool(&peer)?;
+        let tasks = (0..5_u64).map(|task| {
+            let (writer, pool) = (made.writer.clone(), pool.clone());
+            tokio::spawn(async move {
+                for round in 0..20 {
+                    let bytes = block(&pool, task * 20 + round).await;
+                    writer.room().await.expect("room");
+                    // One thread: no other task has taken it.
+                    let ticket = commit(&writer, bytes, round + 1).expect("posted");
+                    writer.durable(ticket).await.expect("durable");
+                    assert_eq!(writer.fate(ticket).expect("its own"), Fate::Durable);
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("no panic");
+        }
+        assert_eq!(pool.available(), 8);
+        assert_eq!(contents(&made.target)?[served::TAIL as usize], 20);
+        made.writer.close(CLOSE).await?;
+        made.server.closed().await?;
+        Ok(())
     })
 }
 
@@ -134,34 +129,33 @@ fn threads_wait_for_tickets_of_one_writer() -> Result {
 /// it.
 #[test]
 fn a_dropped_wait_undoes_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            for n in 0..6 {
-                let reactor = Reactor::spawn(&peer)?;
-                let serving = Serving::new(&reactor, 1)?;
-                let pool = pool(&peer)?;
-                let made = Made::new(&reactor, 2).await?;
-                let writer = served::writer(&reactor, serving.addr, 1).await;
-                let answered = Writer::new(&reactor, writer)?;
-                for writer in [&made.writer, &answered] {
-                    let ticket = commit(writer, block(&pool, 7).await, 7)?;
-                    drop(polls(writer.durable(ticket), n).await);
-                    drop(polls(writer.room(), n).await);
-                    drop(polls(writer.closed(), n).await);
-                    let mut all = Vec::new();
-                    while all.len() < pool.blocks() {
-                        all.push(pool.lease().await);
-                    }
-                    writer.durable(ticket).await?;
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        for n in 0..6 {
+            let reactor = Reactor::spawn(&peer)?;
+            let serving = Serving::new(&reactor, 1)?;
+            let pool = pool(&peer)?;
+            let made = Made::new(&reactor, 2).await?;
+            let writer = served::writer(&reactor, serving.addr, 1).await;
+            let answered = Writer::new(&reactor, writer)?;
+            for writer in [&made.writer, &answered] {
+                let ticket = commit(writer, block(&pool, 7).await, 7)?;
+                drop(polls(writer.durable(ticket), n).await);
+                drop(polls(writer.room(), n).await);
+                drop(polls(writer.closed(), n).await);
+                let mut all = Vec::new();
+                while all.len() < pool.blocks() {
+                    all.push(pool.lease().await);
                 }
-                assert_eq!(contents(&made.target)?[served::TAIL as usize], 7);
-                drop(polls(answered.clone().close(CLOSE), n).await);
-                drop((made, answered));
-                serving.stop().await;
+                writer.durable(ticket).await?;
             }
-            Ok(())
-        })
+            assert_eq!(contents(&made.target)?[served::TAIL as usize], 7);
+            drop(polls(answered.clone().close(CLOSE), n).await);
+            drop((made, answered));
+            serving.stop().await;
+        }
+        Ok(())
     })
 }
 
@@ -169,32 +163,31 @@ fn a_dropped_wait_undoes_nothing() -> Result {
 /// back.
 #[test]
 fn an_end_wakes_all_waits() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let pool = pool(&peer)?;
-            let closed = tokio::spawn({
-                let writer = made.writer.clone();
-                async move { writer.closed().await }
-            });
-            let first = commit(&made.writer, block(&pool, 1).await, 1)?;
-            made.writer.durable(first).await?;
-            made.server.abort();
-            closed.await.expect("no panic")?;
-            let ended = made.writer.room().await.expect_err("no room any more");
-            assert!(matches!(ended, Error::Ended(_)), "{ended}");
-            assert_eq!(made.writer.fate(first)?, Fate::Durable);
-            made.writer.durable(first).await?;
-            let refused = commit(&made.writer, block(&pool, 2).await, 2);
-            assert!(
-                matches!(refused, Err(Error::NotConnected(_))),
-                "{refused:?}"
-            );
-            assert_eq!(pool.available(), 8);
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let pool = pool(&peer)?;
+        let closed = tokio::spawn({
+            let writer = made.writer.clone();
+            async move { writer.closed().await }
+        });
+        let first = commit(&made.writer, block(&pool, 1).await, 1)?;
+        made.writer.durable(first).await?;
+        made.server.abort();
+        closed.await.expect("no panic")?;
+        let ended = made.writer.room().await.expect_err("no room any more");
+        assert!(matches!(ended, Error::Ended(_)), "{ended}");
+        assert_eq!(made.writer.fate(first)?, Fate::Durable);
+        made.writer.durable(first).await?;
+        let refused = commit(&made.writer, block(&pool, 2).await, 2);
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+        assert_eq!(pool.available(), 8);
+        Ok(())
     })
 }
 
@@ -202,86 +195,84 @@ fn an_end_wakes_all_waits() -> Result {
 /// pending.
 #[test]
 fn an_abort_leaves_no_commit_pending() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 4).await?;
-            let pool = pool(&peer)?;
-            let mut tickets = Vec::new();
-            for number in 1..=4 {
-                let bytes = block(&pool, number).await;
-                tickets.push(commit(&made.writer, bytes, number)?);
-            }
-            made.writer.abort();
-            for ticket in tickets {
-                let fate = match made.writer.durable(ticket).await {
-                    Ok(()) => Fate::Durable,
-                    Err(_) => Fate::Unknown,
-                };
-                assert_eq!(made.writer.fate(ticket)?, fate);
-            }
-            drop(made);
-            assert_eq!(pool.available(), 8);
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 4).await?;
+        let pool = pool(&peer)?;
+        let mut tickets = Vec::new();
+        for number in 1..=4 {
+            let bytes = block(&pool, number).await;
+            tickets.push(commit(&made.writer, bytes, number)?);
+        }
+        made.writer.abort();
+        for ticket in tickets {
+            let fate = match made.writer.durable(ticket).await {
+                Ok(()) => Fate::Durable,
+                Err(_) => Fate::Unknown,
+            };
+            assert_eq!(made.writer.fate(ticket)?, fate);
+        }
+        drop(made);
+        assert_eq!(pool.available(), 8);
+        Ok(())
     })
 }
 
 /// Promise: bad input is one clear error before any post, and the sources come back.
 #[test]
 fn bad_input_is_refused() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let other = crate::common::peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 1).await?;
-            let second = Made::new(&reactor, 1).await?;
-            let pool = pool(&peer)?;
-            let far = made.writer.offer().regions()[0];
+    let _test = device_test();
+    let peer = peer()?;
+    let other = crate::common::peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 1).await?;
+        let second = Made::new(&reactor, 1).await?;
+        let pool = pool(&peer)?;
+        let far = made.writer.offer().regions()[0];
 
-            let foreign = Pool::new(&other, 100, 1)?;
-            let refused = commit(&made.writer, block(&foreign, 1).await, 1);
-            assert!(
-                matches!(refused, Err(Error::InvalidArgument(_))),
-                "{refused:?}"
-            );
-            assert_eq!(foreign.available(), 1);
+        let foreign = Pool::new(&other, 100, 1)?;
+        let refused = commit(&made.writer, block(&foreign, 1).await, 1);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+        assert_eq!(foreign.available(), 1);
 
-            let bytes = block(&pool, 1).await;
-            let part = |at: u64| -> Result<_> { Ok((far.slice(at..at + 100)?, bytes.clone())) };
-            let refused = made.writer.commit([part(0)?, part(128)?, part(256)?], None);
-            let refused = refused.expect_err("3 parts");
-            assert!(refused.to_string().contains("up to 2"), "{refused}");
-            assert_eq!(
-                refused
-                    .memory
-                    .ok_or("nothing was posted")?
-                    .into_iter()
-                    .count(),
-                3
-            );
-            let long = (far.slice(0..101)?, bytes.clone());
-            let refused = made.writer.commit([long], None).expect_err("longer");
-            assert!(
-                matches!(refused.error, Error::InvalidArgument(_)),
-                "{refused}"
-            );
-            drop(refused);
+        let bytes = block(&pool, 1).await;
+        let part = |at: u64| -> Result<_> { Ok((far.slice(at..at + 100)?, bytes.clone())) };
+        let refused = made.writer.commit([part(0)?, part(128)?, part(256)?], None);
+        let refused = refused.expect_err("3 parts");
+        assert!(refused.to_string().contains("up to 2"), "{refused}");
+        assert_eq!(
+            refused
+                .memory
+                .ok_or("nothing was posted")?
+                .into_iter()
+                .count(),
+            3
+        );
+        let long = (far.slice(0..101)?, bytes.clone());
+        let refused = made.writer.commit([long], None).expect_err("longer");
+        assert!(
+            matches!(refused.error, Error::InvalidArgument(_)),
+            "{refused}"
+        );
+        drop(refused);
 
-            let ticket = commit(&made.writer, bytes, 1)?;
-            let refused = second
-                .writer
-                .durable(ticket)
-                .await
-                .expect_err("not its own");
-            assert!(refused.to_string().contains("another writer"), "{refused}");
-            second.writer.fate(ticket).expect_err("not its own");
-            made.writer.durable(ticket).await?;
-            assert_eq!(pool.available(), 8);
-            Ok(())
-        })
+        let ticket = commit(&made.writer, bytes, 1)?;
+        let refused = second
+            .writer
+            .durable(ticket)
+            .await
+            .expect_err("not its own");
+        assert!(refused.to_string().contains("another writer"), "{refused}");
+        second.writer.fate(ticket).expect_err("not its own");
+        made.writer.durable(ticket).await?;
+        assert_eq!(pool.available(), 8);
+        Ok(())
     })
 }
 
@@ -289,63 +280,61 @@ fn bad_input_is_refused() -> Result {
 /// that waits.
 #[test]
 fn a_full_writer_refuses() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let pool = pool(&peer)?;
-            let mut refused = 0;
-            for number in 0..200 {
-                let bytes = block(&pool, number).await;
-                match commit(&made.writer, bytes, number) {
-                    Ok(_) => {}
-                    Err(Error::QueueFull { queue, depth }) => {
-                        assert_eq!((queue, depth), (Queue::Commits, 2));
-                        refused += 1;
-                        made.writer.room().await?;
-                        assert!(made.writer.available() > 0);
-                    }
-                    Err(error) => panic!("{error}"),
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let pool = pool(&peer)?;
+        let mut refused = 0;
+        for number in 0..200 {
+            let bytes = block(&pool, number).await;
+            match commit(&made.writer, bytes, number) {
+                Ok(_) => {}
+                Err(Error::QueueFull { queue, depth }) => {
+                    assert_eq!((queue, depth), (Queue::Commits, 2));
+                    refused += 1;
+                    made.writer.room().await?;
+                    assert!(made.writer.available() > 0);
                 }
+                Err(error) => panic!("{error}"),
             }
-            println!("{refused} of 200 were refused");
-            made.writer.close(CLOSE).await?;
-            Ok(())
-        })
+        }
+        println!("{refused} of 200 were refused");
+        made.writer.close(CLOSE).await?;
+        Ok(())
     })
 }
 
 /// Promise: if the driver of a reactor never runs, or is dropped, each wait returns an error.
 #[test]
 fn a_driver_that_is_missing_is_an_error() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let serving = Serving::new(&reactor, 1)?;
-            let writer = served::writer(&reactor, serving.addr, 1).await;
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let serving = Serving::new(&reactor, 1)?;
+        let writer = served::writer(&reactor, serving.addr, 1).await;
 
-            let (without, driver) = Reactor::new(&peer)?;
-            let writer = Writer::new(&without, writer)?;
-            let never = writer.closed().await.expect_err("nobody wakes it");
-            assert!(never.to_string().contains("never run"), "{never}");
-            let waiting = tokio::spawn({
-                let writer = writer.clone();
-                async move { writer.closed().await }
-            });
-            drop(driver);
-            let gone = writer.closed().await.expect_err("nobody wakes it");
-            assert!(gone.to_string().contains("was dropped"), "{gone}");
-            waiting
-                .await
-                .expect("no panic")
-                .expect_err("nobody wakes it");
-            drop((writer, made));
-            serving.stop().await;
-            Ok(())
-        })
+        let (without, driver) = Reactor::new(&peer)?;
+        let writer = Writer::new(&without, writer)?;
+        let never = writer.closed().await.expect_err("nobody wakes it");
+        assert!(never.to_string().contains("never run"), "{never}");
+        let waiting = tokio::spawn({
+            let writer = writer.clone();
+            async move { writer.closed().await }
+        });
+        drop(driver);
+        let gone = writer.closed().await.expect_err("nobody wakes it");
+        assert!(gone.to_string().contains("was dropped"), "{gone}");
+        waiting
+            .await
+            .expect("no panic")
+            .expect_err("nobody wakes it");
+        drop((writer, made));
+        serving.stop().await;
+        Ok(())
     })
 }
 
@@ -353,28 +342,27 @@ fn a_driver_that_is_missing_is_an_error() -> Result {
 #[cfg(feature = "sim")]
 #[test]
 fn a_close_has_a_limit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            // No task answers.
-            let site = crate::serve::support::Site::with(1, &served::cfg()?)?;
-            let addr = served::at(site.server.get_port());
-            let serving = Serving::of(&reactor, site)?;
-            let writer = served::writer(&reactor, addr, 1).await;
-            let stopped = serving.stop().await;
-            let writer = Writer::new(&reactor, writer)?;
-            let pool = pool(&peer)?;
-            let ticket = commit(&writer, block(&pool, 1).await, 1)?;
-            let late = writer.clone().close(Duration::from_millis(120)).await;
-            assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
-            writer
-                .durable(ticket)
-                .await
-                .expect_err("the connection is over");
-            assert_eq!(writer.fate(ticket)?, Fate::Unknown);
-            drop(stopped);
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        // No task answers.
+        let site = crate::serve::support::Site::with(1, &served::cfg()?)?;
+        let addr = served::at(site.server.get_port());
+        let serving = Serving::of(&reactor, site)?;
+        let writer = served::writer(&reactor, addr, 1).await;
+        let stopped = serving.stop().await;
+        let writer = Writer::new(&reactor, writer)?;
+        let pool = pool(&peer)?;
+        let ticket = commit(&writer, block(&pool, 1).await, 1)?;
+        let late = writer.clone().close(Duration::from_millis(120)).await;
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        writer
+            .durable(ticket)
+            .await
+            .expect_err("the connection is over");
+        assert_eq!(writer.fate(ticket)?, Fate::Unknown);
+        drop(stopped);
+        Ok(())
     })
 }

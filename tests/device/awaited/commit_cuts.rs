@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::commit::{Method, Replicas as Set};
-use rpma::sim::{Cut, Fabric, Pmem};
 use rpma_async::{Pool, Replicas};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
@@ -13,7 +12,7 @@ use crate::awaited::hosts::{Far, methods};
 use crate::awaited::replicas::{self, RING};
 use crate::awaited::served::{TAIL, block, commit};
 use crate::awaited::world::{World, impatient};
-use crate::common::{LIMIT, Result, profile};
+use crate::common::prelude::*;
 use crate::serve::support::LEN;
 
 /// The commits of a run. Each one writes over the record of the one before.

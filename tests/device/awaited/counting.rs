@@ -4,16 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use rpma::FlushType;
 use rpma_async::{Conn, Driver, Reactor, Setup};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use crate::awaited::support::{Memories, begun, dropped_after};
 use crate::awaited::world::virtually;
-use crate::common::Result;
+use crate::common::prelude::*;
 
 /// A driver with counted polls.
 struct Counted {

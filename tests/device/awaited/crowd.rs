@@ -2,12 +2,11 @@
 
 use std::rc::Rc;
 
-use rpma::FlushType;
 use rpma_async::{Conn, Pool, Reactor, Setup};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::awaited::support::{CLOSE, Memories, listen, run};
-use crate::common::{Result, contents, device_test, peer};
+use crate::common::prelude::*;
 
 /// As many as the bytes of a message can distinguish.
 const CLIENTS: u8 = 100;
@@ -50,45 +49,43 @@ async fn answer(conn: Conn, pool: Pool) -> Result {
 /// for another connection's.
 #[test]
 fn a_hundred_connections_on_one_thread() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Rc::new(Memories::with_blocks(&peer, usize::from(CLIENTS)));
-        // Blocks for the answers: fewer than there are clients.
-        let pool = Pool::new(&peer, 16, 10)?;
-        run(LocalSet::new().run_until(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let setup = Setup::default().with_receives(1, 16);
-            let (listener, addr) = listen(&reactor)?;
-            let mut tasks = JoinSet::new();
-            for number in 0..CLIENTS {
-                let (memories, connecting) =
-                    (Rc::clone(&memories), reactor.connect(addr, &setup, &[]));
-                tasks.spawn_local(async move {
-                    let conn = connecting.await.expect("established");
-                    ask(conn, &memories, number).await.expect("closes");
-                });
-            }
-            for _ in 0..CLIENTS {
-                let incoming = listener.accept().await?;
-                let accepting = incoming.accept(&setup, &[]);
-                let pool = pool.clone();
-                tasks.spawn_local(async move {
-                    answer(accepting.await.expect("established"), pool)
-                        .await
-                        .expect("posted");
-                });
-            }
-            while let Some(ended) = tasks.join_next().await {
-                ended.expect("no panic");
-            }
-            Ok(())
-        }))?;
-        assert_eq!(memories.pool.available(), usize::from(CLIENTS));
-        assert_eq!(pool.available(), 10);
-        let written = contents(&memories.target)?;
-        assert!((0..CLIENTS).all(|number| written[usize::from(number)] == number));
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Rc::new(Memories::with_blocks(&peer, usize::from(CLIENTS)));
+    // Blocks for the answers: fewer than there are clients.
+    let pool = Pool::new(&peer, 16, 10)?;
+    run(LocalSet::new().run_until(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let setup = Setup::default().with_receives(1, 16);
+        let (listener, addr) = listen(&reactor)?;
+        let mut tasks = JoinSet::new();
+        for number in 0..CLIENTS {
+            let (memories, connecting) = (Rc::clone(&memories), reactor.connect(addr, &setup, &[]));
+            tasks.spawn_local(async move {
+                let conn = connecting.await.expect("established");
+                ask(conn, &memories, number).await.expect("closes");
+            });
+        }
+        for _ in 0..CLIENTS {
+            let incoming = listener.accept().await?;
+            let accepting = incoming.accept(&setup, &[]);
+            let pool = pool.clone();
+            tasks.spawn_local(async move {
+                answer(accepting.await.expect("established"), pool)
+                    .await
+                    .expect("posted");
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("no panic");
+        }
         Ok(())
-    })
+    }))?;
+    assert_eq!(memories.pool.available(), usize::from(CLIENTS));
+    assert_eq!(pool.available(), 10);
+    let written = contents(&memories.target)?;
+    assert!((0..CLIENTS).all(|number| written[usize::from(number)] == number));
+    Ok(())
 }
 
 /// A program of its own is killed: the kernel of its host reports it.

@@ -1,8 +1,5 @@
 //! How connections, reactors and their drivers end.
 
-use std::time::Duration;
-
-use rpma::{ConnEvent, Error};
 use rpma_async::{Conn, Reactor, Setup, block_on};
 use tokio::task::{JoinHandle, yield_now};
 
@@ -11,7 +8,7 @@ use crate::awaited::sleepers::Sleepers;
 use crate::awaited::support::{
     CLOSE, Ends, Memories, begun, both, connect, fill, in_time, listen, run,
 };
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 
 fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)
@@ -37,7 +34,7 @@ fn the_peer_ends_and_all_wake() -> Result {
         }),
     ];
     for (name, end) in ends {
-        device_test(|| {
+        leaving(&[], || {
             println!("{name}");
             let peer = peer()?;
             let memories = Memories::new(&peer);
@@ -71,27 +68,26 @@ fn the_peer_ends_and_all_wake() -> Result {
 /// flight, so none is lost, and both sides are notified of that.
 #[test]
 fn both_sides_close() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            for at_once in [true, false] {
-                let Ends { client, server, .. } =
-                    Ends::new(&peer, &with_receives(), &with_receives()).await?;
-                let sent = client.send(memories.word())?;
-                sent.await?;
-                let closes = if at_once {
-                    both(client.close(CLOSE), server.close(CLOSE)).await
-                } else {
-                    let first = client.close(CLOSE).await;
-                    server.closed().await?;
-                    (first, server.close(CLOSE).await)
-                };
-                closes.0?;
-                closes.1?;
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        for at_once in [true, false] {
+            let Ends { client, server, .. } =
+                Ends::new(&peer, &with_receives(), &with_receives()).await?;
+            let sent = client.send(memories.word())?;
+            sent.await?;
+            let closes = if at_once {
+                both(client.close(CLOSE), server.close(CLOSE)).await
+            } else {
+                let first = client.close(CLOSE).await;
+                server.closed().await?;
+                (first, server.close(CLOSE).await)
+            };
+            closes.0?;
+            closes.1?;
+        }
+        Ok(())
     })
 }
 
@@ -99,88 +95,85 @@ fn both_sides_close() -> Result {
 /// data.
 #[test]
 fn close_waits_for_what_is_in_flight() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &with_receives()).await?;
-            // Two of them land. The others wait until those were taken.
-            drop(fill(&client, &memories, 5)?);
-            let mut closing = Box::pin(client.close(CLOSE));
-            for _ in 0..5 {
-                assert!(begun(&mut closing).await.is_none());
-                yield_now().await;
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let Ends { client, server, .. } =
+            Ends::new(&peer, &Setup::default(), &with_receives()).await?;
+        // Two of them land. The others wait until those were taken.
+        drop(fill(&client, &memories, 5)?);
+        let mut closing = Box::pin(client.close(CLOSE));
+        for _ in 0..5 {
+            assert!(begun(&mut closing).await.is_none());
+            yield_now().await;
+        }
+        let mut inbox = server.inbox()?;
+        let taking = async {
+            let mut taken = 0;
+            while let Some(message) = inbox.next().await.expect("no error") {
+                assert_eq!(&*message, b"a word.");
+                taken += 1;
             }
-            let mut inbox = server.inbox()?;
-            let taking = async {
-                let mut taken = 0;
-                while let Some(message) = inbox.next().await.expect("no error") {
-                    assert_eq!(&*message, b"a word.");
-                    taken += 1;
-                }
-                taken
-            };
-            let (closed, taken) = both(closing, taking).await;
-            closed?;
-            assert_eq!(taken, 5);
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 4);
+            taken
+        };
+        let (closed, taken) = both(closing, taking).await;
+        closed?;
+        assert_eq!(taken, 5);
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 4);
+    Ok(())
 }
 
 /// Promise: its limit is kept, and then the connection is over.
 #[test]
 fn close_keeps_its_limit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
-            let ops = fill(&client, &memories, 1)?;
-            let closed = client.close(Duration::from_millis(2)).await;
-            assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
-            assert_eq!(server.closed().await?, ConnEvent::Closed);
-            for op in ops {
-                let failed = op.await.expect_err("nobody took it");
-                assert!(failed.memory.is_some(), "no device uses it: {failed:?}");
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let Ends { client, server, .. } =
+            Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+        let ops = fill(&client, &memories, 1)?;
+        let closed = client.close(Duration::from_millis(2)).await;
+        assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
+        assert_eq!(server.closed().await?, ConnEvent::Closed);
+        for op in ops {
+            let failed = op.await.expect_err("nobody took it");
+            assert!(failed.memory.is_some(), "no device uses it: {failed:?}");
+        }
+        Ok(())
     })
 }
 
 /// Promise: all messages that arrived before the end are returned, and then the end, for ever.
 #[test]
 fn messages_before_the_end_are_returned() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let setup = Setup::default().with_receives(8, 64);
-            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
-            for _ in 0..8 {
-                let sent = client.send(memories.word())?;
-                sent.await?;
-            }
-            client.abort();
-            server.closed().await?;
-            let mut inbox = server.inbox()?;
-            let mut kept = Vec::new();
-            while let Some(message) = inbox.next().await? {
-                kept.push(message);
-            }
-            assert_eq!(kept.len(), 8);
-            drop(server);
-            for message in kept {
-                assert_eq!(&*message, b"a word.");
-            }
-            assert!(inbox.next().await?.is_none());
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let setup = Setup::default().with_receives(8, 64);
+        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+        for _ in 0..8 {
+            let sent = client.send(memories.word())?;
+            sent.await?;
+        }
+        client.abort();
+        server.closed().await?;
+        let mut inbox = server.inbox()?;
+        let mut kept = Vec::new();
+        while let Some(message) = inbox.next().await? {
+            kept.push(message);
+        }
+        assert_eq!(kept.len(), 8);
+        drop(server);
+        for message in kept {
+            assert_eq!(&*message, b"a word.");
+        }
+        assert!(inbox.next().await?.is_none());
+        Ok(())
     })
 }
 
@@ -194,102 +187,100 @@ fn tells_of_the_driver(error: &Error) -> bool {
 /// no silence. The memory of an operation goes back when its connection is gone.
 #[test]
 fn a_dropped_driver_is_an_error() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let (reactor, driver) = Reactor::new(&peer)?;
-            let driver = tokio::spawn(driver);
-            let other = Reactor::spawn(&peer)?;
-            let (listener, addr) = listen(&other)?;
-            let (own, _own_addr) = listen(&reactor)?;
-            let (client, server) = {
-                let accepting = async {
-                    let incoming = listener.accept().await.expect("a request");
-                    incoming.accept(&Setup::default(), b"").await
-                };
-                let connecting = reactor.connect(addr, &with_receives(), b"");
-                let (client, server) = both(connecting, accepting).await;
-                (client?, server?)
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let (reactor, driver) = Reactor::new(&peer)?;
+        let driver = tokio::spawn(driver);
+        let other = Reactor::spawn(&peer)?;
+        let (listener, addr) = listen(&other)?;
+        let (own, _own_addr) = listen(&reactor)?;
+        let (client, server) = {
+            let accepting = async {
+                let incoming = listener.accept().await.expect("a request");
+                incoming.accept(&Setup::default(), b"").await
             };
-            let sleepers = Sleepers::without_close(&client, &memories).await?;
-            let (reactor, own) = (std::sync::Arc::new(reactor), std::sync::Arc::new(own));
-            let accepting = tokio::spawn({
-                let own = std::sync::Arc::clone(&own);
-                async move { own.accept().await.map(drop) }
-            });
-            // No program accepts it.
-            let connecting = tokio::spawn(reactor.connect(addr, &Setup::default(), b""));
-            for _ in 0..3 {
-                yield_now().await;
-            }
-            driver.abort();
-            assert!(driver.await.is_err_and(|error| error.is_cancelled()));
+            let connecting = reactor.connect(addr, &with_receives(), b"");
+            let (client, server) = both(connecting, accepting).await;
+            (client?, server?)
+        };
+        let sleepers = Sleepers::without_close(&client, &memories).await?;
+        let (reactor, own) = (std::sync::Arc::new(reactor), std::sync::Arc::new(own));
+        let accepting = tokio::spawn({
+            let own = std::sync::Arc::clone(&own);
+            async move { own.accept().await.map(drop) }
+        });
+        // No program accepts it.
+        let connecting = tokio::spawn(reactor.connect(addr, &Setup::default(), b""));
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        driver.abort();
+        assert!(driver.await.is_err_and(|error| error.is_cancelled()));
 
-            let woken = sleepers.woken().await;
-            woken.each_tells(tells_of_the_driver);
-            assert!(tells_of_the_driver(
-                woken.idle.as_ref().expect_err("an error")
-            ));
-            let held = woken.ops.iter().flat_map(Result::as_ref).count();
-            assert_eq!(held, 0, "they go on");
-            for result in [
-                in_time(accepting).await.expect("no panic"),
-                in_time(connecting).await.expect("no panic").map(drop),
-                own.accept().await.map(drop),
-                reactor
-                    .connect(addr, &Setup::default(), b"")
-                    .await
-                    .map(drop),
-                client.closed().await.map(drop),
-                client.idle().await,
-                client.inbox()?.next().await.map(drop),
-                client.clone().close(CLOSE).await,
-            ] {
-                assert!(tells_of_the_driver(&result.expect_err("an error")));
-            }
-            drop(client);
-            server.closed().await?;
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 4);
+        let woken = sleepers.woken().await;
+        woken.each_tells(tells_of_the_driver);
+        assert!(tells_of_the_driver(
+            woken.idle.as_ref().expect_err("an error")
+        ));
+        let held = woken.ops.iter().flat_map(Result::as_ref).count();
+        assert_eq!(held, 0, "they go on");
+        for result in [
+            in_time(accepting).await.expect("no panic"),
+            in_time(connecting).await.expect("no panic").map(drop),
+            own.accept().await.map(drop),
+            reactor
+                .connect(addr, &Setup::default(), b"")
+                .await
+                .map(drop),
+            client.closed().await.map(drop),
+            client.idle().await,
+            client.inbox()?.next().await.map(drop),
+            client.clone().close(CLOSE).await,
+        ] {
+            assert!(tells_of_the_driver(&result.expect_err("an error")));
+        }
+        drop(client);
+        server.closed().await?;
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 4);
+    Ok(())
 }
 
 /// Promise: a driver ends with the last handle of its reactor, of a connection, an operation, a
 /// message or a listener, and not before.
 #[test]
 fn the_last_handle_ends_the_driver() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let (reactor, driver) = Reactor::new(&peer)?;
-            let driver = tokio::spawn(driver);
-            let (listener, _addr) = listen(&reactor)?;
-            let (client, server) = connect(&reactor, &Setup::default(), &with_receives()).await;
-            drop(reactor);
-            let sent = client.send(memories.word())?;
-            sent.await?;
-            let mut inbox = server.inbox()?;
-            let message = inbox.next().await?.ok_or("a message")?;
-            let last = client.write(memories.to(), memories.word())?;
-            for handle in [
-                Box::new(listener) as Box<dyn Send>,
-                Box::new(inbox),
-                Box::new(server),
-                Box::new(client),
-                Box::new(message),
-                Box::new(last),
-            ] {
-                yield_now().await;
-                assert!(!driver.is_finished());
-                drop(handle);
-            }
-            in_time(driver).await.expect("no panic")?;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let (reactor, driver) = Reactor::new(&peer)?;
+        let driver = tokio::spawn(driver);
+        let (listener, _addr) = listen(&reactor)?;
+        let (client, server) = connect(&reactor, &Setup::default(), &with_receives()).await;
+        drop(reactor);
+        let sent = client.send(memories.word())?;
+        sent.await?;
+        let mut inbox = server.inbox()?;
+        let message = inbox.next().await?.ok_or("a message")?;
+        let last = client.write(memories.to(), memories.word())?;
+        for handle in [
+            Box::new(listener) as Box<dyn Send>,
+            Box::new(inbox),
+            Box::new(server),
+            Box::new(client),
+            Box::new(message),
+            Box::new(last),
+        ] {
+            yield_now().await;
+            assert!(!driver.is_finished());
+            drop(handle);
+        }
+        in_time(driver).await.expect("no panic")?;
+        Ok(())
     })
 }
 
@@ -327,31 +318,30 @@ fn the_last_handle_ends_the_thread() -> Result {
 /// their memory is free.
 #[test]
 fn abort_ends_at_once() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let Ends { client, server, .. } =
-                Ends::new(&peer, &with_receives(), &Setup::default()).await?;
-            let sleepers = Sleepers::new(&client, &memories).await?;
-            client.abort();
-            let woken = sleepers.woken().await;
-            for op in &woken.ops {
-                assert!(
-                    op.as_ref().is_err_and(|failed| failed.memory.is_some()),
-                    "{woken:?}"
-                );
-            }
-            assert!(woken.closed.is_ok() && woken.idle.is_ok(), "{woken:?}");
-            assert!(matches!(woken.inbox, Ok(false)), "{woken:?}");
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let Ends { client, server, .. } =
+            Ends::new(&peer, &with_receives(), &Setup::default()).await?;
+        let sleepers = Sleepers::new(&client, &memories).await?;
+        client.abort();
+        let woken = sleepers.woken().await;
+        for op in &woken.ops {
             assert!(
-                woken.close.as_ref().is_some_and(Result::is_err),
+                op.as_ref().is_err_and(|failed| failed.memory.is_some()),
                 "{woken:?}"
             );
-            assert_eq!(server.closed().await?, ConnEvent::Closed);
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 4);
+        }
+        assert!(woken.closed.is_ok() && woken.idle.is_ok(), "{woken:?}");
+        assert!(matches!(woken.inbox, Ok(false)), "{woken:?}");
+        assert!(
+            woken.close.as_ref().is_some_and(Result::is_err),
+            "{woken:?}"
+        );
+        assert_eq!(server.closed().await?, ConnEvent::Closed);
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 4);
+    Ok(())
 }

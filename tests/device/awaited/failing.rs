@@ -1,7 +1,6 @@
 //! Calls that fail: the memory that an operation gives back, and when.
 
-use rpma::sim::{Errno, How};
-use rpma::{Error, FlushType, WcStatus};
+use rpma::sim::Errno;
 use rpma_async::{Conn, Refused, Setup};
 use tokio::task::yield_now;
 
@@ -10,7 +9,7 @@ use crate::awaited::support::{
     CLOSE, Ends, Memories, all_slots_are_free, begun, fill, in_time, run,
 };
 use crate::awaited::world::{World, virtually};
-use crate::common::{Result, on_fabric, peer, with_fabric};
+use crate::common::prelude::*;
 
 fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)
@@ -211,7 +210,7 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
             drop(server);
             release();
             assert_eq!(memories.pool.available(), 1);
-            let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), async {
+            let waiting = tokio::time::timeout(Duration::from_millis(5), async {
                 let _first = memories.pool.lease().await;
                 memories.pool.lease().await
             });

@@ -1,10 +1,7 @@
 //! Calls that fail while a writer's commits are in flight.
 
-use std::time::Duration;
-
 use rpma::commit::Method;
-use rpma::sim::{Errno, How};
-use rpma::{ConnEvent, Error};
+use rpma::sim::Errno;
 use rpma_async::Pool;
 use tokio::time::sleep;
 
@@ -14,7 +11,7 @@ use crate::awaited::hosts::{Far, Outage, methods, spoil};
 use crate::awaited::served::{TAIL, block, commit};
 use crate::awaited::support::in_time;
 use crate::awaited::world::{leaving, virtually};
-use crate::common::Result;
+use crate::common::prelude::*;
 
 /// Everything that is still on its way has arrived.
 const LATER: Duration = Duration::from_secs(10);

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::{env, fs, io};
 
-use rpma::{ConnCfg, ConnEvent, Ep, FlushType, Peer};
 use rpma_async::{Conn, Listener, Reactor, Setup};
 
 use crate::awaited::support::{self, CLOSE, Memories, begun, both, run};
+use crate::common;
+use crate::common::prelude::*;
 use crate::common::program::{Program, alone};
-use crate::common::{self, LIMIT, Result, accept, ask, completion, device_test, listen, peer};
 
 /// The interface of the bond, and the two below it. Each of these has a hardware address of its
 /// own, which the bond takes over.
@@ -83,16 +83,15 @@ fn hardware_address() -> io::Result<String> {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: network interfaces")]
 fn a_bond_that_fails_over_ends_nothing() -> Result {
-    device_test(|| {
-        let _bond = Bond::new()?;
-        let test = alone(module_path!(), "works_over_a_bond");
-        let (addr, works) = (format!("RPMA_TEST_ADDR={ADDR}"), format!("{WORKS}=1"));
-        let test: Vec<&str> = test.iter().map(String::as_str).collect();
-        let program = [&["env", &addr, &works], &test[..]].concat();
-        let ended = Program::start(&program, LIMIT).finish();
-        ended.success("over a bond");
-        Ok(())
-    })
+    let _test = device_test();
+    let _bond = Bond::new()?;
+    let test = alone(module_path!(), "works_over_a_bond");
+    let (addr, works) = (format!("RPMA_TEST_ADDR={ADDR}"), format!("{WORKS}=1"));
+    let test: Vec<&str> = test.iter().map(String::as_str).collect();
+    let program = [&["env", &addr, &works], &test[..]].concat();
+    let ended = Program::start(&program, LIMIT).finish();
+    ended.success("over a bond");
+    Ok(())
 }
 
 /// The program of [`a_bond_that_fails_over_ends_nothing`], which has the bond's address for its

@@ -2,14 +2,12 @@
 
 use rpma::commit::{Method, Writer, WriterCfg};
 use rpma::reconnect::ToWriter;
-use rpma::sim::Host;
-use rpma::{ConnCfg, FlushType, Mr, MrUsage, Offer, PeerCfg};
 use rpma_async::{Conn, Reactor, Setup};
 
 use crate::awaited::served;
 use crate::awaited::support::both;
 use crate::awaited::world::World;
-use crate::common::{Memory, Result, region};
+use crate::common::prelude::*;
 
 /// A writer of the first host, and the server's end of its connection.
 pub(crate) struct Far {

@@ -1,9 +1,7 @@
 //! Faults of a server while commits of its writer are in flight, by each method.
 
-use std::time::Duration;
-
+use rpma::Result;
 use rpma::commit::{Fate, Method, Ticket};
-use rpma::{ConnCfg, ConnEvent, Error, Result, WcStatus};
 use rpma_async::{Pool, Writer};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
@@ -12,6 +10,7 @@ use crate::awaited::hosts::{Far, Outage, methods, spoil, with_each};
 use crate::awaited::served::{block, commit};
 use crate::awaited::support::in_time;
 use crate::awaited::world::{World, virtually};
+use crate::common::prelude::*;
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
 const NOTICED: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::awaited::served::{Serving, TAIL, cfg, poll_once, polls, writer};
 use crate::awaited::support::{in_time, run};
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::serve::support::Site;
 
 /// A set of the keys of one server.
@@ -44,46 +44,45 @@ async fn commits(set: &Replicas, k: usize) -> Result {
 /// wait that comes later returns at once. A replica of another set is gone.
 #[test]
 fn each_replica_has_its_own_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::of(&reactor, Site::with(4, &cfg()?)?)?;
-            let (set, ids) = set_of(&reactor, &serving, 1..4).await?;
-            let (other, others) = set_of(&reactor, &serving, 4..5).await?;
-            assert_eq!(set.ids(u64::MAX), ids);
-            assert_eq!(set.ids(ids[1].mask()), [ids[1]]);
-            let waits = ids.iter().map(|&id| {
-                let set = set.clone();
-                tokio::spawn(async move { set.gone(id).await })
-            });
-            let mut waits = waits.collect::<Vec<_>>();
-            commits(&set, 3).await?;
-            assert!(ids.iter().all(|&id| set.is_able(id)));
-            assert!(waits.iter().all(|wait| !wait.is_finished()));
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::of(&reactor, Site::with(4, &cfg()?)?)?;
+        let (set, ids) = set_of(&reactor, &serving, 1..4).await?;
+        let (other, others) = set_of(&reactor, &serving, 4..5).await?;
+        assert_eq!(set.ids(u64::MAX), ids);
+        assert_eq!(set.ids(ids[1].mask()), [ids[1]]);
+        let waits = ids.iter().map(|&id| {
+            let set = set.clone();
+            tokio::spawn(async move { set.gone(id).await })
+        });
+        let mut waits = waits.collect::<Vec<_>>();
+        commits(&set, 3).await?;
+        assert!(ids.iter().all(|&id| set.is_able(id)));
+        assert!(waits.iter().all(|wait| !wait.is_finished()));
 
-            set.set_aside(ids[1], LIMIT).await?;
-            let gone = in_time(waits.remove(1)).await.expect("no panic");
-            assert_eq!(gone?, None);
-            assert!(!set.is_able(ids[1]) && set.is_able(ids[0]) && set.is_able(ids[2]));
-            commits(&set, 2).await?;
-            assert!(waits.iter().all(|wait| !wait.is_finished()));
+        set.set_aside(ids[1], LIMIT).await?;
+        let gone = in_time(waits.remove(1)).await.expect("no panic");
+        assert_eq!(gone?, None);
+        assert!(!set.is_able(ids[1]) && set.is_able(ids[0]) && set.is_able(ids[2]));
+        commits(&set, 2).await?;
+        assert!(waits.iter().all(|wait| !wait.is_finished()));
 
-            assert!(!set.is_able(others[0]), "of another set");
-            let gone = in_time(set.gone(others[0])).await;
-            assert_eq!(gone?, None);
+        assert!(!set.is_able(others[0]), "of another set");
+        let gone = in_time(set.gone(others[0])).await;
+        assert_eq!(gone?, None);
 
-            serving.kill().await;
-            for wait in waits {
-                in_time(wait).await.expect("no panic")?;
-            }
-            assert_eq!(set.able(), 0);
-            for id in ids {
-                in_time(set.gone(id)).await?;
-            }
-            drop((set, other));
-            Ok(())
-        })
+        serving.kill().await;
+        for wait in waits {
+            in_time(wait).await.expect("no panic")?;
+        }
+        assert_eq!(set.able(), 0);
+        for id in ids {
+            in_time(set.gone(id)).await?;
+        }
+        drop((set, other));
+        Ok(())
     })
 }
 
@@ -91,29 +90,28 @@ fn each_replica_has_its_own_end() -> Result {
 /// meanwhile has its own wait.
 #[test]
 fn a_dropped_wait_for_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::of(&reactor, Site::with(2, &cfg()?)?)?;
-            for n in 0..4 {
-                let (set, ids) = set_of(&reactor, &serving, 1..2).await?;
-                assert!(polls(set.gone(ids[0]), n).await.is_none());
-                let added = add(&set, &reactor, &serving, 2).await?;
-                commits(&set, 2).await?;
-                let gone = tokio::spawn({
-                    let set = set.clone();
-                    async move { set.gone(added).await }
-                });
-                set.set_aside(added, LIMIT).await?;
-                in_time(gone).await.expect("no panic")?;
-                commits(&set, 1).await?;
-                // The server sees both ends before the keys come again.
-                drop(set);
-            }
-            serving.stop().await;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::of(&reactor, Site::with(2, &cfg()?)?)?;
+        for n in 0..4 {
+            let (set, ids) = set_of(&reactor, &serving, 1..2).await?;
+            assert!(polls(set.gone(ids[0]), n).await.is_none());
+            let added = add(&set, &reactor, &serving, 2).await?;
+            commits(&set, 2).await?;
+            let gone = tokio::spawn({
+                let set = set.clone();
+                async move { set.gone(added).await }
+            });
+            set.set_aside(added, LIMIT).await?;
+            in_time(gone).await.expect("no panic")?;
+            commits(&set, 1).await?;
+            // The server sees both ends before the keys come again.
+            drop(set);
+        }
+        serving.stop().await;
+        Ok(())
     })
 }
 
@@ -121,75 +119,73 @@ fn a_dropped_wait_for_the_end() -> Result {
 /// before, and its id reaches no other replica.
 #[test]
 fn a_place_that_is_used_again_belongs_to_the_new_replica() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::of(&reactor, Site::with(2, &cfg()?)?)?;
-            let (set, ids) = set_of(&reactor, &serving, 1..3).await?;
-            let old = ids[1];
-            let mut waiting = Box::pin(set.gone(old));
-            assert!(poll_once(waiting.as_mut()).await.is_none());
-            commits(&set, 2).await?;
-            let pointer = Some((TAIL, [1; 8]));
-            let before = set.commit(64, &[b"record"], pointer, 2)?;
-            let outcome = set.settle(before, 2, LIMIT).await?;
-            assert_eq!(outcome.durable, 0b11);
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::of(&reactor, Site::with(2, &cfg()?)?)?;
+        let (set, ids) = set_of(&reactor, &serving, 1..3).await?;
+        let old = ids[1];
+        let mut waiting = Box::pin(set.gone(old));
+        assert!(poll_once(waiting.as_mut()).await.is_none());
+        commits(&set, 2).await?;
+        let pointer = Some((TAIL, [1; 8]));
+        let before = set.commit(64, &[b"record"], pointer, 2)?;
+        let outcome = set.settle(before, 2, LIMIT).await?;
+        assert_eq!(outcome.durable, 0b11);
 
-            let mut id = old;
-            for _ in 0..Set::MOST - 1 {
-                set.set_aside(id, LIMIT).await?;
-                id = add(&set, &reactor, &serving, 2).await?;
-            }
-            assert_eq!((id.index(), id.mask()), (old.index(), old.mask()));
-            assert_ne!(id, old);
-            assert!(set.ids(u64::MAX).contains(&id) && !set.ids(u64::MAX).contains(&old));
-            assert_eq!(set.outcome(before).durable, 0b1, "the new one never got it");
+        let mut id = old;
+        for _ in 0..Set::MOST - 1 {
+            set.set_aside(id, LIMIT).await?;
+            id = add(&set, &reactor, &serving, 2).await?;
+        }
+        assert_eq!((id.index(), id.mask()), (old.index(), old.mask()));
+        assert_ne!(id, old);
+        assert!(set.ids(u64::MAX).contains(&id) && !set.ids(u64::MAX).contains(&old));
+        assert_eq!(set.outcome(before).durable, 0b1, "the new one never got it");
 
-            let gone = in_time(waiting).await?;
-            assert_eq!(gone, None);
-            let gone = in_time(set.gone(old)).await?;
-            assert_eq!(gone, None);
-            assert!(!set.is_able(old));
-            assert_eq!(set.failure(old), None);
-            set.set_aside(old, LIMIT).await?;
-            assert!(set.is_able(id));
-            commits(&set, 2).await?;
-            drop(set);
-            serving.stop().await;
-            Ok(())
-        })
+        let gone = in_time(waiting).await?;
+        assert_eq!(gone, None);
+        let gone = in_time(set.gone(old)).await?;
+        assert_eq!(gone, None);
+        assert!(!set.is_able(old));
+        assert_eq!(set.failure(old), None);
+        set.set_aside(old, LIMIT).await?;
+        assert!(set.is_able(id));
+        commits(&set, 2).await?;
+        drop(set);
+        serving.stop().await;
+        Ok(())
     })
 }
 
 /// Promise: a driver that is dropped is an error of the wait.
 #[test]
 fn a_driver_that_is_gone_ends_the_wait() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::of(&reactor, Site::with(1, &cfg()?)?)?;
-            let writer = writer(&reactor, serving.addr, 1).await;
-            let remote = writer.offer().regions()[0];
-            let (without, driver) = Reactor::new(&peer)?;
-            let driving = tokio::spawn(driver);
-            let set = Set::new(&peer, 1024, 8)?;
-            let set = Replicas::new(&without, set)?;
-            let id = set.add(writer, remote)?;
-            let waiting = tokio::spawn({
-                let set = set.clone();
-                async move { set.gone(id).await }
-            });
-            commits(&set, 1).await?;
-            driving.abort();
-            let gone = in_time(waiting).await.expect("no panic");
-            let gone = gone.expect_err("nobody wakes it");
-            assert!(gone.to_string().contains("was dropped"), "{gone}");
-            drop(set);
-            serving.stop().await;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::of(&reactor, Site::with(1, &cfg()?)?)?;
+        let writer = writer(&reactor, serving.addr, 1).await;
+        let remote = writer.offer().regions()[0];
+        let (without, driver) = Reactor::new(&peer)?;
+        let driving = tokio::spawn(driver);
+        let set = Set::new(&peer, 1024, 8)?;
+        let set = Replicas::new(&without, set)?;
+        let id = set.add(writer, remote)?;
+        let waiting = tokio::spawn({
+            let set = set.clone();
+            async move { set.gone(id).await }
+        });
+        commits(&set, 1).await?;
+        driving.abort();
+        let gone = in_time(waiting).await.expect("no panic");
+        let gone = gone.expect_err("nobody wakes it");
+        assert!(gone.to_string().contains("was dropped"), "{gone}");
+        drop(set);
+        serving.stop().await;
+        Ok(())
     })
 }
 
@@ -269,26 +265,25 @@ fn a_host_that_is_gone_ends_the_wait() -> Result {
 /// that is set aside meanwhile.
 #[test]
 fn a_commit_is_everywhere() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::of(&reactor, Site::with(3, &cfg()?)?)?;
-            let (set, ids) = set_of(&reactor, &serving, 1..4).await?;
-            // Its server's responder stands still, so no replica answers.
-            let stopped = serving.stop().await;
-            let id = set.commit(64, &[b"record"], None, 3)?;
-            let mut everywhere = Box::pin(set.everywhere(id));
-            assert!(
-                polls(everywhere.as_mut(), 9).await.is_none(),
-                "nothing is there"
-            );
-            for id in &ids {
-                set.set_aside(*id, LIMIT).await?;
-            }
-            in_time(everywhere).await?;
-            drop(stopped);
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::of(&reactor, Site::with(3, &cfg()?)?)?;
+        let (set, ids) = set_of(&reactor, &serving, 1..4).await?;
+        // Its server's responder stands still, so no replica answers.
+        let stopped = serving.stop().await;
+        let id = set.commit(64, &[b"record"], None, 3)?;
+        let mut everywhere = Box::pin(set.everywhere(id));
+        assert!(
+            polls(everywhere.as_mut(), 9).await.is_none(),
+            "nothing is there"
+        );
+        for id in &ids {
+            set.set_aside(*id, LIMIT).await?;
+        }
+        in_time(everywhere).await?;
+        drop(stopped);
+        Ok(())
     })
 }

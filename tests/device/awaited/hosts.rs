@@ -5,16 +5,13 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use rpma::commit::{self, Method, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::ToWriter;
-use rpma::sim::{Host, Link, Platform, Pmem, Profile};
-use rpma::{ConnCfg, PeerCfg};
 use rpma_async::{Pool, Reactor, Writer};
 use tokio::task::JoinHandle;
 
 use crate::awaited::served::{Serving, Stopped, TAIL, cfg, client_of};
 use crate::awaited::world::{World, impatient, virtually};
-use crate::common::{Result, profile};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, directory_of, identity, new_directory};
 
 /// A byte that no commit has.

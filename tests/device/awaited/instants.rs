@@ -1,14 +1,13 @@
 //! A program on two hosts and one thread, at the instants of a paused clock.
 
-use std::time::{Duration, Instant as RealInstant};
+use std::time::Instant as RealInstant;
 
-use rpma::{ConnCfg, Error, FlushType, WcStatus};
 use rpma_async::{Conn, Frozen, Inbox, Op, Setup};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::awaited::support::{CLOSE, Memories, begun, both, fill};
 use crate::awaited::world::{World, virtually};
-use crate::common::Result;
+use crate::common::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
 

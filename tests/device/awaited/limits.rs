@@ -3,7 +3,6 @@
 use std::future::{pending, ready};
 #[cfg(feature = "sim")]
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 #[cfg(feature = "sim")]
 use rpma_async::Setup;
@@ -16,7 +15,7 @@ use crate::awaited::support::both;
 use crate::awaited::support::{in_time, listen, run};
 #[cfg(feature = "sim")]
 use crate::awaited::world::virtually;
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(20);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -26,7 +25,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// limit.
 #[test]
 fn a_limit_passes() -> Result {
-    device_test(|| {
+    leaving(&[], || {
         let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer)?;
@@ -61,25 +60,24 @@ fn a_limit_passes() -> Result {
 /// again is a new one.
 #[test]
 fn a_dropped_limit_drops_its_future() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let pool = Pool::new(&peer, 64, 1)?;
-            for n in 0..4 {
-                let held = pool.try_lease().ok_or("a block is free")?;
-                let leasing = async {
-                    let _second = pool.lease().await;
-                    pending::<()>().await;
-                };
-                assert!(polls(reactor.timeout(HOUR, leasing), n).await.is_none());
-                drop(held);
-                // The future that was woken for the block is gone.
-                let lease = reactor.timeout(HOUR, pool.lease()).await;
-                drop(lease.ok_or("a block is free")?);
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let pool = Pool::new(&peer, 64, 1)?;
+        for n in 0..4 {
+            let held = pool.try_lease().ok_or("a block is free")?;
+            let leasing = async {
+                let _second = pool.lease().await;
+                pending::<()>().await;
+            };
+            assert!(polls(reactor.timeout(HOUR, leasing), n).await.is_none());
+            drop(held);
+            // The future that was woken for the block is gone.
+            let lease = reactor.timeout(HOUR, pool.lease()).await;
+            drop(lease.ok_or("a block is free")?);
+        }
+        Ok(())
     })
 }
 
@@ -87,44 +85,43 @@ fn a_dropped_limit_drops_its_future() -> Result {
 /// returns its own error instead.
 #[test]
 fn a_limit_without_a_driver_is_over() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let (reactor, driver) = Reactor::new(&peer)?;
-            let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
-            assert_eq!(never, None);
-            let driving = tokio::spawn(driver);
-            let limited = tokio::spawn({
-                let reactor = reactor.clone();
-                async move { reactor.timeout(HOUR, pending::<()>()).await }
-            });
-            let (listener, _) = listen(&reactor)?;
-            let accepting = tokio::spawn({
-                let reactor = reactor.clone();
-                async move {
-                    reactor
-                        .timeout(HOUR, listener.accept())
-                        .await
-                        .map(|it| it.map(drop))
-                }
-            });
-            for _ in 0..8 {
-                tokio::task::yield_now().await;
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let (reactor, driver) = Reactor::new(&peer)?;
+        let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
+        assert_eq!(never, None);
+        let driving = tokio::spawn(driver);
+        let limited = tokio::spawn({
+            let reactor = reactor.clone();
+            async move { reactor.timeout(HOUR, pending::<()>()).await }
+        });
+        let (listener, _) = listen(&reactor)?;
+        let accepting = tokio::spawn({
+            let reactor = reactor.clone();
+            async move {
+                reactor
+                    .timeout(HOUR, listener.accept())
+                    .await
+                    .map(|it| it.map(drop))
             }
-            assert!(!limited.is_finished() && !accepting.is_finished());
-            driving.abort();
-            assert_eq!(in_time(limited).await.expect("no panic"), None);
-            let accepted = in_time(accepting).await.expect("no panic");
-            let gone = accepted
-                .ok_or("the error of the wait")?
-                .expect_err("no request");
-            assert!(gone.to_string().contains("was dropped"), "{gone}");
-            let gone = in_time(reactor.timeout(HOUR, pending::<()>())).await;
-            assert_eq!(gone, None);
-            // It needs no driver.
-            assert_eq!(reactor.timeout(HOUR, ready(7)).await, Some(7));
-            Ok(())
-        })
+        });
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!limited.is_finished() && !accepting.is_finished());
+        driving.abort();
+        assert_eq!(in_time(limited).await.expect("no panic"), None);
+        let accepted = in_time(accepting).await.expect("no panic");
+        let gone = accepted
+            .ok_or("the error of the wait")?
+            .expect_err("no request");
+        assert!(gone.to_string().contains("was dropped"), "{gone}");
+        let gone = in_time(reactor.timeout(HOUR, pending::<()>())).await;
+        assert_eq!(gone, None);
+        // It needs no driver.
+        assert_eq!(reactor.timeout(HOUR, ready(7)).await, Some(7));
+        Ok(())
     })
 }
 

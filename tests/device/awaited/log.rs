@@ -4,15 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Platform, Pmem, Profile, Visited};
-use rpma::{Device, Error, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg, Result, Side};
+use rpma::Result;
+use rpma::sim::Visited;
 use rpma_async::{Conn, Frozen, Listener, Op, Pool, Reactor, Setup, Sources};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
 
 use crate::awaited::support::CLOSE;
-use crate::common::profile;
+use crate::common::prelude::*;
 
 /// 8 bytes with the number of records, and from byte 64 on records of 64 bytes.
 const RECORD: usize = 64;
@@ -142,7 +141,7 @@ struct Found {
     bad: u64,
     promised: u64,
     /// Virtual time.
-    took: std::time::Duration,
+    took: Duration,
 }
 
 /// Runs the program, and cuts the power of the replicas at every event.

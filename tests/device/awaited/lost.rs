@@ -1,16 +1,14 @@
 //! Peers that are killed, cut off, or silent, and queue pairs that a device gives up.
 
 use std::future::pending;
-use std::time::Duration;
 
-use rpma::{ConnEvent, Error, FlushType, NotConnected, WcStatus};
 use rpma_async::Setup;
 use tokio::time::{Instant, sleep};
 
 use crate::awaited::sleepers::Sleepers;
 use crate::awaited::support::{CLOSE, Memories, both, in_time};
 use crate::awaited::world::{impatient, virtually};
-use crate::common::Result;
+use crate::common::prelude::*;
 
 fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)

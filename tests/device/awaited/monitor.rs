@@ -4,14 +4,13 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
 
 use rpma_async::{Monitor, Reactor, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::served::polls;
 use crate::awaited::support::{in_time, run, with_reactor};
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -55,7 +54,7 @@ fn a_change_wakes_tasks_in_their_order() -> Result {
 /// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
 #[test]
 fn a_wait_has_a_limit() -> Result {
-    device_test(|| {
+    leaving(&[], || {
         let peer = peer()?;
         run(async {
             let reactor = Reactor::spawn(&peer)?;

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::commit::{Method, Replicas as Set, WriterCfg};
 use rpma::reconnect::ToWriter;
-use rpma::sim::Cut;
-use rpma::{ConnCfg, FlushType};
 use rpma_async::{Reactor, Replicas, Setup, Writer};
 use tokio::time::timeout;
 
@@ -15,7 +13,7 @@ use crate::awaited::commit::Made;
 use crate::awaited::served::{self, Serving};
 use crate::awaited::support::{CLOSE, Ends, Memories, run, take_messages};
 use crate::common::place::with_fabric;
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::serve::support::SHORT;
 
 const VISIBLE: FlushType = FlushType::Visibility;
@@ -82,201 +80,195 @@ fn assert_named(reports: &str, lines: &[u32]) {
 
 #[test]
 fn operations_have_their_lines() -> Result {
-    device_test(|| {
-        let (reports, lines) = reports(async |lines| {
-            let peer = peer()?;
-            let memories = Memories::new(&peer);
-            let setup = Setup::default().with_receives(4, 64);
-            let ends = Ends::new(&peer, &setup, &setup).await?;
-            let (conn, server) = (&ends.client, ends.server.clone());
-            let messages = tokio::spawn(async move { take_messages(&server).await });
-            let (to, word) = (memories.to(), || memories.word());
-            let tail = memories.remote.slice(..8)?;
+    let _test = device_test();
+    let (reports, lines) = reports(async |lines| {
+        let peer = peer()?;
+        let memories = Memories::new(&peer);
+        let setup = Setup::default().with_receives(4, 64);
+        let ends = Ends::new(&peer, &setup, &setup).await?;
+        let (conn, server) = (&ends.client, ends.server.clone());
+        let messages = tokio::spawn(async move { take_messages(&server).await });
+        let (to, word) = (memories.to(), || memories.word());
+        let tail = memories.remote.slice(..8)?;
 
-            let written = noted!(lines, conn.write(to, word()));
-            written.await?;
-            let written = noted!(lines, conn.write_with_imm(to, word(), 7));
-            written.await?;
-            let sent = noted!(lines, conn.send(word()));
-            sent.await?;
-            let sent = noted!(lines, conn.send_with_imm(word(), 7));
-            sent.await?;
-            let read = noted!(lines, conn.read(memories.block(b"a word."), to));
-            drop(read.await?);
-            let flushed = noted!(lines, conn.flush(to, VISIBLE));
-            flushed.await?;
-            let written = noted!(lines, conn.atomic_write(tail, [1; 8]));
-            written.await?;
-            let pointer = Some((tail, [2; 8]));
-            let committed = noted!(lines, conn.commit([(to, word())], pointer, VISIBLE));
-            drop(committed.await?);
-            conn.clone().close(CLOSE).await?;
-            messages.await.expect("no panic");
-            Ok(())
-        })?;
-        assert_named(&reports, &lines);
+        let written = noted!(lines, conn.write(to, word()));
+        written.await?;
+        let written = noted!(lines, conn.write_with_imm(to, word(), 7));
+        written.await?;
+        let sent = noted!(lines, conn.send(word()));
+        sent.await?;
+        let sent = noted!(lines, conn.send_with_imm(word(), 7));
+        sent.await?;
+        let read = noted!(lines, conn.read(memories.block(b"a word."), to));
+        drop(read.await?);
+        let flushed = noted!(lines, conn.flush(to, VISIBLE));
+        flushed.await?;
+        let written = noted!(lines, conn.atomic_write(tail, [1; 8]));
+        written.await?;
+        let pointer = Some((tail, [2; 8]));
+        let committed = noted!(lines, conn.commit([(to, word())], pointer, VISIBLE));
+        drop(committed.await?);
+        conn.clone().close(CLOSE).await?;
+        messages.await.expect("no panic");
         Ok(())
-    })
+    })?;
+    assert_named(&reports, &lines);
+    Ok(())
 }
 
 #[test]
 fn operations_of_a_batch_have_their_own_lines() -> Result {
-    device_test(|| {
-        let (reports, lines) = reports(async |lines| {
-            let peer = peer()?;
-            let memories = Memories::new(&peer);
-            let setup = Setup::default().with_receives(4, 64);
-            let ends = Ends::new(&peer, &setup, &setup).await?;
-            let (conn, server) = (&ends.client, ends.server.clone());
-            let messages = tokio::spawn(async move { take_messages(&server).await });
-            let (to, word) = (memories.to(), || memories.word());
-            let tail = memories.remote.slice(..8)?;
+    let _test = device_test();
+    let (reports, lines) = reports(async |lines| {
+        let peer = peer()?;
+        let memories = Memories::new(&peer);
+        let setup = Setup::default().with_receives(4, 64);
+        let ends = Ends::new(&peer, &setup, &setup).await?;
+        let (conn, server) = (&ends.client, ends.server.clone());
+        let messages = tokio::spawn(async move { take_messages(&server).await });
+        let (to, word) = (memories.to(), || memories.word());
+        let tail = memories.remote.slice(..8)?;
 
-            let mut batch = conn.batch::<6>();
-            noted!(lines, batch.write(to, word()));
-            noted!(lines, batch.flush(to, VISIBLE));
-            noted!(lines, batch.atomic_write(tail, [1; 8]));
-            noted!(lines, batch.write_with_imm(to, word(), 7));
-            noted!(lines, batch.send(word()));
-            noted!(lines, batch.send_with_imm(word(), 7));
-            let posted = batch.commit()?;
-            drop(posted.await?);
-            conn.clone().close(CLOSE).await?;
-            messages.await.expect("no panic");
-            Ok(())
-        })?;
-        assert_named(&reports, &lines);
+        let mut batch = conn.batch::<6>();
+        noted!(lines, batch.write(to, word()));
+        noted!(lines, batch.flush(to, VISIBLE));
+        noted!(lines, batch.atomic_write(tail, [1; 8]));
+        noted!(lines, batch.write_with_imm(to, word(), 7));
+        noted!(lines, batch.send(word()));
+        noted!(lines, batch.send_with_imm(word(), 7));
+        let posted = batch.commit()?;
+        drop(posted.await?);
+        conn.clone().close(CLOSE).await?;
+        messages.await.expect("no panic");
         Ok(())
-    })
+    })?;
+    assert_named(&reports, &lines);
+    Ok(())
 }
 
 #[test]
 fn commits_of_a_writer_have_their_lines() -> Result {
-    device_test(|| {
-        let (reports, lines) = reports(async |lines| {
-            let peer = peer()?;
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 1).await?;
-            let (writer, memories) = (&made.writer, Memories::new(&peer));
-            let word = memories.word();
-            let to = writer.offer().regions()[0].slice(..7)?;
-            let ticket = noted!(lines, writer.commit([(to, word)], None));
-            writer.durable(ticket).await?;
-            let read = noted!(lines, writer.read(memories.block(b"a word."), to));
-            drop(read.await?);
-            let (pool, far) = (&memories.pool, writer.offer().regions()[0]);
-            let at = (&far, 0);
-            noted!(lines, writer.commit_bytes(pool, at, &[7; 150], None).await);
-            noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
-            made.writer.close(CLOSE).await?;
-            Ok(())
-        })?;
-        assert_named(&reports, &lines);
+    let _test = device_test();
+    let (reports, lines) = reports(async |lines| {
+        let peer = peer()?;
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 1).await?;
+        let (writer, memories) = (&made.writer, Memories::new(&peer));
+        let word = memories.word();
+        let to = writer.offer().regions()[0].slice(..7)?;
+        let ticket = noted!(lines, writer.commit([(to, word)], None));
+        writer.durable(ticket).await?;
+        let read = noted!(lines, writer.read(memories.block(b"a word."), to));
+        drop(read.await?);
+        let (pool, far) = (&memories.pool, writer.offer().regions()[0]);
+        let at = (&far, 0);
+        noted!(lines, writer.commit_bytes(pool, at, &[7; 150], None).await);
+        noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
+        made.writer.close(CLOSE).await?;
         Ok(())
-    })
+    })?;
+    assert_named(&reports, &lines);
+    Ok(())
 }
 
 /// The server's answers have the line of [`Server::next`](rpma_async::Server::next). A check
 /// whether the host of a silent server is there has none.
 #[test]
 fn commits_that_a_server_answers_have_their_lines() -> Result {
-    device_test(|| {
-        let program = async |lines: &RefCell<Vec<u32>>| {
-            let peer = peer()?;
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::new(&reactor, 1)?;
-            let writer = served::writer(&reactor, serving.addr, 1).await;
-            let writer = Writer::new(&reactor, writer)?;
-            let memories = Memories::new(&peer);
-            let word = memories.word();
-            let to = writer.offer().regions()[0].slice(..7)?;
-            let stopped = serving.stop().await;
-            let ticket = noted!(lines, writer.commit([(to, word)], None));
-            let silence = timeout(2 * SHORT, writer.durable(ticket)).await;
-            assert!(silence.is_err(), "the server does not answer");
-            let serving = stopped.start();
-            writer.durable(ticket).await?;
-            writer.close(CLOSE).await?;
-            serving.stop().await;
-            Ok(())
-        };
-        let parts = [
-            "(tests/device/awaited/served.rs:",
-            "a write of 0 bytes on connection",
-        ];
-        let (mut all, lines) = reports(program)?;
-        // Each run has another order of threads, and not each event is in a report.
-        for _ in 0..20 {
-            if parts.iter().all(|part| all.contains(part)) {
-                break;
-            }
-            all += &reports(program)?.0;
-        }
-        assert_named(&all, &lines);
-        for part in parts {
-            assert!(all.contains(part), "{part}: {all}");
-        }
+    let _test = device_test();
+    let program = async |lines: &RefCell<Vec<u32>>| {
+        let peer = peer()?;
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::new(&reactor, 1)?;
+        let writer = served::writer(&reactor, serving.addr, 1).await;
+        let writer = Writer::new(&reactor, writer)?;
+        let memories = Memories::new(&peer);
+        let word = memories.word();
+        let to = writer.offer().regions()[0].slice(..7)?;
+        let stopped = serving.stop().await;
+        let ticket = noted!(lines, writer.commit([(to, word)], None));
+        let silence = timeout(2 * SHORT, writer.durable(ticket)).await;
+        assert!(silence.is_err(), "the server does not answer");
+        let serving = stopped.start();
+        writer.durable(ticket).await?;
+        writer.close(CLOSE).await?;
+        serving.stop().await;
         Ok(())
-    })
+    };
+    let parts = [
+        "(tests/device/awaited/served.rs:",
+        "a write of 0 bytes on connection",
+    ];
+    let (mut all, lines) = reports(program)?;
+    // Each run has another order of threads, and not each event is in a report.
+    for _ in 0..20 {
+        if parts.iter().all(|part| all.contains(part)) {
+            break;
+        }
+        all += &reports(program)?.0;
+    }
+    assert_named(&all, &lines);
+    for part in parts {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+    Ok(())
 }
 
 /// Also if the driver posts it: the second one waits for the slots of the first one.
 #[test]
 fn commits_on_replicas_have_their_lines() -> Result {
-    device_test(|| {
-        let (reports, lines) = reports(async |lines| {
-            let peer = peer()?;
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::new(&reactor, 2)?;
-            let set = Set::new(&peer, 1024, 8)?;
-            let set = Replicas::new(&reactor, set)?;
-            set.permit_one_host().permit_one_memory();
-            let mut cfg = WriterCfg::new(Method::Server);
-            cfg.set_in_flight(1)?;
-            for key in [1, 2] {
-                let to_writer = ToWriter::new(&cfg);
-                let mut client = served::client(&reactor, serving.addr, key, to_writer);
-                let writer = client.connect(&ConnCfg::new()).await?;
-                let remote = writer.offer().regions()[0];
-                set.add(writer, remote)?;
-            }
-            noted!(lines, set.commit(64, &[b"one"], None, 2));
-            let last = noted!(lines, set.commit(72, &[b"another"], None, 2));
-            let outcome = set.settle(last, 2, LIMIT).await?;
-            assert_eq!(outcome.copies(), 2);
-            drop(set);
-            serving.stop().await;
-            Ok(())
-        })?;
-        assert_named(&reports, &lines);
+    let _test = device_test();
+    let (reports, lines) = reports(async |lines| {
+        let peer = peer()?;
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::new(&reactor, 2)?;
+        let set = Set::new(&peer, 1024, 8)?;
+        let set = Replicas::new(&reactor, set)?;
+        set.permit_one_host().permit_one_memory();
+        let mut cfg = WriterCfg::new(Method::Server);
+        cfg.set_in_flight(1)?;
+        for key in [1, 2] {
+            let to_writer = ToWriter::new(&cfg);
+            let mut client = served::client(&reactor, serving.addr, key, to_writer);
+            let writer = client.connect(&ConnCfg::new()).await?;
+            let remote = writer.offer().regions()[0];
+            set.add(writer, remote)?;
+        }
+        noted!(lines, set.commit(64, &[b"one"], None, 2));
+        let last = noted!(lines, set.commit(72, &[b"another"], None, 2));
+        let outcome = set.settle(last, 2, LIMIT).await?;
+        assert_eq!(outcome.copies(), 2);
+        drop(set);
+        serving.stop().await;
         Ok(())
-    })
+    })?;
+    assert_named(&reports, &lines);
+    Ok(())
 }
 
 /// Promise: an error of an operation has no number that the program never gave.
 #[test]
 fn errors_have_no_number() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
-            // The key is one of no region any more.
-            let Memories {
-                target,
-                pool,
-                remote,
-            } = memories;
-            drop(target);
-            let block = pool.lease().await.freeze();
-            let to = remote.slice(..block.len() as u64)?;
-            let write = ends.client.write(to, block)?;
-            let failed = write.await.expect_err("no memory");
-            let failure = ends.client.failure().ok_or("it failed")?;
-            for text in [failed.to_string(), failure.to_string()] {
-                assert!(text.starts_with("an operation on queue pair"), "{text}");
-            }
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+        // The key is one of no region any more.
+        let Memories {
+            target,
+            pool,
+            remote,
+        } = memories;
+        drop(target);
+        let block = pool.lease().await.freeze();
+        let to = remote.slice(..block.len() as u64)?;
+        let write = ends.client.write(to, block)?;
+        let failed = write.await.expect_err("no memory");
+        let failure = ends.client.failure().ok_or("it failed")?;
+        for text in [failed.to_string(), failure.to_string()] {
+            assert!(text.starts_with("an operation on queue pair"), "{text}");
+        }
+        Ok(())
     })
 }

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use rpma::{ConnCfg, Error, FlushType, Peer};
 use rpma_async::{Conn, Reactor, Setup, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::support::{CLOSE, Memories, all_slots_are_free, connect};
 use crate::common::failed::Failed;
-use crate::common::{LIMIT, Result, here, peer};
+use crate::common::prelude::*;
 
 /// Awaits a future on this thread.
 fn wait<T>(future: impl Future<Output = T>) -> T {

@@ -1,11 +1,10 @@
 //! Notices of the connection manager, which end nothing.
 
-use rpma::{ConnEvent, FlushType};
 use rpma_async::Setup;
 
 use crate::awaited::support::{CLOSE, begun, both};
 use crate::awaited::world::{World, virtually};
-use crate::common::Result;
+use crate::common::prelude::*;
 
 /// `RDMA_CM_EVENT_ADDR_CHANGE`, and a number of a later kernel.
 const NOTICES: [u32; 2] = [14, 4711];

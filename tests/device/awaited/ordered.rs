@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 
 use crate::awaited::support::Memories;
 use crate::awaited::world::virtually;
-use crate::common::Result;
+use crate::common::prelude::*;
 
 /// A waker that takes a message of an inbox.
 struct Takes {

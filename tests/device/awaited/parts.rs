@@ -1,41 +1,39 @@
 //! Commits and batches with a first request that fails.
 
-use rpma::{FlushType, MrUsage, RemoteSlice, WcStatus};
 use rpma_async::{Conn, Frozen, Op, Setup, Sources};
 
 use crate::awaited::support::{Ends, Memories, run};
-use crate::common::{Result, device_test, peer, region, remote};
+use crate::common::prelude::*;
 
 /// Posts an operation of two parts. The first one goes to memory that is gone. When the operation
 /// has failed, all its requests must be complete.
 fn fails(post: impl Fn(&Conn, [(RemoteSlice, Frozen); 2]) -> Op<Sources<2>>) -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let gone = region(&peer, 64, usage)?;
-        let nowhere = remote(&gone).slice(..4)?;
-        gone.dereg()?;
-        run(async {
-            let setup = Setup::default();
-            let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
-            let there = memories.remote.slice(8..12)?;
-            let parts = [nowhere, there].map(|to| (to, memories.block(b"data").freeze()));
-            let failed = post(&client, parts).await;
-            let failed = failed.expect_err("the first write reaches no region");
-            let sources = failed.memory.ok_or("no device uses it")?;
-            assert_eq!(sources.into_iter().count(), 2);
-            let counters = client.counters();
-            let flushed = counters.failed(WcStatus::WR_FLUSH_ERR);
-            let refused = counters.failed(WcStatus::REM_ACCESS_ERR);
-            assert_eq!((refused, refused + flushed), (1, counters.posted));
-            drop(client);
-            server.closed().await?;
-            Ok(())
-        })?;
-        assert_eq!(memories.pool.available(), 4);
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let gone = region(&peer, 64, usage)?;
+    let nowhere = remote(&gone).slice(..4)?;
+    gone.dereg()?;
+    run(async {
+        let setup = Setup::default();
+        let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+        let there = memories.remote.slice(8..12)?;
+        let parts = [nowhere, there].map(|to| (to, memories.block(b"data").freeze()));
+        let failed = post(&client, parts).await;
+        let failed = failed.expect_err("the first write reaches no region");
+        let sources = failed.memory.ok_or("no device uses it")?;
+        assert_eq!(sources.into_iter().count(), 2);
+        let counters = client.counters();
+        let flushed = counters.failed(WcStatus::WR_FLUSH_ERR);
+        let refused = counters.failed(WcStatus::REM_ACCESS_ERR);
+        assert_eq!((refused, refused + flushed), (1, counters.posted));
+        drop(client);
+        server.closed().await?;
         Ok(())
-    })
+    })?;
+    assert_eq!(memories.pool.available(), 4);
+    Ok(())
 }
 
 /// The sources of a commit come back when its last request is complete: the device may read those

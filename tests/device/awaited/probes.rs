@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use rpma::ConnCfg;
 use rpma::commit::{Method, Replicas as Set, WriterCfg};
 use rpma::reconnect::ToWriter;
 use rpma_async::{Pool, Reactor, Replicas, Writer};
@@ -12,7 +10,7 @@ use rpma_async::{Pool, Reactor, Replicas, Writer};
 use crate::awaited::served::{self, Serving};
 use crate::awaited::support::run;
 use crate::common::place::with_fabric;
-use crate::common::{LIMIT, Result, device_test, peer};
+use crate::common::prelude::*;
 
 /// Longer than the time between two probes.
 const SLOW: Duration = Duration::from_millis(60);
@@ -24,7 +22,7 @@ const MANY: u32 = 30;
 fn events_beside(silent: impl AsyncFn(&Reactor, Serving, &AtomicBool) -> Serving) -> Result<u32> {
     let fabric = with_fabric(|fabric, _| fabric.clone());
     let (is_slow, events) = (AtomicBool::new(false), AtomicU32::new(0));
-    let check = |_: &rpma::sim::Cut<'_>| {
+    let check = |_: &Cut<'_>| {
         if is_slow.load(Ordering::Relaxed) {
             events.fetch_add(1, Ordering::Relaxed);
             thread::sleep(SLOW);
@@ -73,67 +71,64 @@ async fn sleep_beside(is_slow: &AtomicBool) {
 /// probes takes longer than the time between two of them.
 #[test]
 fn a_slow_probe_of_a_writer_lets_others_run() -> Result {
-    device_test(|| {
-        let events = events_beside(async |reactor, serving, is_slow| {
-            let writer = served::writer(reactor, serving.addr, 1).await;
-            let writer = Writer::new(reactor, writer).expect("watched");
-            let stopped = serving.stop().await;
-            let pool = Pool::new(reactor.peer(), 128, 1).expect("registers");
-            let bytes = served::block(&pool, 1).await;
-            let ticket = served::commit(&writer, bytes, 1).expect("posted");
-            let waiting = tokio::spawn(async move {
-                writer.durable(ticket).await.expect("durable");
-                writer
-            });
-            sleep_beside(is_slow).await;
-            let serving = stopped.start();
-            let writer = waiting.await.expect("no panic");
-            writer.close(LIMIT).await.expect("closes");
-            serving
-        })?;
-        assert!(events < MANY, "{events} events");
-        Ok(())
-    })
+    let _test = device_test();
+    let events = events_beside(async |reactor, serving, is_slow| {
+        let writer = served::writer(reactor, serving.addr, 1).await;
+        let writer = Writer::new(reactor, writer).expect("watched");
+        let stopped = serving.stop().await;
+        let pool = Pool::new(reactor.peer(), 128, 1).expect("registers");
+        let bytes = served::block(&pool, 1).await;
+        let ticket = served::commit(&writer, bytes, 1).expect("posted");
+        let waiting = tokio::spawn(async move {
+            writer.durable(ticket).await.expect("durable");
+            writer
+        });
+        sleep_beside(is_slow).await;
+        let serving = stopped.start();
+        let writer = waiting.await.expect("no panic");
+        writer.close(LIMIT).await.expect("closes");
+        serving
+    })?;
+    assert!(events < MANY, "{events} events");
+    Ok(())
 }
 
 /// Promise: the same for a set of replicas, and even if each look takes longer than that time.
 #[test]
 fn a_slow_probe_of_a_set_lets_others_run() -> Result {
-    device_test(|| {
-        let events = events_beside(async |reactor, serving, is_slow| {
-            let set = set_of_two(reactor, &serving).await.expect("added");
-            let stopped = serving.stop().await;
-            let id = set.commit(64, &[b"one"], None, 2).expect("posted");
-            let waiting = tokio::spawn(async move {
-                let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
-                assert_eq!(outcome.copies(), 2);
-            });
-            sleep_beside(is_slow).await;
-            let serving = stopped.start();
-            waiting.await.expect("no panic");
-            serving
-        })?;
-        assert!(events < MANY, "{events} events");
-        Ok(())
-    })
+    let _test = device_test();
+    let events = events_beside(async |reactor, serving, is_slow| {
+        let set = set_of_two(reactor, &serving).await.expect("added");
+        let stopped = serving.stop().await;
+        let id = set.commit(64, &[b"one"], None, 2).expect("posted");
+        let waiting = tokio::spawn(async move {
+            let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
+            assert_eq!(outcome.copies(), 2);
+        });
+        sleep_beside(is_slow).await;
+        let serving = stopped.start();
+        waiting.await.expect("no panic");
+        serving
+    })?;
+    assert!(events < MANY, "{events} events");
+    Ok(())
 }
 
 /// Promise: the simulated fabric keeps no request back for ever, even if checks take nearly all of
 /// the time: a set probes meanwhile, and each probe is an event with a check.
 #[test]
 fn slow_checks_keep_no_answer_back_for_ever() -> Result {
-    device_test(|| {
-        let events = events_beside(async |reactor, serving, is_slow| {
-            let set = set_of_two(reactor, &serving).await.expect("added");
-            is_slow.store(true, Ordering::Relaxed);
-            set.commit(64, &[b"one"], None, 2).expect("posted");
-            let id = set.commit(72, &[b"another"], None, 2).expect("posted");
-            let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
-            is_slow.store(false, Ordering::Relaxed);
-            assert_eq!(outcome.copies(), 2);
-            serving
-        })?;
-        assert!(events > 0);
-        Ok(())
-    })
+    let _test = device_test();
+    let events = events_beside(async |reactor, serving, is_slow| {
+        let set = set_of_two(reactor, &serving).await.expect("added");
+        is_slow.store(true, Ordering::Relaxed);
+        set.commit(64, &[b"one"], None, 2).expect("posted");
+        let id = set.commit(72, &[b"another"], None, 2).expect("posted");
+        let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
+        is_slow.store(false, Ordering::Relaxed);
+        assert_eq!(outcome.copies(), 2);
+        serving
+    })?;
+    assert!(events > 0);
+    Ok(())
 }

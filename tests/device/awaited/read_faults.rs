@@ -1,14 +1,13 @@
 //! Reads of a writer under faults: calls that fail, hosts that are gone, requests that stay on
 //! their way.
 
-use rpma::sim::{Errno, How};
-use rpma::{Error, WcStatus};
+use rpma::sim::Errno;
 use rpma_async::{Failed, Lease, Pool, Reading, Refused, Writer};
 use tokio::time::{Duration, Instant};
 
 use crate::awaited::far::Far;
 use crate::awaited::world::{World, leaving, virtually};
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::looking;
 
 const BLOCKS: usize = 3;

@@ -1,18 +1,16 @@
 //! Reads on the connection of a writer, and the writer of rpma back from its handle.
 
 use std::pin::pin;
-use std::time::Instant;
 
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::ToWriter;
-use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Frozen, Lease, Pool, Reactor, Reading, Setup, Writer, block_on};
 
 use crate::awaited::held::{hold, leaving_nothing, release};
 use crate::awaited::served::{self, Serving, block, commit, poll_once, polls};
 use crate::awaited::support::{CLOSE, in_time, listen, run};
 use crate::common::failed::Failed;
-use crate::common::{LIMIT, Memory, Result, contents, device_test, peer, region};
+use crate::common::prelude::*;
 use crate::serve::support::SHORT;
 
 const SIZE: usize = 2048;
@@ -102,77 +100,74 @@ fn read(writer: &Writer, dst: Lease) -> Result<Reading, rpma_async::Refused<Leas
 /// own bytes: those of the commits that were posted before its read. All blocks come back.
 #[test]
 fn tasks_read_beside_commits() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let closed = tokio::spawn({
-                let writer = made.writer.clone();
-                async move { writer.closed().await }
-            });
-            tokio::task::yield_now().await;
-            for number in 1..=50_u64 {
-                made.writer.room().await?;
-                let bytes = block(&made.pool, number).await;
-                let ticket = commit(&made.writer, bytes, number)?;
-                let first = made.read()?;
-                let second = made.read()?;
-                let (writer, lease) = (made.writer.clone(), made.lease()?);
-                let third =
-                    tokio::spawn(async move { Ok::<_, Failed>(read(&writer, lease)?.await) });
-                // Not in the order of the posts.
-                assert_eq!(*second.await?, [number as u8; 100]);
-                assert_eq!(*first.await?, [number as u8; 100]);
-                made.writer.durable(ticket).await?;
-                let third = third.await.expect("no panic")?;
-                assert_eq!(*third?, [number as u8; 100]);
-            }
-            assert_eq!(made.pool.available(), BLOCKS);
-            made.writer.close(CLOSE).await?;
-            made.server.closed().await?;
-            closed.await.expect("no panic")?;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let closed = tokio::spawn({
+            let writer = made.writer.clone();
+            async move { writer.closed().await }
+        });
+        tokio::task::yield_now().await;
+        for number in 1..=50_u64 {
+            made.writer.room().await?;
+            let bytes = block(&made.pool, number).await;
+            let ticket = commit(&made.writer, bytes, number)?;
+            let first = made.read()?;
+            let second = made.read()?;
+            let (writer, lease) = (made.writer.clone(), made.lease()?);
+            let third = tokio::spawn(async move { Ok::<_, Failed>(read(&writer, lease)?.await) });
+            // Not in the order of the posts.
+            assert_eq!(*second.await?, [number as u8; 100]);
+            assert_eq!(*first.await?, [number as u8; 100]);
+            made.writer.durable(ticket).await?;
+            let third = third.await.expect("no panic")?;
+            assert_eq!(*third?, [number as u8; 100]);
+        }
+        assert_eq!(made.pool.available(), BLOCKS);
+        made.writer.close(CLOSE).await?;
+        made.server.closed().await?;
+        closed.await.expect("no panic")?;
+        Ok(())
     })
 }
 
 /// Promise: a wait for another operation takes no completion of a read.
 #[test]
 fn other_waits_leave_reads_their_completions() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 1).await?;
-            for wait in 0..3 {
-                let reading = made.read()?;
-                let ticket = commit(&made.writer, word(&made.pool, 1)?, 1)?;
-                // This task lets no driver run, so the wait takes the completions that are there.
-                // `closed` takes a while.
-                let until = Instant::now() + SHORT;
-                while Instant::now() < until {
-                    let (mut durable, mut room, mut closed) = (
-                        pin!(made.writer.durable(ticket)),
-                        pin!(made.writer.room()),
-                        pin!(made.writer.closed()),
-                    );
-                    let is_over = match wait {
-                        0 => poll_once(durable.as_mut()).await.is_some(),
-                        1 => poll_once(room.as_mut()).await.is_some(),
-                        _ => poll_once(closed.as_mut()).await.is_some(),
-                    };
-                    if is_over {
-                        break;
-                    }
-                    std::thread::yield_now();
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 1).await?;
+        for wait in 0..3 {
+            let reading = made.read()?;
+            let ticket = commit(&made.writer, word(&made.pool, 1)?, 1)?;
+            // This task lets no driver run, so the wait takes the completions that are there.
+            // `closed` takes a while.
+            let until = Instant::now() + SHORT;
+            while Instant::now() < until {
+                let (mut durable, mut room, mut closed) = (
+                    pin!(made.writer.durable(ticket)),
+                    pin!(made.writer.room()),
+                    pin!(made.writer.closed()),
+                );
+                let is_over = match wait {
+                    0 => poll_once(durable.as_mut()).await.is_some(),
+                    1 => poll_once(room.as_mut()).await.is_some(),
+                    _ => poll_once(closed.as_mut()).await.is_some(),
+                };
+                if is_over {
+                    break;
                 }
-                drop(in_time(reading).await?);
-                made.writer.durable(ticket).await?;
+                std::thread::yield_now();
             }
-            made.all_blocks().await;
-            Ok(())
-        })
+            drop(in_time(reading).await?);
+            made.writer.durable(ticket).await?;
+        }
+        made.all_blocks().await;
+        Ok(())
     })
 }
 
@@ -180,31 +175,30 @@ fn other_waits_leave_reads_their_completions() -> Result {
 /// with it. Then the block comes back, although no task waits for the writer.
 #[test]
 fn a_dropped_read_keeps_its_block() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            for n in 0..4 {
-                let reactor = Reactor::spawn(&peer)?;
-                let made = Made::new(&reactor, 2).await?;
-                hold();
-                let reading = made.read()?;
-                let kept = polls(reading, n).await.is_none();
-                // On a device it may be complete by now.
-                if cfg!(feature = "sim") {
-                    assert!(kept);
-                    assert_eq!(made.pool.available(), BLOCKS - 1, "the device has one");
-                }
-                release();
-                made.all_blocks().await;
-                // Complete, and not awaited.
-                let reading = made.read()?;
-                let ticket = commit(&made.writer, block(&made.pool, 1).await, 1);
-                made.writer.durable(ticket?).await?;
-                drop(reading);
-                assert_eq!(made.pool.available(), BLOCKS);
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        for n in 0..4 {
+            let reactor = Reactor::spawn(&peer)?;
+            let made = Made::new(&reactor, 2).await?;
+            hold();
+            let reading = made.read()?;
+            let kept = polls(reading, n).await.is_none();
+            // On a device it may be complete by now.
+            if cfg!(feature = "sim") {
+                assert!(kept);
+                assert_eq!(made.pool.available(), BLOCKS - 1, "the device has one");
             }
-            Ok(())
-        })
+            release();
+            made.all_blocks().await;
+            // Complete, and not awaited.
+            let reading = made.read()?;
+            let ticket = commit(&made.writer, block(&made.pool, 1).await, 1);
+            made.writer.durable(ticket?).await?;
+            drop(reading);
+            assert_eq!(made.pool.available(), BLOCKS);
+        }
+        Ok(())
     })
 }
 
@@ -212,44 +206,43 @@ fn a_dropped_read_keeps_its_block() -> Result {
 /// without; one read more is refused with its block; and one that was awaited gives room.
 #[test]
 fn reads_take_no_slot_of_a_commit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 3).await?;
-            hold();
-            let mut reads = Vec::new();
-            for _ in 0..READS {
-                reads.push(made.read()?);
-            }
-            let refused = read(&made.writer, made.lease()?).expect_err("one too many");
-            let full = matches!(
-                refused.error,
-                Error::QueueFull {
-                    queue: Queue::Send,
-                    depth: READS
-                }
-            );
-            assert!(full, "{refused}");
-            assert!(refused.memory.is_some(), "nothing was posted");
-            drop(refused);
-            for number in 1..=3 {
-                let bytes = block(&made.pool, number).await;
-                commit(&made.writer, bytes, number)?;
-            }
-            release();
-            made.writer.room().await?;
-            // They are complete, and were not awaited.
-            read(&made.writer, made.lease()?).expect_err("as many");
-            drop(reads.pop());
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 3).await?;
+        hold();
+        let mut reads = Vec::new();
+        for _ in 0..READS {
             reads.push(made.read()?);
-            for reading in reads {
-                reading.await?;
+        }
+        let refused = read(&made.writer, made.lease()?).expect_err("one too many");
+        let full = matches!(
+            refused.error,
+            Error::QueueFull {
+                queue: Queue::Send,
+                depth: READS
             }
-            made.all_blocks().await;
-            made.writer.close(CLOSE).await?;
-            Ok(())
-        })
+        );
+        assert!(full, "{refused}");
+        assert!(refused.memory.is_some(), "nothing was posted");
+        drop(refused);
+        for number in 1..=3 {
+            let bytes = block(&made.pool, number).await;
+            commit(&made.writer, bytes, number)?;
+        }
+        release();
+        made.writer.room().await?;
+        // They are complete, and were not awaited.
+        read(&made.writer, made.lease()?).expect_err("as many");
+        drop(reads.pop());
+        reads.push(made.read()?);
+        for reading in reads {
+            reading.await?;
+        }
+        made.all_blocks().await;
+        made.writer.close(CLOSE).await?;
+        Ok(())
     })
 }
 
@@ -257,84 +250,82 @@ fn reads_take_no_slot_of_a_commit() -> Result {
 /// or not, and its block comes back.
 #[test]
 fn an_end_fails_reads() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            // This side ends it.
-            let made = Made::new(&reactor, 2).await?;
-            hold();
-            let sleeping = tokio::spawn(made.read()?);
-            tokio::task::yield_now().await;
-            let reading = made.read()?;
-            let dropped = made.read()?;
-            made.writer.abort();
-            drop(dropped);
-            for ended in [sleeping.await.expect("no panic"), reading.await] {
-                // On a device it may have been complete before.
-                if cfg!(feature = "sim") || ended.is_err() {
-                    let failed = ended.expect_err("it was in flight");
-                    assert!(failed.memory.is_some(), "it is complete: {failed}");
-                }
-            }
-            release();
-            made.all_blocks().await;
-            let refused = read(&made.writer, made.lease()?).expect_err("it is over");
-            assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
-            assert!(refused.memory.is_some());
-            drop(refused);
-
-            // The server ends it.
-            let made = Made::new(&reactor, 2).await?;
-            hold();
-            let sleeping = tokio::spawn(made.read()?);
-            tokio::task::yield_now().await;
-            made.server.abort();
-            let ended = in_time(sleeping).await.expect("no panic");
-            if cfg!(feature = "sim") {
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        // This side ends it.
+        let made = Made::new(&reactor, 2).await?;
+        hold();
+        let sleeping = tokio::spawn(made.read()?);
+        tokio::task::yield_now().await;
+        let reading = made.read()?;
+        let dropped = made.read()?;
+        made.writer.abort();
+        drop(dropped);
+        for ended in [sleeping.await.expect("no panic"), reading.await] {
+            // On a device it may have been complete before.
+            if cfg!(feature = "sim") || ended.is_err() {
                 let failed = ended.expect_err("it was in flight");
-                assert!(matches!(failed.error, Error::Ended(_)), "{failed}");
-            } else {
-                // It may have been complete before, and has its block then.
-                drop(ended);
+                assert!(failed.memory.is_some(), "it is complete: {failed}");
             }
-            release();
-            let Made { pool, writer, .. } = made;
-            drop(writer);
-            assert_eq!(pool.available(), BLOCKS);
-            Ok(())
-        })
+        }
+        release();
+        made.all_blocks().await;
+        let refused = read(&made.writer, made.lease()?).expect_err("it is over");
+        assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
+        assert!(refused.memory.is_some());
+        drop(refused);
+
+        // The server ends it.
+        let made = Made::new(&reactor, 2).await?;
+        hold();
+        let sleeping = tokio::spawn(made.read()?);
+        tokio::task::yield_now().await;
+        made.server.abort();
+        let ended = in_time(sleeping).await.expect("no panic");
+        if cfg!(feature = "sim") {
+            let failed = ended.expect_err("it was in flight");
+            assert!(matches!(failed.error, Error::Ended(_)), "{failed}");
+        } else {
+            // It may have been complete before, and has its block then.
+            drop(ended);
+        }
+        release();
+        let Made { pool, writer, .. } = made;
+        drop(writer);
+        assert_eq!(pool.available(), BLOCKS);
+        Ok(())
     })
 }
 
 /// Promise: bad input is one clear error before any post, and the block comes back.
 #[test]
 fn bad_reads_are_refused() -> Result {
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let far = made.writer.offer().regions()[0];
-            let refused = |dst, from| -> Result {
-                let refused = made.writer.read(dst, from).expect_err("refused");
-                assert!(
-                    matches!(refused.error, Error::InvalidArgument(_)),
-                    "{refused}"
-                );
-                drop(refused.memory.ok_or("nothing was posted")?);
-                Ok(())
-            };
-            refused(made.lease()?, far.slice(0..99)?)?;
-            let foreign = pool(&other)?;
-            let lease = foreign.try_lease().ok_or("a block")?;
-            refused(lease, far.slice(0..100)?)?;
-            assert_eq!(foreign.available(), BLOCKS);
-            assert_eq!(made.pool.available(), BLOCKS);
-            drop(made.read()?.await?);
-            assert_eq!(contents(&made.target)?[..4], [0; 4]);
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let far = made.writer.offer().regions()[0];
+        let refused = |dst, from| -> Result {
+            let refused = made.writer.read(dst, from).expect_err("refused");
+            assert!(
+                matches!(refused.error, Error::InvalidArgument(_)),
+                "{refused}"
+            );
+            drop(refused.memory.ok_or("nothing was posted")?);
             Ok(())
-        })
+        };
+        refused(made.lease()?, far.slice(0..99)?)?;
+        let foreign = pool(&other)?;
+        let lease = foreign.try_lease().ok_or("a block")?;
+        refused(lease, far.slice(0..100)?)?;
+        assert_eq!(foreign.available(), BLOCKS);
+        assert_eq!(made.pool.available(), BLOCKS);
+        drop(made.read()?.await?);
+        assert_eq!(contents(&made.target)?[..4], [0; 4]);
+        Ok(())
     })
 }
 
@@ -342,37 +333,36 @@ fn bad_reads_are_refused() -> Result {
 /// block comes back with the writer at the latest.
 #[test]
 fn a_read_without_a_driver_is_an_error() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let Made {
-                writer,
-                server,
-                pool,
-                ..
-            } = made;
-            let (without, driver) = Reactor::new(&peer)?;
-            let mut driver = Some(driver);
-            let writer = writer.into_inner().expect("nothing is in flight");
-            let writer = Writer::new(&without, writer)?;
-            for text in ["never run", "was dropped"] {
-                hold();
-                let lease = pool.try_lease().ok_or("a block")?;
-                let result = read(&writer, lease)?.await;
-                if cfg!(feature = "sim") {
-                    let failed = result.expect_err("nobody wakes it");
-                    assert!(failed.to_string().contains(text), "{failed}");
-                    assert!(failed.memory.is_none(), "the device has it");
-                }
-                release();
-                drop(driver.take());
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let Made {
+            writer,
+            server,
+            pool,
+            ..
+        } = made;
+        let (without, driver) = Reactor::new(&peer)?;
+        let mut driver = Some(driver);
+        let writer = writer.into_inner().expect("nothing is in flight");
+        let writer = Writer::new(&without, writer)?;
+        for text in ["never run", "was dropped"] {
+            hold();
+            let lease = pool.try_lease().ok_or("a block")?;
+            let result = read(&writer, lease)?.await;
+            if cfg!(feature = "sim") {
+                let failed = result.expect_err("nobody wakes it");
+                assert!(failed.to_string().contains(text), "{failed}");
+                assert!(failed.memory.is_none(), "the device has it");
             }
-            drop((writer, server));
-            assert_eq!(pool.available(), BLOCKS);
-            Ok(())
-        })
+            release();
+            drop(driver.take());
+        }
+        drop((writer, server));
+        assert_eq!(pool.available(), BLOCKS);
+        Ok(())
     })
 }
 
@@ -380,58 +370,57 @@ fn a_read_without_a_driver_is_an_error() -> Result {
 /// keeps its connection. Before that the handle comes back.
 #[test]
 fn a_handle_gives_the_writer_back() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let other = made.writer.clone();
-            let writer = made.writer.into_inner().expect_err("there is another one");
-            drop(other);
-            hold();
-            let mut lease = made.pool.try_lease().ok_or("a block")?;
-            lease.fill(0xEE);
-            let reading = read(&writer, lease)?;
-            let writer = writer.into_inner().expect_err("a read is in flight");
-            release();
-            let lease = reading.await?;
-            hold();
-            let ticket = commit(&writer, block(&made.pool, 7).await, 7)?;
-            let writer = match cfg!(feature = "sim") {
-                true => writer.into_inner().expect_err("a commit is in flight"),
-                false => writer,
-            };
-            release();
-            writer.durable(ticket).await?;
-            drop(lease);
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let made = Made::new(&reactor, 2).await?;
+        let other = made.writer.clone();
+        let writer = made.writer.into_inner().expect_err("there is another one");
+        drop(other);
+        hold();
+        let mut lease = made.pool.try_lease().ok_or("a block")?;
+        lease.fill(0xEE);
+        let reading = read(&writer, lease)?;
+        let writer = writer.into_inner().expect_err("a read is in flight");
+        release();
+        let lease = reading.await?;
+        hold();
+        let ticket = commit(&writer, block(&made.pool, 7).await, 7)?;
+        let writer = match cfg!(feature = "sim") {
+            true => writer.into_inner().expect_err("a commit is in flight"),
+            false => writer,
+        };
+        release();
+        writer.durable(ticket).await?;
+        drop(lease);
 
-            // It looks itself: this task lets no driver run.
-            drop(read(&writer, made.pool.try_lease().ok_or("a block")?)?);
-            commit(&writer, word(&made.pool, 8)?, 8)?;
-            let mut writer = writer;
-            let until = Instant::now() + LIMIT;
-            let inner = loop {
-                match writer.into_inner() {
-                    Ok(inner) => break inner,
-                    Err(handle) => writer = handle,
-                }
-                assert!(Instant::now() < until, "the device has finished");
-                std::thread::yield_now();
-            };
-            assert_eq!(made.pool.available(), BLOCKS);
-            assert_eq!(
-                (inner.posted(), inner.durable(), inner.is_over()),
-                (2, 2, false)
-            );
-            // The reactor watches it again, and wakes its tasks.
-            let writer = Writer::new(&reactor, inner)?;
-            let ticket = commit(&writer, block(&made.pool, 8).await, 8)?;
-            writer.durable(ticket).await?;
-            assert_eq!(ticket.number(), 3);
-            writer.close(CLOSE).await?;
-            made.server.closed().await?;
-            Ok(())
-        })
+        // It looks itself: this task lets no driver run.
+        drop(read(&writer, made.pool.try_lease().ok_or("a block")?)?);
+        commit(&writer, word(&made.pool, 8)?, 8)?;
+        let mut writer = writer;
+        let until = Instant::now() + LIMIT;
+        let inner = loop {
+            match writer.into_inner() {
+                Ok(inner) => break inner,
+                Err(handle) => writer = handle,
+            }
+            assert!(Instant::now() < until, "the device has finished");
+            std::thread::yield_now();
+        };
+        assert_eq!(made.pool.available(), BLOCKS);
+        assert_eq!(
+            (inner.posted(), inner.durable(), inner.is_over()),
+            (2, 2, false)
+        );
+        // The reactor watches it again, and wakes its tasks.
+        let writer = Writer::new(&reactor, inner)?;
+        let ticket = commit(&writer, block(&made.pool, 8).await, 8)?;
+        writer.durable(ticket).await?;
+        assert_eq!(ticket.number(), 3);
+        writer.close(CLOSE).await?;
+        made.server.closed().await?;
+        Ok(())
     })
 }
 
@@ -480,34 +469,33 @@ fn a_driver_at_work_is_no_handle() -> Result {
 /// Promise: a writer that recovered by reads is a replica of a set afterwards.
 #[test]
 fn a_writer_that_recovered_joins_a_set() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::new(&reactor, 1)?;
-            let pool = pool(&peer)?;
-            let writer = served::writer(&reactor, serving.addr, 1).await;
-            let writer = Writer::new(&reactor, writer)?;
-            let ticket = commit(&writer, block(&pool, 3).await, 3)?;
-            writer.durable(ticket).await?;
-            let lease = pool.try_lease().ok_or("a block")?;
-            let bytes = read(&writer, lease)?.await?;
-            assert_eq!(*bytes, [3; 100]);
-            drop(bytes);
-            let remote = writer.offer().regions()[0];
-            let inner = writer.into_inner().expect("everything is released");
-            let set = rpma::commit::Replicas::new(&peer, 1024, 8)?;
-            let set = rpma_async::Replicas::new(&reactor, set)?;
-            let id = set.add(inner, remote)?;
-            let pointer = Some((served::TAIL, 4_u64.to_ne_bytes()));
-            let commit = set.commit(64, &[&[4; 100]], pointer, 1)?;
-            let outcome = set.settle(commit, 1, LIMIT).await?;
-            assert_eq!(outcome.durable, id.mask());
-            drop(set);
-            assert_eq!(served::record(&serving.regions[0])?, (4, 4));
-            assert_eq!(pool.available(), BLOCKS);
-            serving.stop().await;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let serving = Serving::new(&reactor, 1)?;
+        let pool = pool(&peer)?;
+        let writer = served::writer(&reactor, serving.addr, 1).await;
+        let writer = Writer::new(&reactor, writer)?;
+        let ticket = commit(&writer, block(&pool, 3).await, 3)?;
+        writer.durable(ticket).await?;
+        let lease = pool.try_lease().ok_or("a block")?;
+        let bytes = read(&writer, lease)?.await?;
+        assert_eq!(*bytes, [3; 100]);
+        drop(bytes);
+        let remote = writer.offer().regions()[0];
+        let inner = writer.into_inner().expect("everything is released");
+        let set = rpma::commit::Replicas::new(&peer, 1024, 8)?;
+        let set = rpma_async::Replicas::new(&reactor, set)?;
+        let id = set.add(inner, remote)?;
+        let pointer = Some((served::TAIL, 4_u64.to_ne_bytes()));
+        let commit = set.commit(64, &[&[4; 100]], pointer, 1)?;
+        let outcome = set.settle(commit, 1, LIMIT).await?;
+        assert_eq!(outcome.durable, id.mask());
+        drop(set);
+        assert_eq!(served::record(&serving.regions[0])?, (4, 4));
+        assert_eq!(pool.available(), BLOCKS);
+        serving.stop().await;
+        Ok(())
     })
 }

@@ -1,88 +1,85 @@
 //! Reconnects that are awaited.
 
 use rpma::reconnect::Why;
-use rpma::{ConnCfg, Error, Offer, PeerCfg};
 use rpma_async::{Reactor, Setup, ToConn};
 
 use crate::awaited::served::{self, polls};
 use crate::awaited::support::{CLOSE, Memories, listen, run};
 use crate::common::failed::Failed;
-use crate::common::{Result, device_test, peer};
+use crate::common::prelude::*;
 
 /// Promise: connections of a reactor follow each other, each with receives, until one is refused.
 #[test]
 fn connections_follow_each_other() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let (listener, addr) = listen(&reactor)?;
-            let server = tokio::spawn(async move {
-                let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT)?;
-                for round in 0..3_u32 {
-                    // The first try of each round is rejected, without a reason.
-                    drop(listener.accept().await?);
-                    let incoming = listener.accept().await?;
-                    let conn = incoming.accept(&Setup::default(), &offer).await?;
-                    let sent = conn.send_with_imm(memories.block(b"word").freeze(), round);
-                    // The client may end the connection before its acknowledgement is here.
-                    let _ = sent?.await;
-                    conn.closed().await?;
-                }
-                Ok::<_, Failed>(())
-            });
-            let to_conn = ToConn::new(&reactor).with_receives(2, 64);
-            let mut client = served::client(&reactor, addr, 1, to_conn);
-            for round in 0..3 {
-                let conn = client.connect(&ConnCfg::new()).await?;
-                let mut inbox = conn.inbox()?;
-                let message = inbox.next().await?.ok_or("a message")?;
-                assert_eq!((&*message, message.imm()), (&b"word"[..], Some(round)));
-                drop((message, inbox));
-                conn.close(CLOSE).await?;
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer);
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let (listener, addr) = listen(&reactor)?;
+        let server = tokio::spawn(async move {
+            let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT)?;
+            for round in 0..3_u32 {
+                // The first try of each round is rejected, without a reason.
+                drop(listener.accept().await?);
+                let incoming = listener.accept().await?;
+                let conn = incoming.accept(&Setup::default(), &offer).await?;
+                let sent = conn.send_with_imm(memories.block(b"word").freeze(), round);
+                // The client may end the connection before its acknowledgement is here.
+                let _ = sent?.await;
+                conn.closed().await?;
             }
-            assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
-            server.await.expect("no panic")?;
-            Ok(())
-        })
+            Ok::<_, Failed>(())
+        });
+        let to_conn = ToConn::new(&reactor).with_receives(2, 64);
+        let mut client = served::client(&reactor, addr, 1, to_conn);
+        for round in 0..3 {
+            let conn = client.connect(&ConnCfg::new()).await?;
+            let mut inbox = conn.inbox()?;
+            let message = inbox.next().await?.ok_or("a message")?;
+            assert_eq!((&*message, message.imm()), (&b"word"[..], Some(round)));
+            drop((message, inbox));
+            conn.close(CLOSE).await?;
+        }
+        assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
+        server.await.expect("no panic")?;
+        Ok(())
     })
 }
 
 /// Promise: a reconnect that is dropped after its nth poll leaves no object, and can begin again.
 #[test]
 fn a_dropped_reconnect_leaves_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let (listener, addr) = listen(&reactor)?;
-            let accepting = tokio::spawn({
-                async move {
-                    let offer = Offer::new(&PeerCfg::new())
-                        .encode(Offer::ACCEPT)
-                        .expect("fits");
-                    loop {
-                        let incoming = listener.accept().await.expect("a request");
-                        // A client that has given up may have gone meanwhile.
-                        let accepted = incoming.accept(&Setup::default(), &offer).await;
-                        if let Ok(conn) = accepted {
-                            let _ = conn.closed().await;
-                        }
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        let (listener, addr) = listen(&reactor)?;
+        let accepting = tokio::spawn({
+            async move {
+                let offer = Offer::new(&PeerCfg::new())
+                    .encode(Offer::ACCEPT)
+                    .expect("fits");
+                loop {
+                    let incoming = listener.accept().await.expect("a request");
+                    // A client that has given up may have gone meanwhile.
+                    let accepted = incoming.accept(&Setup::default(), &offer).await;
+                    if let Ok(conn) = accepted {
+                        let _ = conn.closed().await;
                     }
                 }
-            });
-            let to_conn = ToConn::new(&reactor).with_receives(2, 64);
-            let mut client = served::client(&reactor, addr, 1, to_conn);
-            for n in 0..12 {
-                drop(polls(client.connect(&ConnCfg::new()), n).await);
             }
-            let conn = client.connect(&ConnCfg::new()).await?;
-            conn.close(CLOSE).await?;
-            accepting.abort();
-            let _ = accepting.await;
-            Ok(())
-        })
+        });
+        let to_conn = ToConn::new(&reactor).with_receives(2, 64);
+        let mut client = served::client(&reactor, addr, 1, to_conn);
+        for n in 0..12 {
+            drop(polls(client.connect(&ConnCfg::new()), n).await);
+        }
+        let conn = client.connect(&ConnCfg::new()).await?;
+        conn.close(CLOSE).await?;
+        accepting.abort();
+        let _ = accepting.await;
+        Ok(())
     })
 }
 
@@ -90,36 +87,35 @@ fn a_dropped_reconnect_leaves_nothing() -> Result {
 /// reconnect.
 #[test]
 fn a_reconnect_that_cannot_be_is_an_error() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            let (reactor, driver) = Reactor::new(&peer)?;
-            let (listener, addr) = listen(&reactor)?;
-            let mut client = served::client(
-                &reactor,
-                addr,
-                1,
-                ToConn::new(&reactor).with_receives(0, 64),
-            );
-            let gave_up = client
-                .connect(&ConnCfg::new())
-                .await
-                .expect_err("no receives");
-            assert_eq!(gave_up.why, Why::Error);
-            assert!(
-                matches!(gave_up.error, Error::InvalidArgument(_)),
-                "{gave_up}"
-            );
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let (reactor, driver) = Reactor::new(&peer)?;
+        let (listener, addr) = listen(&reactor)?;
+        let mut client = served::client(
+            &reactor,
+            addr,
+            1,
+            ToConn::new(&reactor).with_receives(0, 64),
+        );
+        let gave_up = client
+            .connect(&ConnCfg::new())
+            .await
+            .expect_err("no receives");
+        assert_eq!(gave_up.why, Why::Error);
+        assert!(
+            matches!(gave_up.error, Error::InvalidArgument(_)),
+            "{gave_up}"
+        );
 
-            let mut client = served::client(&reactor, addr, 1, ToConn::new(&reactor));
-            drop(driver);
-            let gave_up = client
-                .connect(&ConnCfg::new())
-                .await
-                .expect_err("no driver");
-            assert!(gave_up.to_string().contains("was dropped"), "{gave_up}");
-            drop(listener);
-            Ok(())
-        })
+        let mut client = served::client(&reactor, addr, 1, ToConn::new(&reactor));
+        drop(driver);
+        let gave_up = client
+            .connect(&ConnCfg::new())
+            .await
+            .expect_err("no driver");
+        assert!(gave_up.to_string().contains("was dropped"), "{gave_up}");
+        drop(listener);
+        Ok(())
     })
 }

@@ -1,16 +1,11 @@
 //! K of N, awaited.
 
-use std::time::Duration;
-
-use rpma::ConnCfg;
-use rpma::Error;
 use rpma::commit::{CommitId, Method, Outcome, Refused, ReplicaId, Replicas as Set, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
 use crate::awaited::served::{Serving, Stopped, TAIL, block, cfg, polls, record, writer};
 use crate::awaited::support::{run, with_reactor};
-use crate::common::{LIMIT, Result, devdax, device_test, peer};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, SHORT, Site, directory_of, identity, new_directory};
 
 pub(crate) const RING: usize = 1024;
@@ -131,32 +126,31 @@ fn a_slow_replica_delays_nobody_else() -> Result {
 /// that is dropped after its nth poll can be made again.
 #[test]
 fn a_slow_replica_is_set_aside() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        run(async {
-            for n in 0..4 {
-                let reactor = Reactor::spawn(&peer)?;
-                let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await?;
-                let (last, _) = fill(&set, slow).await?;
-                let early = polls(set.set_aside(slow, LIMIT), n).await;
-                if early.is_none() {
-                    set.set_aside(slow, LIMIT).await?;
-                }
-                set.room(100, LIMIT).await?;
-                assert_eq!(set.able(), 1);
-                let outcome = set.settle(last, 1, LIMIT).await?;
-                assert_eq!(outcome.durable, first.mask());
-                assert_eq!(outcome.failed | outcome.unknown, slow.mask());
-                let too_few = commit(&set, 1, 2).expect_err("one replica");
-                assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
-                let id = commit(&set, 1, 1)?;
-                let outcome = set.settle(id, 1, LIMIT).await?;
-                assert_eq!(outcome.copies(), 1);
-                drop((set, stopped));
-                quick.stop().await;
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        for n in 0..4 {
+            let reactor = Reactor::spawn(&peer)?;
+            let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await?;
+            let (last, _) = fill(&set, slow).await?;
+            let early = polls(set.set_aside(slow, LIMIT), n).await;
+            if early.is_none() {
+                set.set_aside(slow, LIMIT).await?;
             }
-            Ok(())
-        })
+            set.room(100, LIMIT).await?;
+            assert_eq!(set.able(), 1);
+            let outcome = set.settle(last, 1, LIMIT).await?;
+            assert_eq!(outcome.durable, first.mask());
+            assert_eq!(outcome.failed | outcome.unknown, slow.mask());
+            let too_few = commit(&set, 1, 2).expect_err("one replica");
+            assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
+            let id = commit(&set, 1, 1)?;
+            let outcome = set.settle(id, 1, LIMIT).await?;
+            assert_eq!(outcome.copies(), 1);
+            drop((set, stopped));
+            quick.stop().await;
+        }
+        Ok(())
     })
 }
 

@@ -1,8 +1,5 @@
 //! Faults of one replica of three while commits are in flight, by each method.
 
-use std::time::Duration;
-
-use rpma::ConnCfg;
 use rpma::commit::{Method, Refused, ReplicaId, Replicas as Set};
 use rpma::sim::Errno;
 use rpma_async::Replicas;
@@ -13,7 +10,7 @@ use crate::awaited::hosts::{Far, Outage, methods, with_each};
 use crate::awaited::replicas::{RING, commit, fill};
 use crate::awaited::support::in_time;
 use crate::awaited::world::{World, impatient, virtually};
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
 const NOTICED: Duration = Duration::from_secs(5);

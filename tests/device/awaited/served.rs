@@ -5,18 +5,15 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::{self, ReconnectCfg, ToWriter};
 use rpma::serve::{Part, ServerCfg};
 use rpma::wait::Waker;
-use rpma::{ConnCfg, Error, Identity, Mr, Wc};
 use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server};
 use tokio::task::JoinHandle;
 
-use crate::common::{Result, addr};
+use crate::common::prelude::*;
 use crate::serve::support::{KeyPart, LEN, Site, identity, offer};
 
 /// Where the pointers of commits are.

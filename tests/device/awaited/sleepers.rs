@@ -1,10 +1,11 @@
 //! All that can sleep on a connection.
 
-use rpma::{ConnEvent, Error, Result};
+use rpma::Result;
 use rpma_async::{Conn, Failed, Frozen};
 use tokio::task::{JoinHandle, yield_now};
 
 use crate::awaited::support::{CLOSE, Memories, fill, in_time};
+use crate::common::prelude::*;
 
 /// Two operations in flight, and each wait, on a connection with receives. Its peer has none.
 pub(crate) struct Sleepers {
@@ -52,7 +53,7 @@ impl Sleepers {
         let mut inbox = conn.inbox()?;
         let sleepers = Self {
             ops: ops.collect(),
-            ready: tokio::spawn(conn.ready(rpma::ConnCfg::new().get_sq_size())),
+            ready: tokio::spawn(conn.ready(ConnCfg::new().get_sq_size())),
             idle: tokio::spawn(conn.idle()),
             closed: tokio::spawn(conn.closed()),
             inbox: tokio::spawn(async move { Ok(inbox.next().await?.is_some()) }),

@@ -4,12 +4,10 @@ use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
 
-use rpma::{ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice};
 use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Setup};
 
-use crate::common::{self, LIMIT, Memory, Result, device_test};
+use crate::common::prelude::*;
 
 /// Runs a future on one thread, for at most the limit of tests.
 pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
@@ -21,13 +19,12 @@ pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 
 /// A test on one thread of tokio, with a reactor of the test device. In the end no object is left.
 pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor) -> Result) -> Result {
-    device_test(|| {
-        let peer = common::peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            test(&reactor).await?;
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    run(async {
+        let reactor = Reactor::spawn(&peer)?;
+        test(&reactor).await?;
+        Ok(())
     })
 }
 
@@ -78,7 +75,7 @@ pub(crate) type Boxed<'f, T = ()> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// A listener on the test device.
 pub(crate) fn listen(reactor: &Reactor) -> Result<(Listener, SocketAddr)> {
-    let addr = SocketAddr::new(common::addr().parse()?, 0);
+    let addr = SocketAddr::new(addr().parse()?, 0);
     let listener = reactor.listen(addr)?;
     let addr = SocketAddr::new(addr.ip(), listener.port());
     Ok((listener, addr))
@@ -105,7 +102,7 @@ impl Ends {
 
 /// A connection of the reactor with itself.
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
-    let ip = common::addr().parse().expect("an address");
+    let ip = addr().parse().expect("an address");
     connect_to(reactor, (reactor, ip), client, server)
         .await
         .expect("established")
@@ -178,9 +175,9 @@ impl Memories {
     /// Blocks of one peer, and memory of another one.
     pub(crate) fn between(peer: &Peer, other: &Peer, blocks: usize) -> Self {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
-        let target = common::region(other, 4096, usage).expect("registers");
+        let target = region(other, 4096, usage).expect("registers");
         Self {
-            remote: common::remote(&target),
+            remote: remote(&target),
             target,
             pool: Pool::new(peer, 100, blocks).expect("a pool"),
         }

@@ -8,18 +8,16 @@
 //! objects that could not be destroyed, and those that they keep.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use log::LevelFilter;
-use rpma::sim::{Errno, How};
-use rpma::{Error, FlushType, MrRemote};
+use rpma::sim::Errno;
 use rpma_async::{Conn, Lease, Pool, Reactor, Setup};
 use tokio::time::timeout;
 
 use crate::awaited::support::{begun, both};
 use crate::awaited::world::{World, leaving};
 use crate::common::failing_calls::{Calls, Fails, Run, every_call};
-use crate::common::lines;
+use crate::common::prelude::*;
 
 /// No step of the program takes longer, in virtual time.
 const LIMIT: Duration = Duration::from_secs(600);

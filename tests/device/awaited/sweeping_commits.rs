@@ -7,11 +7,9 @@
 //! writes over it, and no server gets these bytes. After the error each call ends in time: it
 //! works, or names the end. A set loses at most one replica by it.
 
-use std::time::Duration;
-
 use log::LevelFilter;
 use rpma::commit::{self, Method, Refused, ReplicaId, Replicas as Set};
-use rpma::sim::{Errno, How};
+use rpma::sim::Errno;
 use rpma_async::{Pool, Replicas, Writer};
 use tokio::time::timeout;
 
@@ -21,8 +19,7 @@ use crate::awaited::served::{block, commit};
 use crate::awaited::support::in_time;
 use crate::awaited::world::{World, impatient, leaving};
 use crate::common::failing_calls::{Calls, Fails, Run, every_call};
-use crate::common::lines;
-use crate::common::{Result, is_in_share, profile};
+use crate::common::prelude::*;
 
 /// The ring of a set, for four records.
 const RING: usize = 448;

@@ -2,14 +2,12 @@
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
 
-use rpma::Error;
 use rpma_async::{Monitor, Reactor, Task, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::support::{in_time, with_reactor};
-use crate::common::{LIMIT, Result, peer};
+use crate::common::prelude::*;
 
 /// Sends word of its drop.
 struct Dropped(mpsc::Sender<()>);

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use rpma::ConnCfg;
-use rpma::sim::Fabric;
 use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
 use crate::awaited::support::{Memories, connect_to};
-use crate::common::{self, Result, profile};
+use crate::common;
+use crate::common::prelude::*;
 
 /// Two hosts, each with a reactor.
 pub(crate) struct World {

@@ -4,12 +4,10 @@
 
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Profile, sleep};
-use rpma::{Conn, ConnCfg, Flags, Mr};
+use rpma::sim::sleep;
 
-use crate::common::{Memories, Memory, Pair, Result, World, remote};
+use crate::common::prelude::*;
 
 /// Seeds of each profile.
 const RUNS: u64 = 100;

@@ -1,11 +1,8 @@
 //! How long cutting off takes, in virtual time. It never waits for the peer.
 
-use std::time::Duration;
+use rpma::sim::{Errno, now};
 
-use rpma::sim::{Errno, Fabric, Host, Profile, now};
-use rpma::{Conn, ConnCfg, MrSlice, Peer, Srq, SrqCfg, Wc};
-
-use crate::common::{LIMIT, Pair, Result, World};
+use crate::common::prelude::*;
 use crate::cut_off::support::{ALWAYS, flushed, numbers, receive, write_nothing};
 
 const MILLISECOND: Duration = Duration::from_millis(1);

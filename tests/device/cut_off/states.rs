@@ -1,12 +1,8 @@
 //! Connections in each state, their neighbours, and drops around them.
 
 use rpma::wait::{Happened, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, Error, MrSlice, Wc, WcStatus};
 
-use crate::common::{
-    LIMIT, Memories, Pair, Result, accept, ask, completion, contents, device_test, event, listen,
-    next_completion, opcode_of, pattern, peer, request,
-};
+use crate::common::prelude::*;
 use crate::cut_off::support::{
     ALWAYS, LEN, flushed, numbers, receive, waits_until_it_fails, write_nothing,
 };
@@ -15,79 +11,77 @@ use crate::cut_off::support::{
 /// back. It is never established afterwards.
 #[test]
 fn a_connection_that_is_not_established() -> Result {
-    device_test(|| {
-        let (peer, cfg) = (peer()?, ConnCfg::new());
-        let ep = listen(&peer)?;
-        // No answer has come.
-        let client = ask(&peer, &ep, &cfg)?;
-        receive(&client, 0..3)?;
-        let rest = client.cut_off()?;
-        assert_eq!(
-            (numbers(&rest), flushed(&rest)),
-            ([vec![], vec![0, 1, 2]], 3)
-        );
-        drop(ep);
+    let _test = device_test();
+    let (peer, cfg) = (peer()?, ConnCfg::new());
+    let ep = listen(&peer)?;
+    // No answer has come.
+    let client = ask(&peer, &ep, &cfg)?;
+    receive(&client, 0..3)?;
+    let rest = client.cut_off()?;
+    assert_eq!(
+        (numbers(&rest), flushed(&rest)),
+        ([vec![], vec![0, 1, 2]], 3)
+    );
+    drop(ep);
 
-        // It is accepted, and has not taken the event.
-        let ep = listen(&peer)?;
-        let client = ask(&peer, &ep, &cfg)?;
-        let req = request(&ep, &cfg)?;
-        req.recv(MrSlice::EMPTY, 7)?;
-        let server = req.connect(&[])?;
-        let rest = server.cut_off()?;
-        assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![7]], 1));
-        // It may have been established before.
-        let ended = loop {
-            match event(&client)? {
-                ConnEvent::Established => {}
-                ended => break ended,
-            }
-        };
-        assert_ne!(ended, ConnEvent::Established);
-        Ok(())
-    })
+    // It is accepted, and has not taken the event.
+    let ep = listen(&peer)?;
+    let client = ask(&peer, &ep, &cfg)?;
+    let req = request(&ep, &cfg)?;
+    req.recv(MrSlice::EMPTY, 7)?;
+    let server = req.connect(&[])?;
+    let rest = server.cut_off()?;
+    assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![7]], 1));
+    // It may have been established before.
+    let ended = loop {
+        match event(&client)? {
+            ConnEvent::Established => {}
+            ended => break ended,
+        }
+    };
+    assert_ne!(ended, ConnEvent::Established);
+    Ok(())
 }
 
 /// Promise: a connection that has ended already is cut off, too: closed by the peer, by this side,
 /// or failed.
 #[test]
 fn a_connection_that_has_ended() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for takes_the_event in [false, true] {
-            let Pair { client, server } = Pair::new(&peer)?;
-            receive(&server, 0..2)?;
-            drop(client);
-            if takes_the_event {
-                assert_eq!(event(&server)?, ConnEvent::Closed);
-            }
-            let rest = server.cut_off()?;
-            assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![0, 1]], 2));
-        }
-
+    let _test = device_test();
+    let peer = peer()?;
+    for takes_the_event in [false, true] {
         let Pair { client, server } = Pair::new(&peer)?;
         receive(&server, 0..2)?;
-        server.disconnect()?;
+        drop(client);
+        if takes_the_event {
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+        }
         let rest = server.cut_off()?;
         assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![0, 1]], 2));
-        drop(client);
+    }
 
-        // Its operation was refused.
-        let Pair { client, server } = Pair::new(&peer)?;
-        let memories = Memories::new(&peer, &peer, LEN)?;
-        receive(&server, 0..2)?;
-        let gone = memories.to()?;
-        drop(memories.target);
-        let from = memories.source.slice(..)?;
-        server.write(gone, from, ALWAYS, 5)?;
-        let wc = completion_of_send(&server)?;
-        assert_eq!(wc.status(), WcStatus::REM_ACCESS_ERR, "{wc:?}");
-        let rest = server.cut_off()?;
-        let [sent, received] = numbers(&rest);
-        assert!(sent.is_empty() && received.len() <= 2, "{rest:?}");
-        drop(client);
-        Ok(())
-    })
+    let Pair { client, server } = Pair::new(&peer)?;
+    receive(&server, 0..2)?;
+    server.disconnect()?;
+    let rest = server.cut_off()?;
+    assert_eq!((numbers(&rest), flushed(&rest)), ([vec![], vec![0, 1]], 2));
+    drop(client);
+
+    // Its operation was refused.
+    let Pair { client, server } = Pair::new(&peer)?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
+    receive(&server, 0..2)?;
+    let gone = memories.to()?;
+    drop(memories.target);
+    let from = memories.source.slice(..)?;
+    server.write(gone, from, ALWAYS, 5)?;
+    let wc = completion_of_send(&server)?;
+    assert_eq!(wc.status(), WcStatus::REM_ACCESS_ERR, "{wc:?}");
+    let rest = server.cut_off()?;
+    let [sent, received] = numbers(&rest);
+    assert!(sent.is_empty() && received.len() <= 2, "{rest:?}");
+    drop(client);
+    Ok(())
 }
 
 /// The next completion of a send. Receives may be flushed before it.
@@ -103,105 +97,101 @@ fn completion_of_send(conn: &Conn) -> Result<Wc> {
 /// Promise: after it the peer's writes fail, and have no effect.
 #[test]
 fn writes_of_the_peer_fail() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer, &peer, LEN)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(1)?;
-        cfg.set_ack_timeout(Some(8))?;
-        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-        memories.write(&client, 1)?;
-        opcode_of(&completion(&client)?, 1)?;
-        assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
-        memories.target.write_at(0, &[0; LEN])?;
-        assert!(server.cut_off()?.is_empty());
-        // The client may not have heard of it.
-        match memories.write(&client, 2) {
-            Ok(_) => drop(completion(&client)?.result().expect_err("nobody takes it")),
-            Err(error) => assert!(matches!(error, Error::NotConnected(_)), "{error}"),
-        }
-        assert_eq!(contents(&memories.target)?, [0; LEN]);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(1)?;
+    cfg.set_ack_timeout(Some(8))?;
+    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+    memories.write(&client, 1)?;
+    opcode_of(&completion(&client)?, 1)?;
+    assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
+    memories.target.write_at(0, &[0; LEN])?;
+    assert!(server.cut_off()?.is_empty());
+    // The client may not have heard of it.
+    match memories.write(&client, 2) {
+        Ok(_) => drop(completion(&client)?.result().expect_err("nobody takes it")),
+        Err(error) => assert!(matches!(error, Error::NotConnected(_)), "{error}"),
+    }
+    assert_eq!(contents(&memories.target)?, [0; LEN]);
+    Ok(())
 }
 
 /// It stops a connection and no key: another connection of the same `Peer` still writes. (As
 /// documented.)
 #[test]
 fn another_connection_still_writes() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer, &peer, LEN)?;
-        let [one, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
-        assert!(one.server.cut_off()?.is_empty());
-        memories.write(&other.client, 1)?;
-        opcode_of(&completion(&other.client)?, 1)?;
-        assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
-        write_nothing(&other.server, 2)?;
-        opcode_of(&completion(&other.server)?, 2)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
+    let [one, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
+    assert!(one.server.cut_off()?.is_empty());
+    memories.write(&other.client, 1)?;
+    opcode_of(&completion(&other.client)?, 1)?;
+    assert_eq!(contents(&memories.target)?, pattern(LEN, 1));
+    write_nothing(&other.server, 2)?;
+    opcode_of(&completion(&other.server)?, 2)?;
+    Ok(())
 }
 
 /// Promise: a member of a wait is removed and cut off. The wait returns no event of it afterwards,
 /// and goes on with its other members.
 #[test]
 fn a_member_of_a_wait() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut wait = Wait::new()?;
-        let mut wcs = [Wc::default(); 4];
-        let ep = listen(&peer)?;
-        let [(gone, one), (stays, other)] = [(); 2].map(|()| {
-            let place = wait.place();
-            let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-            let client = ask(&peer, &ep, &ConnCfg::new()).expect("asks");
-            let server = accept(&ep, &cfg).expect("accepts");
-            assert_eq!(
-                event(&client).expect("an event in time"),
-                ConnEvent::Established
-            );
-            let member = wait.add(place, server).expect("added");
-            let happened = wait.next(&mut wcs, LIMIT).expect("waits");
-            let of = matches!(happened, Some(Happened::Event(of, _)) if of == member);
-            assert!(of, "{happened:?}");
-            (member, client)
-        });
-        let server = wait.conn(gone).ok_or("a member")?;
-        receive(server, 0..2)?;
-        write_nothing(server, 5)?;
-        one.send(MrSlice::EMPTY, ALWAYS, 1)?;
-        opcode_of(&completion(&one)?, 1)?;
-        let server = wait.remove(gone).ok_or("a member")?;
-        let rest = server.cut_off()?;
-        assert_eq!(numbers(&rest), [vec![5], vec![0, 1]]);
-        write_nothing(wait.conn(stays).ok_or("a member")?, 6)?;
-        let happened = wait.next(&mut wcs, LIMIT)?;
-        let of = matches!(happened, Some(Happened::Completions(of, 1)) if of == stays);
-        assert!(of && wcs[0].wr_id() == 6, "{happened:?}");
-        assert_eq!(event(&one)?, ConnEvent::Closed);
-        drop(other);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mut wait = Wait::new()?;
+    let mut wcs = [Wc::default(); 4];
+    let ep = listen(&peer)?;
+    let [(gone, one), (stays, other)] = [(); 2].map(|()| {
+        let place = wait.place();
+        let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+        let client = ask(&peer, &ep, &ConnCfg::new()).expect("asks");
+        let server = accept(&ep, &cfg).expect("accepts");
+        assert_eq!(
+            event(&client).expect("an event in time"),
+            ConnEvent::Established
+        );
+        let member = wait.add(place, server).expect("added");
+        let happened = wait.next(&mut wcs, LIMIT).expect("waits");
+        let of = matches!(happened, Some(Happened::Event(of, _)) if of == member);
+        assert!(of, "{happened:?}");
+        (member, client)
+    });
+    let server = wait.conn(gone).ok_or("a member")?;
+    receive(server, 0..2)?;
+    write_nothing(server, 5)?;
+    one.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    opcode_of(&completion(&one)?, 1)?;
+    let server = wait.remove(gone).ok_or("a member")?;
+    let rest = server.cut_off()?;
+    assert_eq!(numbers(&rest), [vec![5], vec![0, 1]]);
+    write_nothing(wait.conn(stays).ok_or("a member")?, 6)?;
+    let happened = wait.next(&mut wcs, LIMIT)?;
+    let of = matches!(happened, Some(Happened::Completions(of, 1)) if of == stays);
+    assert!(of && wcs[0].wr_id() == 6, "{happened:?}");
+    assert_eq!(event(&one)?, ConnEvent::Closed);
+    drop(other);
+    Ok(())
 }
 
 /// Promise: memory, handles and peers may go before or after.
 #[test]
 fn things_around_it_go_in_any_order() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer, &peer, LEN)?;
-        let Pair { client, server } = Pair::new(&peer)?;
-        let cq = server.get_cq().clone();
-        memories.write(&server, 1)?;
-        // The source of an operation that may be in flight.
-        drop(memories);
-        let rest = server.cut_off()?;
-        assert_eq!(numbers(&rest), [vec![1], vec![]]);
-        drop((peer, client));
-        assert_eq!(cq.get_wc(&mut [Wc::default()])?, 0);
-        let over = waits_until_it_fails(&cq);
-        assert!(matches!(over, Error::NotConnected(_)), "{over:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
+    let Pair { client, server } = Pair::new(&peer)?;
+    let cq = server.get_cq().clone();
+    memories.write(&server, 1)?;
+    // The source of an operation that may be in flight.
+    drop(memories);
+    let rest = server.cut_off()?;
+    assert_eq!(numbers(&rest), [vec![1], vec![]]);
+    drop((peer, client));
+    assert_eq!(cq.get_wc(&mut [Wc::default()])?, 0);
+    let over = waits_until_it_fails(&cq);
+    assert!(matches!(over, Error::NotConnected(_)), "{over:?}");
+    Ok(())
 }

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use rpma::{Conn, Cq, Error, Flags, MrSlice, RemoteSlice, Wc, WcStatus};
-
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const LEN: usize = 64;

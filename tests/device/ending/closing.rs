@@ -2,18 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use rpma::{
-    ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, RemoteSlice, Srq,
-    SrqCfg, Wc, WcOpcode, WcStatus,
-};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::common::{
-    LIMIT, Pair, Result, accept, completion, contents, device_test, event, next_completion,
-    opcode_of, pattern, peer, region, remote,
-};
+use crate::common::prelude::*;
 use crate::ending::support::{ALWAYS, SOON, unanswered, write_nothing};
 
 /// All operations that were posted before `close` arrive, however late the other side takes them.
@@ -21,221 +13,216 @@ use crate::ending::support::{ALWAYS, SOON, unanswered, write_nothing};
 #[test]
 fn closing_loses_nothing_that_was_posted() -> Result {
     const MESSAGES: u32 = 60;
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(MESSAGES).set_rq_size(MESSAGES);
-        cfg.set_min_rnr_timer(Some(12))?;
-        let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC)?;
-        let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST)?;
-        for round in 0..12 {
-            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-            let (sender, receiver) = match round % 2 {
-                0 => (client, server),
-                _ => (server, client),
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(MESSAGES).set_rq_size(MESSAGES);
+    cfg.set_min_rnr_timer(Some(12))?;
+    let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC)?;
+    let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST)?;
+    for round in 0..12 {
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+        let (sender, receiver) = match round % 2 {
+            0 => (client, server),
+            _ => (server, client),
+        };
+        let post = || -> Result {
+            for wr_id in 0..MESSAGES.into() {
+                receiver.recv(dst.slice(..)?, wr_id)?;
+            }
+            Ok(())
+        };
+        // In some rounds the receiver is late.
+        if round % 3 > 0 {
+            post()?;
+        }
+        src.write_at(0, &pattern(4096, round))?;
+        for n in 0..MESSAGES {
+            let flags = match n % 3 {
+                0 => ALWAYS,
+                _ => Flags::COMPLETION_ON_ERROR,
             };
-            let post = || -> Result {
-                for wr_id in 0..MESSAGES.into() {
-                    receiver.recv(dst.slice(..)?, wr_id)?;
-                }
-                Ok(())
-            };
-            // In some rounds the receiver is late.
-            if round % 3 > 0 {
+            let part = src.slice(..n as usize * 60)?;
+            sender.send_with_imm(part, flags, n, n.into())?;
+        }
+        let closed = thread::scope(|scope| -> Result<_> {
+            let closing = scope.spawn(|| sender.close(LIMIT));
+            if round % 3 == 0 {
+                thread::sleep(Duration::from_millis(50));
                 post()?;
             }
-            src.write_at(0, &pattern(4096, round))?;
             for n in 0..MESSAGES {
-                let flags = match n % 3 {
-                    0 => ALWAYS,
-                    _ => Flags::COMPLETION_ON_ERROR,
-                };
-                let part = src.slice(..n as usize * 60)?;
-                sender.send_with_imm(part, flags, n, n.into())?;
+                let wc = next_completion(receiver.get_cq())?;
+                let success = wc.result()?;
+                assert_eq!(success.imm_data(), Some(n), "round {round}");
+                assert_eq!(success.byte_len(), Some(n * 60));
             }
-            let closed = thread::scope(|scope| -> Result<_> {
-                let closing = scope.spawn(|| sender.close(LIMIT));
-                if round % 3 == 0 {
-                    thread::sleep(Duration::from_millis(50));
-                    post()?;
-                }
-                for n in 0..MESSAGES {
-                    let wc = next_completion(receiver.get_cq())?;
-                    let success = wc.result()?;
-                    assert_eq!(success.imm_data(), Some(n), "round {round}");
-                    assert_eq!(success.byte_len(), Some(n * 60));
-                }
-                Ok(closing.join().expect("ends")?)
-            })?;
-            let ids: Vec<_> = closed
-                .iter()
-                .map(|wc| -> Result<_> {
-                    wc.result()?;
-                    Ok(wc.wr_id())
-                })
-                .collect::<Result<_, _>>()?;
-            let signaled: Vec<u64> = (0..MESSAGES.into()).step_by(3).collect();
-            assert_eq!(ids, signaled, "what was not polled comes back, in order");
-            assert_eq!(event(&receiver)?, ConnEvent::Closed);
-            let last = (MESSAGES as usize - 1) * 60;
-            assert_eq!(contents(&dst)?[..last], pattern(4096, round)[..last]);
-        }
-        Ok(())
-    })
+            Ok(closing.join().expect("ends")?)
+        })?;
+        let ids: Vec<_> = closed
+            .iter()
+            .map(|wc| -> Result<_> {
+                wc.result()?;
+                Ok(wc.wr_id())
+            })
+            .collect::<Result<_, _>>()?;
+        let signaled: Vec<u64> = (0..MESSAGES.into()).step_by(3).collect();
+        assert_eq!(ids, signaled, "what was not polled comes back, in order");
+        assert_eq!(event(&receiver)?, ConnEvent::Closed);
+        let last = (MESSAGES as usize - 1) * 60;
+        assert_eq!(contents(&dst)?[..last], pattern(4096, round)[..last]);
+    }
+    Ok(())
 }
 
 /// Even if the send queue is full there is a slot for the marker, and also with the device's flush
 /// and atomic write in front of it.
 #[test]
 fn closing_with_a_full_send_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for depth in [1, 4, 10] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_sq_size(depth);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            let dst = region(
-                &peer,
-                64,
-                MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-            )?;
-            let base = (dst.get_ptr() as usize).next_multiple_of(8) - dst.get_ptr() as usize;
-            let base = base as u64;
-            let far = remote(&dst).slice(base..base + 8)?;
-            let mut posted = 0;
-            loop {
-                let result = match posted % 3 {
-                    0 => pair.client.atomic_write(far, &[7; 8], ALWAYS, posted),
-                    1 => pair
-                        .client
-                        .flush(far, FlushType::Visibility, ALWAYS, posted),
-                    _ => write_nothing(&pair.client, posted),
-                };
-                match result {
-                    Ok(_) => posted += 1,
-                    Err(Error::QueueFull { .. }) => break,
-                    Err(error) => panic!("{error:?}"),
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    for depth in [1, 4, 10] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(depth);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let dst = region(
+            &peer,
+            64,
+            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+        )?;
+        let base = (dst.get_ptr() as usize).next_multiple_of(8) - dst.get_ptr() as usize;
+        let base = base as u64;
+        let far = remote(&dst).slice(base..base + 8)?;
+        let mut posted = 0;
+        loop {
+            let result = match posted % 3 {
+                0 => pair.client.atomic_write(far, &[7; 8], ALWAYS, posted),
+                1 => pair
+                    .client
+                    .flush(far, FlushType::Visibility, ALWAYS, posted),
+                _ => write_nothing(&pair.client, posted),
+            };
+            match result {
+                Ok(_) => posted += 1,
+                Err(Error::QueueFull { .. }) => break,
+                Err(error) => panic!("{error:?}"),
             }
-            assert_eq!(u64::from(depth), posted);
-            let rest = pair.client.close(LIMIT)?;
-            for (n, wc) in rest.iter().enumerate() {
-                opcode_of(wc, n as u64)?;
-            }
-            assert_eq!(rest.len(), depth as usize);
         }
-        Ok(())
-    })
+        assert_eq!(u64::from(depth), posted);
+        let rest = pair.client.close(LIMIT)?;
+        for (n, wc) in rest.iter().enumerate() {
+            opcode_of(wc, n as u64)?;
+        }
+        assert_eq!(rest.len(), depth as usize);
+    }
+    Ok(())
 }
 
 /// Completions that were not polled come back unchanged, and receives that were not used as
 /// failures. So do those of a completion queue for receives.
 #[test]
 fn closing_returns_what_nobody_has_read() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for rcq_size in [0, 10] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_rcq_size(rcq_size);
-            let pair = Pair::with(&peer, &cfg, &cfg)?;
-            for wr_id in 0..10 {
-                pair.client.recv(MrSlice::EMPTY, wr_id)?;
-            }
-            for wr_id in 10..20 {
-                write_nothing(&pair.client, wr_id)?;
-            }
-            for _ in 0..4 {
-                pair.server.send(MrSlice::EMPTY, ALWAYS, 1)?;
-                opcode_of(&completion(&pair.server)?, 1)?;
-            }
-            let rest = pair.client.close(LIMIT)?;
-            let ids = |keep: &dyn Fn(&Wc) -> bool| -> Vec<u64> {
-                rest.iter().filter(|wc| keep(wc)).map(Wc::wr_id).collect()
-            };
-            let sent = ids(&|wc| wc.wr_id() >= 10 && wc.result().is_ok());
-            assert_eq!(sent, (10..20).collect::<Vec<_>>());
-            let used = ids(&|wc| wc.wr_id() < 10 && wc.result().is_ok());
-            assert_eq!(used, [0, 1, 2, 3]);
-            let unused = ids(&|wc| wc.status() == WcStatus::WR_FLUSH_ERR);
-            assert_eq!(unused, [4, 5, 6, 7, 8, 9]);
-            assert_eq!(rest.len(), 20, "each once, and no marker: {rest:?}");
-            assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+    let _test = device_test();
+    let peer = peer()?;
+    for rcq_size in [0, 10] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(rcq_size);
+        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        for wr_id in 0..10 {
+            pair.client.recv(MrSlice::EMPTY, wr_id)?;
         }
-        Ok(())
-    })
+        for wr_id in 10..20 {
+            write_nothing(&pair.client, wr_id)?;
+        }
+        for _ in 0..4 {
+            pair.server.send(MrSlice::EMPTY, ALWAYS, 1)?;
+            opcode_of(&completion(&pair.server)?, 1)?;
+        }
+        let rest = pair.client.close(LIMIT)?;
+        let ids = |keep: &dyn Fn(&Wc) -> bool| -> Vec<u64> {
+            rest.iter().filter(|wc| keep(wc)).map(Wc::wr_id).collect()
+        };
+        let sent = ids(&|wc| wc.wr_id() >= 10 && wc.result().is_ok());
+        assert_eq!(sent, (10..20).collect::<Vec<_>>());
+        let used = ids(&|wc| wc.wr_id() < 10 && wc.result().is_ok());
+        assert_eq!(used, [0, 1, 2, 3]);
+        let unused = ids(&|wc| wc.status() == WcStatus::WR_FLUSH_ERR);
+        assert_eq!(unused, [4, 5, 6, 7, 8, 9]);
+        assert_eq!(rest.len(), 20, "each once, and no marker: {rest:?}");
+        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+    }
+    Ok(())
 }
 
 /// Both sides close at once, each with something in flight: neither waits for the other.
 #[test]
 fn closing_on_both_sides_at_once() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for _ in 0..10 {
-            let Pair { client, server } = Pair::new(&peer)?;
-            for conn in [&client, &server] {
-                for wr_id in 0..5 {
-                    write_nothing(conn, wr_id)?;
-                }
+    let _test = device_test();
+    let peer = peer()?;
+    for _ in 0..10 {
+        let Pair { client, server } = Pair::new(&peer)?;
+        for conn in [&client, &server] {
+            for wr_id in 0..5 {
+                write_nothing(conn, wr_id)?;
             }
-            thread::scope(|scope| {
-                let sides = [client, server].map(|conn| scope.spawn(|| conn.close(LIMIT)));
-                for side in sides {
-                    // One may find the other gone before its last acknowledgement, and reports
-                    // that.
-                    let rest = match side.join().expect("ends") {
-                        Ok(rest) => rest,
-                        Err(error) => {
-                            unacknowledged(&error.error);
-                            error.completions
-                        }
-                    };
-                    let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
-                    assert_eq!(ids, [0, 1, 2, 3, 4]);
-                }
-            });
         }
-        Ok(())
-    })
+        thread::scope(|scope| {
+            let sides = [client, server].map(|conn| scope.spawn(|| conn.close(LIMIT)));
+            for side in sides {
+                // One may find the other gone before its last acknowledgement, and reports
+                // that.
+                let rest = match side.join().expect("ends") {
+                    Ok(rest) => rest,
+                    Err(error) => {
+                        unacknowledged(&error.error);
+                        error.completions
+                    }
+                };
+                let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+                assert_eq!(ids, [0, 1, 2, 3, 4]);
+            }
+        });
+    }
+    Ok(())
 }
 
 /// A connection that has failed is only freed; operations in flight come back as failures.
 #[test]
 fn closing_a_failed_connection() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?).slice(..)?;
-        // Whether or not a call has noticed before.
-        for noticed in [true, false] {
-            let pair = Pair::new(&peer)?;
-            for wr_id in 0..3 {
-                pair.client.recv(MrSlice::EMPTY, wr_id)?;
-            }
-            for wr_id in 3..6 {
-                pair.client.write(gone, src.slice(..)?, ALWAYS, wr_id)?;
-            }
-            let mut rest = Vec::new();
-            if noticed {
-                let wc = next_completion(pair.client.get_cq())?;
-                assert_eq!((wc.wr_id(), wc.status()), (3, WcStatus::REM_ACCESS_ERR));
-                rest.push(wc);
-            }
-            let closed = pair.client.close(LIMIT).expect_err("it has failed");
-            let Error::Operation(failure) = closed.error else {
-                panic!("{closed:?}")
-            };
-            assert_eq!(
-                (failure.wr_id, failure.status),
-                (3, WcStatus::REM_ACCESS_ERR)
-            );
-            rest.extend(closed.completions);
-            let mut ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
-            ids.sort_unstable();
-            assert_eq!(ids, [0, 1, 2, 3, 4, 5], "noticed: {noticed}");
-            assert!(rest.iter().all(|wc| wc.result().is_err()), "{rest:?}");
+    let _test = device_test();
+    let peer = peer()?;
+    let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
+    let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?).slice(..)?;
+    // Whether or not a call has noticed before.
+    for noticed in [true, false] {
+        let pair = Pair::new(&peer)?;
+        for wr_id in 0..3 {
+            pair.client.recv(MrSlice::EMPTY, wr_id)?;
         }
-        Ok(())
-    })
+        for wr_id in 3..6 {
+            pair.client.write(gone, src.slice(..)?, ALWAYS, wr_id)?;
+        }
+        let mut rest = Vec::new();
+        if noticed {
+            let wc = next_completion(pair.client.get_cq())?;
+            assert_eq!((wc.wr_id(), wc.status()), (3, WcStatus::REM_ACCESS_ERR));
+            rest.push(wc);
+        }
+        let closed = pair.client.close(LIMIT).expect_err("it has failed");
+        let Error::Operation(failure) = closed.error else {
+            panic!("{closed:?}")
+        };
+        assert_eq!(
+            (failure.wr_id, failure.status),
+            (3, WcStatus::REM_ACCESS_ERR)
+        );
+        rest.extend(closed.completions);
+        let mut ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5], "noticed: {noticed}");
+        assert!(rest.iter().all(|wc| wc.result().is_err()), "{rest:?}");
+    }
+    Ok(())
 }
 
 /// A connection that the peer has closed is freed, with the contents of its queues. If the program
@@ -243,32 +230,31 @@ fn closing_a_failed_connection() -> Result {
 /// operation that the peer has not seen.
 #[test]
 fn closing_after_the_peer() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for taken in [true, false] {
-            let Pair { client, server } = Pair::new(&peer)?;
-            client.recv(MrSlice::EMPTY, 1)?;
-            server.send(MrSlice::EMPTY, ALWAYS, 2)?;
-            opcode_of(&completion(&server)?, 2)?;
-            client.recv(MrSlice::EMPTY, 3)?;
-            assert!(server.close(LIMIT)?.is_empty());
-            let rest = if taken {
-                assert_eq!(event(&client)?, ConnEvent::Closed);
-                client.close(LIMIT)?
-            } else {
-                let mut fds = [PollFd::new(&client, PollFlags::IN)];
-                assert_eq!(poll(&mut fds, None), Ok(1), "the event is there");
-                let closed = client.close(LIMIT).expect_err("nobody acknowledges");
-                unacknowledged(&closed.error);
-                closed.completions
-            };
-            assert_eq!(rest.len(), 2);
-            assert_eq!(opcode_of(&rest[0], 1)?, WcOpcode::RECV);
-            assert_eq!(rest[1].status(), WcStatus::WR_FLUSH_ERR);
-            assert_eq!(rest[1].wr_id(), 3);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for taken in [true, false] {
+        let Pair { client, server } = Pair::new(&peer)?;
+        client.recv(MrSlice::EMPTY, 1)?;
+        server.send(MrSlice::EMPTY, ALWAYS, 2)?;
+        opcode_of(&completion(&server)?, 2)?;
+        client.recv(MrSlice::EMPTY, 3)?;
+        assert!(server.close(LIMIT)?.is_empty());
+        let rest = if taken {
+            assert_eq!(event(&client)?, ConnEvent::Closed);
+            client.close(LIMIT)?
+        } else {
+            let mut fds = [PollFd::new(&client, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, None), Ok(1), "the event is there");
+            let closed = client.close(LIMIT).expect_err("nobody acknowledges");
+            unacknowledged(&closed.error);
+            closed.completions
+        };
+        assert_eq!(rest.len(), 2);
+        assert_eq!(opcode_of(&rest[0], 1)?, WcOpcode::RECV);
+        assert_eq!(rest[1].status(), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(rest[1].wr_id(), 3);
+    }
+    Ok(())
 }
 
 /// The peer was gone before it acknowledged everything: its event came first, or its operations
@@ -286,151 +272,146 @@ fn unacknowledged(error: &Error) {
 /// that was posted.
 #[test]
 fn closing_keeps_its_limit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for limit in [Duration::ZERO, SOON] {
-            let Pair { client, server } = Pair::new(&peer)?;
-            write_nothing(&client, 1)?;
-            completion(&client)?.result()?;
-            client.recv(MrSlice::EMPTY, 2)?;
-            client.send(MrSlice::EMPTY, ALWAYS, 3)?;
-            let closed = client.close(limit).expect_err("nobody acknowledges");
-            assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
-            let text = closed.to_string();
-            assert!(text.contains("did not acknowledge"), "{text}");
-            let mut ids: Vec<_> = closed.completions.iter().map(Wc::wr_id).collect();
-            ids.sort_unstable();
-            assert_eq!(ids, [2, 3]);
-            assert!(closed.completions.iter().all(|wc| wc.result().is_err()));
-            let error = std::io::Error::from(Error::from(closed));
-            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-            drop(server);
-        }
-        // A longer limit ends with the failure of the operation instead.
-        let mut cfg = ConnCfg::new();
-        cfg.set_rnr_retry_count(1)?;
-        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-        client.send(MrSlice::EMPTY, ALWAYS, 4)?;
-        let closed = client.close(LIMIT).expect_err("nobody acknowledges");
-        let Error::Operation(failure) = closed.error else {
-            panic!("{closed:?}")
-        };
-        assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
+    let _test = device_test();
+    let peer = peer()?;
+    for limit in [Duration::ZERO, SOON] {
+        let Pair { client, server } = Pair::new(&peer)?;
+        write_nothing(&client, 1)?;
+        completion(&client)?.result()?;
+        client.recv(MrSlice::EMPTY, 2)?;
+        client.send(MrSlice::EMPTY, ALWAYS, 3)?;
+        let closed = client.close(limit).expect_err("nobody acknowledges");
+        assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
+        let text = closed.to_string();
+        assert!(text.contains("did not acknowledge"), "{text}");
+        let mut ids: Vec<_> = closed.completions.iter().map(Wc::wr_id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [2, 3]);
+        assert!(closed.completions.iter().all(|wc| wc.result().is_err()));
+        let error = std::io::Error::from(Error::from(closed));
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         drop(server);
-        Ok(())
-    })
+    }
+    // A longer limit ends with the failure of the operation instead.
+    let mut cfg = ConnCfg::new();
+    cfg.set_rnr_retry_count(1)?;
+    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+    client.send(MrSlice::EMPTY, ALWAYS, 4)?;
+    let closed = client.close(LIMIT).expect_err("nobody acknowledges");
+    let Error::Operation(failure) = closed.error else {
+        panic!("{closed:?}")
+    };
+    assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
+    drop(server);
+    Ok(())
 }
 
 /// A connection that was never established, on either side, is only freed.
 #[test]
 fn closing_what_was_never_established() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (client, ep) = unanswered(&peer)?;
-        client.recv(MrSlice::EMPTY, 1)?;
-        let rest = client.close(LIMIT)?;
-        assert!(rest.is_empty(), "{rest:?}");
-        drop(ep);
+    let _test = device_test();
+    let peer = peer()?;
+    let (client, ep) = unanswered(&peer)?;
+    client.recv(MrSlice::EMPTY, 1)?;
+    let rest = client.close(LIMIT)?;
+    assert!(rest.is_empty(), "{rest:?}");
+    drop(ep);
 
-        // Accepted, and the client does not complete the handshake: it never asks for the event.
-        let (client, ep) = unanswered(&peer)?;
-        let server = accept(&ep, &ConnCfg::new())?;
-        match server.close(SOON) {
-            Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
-            Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),
-        }
-        drop(client);
+    // Accepted, and the client does not complete the handshake: it never asks for the event.
+    let (client, ep) = unanswered(&peer)?;
+    let server = accept(&ep, &ConnCfg::new())?;
+    match server.close(SOON) {
+        Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
+        Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),
+    }
+    drop(client);
 
-        // Rejected.
-        let (client, ep) = unanswered(&peer)?;
-        drop(ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?);
-        assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
-        client.close(LIMIT)?;
-        Ok(())
-    })
+    // Rejected.
+    let (client, ep) = unanswered(&peer)?;
+    drop(ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?);
+    assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+    client.close(LIMIT)?;
+    Ok(())
 }
 
 /// A shared receive queue is not closed with a connection: its receives stay for others, and
 /// messages that arrived on this one come back.
 #[test]
 fn closing_with_a_shared_receive_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = SrqCfg::new();
-        cfg.set_rq_size(4).set_rcq_size(0);
-        let srq = Srq::new(&peer, &cfg)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
-        for wr_id in 0..4 {
-            srq.recv(MrSlice::EMPTY, wr_id)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = SrqCfg::new();
+    cfg.set_rq_size(4).set_rcq_size(0);
+    let srq = Srq::new(&peer, &cfg)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+    for wr_id in 0..4 {
+        srq.recv(MrSlice::EMPTY, wr_id)?;
+    }
+    for round in 0..2 {
+        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        for _ in 0..2 {
+            client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+            opcode_of(&completion(&client)?, 1)?;
         }
-        for round in 0..2 {
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            for _ in 0..2 {
-                client.send(MrSlice::EMPTY, ALWAYS, 1)?;
-                opcode_of(&completion(&client)?, 1)?;
-            }
-            write_nothing(&server, 9)?;
-            let mut rest: Vec<_> = server.close(LIMIT)?;
-            rest.sort_by_key(Wc::wr_id);
-            let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
-            assert_eq!(ids, [2 * round, 2 * round + 1, 9]);
-            assert!(rest.iter().all(|wc| wc.result().is_ok()), "{rest:?}");
-        }
-        Ok(())
-    })
+        write_nothing(&server, 9)?;
+        let mut rest: Vec<_> = server.close(LIMIT)?;
+        rest.sort_by_key(Wc::wr_id);
+        let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+        assert_eq!(ids, [2 * round, 2 * round + 1, 9]);
+        assert!(rest.iter().all(|wc| wc.result().is_ok()), "{rest:?}");
+    }
+    Ok(())
 }
 
 /// Promise of `Conn::disconnect`: when it has returned, the peer is cut off, also one that does
 /// not look at its events.
 #[test]
 fn a_disconnect_cuts_the_peer_off() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
-        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &[7; 8])?;
-        let pair = Pair::new(&peer)?;
-        pair.server.disconnect()?;
-        let to = remote(&target).slice(..)?;
-        let from = source.slice(..)?;
-        let flags = Flags::COMPLETION_ALWAYS;
-        // Its device may have heard of the end.
-        if pair.client.write(to, from, flags, 1).is_ok() {
-            completion(&pair.client)?
-                .result()
-                .expect_err("nobody serves it");
-        }
-        let mut bytes = [0; 8];
-        target.read_at(0, &mut bytes)?;
-        assert_ne!(bytes, [7; 8], "it was written");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = region(&peer, 8, MrUsage::WRITE_DST)?;
+    let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &[7; 8])?;
+    let pair = Pair::new(&peer)?;
+    pair.server.disconnect()?;
+    let to = remote(&target).slice(..)?;
+    let from = source.slice(..)?;
+    let flags = Flags::COMPLETION_ALWAYS;
+    // Its device may have heard of the end.
+    if pair.client.write(to, from, flags, 1).is_ok() {
+        completion(&pair.client)?
+            .result()
+            .expect_err("nobody serves it");
+    }
+    let mut bytes = [0; 8];
+    target.read_at(0, &mut bytes)?;
+    assert_ne!(bytes, [7; 8], "it was written");
+    Ok(())
 }
 
 /// Promise of `Conn::close`: it is an error if the peer's end cut an operation off, also if
 /// another call has taken that event.
 #[test]
 fn closing_after_a_wait_has_taken_the_end() -> Result {
-    device_test(|| {
-        let Pair { client, server } = Pair::new(&peer()?)?;
-        drop(server);
-        let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
-        let waited = client.wait_for(posted, LIMIT, |_| {});
-        assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
-        let closed = client.close(LIMIT).expect_err("the write was cut off");
-        unacknowledged(&closed.error);
-        assert_eq!(closed.completions.len(), 1, "{closed:?}");
+    let _test = device_test();
+    let Pair { client, server } = Pair::new(&peer()?)?;
+    drop(server);
+    let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
+    let waited = client.wait_for(posted, LIMIT, |_| {});
+    assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
+    let closed = client.close(LIMIT).expect_err("the write was cut off");
+    unacknowledged(&closed.error);
+    assert_eq!(closed.completions.len(), 1, "{closed:?}");
 
-        // All was acknowledged.
-        let Pair { client, server } = Pair::new(&peer()?)?;
-        write_nothing(&client, 1)?;
-        opcode_of(&completion(&client)?, 1)?;
-        drop(server);
-        assert_eq!(event(&client)?, ConnEvent::Closed);
-        assert_eq!(client.close(LIMIT)?.len(), 0);
-        Ok(())
-    })
+    // All was acknowledged.
+    let Pair { client, server } = Pair::new(&peer()?)?;
+    write_nothing(&client, 1)?;
+    opcode_of(&completion(&client)?, 1)?;
+    drop(server);
+    assert_eq!(event(&client)?, ConnEvent::Closed);
+    assert_eq!(client.close(LIMIT)?.len(), 0);
+    Ok(())
 }
 
 /// Promise of `Conn::close`: its markers are its own. Another thread may poll them with another
@@ -438,32 +419,31 @@ fn closing_after_a_wait_has_taken_the_end() -> Result {
 /// before its limit.
 #[test]
 fn closing_while_another_thread_polls() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for _ in 0..10 {
-            let pair = Pair::new(&peer)?;
-            for wr_id in 0..10 {
-                write_nothing(&pair.client, wr_id)?;
-            }
-            let (cq, is_over) = (pair.client.get_cq().clone(), AtomicBool::new(false));
-            let (rest, polled) = thread::scope(|scope| -> Result<_> {
-                let polling = scope.spawn(|| -> Result<_> {
-                    let (mut polled, mut wcs) = (Vec::new(), [Wc::default(); 1]);
-                    while !is_over.load(Ordering::Relaxed) {
-                        let count = cq.get_wc(&mut wcs)?;
-                        polled.extend(&wcs[..count]);
-                    }
-                    Ok(polled)
-                });
-                let rest = pair.client.close(LIMIT);
-                is_over.store(true, Ordering::Relaxed);
-                Ok((rest, polling.join().expect("no panic")?))
-            })?;
-            let rest = rest?;
-            let mut ids: Vec<_> = rest.iter().chain(&polled).map(Wc::wr_id).collect();
-            ids.sort_unstable();
-            assert_eq!(ids, (0..10).collect::<Vec<_>>());
+    let _test = device_test();
+    let peer = peer()?;
+    for _ in 0..10 {
+        let pair = Pair::new(&peer)?;
+        for wr_id in 0..10 {
+            write_nothing(&pair.client, wr_id)?;
         }
-        Ok(())
-    })
+        let (cq, is_over) = (pair.client.get_cq().clone(), AtomicBool::new(false));
+        let (rest, polled) = thread::scope(|scope| -> Result<_> {
+            let polling = scope.spawn(|| -> Result<_> {
+                let (mut polled, mut wcs) = (Vec::new(), [Wc::default(); 1]);
+                while !is_over.load(Ordering::Relaxed) {
+                    let count = cq.get_wc(&mut wcs)?;
+                    polled.extend(&wcs[..count]);
+                }
+                Ok(polled)
+            });
+            let rest = pair.client.close(LIMIT);
+            is_over.store(true, Ordering::Relaxed);
+            Ok((rest, polling.join().expect("no panic")?))
+        })?;
+        let rest = rest?;
+        let mut ids: Vec<_> = rest.iter().chain(&polled).map(Wc::wr_id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..10).collect::<Vec<_>>());
+    }
+    Ok(())
 }

@@ -2,19 +2,10 @@
 
 use std::process::{self, Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Mr, MrRemote, MrSlice, MrUsage, Next, Peer,
-    Posted, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
-};
-
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::common::{
-    LIMIT, Memory, Pair, Result, accept, addr, ask, completion, contents, device_test, event, here,
-    listen, next_completion, no_completion, opcode_of, pattern, peer, region, remote, request,
-};
 use crate::ending::support::{ALWAYS, SOON, write_nothing};
 
 /// How a client dies.
@@ -150,41 +141,40 @@ fn answer(req: ConnReq, death: Death, dst: &Mr<Memory>) -> Result<Option<Conn>> 
 #[test]
 fn a_thousand_clients_die() -> Result {
     const CLIENTS: usize = 1000;
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC)?;
-        let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST)?;
-        let dying = Dying {
-            peer: &peer,
-            port: ep.get_port(),
-            src: &src,
-            far: remote(&dst).slice(..)?,
-        };
-        let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
-        let seen = thread::scope(|scope| -> Result<_> {
-            for _ in 0..2 {
-                scope.spawn(here(|| {
-                    let _counts = Leaving(&left);
-                    while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
-                        dying.die(Death::ALL[nth % KINDS]).expect("asks");
-                    }
-                }));
-            }
-            take_the_dying(&ep, &dst, &left)
-        })?;
-        // Those that die while they ask may have come or not.
-        for death in &Death::ALL[1..] {
-            let came = seen[*death as usize];
-            assert_eq!(
-                came,
-                CLIENTS / KINDS,
-                "all that waited for an answer: {death:?}"
-            );
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC)?;
+    let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST)?;
+    let dying = Dying {
+        peer: &peer,
+        port: ep.get_port(),
+        src: &src,
+        far: remote(&dst).slice(..)?,
+    };
+    let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
+    let seen = thread::scope(|scope| -> Result<_> {
+        for _ in 0..2 {
+            scope.spawn(here(|| {
+                let _counts = Leaving(&left);
+                while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
+                    dying.die(Death::ALL[nth % KINDS]).expect("asks");
+                }
+            }));
         }
-        still_works(&ep, &peer)?;
-        Ok(())
-    })
+        take_the_dying(&ep, &dst, &left)
+    })?;
+    // Those that die while they ask may have come or not.
+    for death in &Death::ALL[1..] {
+        let came = seen[*death as usize];
+        assert_eq!(
+            came,
+            CLIENTS / KINDS,
+            "all that waited for an answer: {death:?}"
+        );
+    }
+    still_works(&ep, &peer)?;
+    Ok(())
 }
 
 /// An endpoint takes a client, past those that are gone, and messages arrive.
@@ -274,37 +264,36 @@ fn clients_that_are_killed() -> Result {
         let peer = peer()?;
         connect_and_work(&peer, port.parse()?)?;
     }
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let dst = region(&peer, 64, MrUsage::RECV)?;
-        let target = region(&peer, 1 << 20, MrUsage::WRITE_DST)?;
-        let start = || -> Result<_> {
-            let child = command_alone(module_path!(), "clients_that_are_killed")
-                .env(CHILD, ep.get_port().to_string())
-                .stdout(Stdio::null())
-                .spawn();
-            Ok(Killed(child?))
-        };
-        // One starts while another one is served.
-        let mut children = vec![start()?];
-        for nth in 0..CLIENTS {
-            if nth + 1 < CLIENTS {
-                children.push(start()?);
-            }
-            let req = request(&ep, &ConnCfg::new())?;
-            let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
-            let of_it = children.iter().position(|child| child.0.id() == id);
-            let child = children.swap_remove(of_it.ok_or("one of them")?);
-            for wr_id in 0..5 {
-                let part = dst.slice(..)?;
-                req.recv(part, wr_id)?;
-            }
-            kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()])?;
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let dst = region(&peer, 64, MrUsage::RECV)?;
+    let target = region(&peer, 1 << 20, MrUsage::WRITE_DST)?;
+    let start = || -> Result<_> {
+        let child = command_alone(module_path!(), "clients_that_are_killed")
+            .env(CHILD, ep.get_port().to_string())
+            .stdout(Stdio::null())
+            .spawn();
+        Ok(Killed(child?))
+    };
+    // One starts while another one is served.
+    let mut children = vec![start()?];
+    for nth in 0..CLIENTS {
+        if nth + 1 < CLIENTS {
+            children.push(start()?);
         }
-        still_works(&ep, &peer)?;
-        Ok(())
-    })
+        let req = request(&ep, &ConnCfg::new())?;
+        let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
+        let of_it = children.iter().position(|child| child.0.id() == id);
+        let child = children.swap_remove(of_it.ok_or("one of them")?);
+        for wr_id in 0..5 {
+            let part = dst.slice(..)?;
+            req.recv(part, wr_id)?;
+        }
+        kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()])?;
+    }
+    still_works(&ep, &peer)?;
+    Ok(())
 }
 
 /// The work of a client that is to be killed: a message, then writes without an end.
@@ -367,26 +356,25 @@ fn unheard(peer: &Peer) -> Result<(Pair, Posted)> {
 /// retries. The event with which it ended is not lost: it comes next.
 #[test]
 fn a_wait_for_an_operation_sees_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (Pair { client, server }, sent) = unheard(&peer)?;
-        let waited = client.wait_for(sent, Duration::ZERO, |_| {});
-        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
-        drop(server);
-        for _ in 0..2 {
-            let waited = client.wait_for(sent, LIMIT, |_| {});
-            let Err(Error::Ended(end)) = waited else {
-                panic!("{waited:?}")
-            };
-            assert_eq!(*end, ConnEvent::Closed);
-        }
-        assert_eq!(client.ended(), Some(&ConnEvent::Closed));
-        let next = client.next(&mut [Wc::default()], Duration::ZERO);
-        assert_eq!(next?, Next::Event(ConnEvent::Closed));
-        let none = client.next_event_timeout(Duration::ZERO);
-        assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let (Pair { client, server }, sent) = unheard(&peer)?;
+    let waited = client.wait_for(sent, Duration::ZERO, |_| {});
+    assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+    drop(server);
+    for _ in 0..2 {
+        let waited = client.wait_for(sent, LIMIT, |_| {});
+        let Err(Error::Ended(end)) = waited else {
+            panic!("{waited:?}")
+        };
+        assert_eq!(*end, ConnEvent::Closed);
+    }
+    assert_eq!(client.ended(), Some(&ConnEvent::Closed));
+    let next = client.next(&mut [Wc::default()], Duration::ZERO);
+    assert_eq!(next?, Next::Event(ConnEvent::Closed));
+    let none = client.next_event_timeout(Duration::ZERO);
+    assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+    Ok(())
 }
 
 /// A client's settings: retries without end on soft-RoCE, as librpma asks for them.
@@ -401,120 +389,115 @@ fn endless() -> Result<ConnCfg> {
 /// soft-RoCE.)
 #[test]
 fn a_client_cannot_make_a_server_retry_without_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = Srq::new(&peer, &SrqCfg::new())?;
-        for srq in [None, Some(&srq)] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_srq(srq);
-            cfg.set_retry_count(1)?;
-            cfg.set_ack_timeout(Some(14))?;
-            let Pair { client, server } = Pair::with(&peer, &endless()?, &cfg)?;
-            write_nothing(&server, 1)?;
-            opcode_of(&completion(&server)?, 1)?;
-            drop(client);
-            write_nothing(&server, 2)?;
-            let failure = completion(&server)?.result().expect_err("it is gone");
-            assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-            assert_eq!(event(&server)?, ConnEvent::Closed);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = Srq::new(&peer, &SrqCfg::new())?;
+    for srq in [None, Some(&srq)] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(srq);
+        cfg.set_retry_count(1)?;
+        cfg.set_ack_timeout(Some(14))?;
+        let Pair { client, server } = Pair::with(&peer, &endless()?, &cfg)?;
+        write_nothing(&server, 1)?;
+        opcode_of(&completion(&server)?, 1)?;
+        drop(client);
+        write_nothing(&server, 2)?;
+        let failure = completion(&server)?.result().expect_err("it is gone");
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+        assert_eq!(event(&server)?, ConnEvent::Closed);
+    }
+    Ok(())
 }
 
 /// Promise: an accepted connection ends with its queue pair, whichever side ends it and how: its
 /// receives come back.
 #[test]
 fn an_accepted_queue_pair_ends_with_its_connection() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for rejected in [false, true] {
-            let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &endless()?)?;
-            let server = accept(&ep, &ConnCfg::new())?;
-            server.recv(MrSlice::EMPTY, 1)?;
-            if rejected {
-                // It has not taken the answer: that is a reject.
-                drop(client);
-                let end = event(&server)?;
-                assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
-            } else {
-                let _client = client.wait_established(LIMIT)?;
-                assert_eq!(event(&server)?, ConnEvent::Established);
-                server.disconnect()?;
-            }
-            let flushed = completion(&server)?.result().expect_err("it has ended");
-            assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
+    let _test = device_test();
+    let peer = peer()?;
+    for rejected in [false, true] {
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &endless()?)?;
+        let server = accept(&ep, &ConnCfg::new())?;
+        server.recv(MrSlice::EMPTY, 1)?;
+        if rejected {
+            // It has not taken the answer: that is a reject.
+            drop(client);
+            let end = event(&server)?;
+            assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
+        } else {
+            let _client = client.wait_established(LIMIT)?;
+            assert_eq!(event(&server)?, ConnEvent::Established);
+            server.disconnect()?;
         }
-        Ok(())
-    })
+        let flushed = completion(&server)?.result().expect_err("it has ended");
+        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
+    }
+    Ok(())
 }
 
 /// Promise: the second in which a completion may still come begins with the end, and not with each
 /// wait. Waits with short limits, one after the other, return the end as well.
 #[test]
 fn short_waits_for_an_operation_see_the_end() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (Pair { client, server }, sent) = unheard(&peer)?;
-        drop(server);
-        let begin = Instant::now();
-        let ended = loop {
-            match client.wait_for(sent, SOON / 10, |_| {}) {
-                Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
-                ended => break ended,
-            }
-        };
-        assert!(matches!(ended, Err(Error::Ended(_))), "{ended:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let (Pair { client, server }, sent) = unheard(&peer)?;
+    drop(server);
+    let begin = Instant::now();
+    let ended = loop {
+        match client.wait_for(sent, SOON / 10, |_| {}) {
+            Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
+            ended => break ended,
+        }
+    };
+    assert!(matches!(ended, Err(Error::Ended(_))), "{ended:?}");
+    Ok(())
 }
 
 /// Promise: a completion that is there is found, also long after the end, and also by waits
 /// without time: each takes one completion more.
 #[test]
 fn a_wait_after_the_end_finds_what_is_in_the_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let Pair { client, server } = Pair::new(&peer)?;
-        let posted: Vec<_> = (0..9)
-            .map(|n| write_nothing(&client, n))
-            .collect::<Result<_, _>>()?;
-        // All are complete before the end.
-        thread::sleep(SOON);
-        drop(server);
-        assert_eq!(event(&client)?, ConnEvent::Closed);
-        thread::sleep(Duration::from_millis(1200));
-        let mut others = 0;
-        let found = loop {
-            match client.wait_for(posted[8], Duration::ZERO, |_| others += 1) {
-                Err(Error::TimedOut(_)) => assert!(others < 9, "it is not found"),
-                found => break found,
-            }
-        };
-        found?.result()?;
-        assert_eq!(others, 8);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let Pair { client, server } = Pair::new(&peer)?;
+    let posted: Vec<_> = (0..9)
+        .map(|n| write_nothing(&client, n))
+        .collect::<Result<_, _>>()?;
+    // All are complete before the end.
+    thread::sleep(SOON);
+    drop(server);
+    assert_eq!(event(&client)?, ConnEvent::Closed);
+    thread::sleep(Duration::from_millis(1200));
+    let mut others = 0;
+    let found = loop {
+        match client.wait_for(posted[8], Duration::ZERO, |_| others += 1) {
+            Err(Error::TimedOut(_)) => assert!(others < 9, "it is not found"),
+            found => break found,
+        }
+    };
+    found?.result()?;
+    assert_eq!(others, 8);
+    Ok(())
 }
 
 /// Promise: a wait for an operation takes no event from a thread that sleeps for events, which
 /// would sleep on.
 #[test]
 fn a_wait_for_an_operation_leaves_events_to_their_waiters() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (Pair { client, server }, sent) = unheard(&peer)?;
-        thread::scope(|scope| {
-            let event = scope.spawn(|| client.next_event());
-            let waited = scope.spawn(|| client.wait_for(sent, LIMIT, |_| {}));
-            thread::sleep(SOON);
-            drop(server);
-            let event = event.join().expect("no panic");
-            assert_eq!(event?, ConnEvent::Closed);
-            let waited = waited.join().expect("no panic");
-            assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
-            Ok(())
-        })
+    let _test = device_test();
+    let peer = peer()?;
+    let (Pair { client, server }, sent) = unheard(&peer)?;
+    thread::scope(|scope| {
+        let event = scope.spawn(|| client.next_event());
+        let waited = scope.spawn(|| client.wait_for(sent, LIMIT, |_| {}));
+        thread::sleep(SOON);
+        drop(server);
+        let event = event.join().expect("no panic");
+        assert_eq!(event?, ConnEvent::Closed);
+        let waited = waited.join().expect("no panic");
+        assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
+        Ok(())
     })
 }

@@ -1,10 +1,6 @@
 //! The shared parts of these tests: operations of no bytes, and connections without an answer.
 
-use std::time::Duration;
-
-use rpma::{Conn, ConnCfg, Ep, Error, Flags, MrSlice, Peer, Posted, RemoteSlice};
-
-use crate::common::{Result, ask, listen};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use std::{panic, thread};
 
-use rpma::{CompletionChannel, ConnCfg, CqKind, Error, Notify, Wc};
-
-use crate::common::{LIMIT, Pair, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::events::support::{
     ALWAYS, Random, SHORT, drain, finished, no_event, none, on_channel, polled, readable, receives,
     send, started, takes_event, write,
@@ -16,72 +13,69 @@ use crate::events::support::{
 /// Promise: one arm gives one event, however many completions follow. Polling does not arm.
 #[test]
 fn an_arm_gives_one_event() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let cq = pair.client.get_cq();
-        // Armed when it was made, and then each time by the wait.
-        for burst in [3, 8] {
-            for _ in 0..burst {
-                write(&pair.client);
-                polled(cq, 1);
-            }
-            takes_event(cq)?;
-            no_event(cq);
-            for _ in 0..burst {
-                write(&pair.client);
-            }
-            polled(cq, burst);
-            takes_event(cq)?;
-            no_event(cq);
-        }
-        Ok(())
-    })
-}
-
-/// Promise: arming again has no effect as long as the first arm has not given its event.
-#[test]
-fn arms_are_not_counted() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let cq = pair.client.get_cq();
-        for _ in 0..3 {
-            cq.req_notify(Notify::Any)?;
-        }
-        for _ in 0..3 {
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let cq = pair.client.get_cq();
+    // Armed when it was made, and then each time by the wait.
+    for burst in [3, 8] {
+        for _ in 0..burst {
             write(&pair.client);
             polled(cq, 1);
         }
         takes_event(cq)?;
         no_event(cq);
-        Ok(())
-    })
+        for _ in 0..burst {
+            write(&pair.client);
+        }
+        polled(cq, burst);
+        takes_event(cq)?;
+        no_event(cq);
+    }
+    Ok(())
+}
+
+/// Promise: arming again has no effect as long as the first arm has not given its event.
+#[test]
+fn arms_are_not_counted() -> Result {
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let cq = pair.client.get_cq();
+    for _ in 0..3 {
+        cq.req_notify(Notify::Any)?;
+    }
+    for _ in 0..3 {
+        write(&pair.client);
+        polled(cq, 1);
+    }
+    takes_event(cq)?;
+    no_event(cq);
+    Ok(())
 }
 
 /// Promise: a completion that came before the queue was armed gives no event, and is in the queue.
 /// That is why a wait is followed by polling until the queue is empty.
 #[test]
 fn a_completion_before_arming_gives_no_event() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let (client, server) = (&pair.client, &pair.server);
-        receives(server, 4);
-        let cq = server.get_cq();
-        for arm in [None, Some(Notify::Any)] {
-            // The first message uses up the arm. rxe completes a receive before it acknowledges
-            // the message, so when the sender has its completion, the receive's is in the queue.
-            for _ in 0..2 {
-                send(client, ALWAYS);
-                polled(client.get_cq(), 1);
-            }
-            if let Some(notify) = arm {
-                cq.req_notify(notify)?;
-            }
-            takes_event(cq)?;
-            no_event(cq);
-            assert_eq!(drain(cq), 2, "the second was there, without an event");
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let (client, server) = (&pair.client, &pair.server);
+    receives(server, 4);
+    let cq = server.get_cq();
+    for arm in [None, Some(Notify::Any)] {
+        // The first message uses up the arm. rxe completes a receive before it acknowledges
+        // the message, so when the sender has its completion, the receive's is in the queue.
+        for _ in 0..2 {
+            send(client, ALWAYS);
+            polled(client.get_cq(), 1);
         }
-        Ok(())
-    })
+        if let Some(notify) = arm {
+            cq.req_notify(notify)?;
+        }
+        takes_event(cq)?;
+        no_event(cq);
+        assert_eq!(drain(cq), 2, "the second was there, without an event");
+    }
+    Ok(())
 }
 
 /// Promise: arm, poll until empty, wait: no wake-up is lost, whenever completions come.
@@ -147,83 +141,82 @@ fn arm_poll_wait(messages: u64) -> Result {
 /// Protects programs that follow the loop of the documentation from sleeping for ever.
 #[test]
 fn arm_poll_wait_never_misses_a_completion() -> Result {
-    device_test(|| arm_poll_wait(5_000))
+    let _test = device_test();
+    arm_poll_wait(5_000)
 }
 
 /// As above, for rarer races.
 #[test]
 #[ignore = "long: some minutes"]
 fn arm_poll_wait_never_misses_a_completion_long() -> Result {
-    device_test(|| arm_poll_wait(100_000))
+    let _test = device_test();
+    arm_poll_wait(100_000)
 }
 
 /// Promise: an event may come without a completion: the drain has polled it, after the arm.
 #[test]
 fn an_event_may_come_without_a_completion() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let cq = pair.client.get_cq();
-        write(&pair.client);
-        takes_event(cq)?;
-        // Armed. The second completion gives an event, and is drained together with the first.
-        write(&pair.client);
-        polled(cq, 2);
-        takes_event(cq)?;
-        assert_eq!(drain(cq), 0, "an event, and no completion");
-        no_event(cq);
-        write(&pair.client);
-        takes_event(cq)?;
-        polled(cq, 1);
-        Ok(())
-    })
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let cq = pair.client.get_cq();
+    write(&pair.client);
+    takes_event(cq)?;
+    // Armed. The second completion gives an event, and is drained together with the first.
+    write(&pair.client);
+    polled(cq, 2);
+    takes_event(cq)?;
+    assert_eq!(drain(cq), 0, "an event, and no completion");
+    no_event(cq);
+    write(&pair.client);
+    takes_event(cq)?;
+    polled(cq, 1);
+    Ok(())
 }
 
 /// Promise: polling takes no events. An event without a wait is reported by a later wait.
 #[test]
 fn a_polled_completion_leaves_its_event() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5))?;
-        for conn in [&pair.client, &pair.server] {
-            write(conn);
-            polled(conn.get_cq(), 1);
-            assert_eq!(drain(conn.get_cq()), 0);
-            assert!(readable(conn.get_cq(), LIMIT)?, "the event stays");
-        }
-        takes_event(pair.client.get_cq())?;
-        no_event(pair.client.get_cq());
-        let event = channel.wait_timeout(LIMIT)?;
-        assert_eq!((event.key, event.kind), (5, CqKind::Main));
-        none(channel.wait_timeout(SHORT));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5))?;
+    for conn in [&pair.client, &pair.server] {
+        write(conn);
+        polled(conn.get_cq(), 1);
+        assert_eq!(drain(conn.get_cq()), 0);
+        assert!(readable(conn.get_cq(), LIMIT)?, "the event stays");
+    }
+    takes_event(pair.client.get_cq())?;
+    no_event(pair.client.get_cq());
+    let event = channel.wait_timeout(LIMIT)?;
+    assert_eq!((event.key, event.kind), (5, CqKind::Main));
+    none(channel.wait_timeout(SHORT));
+    Ok(())
 }
 
 /// Promise: [`CompletionChannel::try_take`] takes one event, never waits, and arms no queue. So a
 /// program that polls while it is busy is not woken again.
 #[test]
 fn an_event_that_is_tried_arms_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new())?;
-        let cq = pair.client.get_cq();
-        let take = || channel.try_take();
-        for _ in 0..3 {
-            assert_eq!(take()?, None, "nothing came, and it does not wait");
-            write(&pair.client);
-            polled(cq, 1);
-            assert!(readable(&channel, LIMIT)?, "an event");
-            let event = take()?.ok_or("the event")?;
-            assert_eq!((event.key, event.kind), (7, CqKind::Main));
-            // Not armed: this one gives no event.
-            write(&pair.client);
-            polled(cq, 1);
-            assert_eq!(take()?, None);
-            assert!(!readable(&channel, SHORT)?, "it was not armed");
-            cq.req_notify(Notify::Any)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new())?;
+    let cq = pair.client.get_cq();
+    let take = || channel.try_take();
+    for _ in 0..3 {
+        assert_eq!(take()?, None, "nothing came, and it does not wait");
+        write(&pair.client);
+        polled(cq, 1);
+        assert!(readable(&channel, LIMIT)?, "an event");
+        let event = take()?.ok_or("the event")?;
+        assert_eq!((event.key, event.kind), (7, CqKind::Main));
+        // Not armed: this one gives no event.
+        write(&pair.client);
+        polled(cq, 1);
+        assert_eq!(take()?, None);
+        assert!(!readable(&channel, SHORT)?, "it was not armed");
+        cq.req_notify(Notify::Any)?;
+    }
+    Ok(())
 }

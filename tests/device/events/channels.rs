@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, Peer, RemoteSlice,
-    Srq, SrqCfg,
-};
+use rpma::CqEvent;
 
-use crate::common::{LIMIT, Pair, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::events::support::{
     ALWAYS, Random, SHORT, Stop, drain, finished, in_time, none, on_channel, polled, rcq, receives,
     send, started, takes_event, with_channel, write,
@@ -97,76 +93,74 @@ fn discards_events(peer: &Peer, channel: &CompletionChannel) -> Result {
 /// comes.
 #[test]
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let stable = [0, 1].map(|key| {
-            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
-                .expect("established");
-            receives(&pair.client, 9);
-            pair
-        });
-        let (stop, stopped) = Stop::new();
-        let dropper = started({
-            let (peer, channel) = (peer.clone(), channel.clone());
-            move || drop_connections(&peer, &channel, &stopped)
-        });
-        let run = started({
-            let channel = channel.clone();
-            move || {
-                let highest = find_queues(&stable, &channel);
-                (stable, highest)
-            }
-        });
-        let (stable, highest) = finished("the waits for the connections that stay", run);
-        drop(stop);
-        let next = finished("dropping connections", dropper);
-        assert!(highest < next, "{highest} is nobody's key");
-        drop(stable);
-        discards_events(&peer, &channel)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let stable = [0, 1].map(|key| {
+        let pair =
+            Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new()).expect("established");
+        receives(&pair.client, 9);
+        pair
+    });
+    let (stop, stopped) = Stop::new();
+    let dropper = started({
+        let (peer, channel) = (peer.clone(), channel.clone());
+        move || drop_connections(&peer, &channel, &stopped)
+    });
+    let run = started({
+        let channel = channel.clone();
+        move || {
+            let highest = find_queues(&stable, &channel);
+            (stable, highest)
+        }
+    });
+    let (stable, highest) = finished("the waits for the connections that stay", run);
+    drop(stop);
+    let next = finished("dropping connections", dropper);
+    assert!(highest < next, "{highest} is nobody's key");
+    drop(stable);
+    discards_events(&peer, &channel)?;
+    Ok(())
 }
 
 /// Promise: with [`ComplChannel::Shared`] a wait returns the right one of the connection's two
 /// queues.
 #[test]
 fn a_shared_channel_tells_the_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for rcq_size in [0, 10] {
-            let mut cfg = with_channel(ComplChannel::Shared);
-            cfg.set_rcq_size(rcq_size);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-            receives(&client, 10);
-            let (main, receive) = (client.get_cq(), client.get_rcq().unwrap_or(client.get_cq()));
-            assert_eq!(client.get_compl_fd()?, main.get_fd());
-            assert_eq!(client.get_compl_fd()?, receive.get_fd());
-            let of_receives = match rcq_size {
-                0 => CqKind::Main,
-                _ => CqKind::Receive,
+    let _test = device_test();
+    let peer = peer()?;
+    for rcq_size in [0, 10] {
+        let mut cfg = with_channel(ComplChannel::Shared);
+        cfg.set_rcq_size(rcq_size);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+        receives(&client, 10);
+        let (main, receive) = (client.get_cq(), client.get_rcq().unwrap_or(client.get_cq()));
+        assert_eq!(client.get_compl_fd()?, main.get_fd());
+        assert_eq!(client.get_compl_fd()?, receive.get_fd());
+        let of_receives = match rcq_size {
+            0 => CqKind::Main,
+            _ => CqKind::Receive,
+        };
+        for step in 0..8 {
+            let (expected, expected_kind) = match step % 3 {
+                0 => {
+                    write(&client);
+                    (main, CqKind::Main)
+                }
+                _ => {
+                    send(&server, ALWAYS);
+                    polled(server.get_cq(), 1);
+                    (receive, of_receives)
+                }
             };
-            for step in 0..8 {
-                let (expected, expected_kind) = match step % 3 {
-                    0 => {
-                        write(&client);
-                        (main, CqKind::Main)
-                    }
-                    _ => {
-                        send(&server, ALWAYS);
-                        polled(server.get_cq(), 1);
-                        (receive, of_receives)
-                    }
-                };
-                let (cq, kind) = client.wait_timeout(LIMIT)?;
-                assert!(std::ptr::eq(cq, expected), "step {step}");
-                assert_eq!(kind, expected_kind, "step {step}");
-                polled(cq, 1);
-            }
-            none(client.wait_timeout(SHORT));
+            let (cq, kind) = client.wait_timeout(LIMIT)?;
+            assert!(std::ptr::eq(cq, expected), "step {step}");
+            assert_eq!(kind, expected_kind, "step {step}");
+            polled(cq, 1);
         }
-        Ok(())
-    })
+        none(client.wait_timeout(SHORT));
+    }
+    Ok(())
 }
 
 /// Promise: a connection's two queues may be on two channels. Each has the events of its own queue
@@ -175,160 +169,157 @@ fn a_shared_channel_tells_the_queue() -> Result {
 #[test]
 fn a_connections_queues_are_served_by_two_threads() -> Result {
     const MESSAGES: usize = 50;
-    device_test(|| {
-        let (peer, other) = (peer()?, peer()?);
-        let channel = CompletionChannel::new(&other)?;
-        let of_receives = CompletionChannel::new(&peer)?;
-        let mut cfg = with_channel(ComplChannel::Of {
-            channel: channel.clone(),
-            key: 1,
-        });
-        cfg.set_rcq_size(10).set_rq_size(MESSAGES as u32);
-        cfg.set_rcq_channel(Some((of_receives.clone(), 2)));
-        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        receives(&server, MESSAGES as u64);
-        let server = Arc::new(server);
-        let serve = |channel: CompletionChannel, key, kind| {
-            let server = Arc::clone(&server);
-            started(move || {
-                let cq = match kind {
-                    CqKind::Main => server.get_cq(),
-                    CqKind::Receive => rcq(&server),
-                };
-                let mut count = 0;
-                while count < MESSAGES {
-                    let event = channel.wait_timeout(LIMIT).expect("an event");
-                    assert_eq!((event.key, event.kind), (key, kind));
-                    count += drain(cq);
-                }
-                // The last drain may have polled a completion before its event came.
-                if let Ok(event) = channel.wait_timeout(SHORT) {
-                    assert_eq!((event.key, event.kind), (key, kind));
-                    assert_eq!(drain(cq), 0);
-                    none(channel.wait_timeout(SHORT));
-                }
-            })
-        };
-        let main = serve(channel, 1, CqKind::Main);
-        let receiver = serve(of_receives, 2, CqKind::Receive);
-        for _ in 0..MESSAGES {
-            send(&client, ALWAYS);
-            polled(client.get_cq(), 1);
-            while let Err(error) = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1) {
-                assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-                std::thread::yield_now();
+    let _test = device_test();
+    let (peer, other) = (peer()?, peer()?);
+    let channel = CompletionChannel::new(&other)?;
+    let of_receives = CompletionChannel::new(&peer)?;
+    let mut cfg = with_channel(ComplChannel::Of {
+        channel: channel.clone(),
+        key: 1,
+    });
+    cfg.set_rcq_size(10).set_rq_size(MESSAGES as u32);
+    cfg.set_rcq_channel(Some((of_receives.clone(), 2)));
+    let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    receives(&server, MESSAGES as u64);
+    let server = Arc::new(server);
+    let serve = |channel: CompletionChannel, key, kind| {
+        let server = Arc::clone(&server);
+        started(move || {
+            let cq = match kind {
+                CqKind::Main => server.get_cq(),
+                CqKind::Receive => rcq(&server),
+            };
+            let mut count = 0;
+            while count < MESSAGES {
+                let event = channel.wait_timeout(LIMIT).expect("an event");
+                assert_eq!((event.key, event.kind), (key, kind));
+                count += drain(cq);
             }
+            // The last drain may have polled a completion before its event came.
+            if let Ok(event) = channel.wait_timeout(SHORT) {
+                assert_eq!((event.key, event.kind), (key, kind));
+                assert_eq!(drain(cq), 0);
+                none(channel.wait_timeout(SHORT));
+            }
+        })
+    };
+    let main = serve(channel, 1, CqKind::Main);
+    let receiver = serve(of_receives, 2, CqKind::Receive);
+    for _ in 0..MESSAGES {
+        send(&client, ALWAYS);
+        polled(client.get_cq(), 1);
+        while let Err(error) = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1) {
+            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+            std::thread::yield_now();
         }
-        finished("the thread of the operations", main);
-        finished("the thread of the receives", receiver);
-        Ok(())
-    })
+    }
+    finished("the thread of the operations", main);
+    finished("the thread of the receives", receiver);
+    Ok(())
 }
 
 /// Promise: waiting where the events do not arrive is an error, and no wait for ever.
 #[test]
 fn waiting_where_no_events_arrive_is_refused() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let of = ComplChannel::Of {
-            channel: channel.clone(),
-            key: 1,
-        };
-        for (kind, own, shared) in [
-            (ComplChannel::PerCq, true, false),
-            (ComplChannel::Shared, false, true),
-            (of, false, false),
-        ] {
-            let mut cfg = with_channel(kind);
-            cfg.set_rcq_size(10);
-            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-            let conn = in_time("a wait in the wrong place", move || -> Result<_> {
-                let (nothing, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-                let written = client.write(nothing, from, ALWAYS, 1)?;
-                let waited = client.wait_for(written, LIMIT, |_| {});
-                match own || shared {
-                    true => drop(waited?),
-                    // At once, although the completion may be there.
-                    false => assert!(matches!(waited, Err(Error::SharedChannel)), "{waited:?}"),
-                }
-                for cq in [client.get_cq(), rcq(&client)] {
-                    if !own {
-                        for refused in [cq.wait(), cq.wait_timeout(LIMIT)] {
-                            assert!(matches!(refused, Err(Error::SharedChannel)), "{refused:?}");
-                        }
-                    }
-                }
-                if !shared {
-                    for refused in [
-                        client.wait().map(drop),
-                        client.wait_timeout(LIMIT).map(drop),
-                        client.get_compl_fd().map(drop),
-                    ] {
-                        let refused = refused.expect_err("refused");
-                        assert!(matches!(refused, Error::NotSharedChannel), "{refused:?}");
-                    }
-                }
-                Ok(client)
-            })?;
-            // The right place works.
-            write(&conn);
-            match (own, shared) {
-                (true, _) => takes_event(conn.get_cq())?,
-                (_, true) => drop(conn.wait_timeout(LIMIT)?),
-                _ => drop(channel.wait_timeout(LIMIT)?),
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let of = ComplChannel::Of {
+        channel: channel.clone(),
+        key: 1,
+    };
+    for (kind, own, shared) in [
+        (ComplChannel::PerCq, true, false),
+        (ComplChannel::Shared, false, true),
+        (of, false, false),
+    ] {
+        let mut cfg = with_channel(kind);
+        cfg.set_rcq_size(10);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+        let conn = in_time("a wait in the wrong place", move || -> Result<_> {
+            let (nothing, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+            let written = client.write(nothing, from, ALWAYS, 1)?;
+            let waited = client.wait_for(written, LIMIT, |_| {});
+            match own || shared {
+                true => drop(waited?),
+                // At once, although the completion may be there.
+                false => assert!(matches!(waited, Err(Error::SharedChannel)), "{waited:?}"),
             }
-            drop(server);
+            for cq in [client.get_cq(), rcq(&client)] {
+                if !own {
+                    for refused in [cq.wait(), cq.wait_timeout(LIMIT)] {
+                        assert!(matches!(refused, Err(Error::SharedChannel)), "{refused:?}");
+                    }
+                }
+            }
+            if !shared {
+                for refused in [
+                    client.wait().map(drop),
+                    client.wait_timeout(LIMIT).map(drop),
+                    client.get_compl_fd().map(drop),
+                ] {
+                    let refused = refused.expect_err("refused");
+                    assert!(matches!(refused, Error::NotSharedChannel), "{refused:?}");
+                }
+            }
+            Ok(client)
+        })?;
+        // The right place works.
+        write(&conn);
+        match (own, shared) {
+            (true, _) => takes_event(conn.get_cq())?,
+            (_, true) => drop(conn.wait_timeout(LIMIT)?),
+            _ => drop(channel.wait_timeout(LIMIT)?),
         }
-        Ok(())
-    })
+        drop(server);
+    }
+    Ok(())
 }
 
 /// Promise: the queue of a shared receive queue may use a channel as well, next to the queues of
 /// connections, and several channels keep their events apart.
 #[test]
 fn a_shared_receive_queue_may_use_a_channel() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
-        let mut cfg = SrqCfg::new();
-        cfg.set_compl_channel(Some((channels[0].clone(), 70)));
-        let srq = Srq::new(&peer, &cfg)?;
-        let own = srq.get_rcq().ok_or("the default")?;
-        for n in 0..10 {
-            srq.recv(MrSlice::EMPTY, n)?;
-        }
-        let pairs = [71, 72].map(|key| {
-            let channel = channels[(key - 71) as usize].clone();
-            let mut cfg = with_channel(ComplChannel::Of { channel, key });
-            cfg.set_srq(Some(&srq));
-            Pair::with(&peer, &ConnCfg::new(), &cfg).expect("established")
-        });
-        let refused = own.wait_timeout(LIMIT).expect_err("it is not its own");
-        assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
-        assert_eq!(own.get_fd(), channels[0].get_fd());
+    let _test = device_test();
+    let peer = peer()?;
+    let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
+    let mut cfg = SrqCfg::new();
+    cfg.set_compl_channel(Some((channels[0].clone(), 70)));
+    let srq = Srq::new(&peer, &cfg)?;
+    let own = srq.get_rcq().ok_or("the default")?;
+    for n in 0..10 {
+        srq.recv(MrSlice::EMPTY, n)?;
+    }
+    let pairs = [71, 72].map(|key| {
+        let channel = channels[(key - 71) as usize].clone();
+        let mut cfg = with_channel(ComplChannel::Of { channel, key });
+        cfg.set_srq(Some(&srq));
+        Pair::with(&peer, &ConnCfg::new(), &cfg).expect("established")
+    });
+    let refused = own.wait_timeout(LIMIT).expect_err("it is not its own");
+    assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
+    assert_eq!(own.get_fd(), channels[0].get_fd());
 
-        let next = |channel: &CompletionChannel| -> Result<_> {
-            let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT)?;
-            Ok((key, kind))
-        };
-        for pair in &pairs {
-            send(&pair.client, ALWAYS);
-            assert_eq!(next(&channels[0])?, (70, CqKind::Receive));
-            polled(own, 1);
-            polled(pair.client.get_cq(), 1);
-        }
-        for (n, pair) in pairs.iter().enumerate() {
-            write(&pair.server);
-            assert_eq!(next(&channels[n])?, (71 + n as u64, CqKind::Main));
-            polled(pair.server.get_cq(), 1);
-        }
-        // It is destroyed with its last connection; the channel stays.
-        drop(srq);
-        drop(pairs);
-        for channel in channels {
-            none(channel.wait_timeout(SHORT));
-        }
-        Ok(())
-    })
+    let next = |channel: &CompletionChannel| -> Result<_> {
+        let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT)?;
+        Ok((key, kind))
+    };
+    for pair in &pairs {
+        send(&pair.client, ALWAYS);
+        assert_eq!(next(&channels[0])?, (70, CqKind::Receive));
+        polled(own, 1);
+        polled(pair.client.get_cq(), 1);
+    }
+    for (n, pair) in pairs.iter().enumerate() {
+        write(&pair.server);
+        assert_eq!(next(&channels[n])?, (71 + n as u64, CqKind::Main));
+        polled(pair.server.get_cq(), 1);
+    }
+    // It is destroyed with its last connection; the channel stays.
+    drop(srq);
+    drop(pairs);
+    for channel in channels {
+        none(channel.wait_timeout(SHORT));
+    }
+    Ok(())
 }

@@ -1,13 +1,12 @@
 //! The events of the device itself.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use rpma::DeviceEventKind;
 use rpma::wait::{Happened, Wait};
-use rpma::{CompletionChannel, ConnCfg, Device, DeviceEventKind, Ep, Peer, Side, Wc};
 
-use crate::common::{LIMIT, Result, device_test, lines, other_addr};
+use crate::common::prelude::*;
 use crate::events::support::{SHORT, finished, none, nothing, started};
 
 /// The second device's network interface, which goes down and comes up again, also if the test
@@ -51,33 +50,32 @@ impl Drop for Interface {
 #[cfg_attr(feature = "sim", ignore = "on a device only: a network interface")]
 fn a_port_that_goes_down_is_in_the_log() -> Result {
     lines::keep_all();
-    device_test(|| {
-        let device = Device::from_addr(&other_addr(), Side::Local)?;
-        let peer = Peer::new(&device)?;
-        let channel = CompletionChannel::new(&peer)?;
-        let ep = Ep::listen(&peer, &other_addr(), 0)?;
-        let mut wait = Wait::new()?;
-        let place = wait.place();
-        place.cfg(&peer, &ConnCfg::new())?;
-        let interface = Interface::of(&other_addr())?;
-        let limit = SHORT * 20;
-        let waiter = started(move || {
-            let start = Instant::now();
-            (channel.wait_timeout(limit), start.elapsed())
-        });
-        interface.set("down")?;
-        let (waited, elapsed) = finished("a wait", waiter);
-        none(waited);
-        assert!(elapsed >= limit, "{elapsed:?}");
-        let takes = || nothing(ep.next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO));
-        comes("port error (port 1)", takes);
-        is_told(&mut wait, DeviceEventKind::PortDown(1))?;
+    let _test = device_test();
+    let device = Device::from_addr(&other_addr(), Side::Local)?;
+    let peer = Peer::new(&device)?;
+    let channel = CompletionChannel::new(&peer)?;
+    let ep = Ep::listen(&peer, &other_addr(), 0)?;
+    let mut wait = Wait::new()?;
+    let place = wait.place();
+    place.cfg(&peer, &ConnCfg::new())?;
+    let interface = Interface::of(&other_addr())?;
+    let limit = SHORT * 20;
+    let waiter = started(move || {
+        let start = Instant::now();
+        (channel.wait_timeout(limit), start.elapsed())
+    });
+    interface.set("down")?;
+    let (waited, elapsed) = finished("a wait", waiter);
+    none(waited);
+    assert!(elapsed >= limit, "{elapsed:?}");
+    let takes = || nothing(ep.next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO));
+    comes("port error (port 1)", takes);
+    is_told(&mut wait, DeviceEventKind::PortDown(1))?;
 
-        interface.set("up")?;
-        comes("port active (port 1)", takes);
-        is_told(&mut wait, DeviceEventKind::PortUp(1))?;
-        Ok(())
-    })
+    interface.set("up")?;
+    comes("port active (port 1)", takes);
+    is_told(&mut wait, DeviceEventKind::PortUp(1))?;
+    Ok(())
 }
 
 /// A wait that has a place on the device returns its event, although another wait has taken it.

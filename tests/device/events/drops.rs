@@ -2,12 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use rpma::{CompletionChannel, Conn, ConnCfg, CqKind, Error, MrSlice, NotConnected, Srq, SrqCfg};
-
-use crate::common::{LIMIT, Pair, Result, device_test, peer, permutations};
+use crate::common::prelude::*;
 use crate::events::support::{
     ALWAYS, Kept, Random, SHORT, Stop, Waited, drain, finished, in_time, none, on_channel, polled,
     readable, receives, send, set_nonblocking, started, write,
@@ -77,18 +74,17 @@ fn each_event_is_acknowledged_once() -> Result {
             let _lost = waited.wait(SHORT);
         }),
     ];
-    device_test(|| {
-        let peer = peer()?;
-        for (name, history) in HISTORIES {
-            for (waited, server) in Waited::each(&peer)? {
-                in_time(&format!("dropping after: {name}"), move || {
-                    history(&waited, &server);
-                    waited.conn.delete()
-                })?;
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    for (name, history) in HISTORIES {
+        for (waited, server) in Waited::each(&peer)? {
+            in_time(&format!("dropping after: {name}"), move || {
+                history(&waited, &server);
+                waited.conn.delete()
+            })?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Promise: queues may be destroyed while other threads wait on their channel. Neither hangs: not
@@ -163,14 +159,16 @@ fn drops_while_others_wait(rounds: u64) -> Result {
 /// Protects programs that drop connections while one thread serves the events of all.
 #[test]
 fn queues_are_dropped_while_others_wait_on_their_channel() -> Result {
-    device_test(|| drops_while_others_wait(100))
+    let _test = device_test();
+    drops_while_others_wait(100)
 }
 
 /// As above, for rarer races. Each round drops two connections.
 #[test]
 #[ignore = "long: some minutes"]
 fn queues_are_dropped_while_others_wait_on_their_channel_long() -> Result {
-    device_test(|| drops_while_others_wait(10_000))
+    let _test = device_test();
+    drops_while_others_wait(10_000)
 }
 
 /// Promise, as above, for the moment in which a queue goes and its event is there: either the event
@@ -244,14 +242,16 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
 /// Protects the memory of an event, which is its queue's, and the waits.
 #[test]
 fn an_event_is_taken_while_its_queue_is_destroyed() -> Result {
-    device_test(|| events_taken_while_their_queue_is_destroyed(200))
+    let _test = device_test();
+    events_taken_while_their_queue_is_destroyed(200)
 }
 
 /// As above, for rarer races.
 #[test]
 #[ignore = "long: some minutes"]
 fn an_event_is_taken_while_its_queue_is_destroyed_long() -> Result {
-    device_test(|| events_taken_while_their_queue_is_destroyed(10_000))
+    let _test = device_test();
+    events_taken_while_their_queue_is_destroyed(10_000)
 }
 
 /// The descriptors of event channels that are open in this process.
@@ -267,44 +267,43 @@ fn event_descriptors() -> Result<usize> {
 /// first, with and without events on it; then it is closed.
 #[test]
 fn a_channel_outlives_its_queues_in_each_order() -> Result {
-    device_test(|| {
-        in_time("dropping queues and their channel", || {
-            drop(Pair::new(&peer()?)?);
-            let before = event_descriptors()?;
-            for (n, order) in permutations(4).into_iter().enumerate() {
-                let peer = peer()?;
-                let channel = CompletionChannel::new(&peer)?;
-                let pairs = [0, 1].map(|key| {
-                    let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
-                        .expect("established");
-                    if n % 2 == 0 {
-                        write(&pair.client);
-                    }
-                    pair
-                });
-                let [one, other] = pairs;
-                let (mut peer, mut channel) = (Some(peer), Some(channel));
-                let mut clients = [Some(one.client), Some(other.client)];
-                for thing in order {
-                    match thing {
-                        0 => drop(peer.take()),
-                        1 => drop(channel.take()),
-                        client => drop(clients[client - 2].take()),
-                    }
-                    // Who is left can be used.
-                    for client in clients.iter().flatten() {
-                        drain(client.get_cq());
-                        write(client);
-                        assert!(readable(client.get_cq(), LIMIT)?, "its event arrives");
-                    }
-                    if let Some(channel) = &channel {
-                        while channel.wait_timeout(SHORT / 10).is_ok() {}
-                    }
+    let _test = device_test();
+    in_time("dropping queues and their channel", || {
+        drop(Pair::new(&peer()?)?);
+        let before = event_descriptors()?;
+        for (n, order) in permutations(4).into_iter().enumerate() {
+            let peer = peer()?;
+            let channel = CompletionChannel::new(&peer)?;
+            let pairs = [0, 1].map(|key| {
+                let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
+                    .expect("established");
+                if n % 2 == 0 {
+                    write(&pair.client);
+                }
+                pair
+            });
+            let [one, other] = pairs;
+            let (mut peer, mut channel) = (Some(peer), Some(channel));
+            let mut clients = [Some(one.client), Some(other.client)];
+            for thing in order {
+                match thing {
+                    0 => drop(peer.take()),
+                    1 => drop(channel.take()),
+                    client => drop(clients[client - 2].take()),
+                }
+                // Who is left can be used.
+                for client in clients.iter().flatten() {
+                    drain(client.get_cq());
+                    write(client);
+                    assert!(readable(client.get_cq(), LIMIT)?, "its event arrives");
+                }
+                if let Some(channel) = &channel {
+                    while channel.wait_timeout(SHORT / 10).is_ok() {}
                 }
             }
-            assert_eq!(event_descriptors()?, before, "all channels are closed");
-            Ok(())
-        })
+        }
+        assert_eq!(event_descriptors()?, before, "all channels are closed");
+        Ok(())
     })
 }
 
@@ -312,32 +311,31 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
 /// comes any more. Before, it slept on: without a limit, for ever.
 #[test]
 fn a_wait_on_a_clone_ends_with_the_connection() -> Result {
-    device_test(|| {
-        for delete in [false, true] {
-            let Pair { client, .. } = Pair::new(&peer()?)?;
-            let cq = client.get_cq().clone();
-            let (tell, waits) = mpsc::channel();
-            let waiter = started(move || {
-                tell.send(()).expect("the test goes on");
-                loop {
-                    // An event of something that was flushed at the end.
-                    match cq.wait() {
-                        Ok(()) => _ = drain(&cq),
-                        Err(error) => return error,
-                    }
+    let _test = device_test();
+    for delete in [false, true] {
+        let Pair { client, .. } = Pair::new(&peer()?)?;
+        let cq = client.get_cq().clone();
+        let (tell, waits) = mpsc::channel();
+        let waiter = started(move || {
+            tell.send(()).expect("the test goes on");
+            loop {
+                // An event of something that was flushed at the end.
+                match cq.wait() {
+                    Ok(()) => _ = drain(&cq),
+                    Err(error) => return error,
                 }
-            });
-            waits.recv()?;
-            match delete {
-                true => client.delete()?,
-                false => drop(client),
             }
-            let ended = finished("the wait", waiter);
-            assert!(
-                matches!(ended, Error::NotConnected(NotConnected::Closed)),
-                "{ended:?}"
-            );
+        });
+        waits.recv()?;
+        match delete {
+            true => client.delete()?,
+            false => drop(client),
         }
-        Ok(())
-    })
+        let ended = finished("the wait", waiter);
+        assert!(
+            matches!(ended, Error::NotConnected(NotConnected::Closed)),
+            "{ended:?}"
+        );
+    }
+    Ok(())
 }

@@ -1,12 +1,8 @@
 //! Arming in every order of the threads.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Profile};
-use rpma::{Flags, MrSlice, Notify, Wc};
-
-use crate::common::{Pair, Result, peer};
+use crate::common::prelude::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;

@@ -1,12 +1,6 @@
 //! Queues that give events for solicited completions only.
 
-use std::time::{Duration, Instant};
-
-use rpma::{
-    ComplChannel, Conn, ConnCfg, CqKind, Flags, MrSlice, Notify, Peer, RemoteSlice, Srq, SrqCfg, Wc,
-};
-
-use crate::common::{LIMIT, Pair, Result, device_test, peer};
+use crate::common::prelude::*;
 use crate::events::support::{
     ALWAYS, SHORT, in_time, no_event, none, polled, rcq, readable, receives, send, solicited,
     takes_event, with_channel, write,
@@ -16,89 +10,86 @@ use crate::events::support::{
 /// creation on, and no event for others; also after an event.
 #[test]
 fn only_solicited_messages_give_events() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let pair = solicited(&peer, ComplChannel::PerCq)?;
-        let (client, rcq) = (&pair.client, rcq(&pair.server));
-        for _ in 0..2 {
-            send(client, ALWAYS);
-            polled(rcq, 1);
-            assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
-            none(rcq.wait_timeout(SHORT));
-            send(client, ALWAYS | Flags::SOLICITED);
-            assert!(readable(rcq, LIMIT)?, "a solicited one does");
-            takes_event(rcq)?;
-            polled(rcq, 1);
-        }
-        let imm = |flags, imm| -> Result {
-            client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)?;
-            Ok(())
-        };
-        imm(ALWAYS, 1)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let pair = solicited(&peer, ComplChannel::PerCq)?;
+    let (client, rcq) = (&pair.client, rcq(&pair.server));
+    for _ in 0..2 {
+        send(client, ALWAYS);
         polled(rcq, 1);
-        assert!(
-            !readable(rcq, SHORT)?,
-            "nor does a plain write with immediate data"
-        );
-        imm(ALWAYS | Flags::SOLICITED, 2)?;
+        assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
+        none(rcq.wait_timeout(SHORT));
+        send(client, ALWAYS | Flags::SOLICITED);
         assert!(readable(rcq, LIMIT)?, "a solicited one does");
         takes_event(rcq)?;
         polled(rcq, 1);
-
-        // The main queue's events are not affected.
-        write(&pair.server);
-        takes_event(pair.server.get_cq())?;
+    }
+    let imm = |flags, imm| -> Result {
+        client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)?;
         Ok(())
-    })
+    };
+    imm(ALWAYS, 1)?;
+    polled(rcq, 1);
+    assert!(
+        !readable(rcq, SHORT)?,
+        "nor does a plain write with immediate data"
+    );
+    imm(ALWAYS | Flags::SOLICITED, 2)?;
+    assert!(readable(rcq, LIMIT)?, "a solicited one does");
+    takes_event(rcq)?;
+    polled(rcq, 1);
+
+    // The main queue's events are not affected.
+    write(&pair.server);
+    takes_event(pair.server.get_cq())?;
+    Ok(())
 }
 
 /// Promise: an operation that succeeds is not solicited, with any flags: these are for the peer.
 #[test]
 fn a_send_that_succeeds_is_not_solicited() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let pair = solicited(&peer, ComplChannel::PerCq)?;
-        let cq = pair.client.get_cq();
-        cq.req_notify(Notify::Solicited)?;
-        // It was made for every completion: that request gives its event first.
-        write(&pair.client);
-        takes_event(cq)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let pair = solicited(&peer, ComplChannel::PerCq)?;
+    let cq = pair.client.get_cq();
+    cq.req_notify(Notify::Solicited)?;
+    // It was made for every completion: that request gives its event first.
+    write(&pair.client);
+    takes_event(cq)?;
+    polled(cq, 1);
+    for flags in [ALWAYS, ALWAYS | Flags::SOLICITED] {
+        send(&pair.client, flags);
         polled(cq, 1);
-        for flags in [ALWAYS, ALWAYS | Flags::SOLICITED] {
-            send(&pair.client, flags);
-            polled(cq, 1);
-            assert!(!readable(cq, SHORT)?, "{flags:?}");
-        }
-        Ok(())
-    })
+        assert!(!readable(cq, SHORT)?, "{flags:?}");
+    }
+    Ok(())
 }
 
 /// As above, on the completion queue of a shared receive queue.
 #[test]
 fn only_solicited_messages_give_events_of_a_shared_receive_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = SrqCfg::new();
-        cfg.set_rcq_notify(Notify::Solicited);
-        let srq = Srq::new(&peer, &cfg)?;
-        for n in 0..10 {
-            srq.recv(MrSlice::EMPTY, n)?;
-        }
-        let mut cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let rcq = srq.get_rcq().ok_or("the default")?;
-        for _ in 0..2 {
-            send(&pair.client, ALWAYS);
-            polled(rcq, 1);
-            assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
-            send(&pair.client, ALWAYS | Flags::SOLICITED);
-            assert!(readable(rcq, LIMIT)?, "a solicited one does");
-            takes_event(rcq)?;
-            polled(rcq, 1);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = SrqCfg::new();
+    cfg.set_rcq_notify(Notify::Solicited);
+    let srq = Srq::new(&peer, &cfg)?;
+    for n in 0..10 {
+        srq.recv(MrSlice::EMPTY, n)?;
+    }
+    let mut cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let rcq = srq.get_rcq().ok_or("the default")?;
+    for _ in 0..2 {
+        send(&pair.client, ALWAYS);
+        polled(rcq, 1);
+        assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
+        send(&pair.client, ALWAYS | Flags::SOLICITED);
+        assert!(readable(rcq, LIMIT)?, "a solicited one does");
+        takes_event(rcq)?;
+        polled(rcq, 1);
+    }
+    Ok(())
 }
 
 /// Promise: a wait for solicited events is bounded (1 s), so that a program that waits without a
@@ -121,50 +112,49 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
             Ok((server, elapsed))
         })
     }
-    device_test(|| {
-        let peer = peer()?;
-        for shared in [false, true] {
-            let channel = match shared {
-                false => ComplChannel::PerCq,
-                true => ComplChannel::Shared,
-            };
-            let Pair { client, server } = solicited(&peer, channel)?;
-            // A message without an event is found.
-            send(&client, ALWAYS);
-            let (server, elapsed) = bounded(server, shared)?;
-            // A second, with an allowance for a busy machine.
-            assert!(
-                elapsed > SHORT && elapsed < LIMIT / 3,
-                "it does wait, and not long: {elapsed:?}"
-            );
-            assert!(
-                !readable(rcq(&server), Duration::ZERO)?,
-                "there is no event"
-            );
-            polled(rcq(&server), 1);
+    let _test = device_test();
+    let peer = peer()?;
+    for shared in [false, true] {
+        let channel = match shared {
+            false => ComplChannel::PerCq,
+            true => ComplChannel::Shared,
+        };
+        let Pair { client, server } = solicited(&peer, channel)?;
+        // A message without an event is found.
+        send(&client, ALWAYS);
+        let (server, elapsed) = bounded(server, shared)?;
+        // A second, with an allowance for a busy machine.
+        assert!(
+            elapsed > SHORT && elapsed < LIMIT / 3,
+            "it does wait, and not long: {elapsed:?}"
+        );
+        assert!(
+            !readable(rcq(&server), Duration::ZERO)?,
+            "there is no event"
+        );
+        polled(rcq(&server), 1);
 
-            let start = Instant::now();
-            none(match shared {
-                false => rcq(&server).wait_timeout(SHORT),
-                true => server.wait_timeout(SHORT).map(drop),
-            });
-            assert!(start.elapsed() >= SHORT);
+        let start = Instant::now();
+        none(match shared {
+            false => rcq(&server).wait_timeout(SHORT),
+            true => server.wait_timeout(SHORT).map(drop),
+        });
+        assert!(start.elapsed() >= SHORT);
 
-            // So is a failure.
-            server.disconnect()?;
-            let deadline = Instant::now() + LIMIT;
-            let (mut server, mut failed) = (server, 0);
-            while failed < 9 {
-                (server, _) = bounded(server, shared)?;
-                let mut wcs = [Wc::default(); 16];
-                let count = rcq(&server).get_wc(&mut wcs)?;
-                assert!(wcs[..count].iter().all(|wc| wc.result().is_err()));
-                failed += count;
-                assert!(Instant::now() < deadline, "{failed} failures");
-            }
+        // So is a failure.
+        server.disconnect()?;
+        let deadline = Instant::now() + LIMIT;
+        let (mut server, mut failed) = (server, 0);
+        while failed < 9 {
+            (server, _) = bounded(server, shared)?;
+            let mut wcs = [Wc::default(); 16];
+            let count = rcq(&server).get_wc(&mut wcs)?;
+            assert!(wcs[..count].iter().all(|wc| wc.result().is_err()));
+            failed += count;
+            assert!(Instant::now() < deadline, "{failed} failures");
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// As above, for [`Conn::wait`], whichever of the two queues is for solicited events; if both are,
@@ -172,29 +162,28 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
 #[test]
 fn a_wait_for_two_queues_is_bounded_by_either() -> Result {
     use CqKind::{Main, Receive};
-    device_test(|| {
-        let peer = peer()?;
-        for (rcq_size, of_main, of_receives, expected) in [
-            (0, Notify::Solicited, Notify::Any, [Main, Main, Main]),
-            (10, Notify::Solicited, Notify::Any, [Main, Main, Main]),
-            (
-                10,
-                Notify::Any,
-                Notify::Solicited,
-                [Receive, Receive, Receive],
-            ),
-        ] {
-            let server = with_notify(&peer, rcq_size, of_main, of_receives)?;
-            assert_eq!(bounded_waits(server), expected);
-        }
-        let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited)?;
-        let found = bounded_waits(server);
-        assert!(
-            found[0] != found[1] && found[0] == found[2],
-            "no queue is forgotten: {found:?}"
-        );
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for (rcq_size, of_main, of_receives, expected) in [
+        (0, Notify::Solicited, Notify::Any, [Main, Main, Main]),
+        (10, Notify::Solicited, Notify::Any, [Main, Main, Main]),
+        (
+            10,
+            Notify::Any,
+            Notify::Solicited,
+            [Receive, Receive, Receive],
+        ),
+    ] {
+        let server = with_notify(&peer, rcq_size, of_main, of_receives)?;
+        assert_eq!(bounded_waits(server), expected);
+    }
+    let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited)?;
+    let found = bounded_waits(server);
+    assert!(
+        found[0] != found[1] && found[0] == found[2],
+        "no queue is forgotten: {found:?}"
+    );
+    Ok(())
 }
 
 /// A connection with a shared completion channel, on which no event is pending.
@@ -232,45 +221,44 @@ fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
 /// gives its event first.
 #[test]
 fn req_notify_changes_what_gives_events() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
-        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
-        receives(&server, 10);
-        let rcq = rcq(&server);
-        let plain = |gives_event| -> Result {
-            send(&client, ALWAYS);
-            polled(rcq, 1);
-            match gives_event {
-                true => takes_event(rcq)?,
-                false => assert!(!readable(rcq, SHORT)?, "a plain message gives no event"),
-            }
-            Ok(())
-        };
-        plain(true)?;
-        rcq.req_notify(Notify::Solicited)?;
-        plain(true)?;
-        plain(false)?;
-        send(&client, ALWAYS | Flags::SOLICITED);
-        assert!(readable(rcq, LIMIT)?, "a solicited one gives an event");
-        takes_event(rcq)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10);
+    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+    receives(&server, 10);
+    let rcq = rcq(&server);
+    let plain = |gives_event| -> Result {
+        send(&client, ALWAYS);
         polled(rcq, 1);
-        plain(false)?;
-        rcq.req_notify(Notify::Any)?;
-        plain(true)?;
-        plain(true)?;
-
-        // For programs that wait in another way: one event for each request.
-        for _ in 0..2 {
-            send(&client, ALWAYS);
-            polled(rcq, 1);
-            assert!(readable(rcq, LIMIT)?);
-            rcq.req_notify(Notify::Any)?;
+        match gives_event {
+            true => takes_event(rcq)?,
+            false => assert!(!readable(rcq, SHORT)?, "a plain message gives no event"),
         }
-        takes_event(rcq)?;
-        takes_event(rcq)?;
-        no_event(rcq);
         Ok(())
-    })
+    };
+    plain(true)?;
+    rcq.req_notify(Notify::Solicited)?;
+    plain(true)?;
+    plain(false)?;
+    send(&client, ALWAYS | Flags::SOLICITED);
+    assert!(readable(rcq, LIMIT)?, "a solicited one gives an event");
+    takes_event(rcq)?;
+    polled(rcq, 1);
+    plain(false)?;
+    rcq.req_notify(Notify::Any)?;
+    plain(true)?;
+    plain(true)?;
+
+    // For programs that wait in another way: one event for each request.
+    for _ in 0..2 {
+        send(&client, ALWAYS);
+        polled(rcq, 1);
+        assert!(readable(rcq, LIMIT)?);
+        rcq.req_notify(Notify::Any)?;
+    }
+    takes_event(rcq)?;
+    takes_event(rcq)?;
+    no_event(rcq);
+    Ok(())
 }

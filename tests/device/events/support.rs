@@ -6,19 +6,14 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 use std::{fs, hint, mem, panic, thread};
 
-use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, Cq, Error, Flags, MrSlice, Notify, Peer,
-    RemoteSlice, Wc,
-};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{LIMIT, Pair, Result, here};
+use crate::common::prelude::*;
 
 /// How long "no event" is looked at.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);

@@ -4,13 +4,11 @@
 use std::ops::Range;
 
 use log::LevelFilter;
-use rpma::{CloseError, ComplChannel, Conn, ConnCfg, ConnEvent, MrSlice, MrUsage, Srq, SrqCfg, Wc};
+use rpma::CloseError;
 use rustix::io::Errno;
 
-use crate::common::{
-    LIMIT, Pair, Result, completion, contents, leaving, lines, opcode_of, peer, region, remote,
-};
-use crate::failing::support::{ALWAYS, Failing, How, with_failures, write};
+use crate::common::prelude::*;
+use crate::failing::support::{ALWAYS, Failing, How, with_failures_left, write};
 
 /// The operations in the server's queues: writes with these numbers, and receives.
 const WRITES: Range<u64> = 0..3;
@@ -91,7 +89,7 @@ fn all(wcs: &[Wc]) {
 /// completions.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         let left = [("qp", 1), ("cq", 2), ("pd", 1)];
         let cfg = settings(ComplChannel::PerCq);
@@ -110,7 +108,7 @@ fn a_queue_pair_that_cannot_be_destroyed() -> Result {
 /// returned.
 #[test]
 fn other_objects_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         // librdmacm has a domain of its own on a device while there is an id, and so for ever
         // after this.
@@ -138,7 +136,7 @@ fn other_objects_that_cannot_be_destroyed() -> Result {
 /// that the failed poll would have returned, and those that the device has not flushed.
 #[test]
 fn a_call_before_that_fails() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         let cfg = settings(ComplChannel::PerCq);
         // One call moves the queue pair, and so does the other.
@@ -172,7 +170,7 @@ fn a_call_before_that_fails() -> Result {
 /// Promise: a queue pair that does not enter the error state is still destroyed.
 #[test]
 fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         let cfg = settings(ComplChannel::PerCq);
         let calls = [(1, "ibv_modify_qp"), (1, "rdma_disconnect")];
@@ -191,7 +189,7 @@ fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
 /// its receives, and serves its other connections.
 #[test]
 fn a_shared_receive_queue() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         leaving(&[("cq", 1)], || {
             let peer = peer()?;

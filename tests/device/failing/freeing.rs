@@ -6,16 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use log::LevelFilter;
-use rpma::{
-    ComplChannel, Conn, ConnCfg, ConnEvent, Ep, Mr, MrSlice, MrUsage, Peer, RegisterableMemory,
-    Srq, SrqCfg, Wc,
-};
 use rustix::io::Errno;
 
-use crate::common::{
-    LIMIT, Pair, Result, addr, completion, event, leaving, lines, opcode_of, peer, region, remote,
-};
-use crate::failing::support::{ALWAYS, Failing, How, with_failures, write};
+use crate::common::prelude::*;
+use crate::failing::support::{ALWAYS, Failing, How, with_failures_left, write};
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +71,7 @@ fn two_queues(channel: ComplChannel) -> ConnCfg {
 /// queues of that and its domain stay as well: the device may use them.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         let left = [("qp", 1), ("cq", 2), ("pd", 1)];
         cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq))?;
@@ -89,7 +83,7 @@ fn a_queue_pair_that_cannot_be_destroyed() -> Result {
 /// reaches memory by it.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         leaving(&[("qp", 1), ("cq", 2), ("pd", 1)], || {
             let peer = peer()?;
             let target = region(&peer, 8, MrUsage::WRITE_DST)?;
@@ -116,7 +110,7 @@ fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
 /// Promise, as above, for the id. The kernel destroys it with its event channel.
 #[test]
 fn an_id_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         // librdmacm has a domain of its own on a device while there is an id, and so for ever
         // after this.
@@ -133,7 +127,7 @@ fn an_id_that_cannot_be_destroyed() -> Result {
 /// Promise, as above, for a completion queue. The other one is freed.
 #[test]
 fn a_completion_queue_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
             cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel))?;
@@ -145,7 +139,7 @@ fn a_completion_queue_that_cannot_be_destroyed() -> Result {
 /// Promise, as above, for a completion channel, whether a queue has it for itself or not.
 #[test]
 fn a_completion_channel_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
             cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel))?;
@@ -161,7 +155,7 @@ fn srq(peer: &Peer) -> Srq {
 /// Promise: `Srq::delete` returns the first verb that failed.
 #[test]
 fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         for (call, left) in [
             ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
             ("ibv_destroy_cq", &[("cq", 1)]),
@@ -184,7 +178,7 @@ fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
 /// queue, if it has the last handle of that.
 #[test]
 fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         for (call, left) in [
             ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
             ("ibv_destroy_cq", &[("cq", 1)]),
@@ -234,7 +228,7 @@ impl Drop for Watched {
 /// peers go on writing to it. `Mr::dereg` reports it, and so does the log if the region is dropped.
 #[test]
 fn memory_that_cannot_be_deregistered_stays() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         for drops in [false, true] {
             leaving(&[("mr", 1), ("pd", 1)], || {
@@ -303,7 +297,7 @@ fn closes_with(nth: u32, call: &'static str) -> Result {
 /// connection.
 #[test]
 fn closing_with_a_verb_that_fails() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         // The marker after the sends; the move to the error state; both times that the queue is
         // read.
         closes_with(1, "ibv_post_send")?;
@@ -318,7 +312,7 @@ fn closing_with_a_verb_that_fails() -> Result {
 /// marker, some of these may be lost.
 #[test]
 fn closing_without_a_marker() -> Result {
-    with_failures(|| {
+    with_failures_left(|| {
         closes_with(2, "ibv_post_send")?;
         closes_with(1, "ibv_post_recv")?;
         Ok(())

@@ -1,15 +1,8 @@
 //! Failures while an object is made: no object stays, and it can be made the next time.
 
-use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Error, Mr, MrUsage, Peer,
-    RejectReason, Srq, SrqCfg,
-};
 use rustix::io::Errno;
 
-use crate::common::{
-    LIMIT, Pair, Result, accept, addr, ask, completion, device_test, event, leaving, listen,
-    opcode_of, peer, region, request,
-};
+use crate::common::prelude::*;
 use crate::failing::support::{Failing, How, with_failures, write};
 
 /// Settings with a queue of its own for receives, so that two queues are made, and two channels or
@@ -37,27 +30,25 @@ fn calls(channels: u32) -> Vec<(&'static str, u32)> {
 #[test]
 fn a_request_whose_queues_cannot_be_made() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let ep = listen(&peer)?;
-            // Without native flushes the first one makes the parts that all share.
-            drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
-            for (cfg, channels) in two_queues() {
-                for (call, nth) in calls(channels) {
-                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
-                    // No other object stays in the kernel, also while the peer and the endpoint
-                    // live on.
-                    leaving(&[], || {
-                        failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-                        Ok(())
-                    })?;
-                }
-                let pair = Pair::with(&peer, &cfg, &cfg)?;
-                write(&pair.client, 1)?;
-                opcode_of(&completion(&pair.client)?, 1)?;
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        // Without native flushes the first one makes the parts that all share.
+        drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
+        for (cfg, channels) in two_queues() {
+            for (call, nth) in calls(channels) {
+                let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
+                // No other object stays in the kernel, also while the peer and the endpoint
+                // live on.
+                leaving(&[], || {
+                    failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+                    Ok(())
+                })?;
             }
-            Ok(())
-        })
+            let pair = Pair::with(&peer, &cfg, &cfg)?;
+            write(&pair.client, 1)?;
+            opcode_of(&completion(&pair.client)?, 1)?;
+        }
+        Ok(())
     })
 }
 
@@ -65,28 +56,26 @@ fn a_request_whose_queues_cannot_be_made() -> Result {
 #[test]
 fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let ep = listen(&peer)?;
-            let ask = || ask(&peer, &ep, &ConnCfg::new());
-            for (cfg, channels) in two_queues() {
-                for (call, nth) in calls(channels) {
-                    let client = ask()?;
-                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
-                    failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
-                    match event(&client)? {
-                        ConnEvent::Rejected { reason, .. } => {
-                            assert_eq!(reason, RejectReason::CONSUMER);
-                        }
-                        other => panic!("{call}: {other:?}"),
-                    }
-                }
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let ask = || ask(&peer, &ep, &ConnCfg::new());
+        for (cfg, channels) in two_queues() {
+            for (call, nth) in calls(channels) {
                 let client = ask()?;
-                let _server = accept(&ep, &cfg)?;
-                assert_eq!(event(&client)?, ConnEvent::Established);
+                let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
+                failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+                match event(&client)? {
+                    ConnEvent::Rejected { reason, .. } => {
+                        assert_eq!(reason, RejectReason::CONSUMER);
+                    }
+                    other => panic!("{call}: {other:?}"),
+                }
             }
-            Ok(())
-        })
+            let client = ask()?;
+            let _server = accept(&ep, &cfg)?;
+            assert_eq!(event(&client)?, ConnEvent::Established);
+        }
+        Ok(())
     })
 }
 
@@ -94,27 +83,25 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
 #[test]
 fn a_shared_receive_queue_that_cannot_be_made() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let srq = || Srq::new(&peer, &SrqCfg::new());
-            for call in [
-                "ibv_create_comp_channel",
-                "ibv_create_cq",
-                "ibv_req_notify_cq",
-                "ibv_create_srq",
-            ] {
-                let failing = Failing::next(call, Errno::NOSPC)?;
-                leaving(&[], || {
-                    failing.told(srq());
-                    Ok(())
-                })?;
-            }
-            srq()?;
-            let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC)?;
-            failing.told(CompletionChannel::new(&peer));
-            CompletionChannel::new(&peer)?;
-            Ok(())
-        })
+        let peer = peer()?;
+        let srq = || Srq::new(&peer, &SrqCfg::new());
+        for call in [
+            "ibv_create_comp_channel",
+            "ibv_create_cq",
+            "ibv_req_notify_cq",
+            "ibv_create_srq",
+        ] {
+            let failing = Failing::next(call, Errno::NOSPC)?;
+            leaving(&[], || {
+                failing.told(srq());
+                Ok(())
+            })?;
+        }
+        srq()?;
+        let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC)?;
+        failing.told(CompletionChannel::new(&peer));
+        CompletionChannel::new(&peer)?;
+        Ok(())
     })
 }
 
@@ -123,13 +110,11 @@ fn a_shared_receive_queue_that_cannot_be_made() -> Result {
 #[test]
 fn too_many_open_files_have_a_hint() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE)?;
-            let text = failing.text(CompletionChannel::new(&peer));
-            assert!(text.contains("RLIMIT_NOFILE"), "{text}");
-            Ok(())
-        })
+        let peer = peer()?;
+        let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE)?;
+        let text = failing.text(CompletionChannel::new(&peer));
+        assert!(text.contains("RLIMIT_NOFILE"), "{text}");
+        Ok(())
     })
 }
 
@@ -138,29 +123,27 @@ fn too_many_open_files_have_a_hint() -> Result {
 #[test]
 fn memory_that_cannot_be_registered() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
-            let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
-            let failed = failed.expect_err("it cannot be registered");
-            assert_eq!(failed.memory, [7; 100]);
-            let text = failed.to_string();
-            assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
-            failing.told(Err::<(), Error>(failed.into()));
-            region(&peer, 100, MrUsage::SEND)?;
+        let peer = peer()?;
+        let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
+        let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
+        let failed = failed.expect_err("it cannot be registered");
+        assert_eq!(failed.memory, [7; 100]);
+        let text = failed.to_string();
+        assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+        failing.told(Err::<(), Error>(failed.into()));
+        region(&peer, 100, MrUsage::SEND)?;
 
-            let mut cfg = ConnCfg::new();
-            cfg.set_force_fallback(true);
-            let ep = listen(&peer)?;
-            let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
-            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
-            leaving(&[], || {
-                failing.told(request(&peer));
-                Ok(())
-            })?;
-            request(&peer)?;
+        let mut cfg = ConnCfg::new();
+        cfg.set_force_fallback(true);
+        let ep = listen(&peer)?;
+        let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
+        let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
+        leaving(&[], || {
+            failing.told(request(&peer));
             Ok(())
-        })
+        })?;
+        request(&peer)?;
+        Ok(())
     })
 }
 
@@ -180,28 +163,26 @@ const ACCEPTING: [(&str, u32); 4] = [
 #[test]
 fn a_connection_that_cannot_be_set_up_is_not_accepted() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let (peer, cfg) = (peer()?, ConnCfg::new());
-            let ep = listen(&peer)?;
-            // Without native flushes the first one makes the parts that all share.
-            drop(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-            let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
-            for (call, nth) in ACCEPTING.into_iter().flat_map(each) {
-                for how in [How::Refused, How::Done] {
-                    leaving(&[], || {
-                        let client = ask(&peer, &ep, &cfg)?;
-                        let req = request(&ep, &cfg)?;
-                        let failing = Failing::nth(nth, call, Errno::IO, how)?;
-                        failing.told(req.connect(&[]));
-                        // Accepted it may have been, but then it has ended.
-                        while event(&client)? == ConnEvent::Established {}
-                        Ok(())
-                    })?;
-                }
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
+        // Without native flushes the first one makes the parts that all share.
+        drop(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+        let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
+        for (call, nth) in ACCEPTING.into_iter().flat_map(each) {
+            for how in [How::Refused, How::Done] {
+                leaving(&[], || {
+                    let client = ask(&peer, &ep, &cfg)?;
+                    let req = request(&ep, &cfg)?;
+                    let failing = Failing::nth(nth, call, Errno::IO, how)?;
+                    failing.told(req.connect(&[]));
+                    // Accepted it may have been, but then it has ended.
+                    while event(&client)? == ConnEvent::Established {}
+                    Ok(())
+                })?;
             }
-            drop(Pair::new(&peer)?);
-            Ok(())
-        })
+        }
+        drop(Pair::new(&peer)?);
+        Ok(())
     })
 }
 
@@ -209,18 +190,16 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() -> Result {
 #[test]
 fn a_connection_that_cannot_be_set_up_is_not_established() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let (peer, cfg) = (peer()?, ConnCfg::new());
-            let ep = listen(&peer)?;
-            for call in ["ibv_modify_qp", "ibv_query_qp"] {
-                let client = ask(&peer, &ep, &cfg)?;
-                let _server = accept(&ep, &cfg)?;
-                Failing::next(call, Errno::IO)?.told(client.next_event_timeout(LIMIT));
-                let error = write(&client, 1).expect_err("it is not established");
-                assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
-            }
-            drop(Pair::new(&peer)?);
-            Ok(())
-        })
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
+        for call in ["ibv_modify_qp", "ibv_query_qp"] {
+            let client = ask(&peer, &ep, &cfg)?;
+            let _server = accept(&ep, &cfg)?;
+            Failing::next(call, Errno::IO)?.told(client.next_event_timeout(LIMIT));
+            let error = write(&client, 1).expect_err("it is not established");
+            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+        }
+        drop(Pair::new(&peer)?);
+        Ok(())
     })
 }

@@ -3,18 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::thread;
-use std::time::Instant;
 
-use rpma::{
-    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Queue,
-    RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
-};
 use rustix::io::Errno;
 
-use crate::common::{
-    LIMIT, Pair, Result, ask, assert_empty, completions, device_test, event, listen,
-    next_completion, opcode_of, peer, region, remote, request,
-};
+use crate::common::prelude::*;
 use crate::failing::support::{
     ALWAYS, Failing, How, ends_with, pause_in_posts, with_failures, write,
 };
@@ -71,22 +63,20 @@ fn ended(conn: &Conn) {
 #[test]
 fn a_device_without_room_is_a_full_queue() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let conn = &pair.client;
-            for posted in 0..DEPTH {
-                for number in 0..posted {
-                    write(conn, number)?;
-                }
-                let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
-                full(Queue::Send, write(conn, 99).map(drop));
-                failing.happened();
-                let rest = fill(Queue::Send, |number| write(conn, posted + number).map(drop));
-                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-                in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
+        let pair = Pair::new(&peer()?)?;
+        let conn = &pair.client;
+        for posted in 0..DEPTH {
+            for number in 0..posted {
+                write(conn, number)?;
             }
-            Ok(())
-        })
+            let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
+            full(Queue::Send, write(conn, 99).map(drop));
+            failing.happened();
+            let rest = fill(Queue::Send, |number| write(conn, posted + number).map(drop));
+            assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
+            in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
+        }
+        Ok(())
     })
 }
 
@@ -97,30 +87,28 @@ fn a_device_without_room_is_a_full_queue() -> Result {
 #[test]
 fn a_failed_post_ends_the_connection() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            for (errno, how) in [
-                (Errno::INVAL, How::Refused),
-                (Errno::IO, How::Done),
-                (Errno::ACCESS, How::Done),
-                // The kernel, not the queue: there is no report that the request was refused.
-                (Errno::NOMEM, How::Done),
-            ] {
-                for closes in [false, true] {
-                    let Pair { client, server } = Pair::new(&peer)?;
-                    for number in 0..3 {
-                        client.recv(MrSlice::EMPTY, 10 + number)?;
-                        write(&client, number)?;
-                    }
-                    Failing::nth(1, "ibv_post_send", errno, how)?.told(write(&client, 3));
-                    ended(&client);
-                    let posted = if how.happens() { 4 } else { 3 };
-                    ends_with("ibv_post_send", errno, client, closes, (posted, 3))?;
-                    assert_eq!(event(&server)?, ConnEvent::Closed);
+        let peer = peer()?;
+        for (errno, how) in [
+            (Errno::INVAL, How::Refused),
+            (Errno::IO, How::Done),
+            (Errno::ACCESS, How::Done),
+            // The kernel, not the queue: there is no report that the request was refused.
+            (Errno::NOMEM, How::Done),
+        ] {
+            for closes in [false, true] {
+                let Pair { client, server } = Pair::new(&peer)?;
+                for number in 0..3 {
+                    client.recv(MrSlice::EMPTY, 10 + number)?;
+                    write(&client, number)?;
                 }
+                Failing::nth(1, "ibv_post_send", errno, how)?.told(write(&client, 3));
+                ended(&client);
+                let posted = if how.happens() { 4 } else { 3 };
+                ends_with("ibv_post_send", errno, client, closes, (posted, 3))?;
+                assert_eq!(event(&server)?, ConnEvent::Closed);
             }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
@@ -130,48 +118,46 @@ fn a_failed_post_ends_the_connection() -> Result {
 #[test]
 fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let target = region(&peer, 64, usage)?;
-            let part = remote(&target).slice(0..8)?;
-            let mut tried = 0;
-            for (opcode, errno, how) in [
-                (WcOpcode::FLUSH, Errno::NOMEM, How::Done),
-                (WcOpcode::FLUSH, Errno::ACCESS, How::Done),
-                (WcOpcode::FLUSH, Errno::NOMEM, How::Refused),
-                (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Done),
-                (WcOpcode::ATOMIC_WRITE, Errno::ACCESS, How::Done),
-                (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Refused),
-            ] {
-                let Pair { client, server } = Pair::new(&peer)?;
-                let flushes = opcode == WcOpcode::FLUSH;
-                if flushes && !client.has_native_flush() {
-                    continue; // rdma-core 44 has the atomic write only.
-                }
-                for number in 0..3 {
-                    client.recv(MrSlice::EMPTY, 10 + number)?;
-                    write(&client, number)?;
-                }
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
-                failing.told(match flushes {
-                    true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
-                    false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
-                });
-                ended(&client);
-                let sends = if how.happens() { 4 } else { 3 };
-                for wc in ends_with("ibv_wr_complete", errno, client, false, (sends, 3))? {
-                    if let Ok(done) = wc.result() {
-                        let written = [WcOpcode::RDMA_WRITE, opcode][usize::from(wc.wr_id() == 3)];
-                        assert_eq!(done.opcode(), written);
-                    }
-                }
-                assert_eq!(event(&server)?, ConnEvent::Closed);
-                tried += 1;
+        let peer = peer()?;
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(&peer, 64, usage)?;
+        let part = remote(&target).slice(0..8)?;
+        let mut tried = 0;
+        for (opcode, errno, how) in [
+            (WcOpcode::FLUSH, Errno::NOMEM, How::Done),
+            (WcOpcode::FLUSH, Errno::ACCESS, How::Done),
+            (WcOpcode::FLUSH, Errno::NOMEM, How::Refused),
+            (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Done),
+            (WcOpcode::ATOMIC_WRITE, Errno::ACCESS, How::Done),
+            (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Refused),
+        ] {
+            let Pair { client, server } = Pair::new(&peer)?;
+            let flushes = opcode == WcOpcode::FLUSH;
+            if flushes && !client.has_native_flush() {
+                continue; // rdma-core 44 has the atomic write only.
             }
-            assert!(tried >= 3, "the guest has them");
-            Ok(())
-        })
+            for number in 0..3 {
+                client.recv(MrSlice::EMPTY, 10 + number)?;
+                write(&client, number)?;
+            }
+            let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
+            failing.told(match flushes {
+                true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
+                false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
+            });
+            ended(&client);
+            let sends = if how.happens() { 4 } else { 3 };
+            for wc in ends_with("ibv_wr_complete", errno, client, false, (sends, 3))? {
+                if let Ok(done) = wc.result() {
+                    let written = [WcOpcode::RDMA_WRITE, opcode][usize::from(wc.wr_id() == 3)];
+                    assert_eq!(done.opcode(), written);
+                }
+            }
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+            tried += 1;
+        }
+        assert!(tried >= 3, "the guest has them");
+        Ok(())
     })
 }
 
@@ -190,36 +176,34 @@ fn messages(pair: &Pair, first: u64, count: u64) -> Result {
 #[test]
 fn a_device_without_room_for_a_receive_is_a_full_queue() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let (peer, cfg) = (peer()?, ConnCfg::new());
-            let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &cfg)?;
-            let req = request(&ep, &cfg)?;
-            let recv = |number| req.recv(MrSlice::EMPTY, number);
-            recv(0)?;
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
+        let req = request(&ep, &cfg)?;
+        let recv = |number| req.recv(MrSlice::EMPTY, number);
+        recv(0)?;
+        let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
+        full(Queue::Receive, recv(99));
+        failing.happened();
+        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+        let server = req.connect(&[])?;
+        assert_eq!(event(&client)?, ConnEvent::Established);
+        assert_eq!(event(&server)?, ConnEvent::Established);
+        let pair = Pair { client, server };
+        messages(&pair, 0, DEPTH)?;
+        for posted in 0..DEPTH {
+            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+            for number in 0..posted {
+                recv(number)?;
+            }
             let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
             full(Queue::Receive, recv(99));
             failing.happened();
-            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-            let server = req.connect(&[])?;
-            assert_eq!(event(&client)?, ConnEvent::Established);
-            assert_eq!(event(&server)?, ConnEvent::Established);
-            let pair = Pair { client, server };
+            let rest = fill(Queue::Receive, |number| recv(posted + number));
+            assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
             messages(&pair, 0, DEPTH)?;
-            for posted in 0..DEPTH {
-                let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-                for number in 0..posted {
-                    recv(number)?;
-                }
-                let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
-                full(Queue::Receive, recv(99));
-                failing.happened();
-                let rest = fill(Queue::Receive, |number| recv(posted + number));
-                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-                messages(&pair, 0, DEPTH)?;
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
@@ -228,22 +212,20 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() -> Result {
 #[test]
 fn a_receive_that_fails_and_happens_all_the_same() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            for errno in [Errno::IO, Errno::NOMEM] {
-                let Pair { client, server } = Pair::new(&peer)?;
-                let recv = |number: u64| client.recv(MrSlice::EMPTY, 10 + number);
-                recv(0)?;
-                Failing::nth(1, "ibv_post_recv", errno, How::Done)?.told(recv(1));
-                let refused = recv(2).expect_err("the connection has ended");
-                let failed = Error::NotConnected(NotConnected::Failed);
-                assert_eq!(refused.to_string(), failed.to_string());
-                ended(&client);
-                ends_with("ibv_post_recv", errno, client, false, (0, 2))?;
-                assert_eq!(event(&server)?, ConnEvent::Closed);
-            }
-            Ok(())
-        })
+        let peer = peer()?;
+        for errno in [Errno::IO, Errno::NOMEM] {
+            let Pair { client, server } = Pair::new(&peer)?;
+            let recv = |number: u64| client.recv(MrSlice::EMPTY, 10 + number);
+            recv(0)?;
+            Failing::nth(1, "ibv_post_recv", errno, How::Done)?.told(recv(1));
+            let refused = recv(2).expect_err("the connection has ended");
+            let failed = Error::NotConnected(NotConnected::Failed);
+            assert_eq!(refused.to_string(), failed.to_string());
+            ended(&client);
+            ends_with("ibv_post_recv", errno, client, false, (0, 2))?;
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+        }
+        Ok(())
     })
 }
 
@@ -251,16 +233,14 @@ fn a_receive_that_fails_and_happens_all_the_same() -> Result {
 #[test]
 fn a_refused_receive_ends_nothing() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-            recv(0)?;
-            Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused)?.told(recv(1));
-            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-            messages(&pair, 0, DEPTH)?;
-            assert_eq!(pair.server.failure(), None);
-            Ok(())
-        })
+        let pair = Pair::new(&peer()?)?;
+        let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+        recv(0)?;
+        Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused)?.told(recv(1));
+        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+        messages(&pair, 0, DEPTH)?;
+        assert_eq!(pair.server.failure(), None);
+        Ok(())
     })
 }
 
@@ -269,15 +249,13 @@ fn a_refused_receive_ends_nothing() -> Result {
 #[test]
 fn a_receive_that_the_device_refuses_takes_no_slot() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-            recv(0)?;
-            Failing::next("ibv_post_recv", Errno::INVAL)?.told(recv(99));
-            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-            messages(&pair, 0, DEPTH)?;
-            Ok(())
-        })
+        let pair = Pair::new(&peer()?)?;
+        let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+        recv(0)?;
+        Failing::next("ibv_post_recv", Errno::INVAL)?.told(recv(99));
+        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+        messages(&pair, 0, DEPTH)?;
+        Ok(())
     })
 }
 
@@ -313,24 +291,22 @@ fn shared_messages(srq: &Srq, pair: &Pair) -> Vec<u64> {
 #[test]
 fn a_device_without_room_in_a_shared_receive_queue_is_a_full_queue() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for rcq_size in [0, 10] {
-                let (srq, pair) = shared(rcq_size)?;
-                let recv = |number| srq.recv(MrSlice::EMPTY, number);
-                for posted in 0..DEPTH {
-                    for number in 0..posted {
-                        recv(number)?;
-                    }
-                    let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM)?;
-                    full(Queue::SharedReceive, recv(99));
-                    failing.happened();
-                    let rest = fill(Queue::SharedReceive, |number| recv(posted + number));
-                    assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-                    assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+        for rcq_size in [0, 10] {
+            let (srq, pair) = shared(rcq_size)?;
+            let recv = |number| srq.recv(MrSlice::EMPTY, number);
+            for posted in 0..DEPTH {
+                for number in 0..posted {
+                    recv(number)?;
                 }
+                let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM)?;
+                full(Queue::SharedReceive, recv(99));
+                failing.happened();
+                let rest = fill(Queue::SharedReceive, |number| recv(posted + number));
+                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
+                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
             }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
@@ -338,21 +314,19 @@ fn a_device_without_room_in_a_shared_receive_queue_is_a_full_queue() -> Result {
 #[test]
 fn a_shared_receive_that_fails_and_happens_all_the_same() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for rcq_size in [0, 10] {
-                let (srq, pair) = shared(rcq_size)?;
-                let recv = |number| srq.recv(MrSlice::EMPTY, number);
-                for errno in [Errno::IO, Errno::NOMEM] {
-                    recv(0)?;
-                    Failing::nth(1, "ibv_post_srq_recv", errno, How::Done)?.told(recv(1));
-                    let rest = fill(Queue::SharedReceive, |number| recv(2 + number));
-                    assert_eq!(rest, DEPTH - 2);
-                    assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
-                }
-                assert_eq!(fill(Queue::SharedReceive, recv), DEPTH);
+        for rcq_size in [0, 10] {
+            let (srq, pair) = shared(rcq_size)?;
+            let recv = |number| srq.recv(MrSlice::EMPTY, number);
+            for errno in [Errno::IO, Errno::NOMEM] {
+                recv(0)?;
+                Failing::nth(1, "ibv_post_srq_recv", errno, How::Done)?.told(recv(1));
+                let rest = fill(Queue::SharedReceive, |number| recv(2 + number));
+                assert_eq!(rest, DEPTH - 2);
+                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
             }
-            Ok(())
-        })
+            assert_eq!(fill(Queue::SharedReceive, recv), DEPTH);
+        }
+        Ok(())
     })
 }
 
@@ -360,20 +334,18 @@ fn a_shared_receive_that_fails_and_happens_all_the_same() -> Result {
 #[test]
 fn a_shared_receive_that_the_device_refuses_takes_no_slot() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for rcq_size in [0, 10] {
-                let (srq, pair) = shared(rcq_size)?;
-                let recv = |number| srq.recv(MrSlice::EMPTY, number);
-                recv(0)?;
-                Failing::next("ibv_post_srq_recv", Errno::INVAL)?.told(recv(99));
-                assert_eq!(
-                    fill(Queue::SharedReceive, |number| recv(1 + number)),
-                    DEPTH - 1
-                );
-                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
-            }
-            Ok(())
-        })
+        for rcq_size in [0, 10] {
+            let (srq, pair) = shared(rcq_size)?;
+            let recv = |number| srq.recv(MrSlice::EMPTY, number);
+            recv(0)?;
+            Failing::next("ibv_post_srq_recv", Errno::INVAL)?.told(recv(99));
+            assert_eq!(
+                fill(Queue::SharedReceive, |number| recv(1 + number)),
+                DEPTH - 1
+            );
+            assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+        }
+        Ok(())
     })
 }
 
@@ -387,47 +359,45 @@ fn a_thread_that_stops_in_the_middle_of_a_post() -> Result {
     const POSTERS: u64 = 4;
     const EACH: u64 = 6;
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let conn = &pair.client;
-            let deadline = Instant::now() + LIMIT;
-            for burst in 0..BURSTS {
-                let post = |poster: u64| {
-                    for n in 0..EACH {
-                        while let Err(error) = write(conn, poster * EACH + n) {
-                            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-                            assert!(Instant::now() < deadline, "stuck in burst {burst}");
-                            thread::yield_now();
-                        }
-                    }
-                };
-                let mut polled = BTreeSet::new();
-                thread::scope(|scope| -> Result {
-                    for poster in 0..POSTERS {
-                        scope.spawn(move || {
-                            pause_in_posts(if poster == 0 { 1000 } else { 0 });
-                            post(poster);
-                        });
-                    }
-                    while polled.len() < (POSTERS * EACH) as usize {
-                        let mut wcs = [Wc::default(); 16];
-                        let count = conn.get_cq().get_wc(&mut wcs)?;
-                        for wc in &wcs[..count] {
-                            opcode_of(wc, wc.wr_id())?;
-                            assert!(polled.insert(wc.wr_id()), "twice: {wc:?}");
-                        }
-                        assert!(Instant::now() < deadline, "{polled:?} in burst {burst}");
+        let pair = Pair::new(&peer()?)?;
+        let conn = &pair.client;
+        let deadline = Instant::now() + LIMIT;
+        for burst in 0..BURSTS {
+            let post = |poster: u64| {
+                for n in 0..EACH {
+                    while let Err(error) = write(conn, poster * EACH + n) {
+                        assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                        assert!(Instant::now() < deadline, "stuck in burst {burst}");
                         thread::yield_now();
                     }
-                    Ok(())
-                })?;
-                assert!(polled.into_iter().eq(0..POSTERS * EACH));
-                assert_empty(conn.get_cq())?;
-                let all = fill(Queue::Send, |number| write(conn, number).map(drop));
-                assert_eq!(all, DEPTH, "after burst {burst}");
-                in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
-            }
-            Ok(())
-        })
+                }
+            };
+            let mut polled = BTreeSet::new();
+            thread::scope(|scope| -> Result {
+                for poster in 0..POSTERS {
+                    scope.spawn(move || {
+                        pause_in_posts(if poster == 0 { 1000 } else { 0 });
+                        post(poster);
+                    });
+                }
+                while polled.len() < (POSTERS * EACH) as usize {
+                    let mut wcs = [Wc::default(); 16];
+                    let count = conn.get_cq().get_wc(&mut wcs)?;
+                    for wc in &wcs[..count] {
+                        opcode_of(wc, wc.wr_id())?;
+                        assert!(polled.insert(wc.wr_id()), "twice: {wc:?}");
+                    }
+                    assert!(Instant::now() < deadline, "{polled:?} in burst {burst}");
+                    thread::yield_now();
+                }
+                Ok(())
+            })?;
+            assert!(polled.into_iter().eq(0..POSTERS * EACH));
+            assert_empty(conn.get_cq())?;
+            let all = fill(Queue::Send, |number| write(conn, number).map(drop));
+            assert_eq!(all, DEPTH, "after burst {burst}");
+            in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
+        }
+        Ok(())
     })
 }

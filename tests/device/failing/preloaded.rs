@@ -7,14 +7,14 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
+use crate::common::prelude::*;
 use crate::common::program::{Program, alone, c_preload};
-use crate::common::{LIMIT, Result};
 use crate::failing::support::How;
 
 /// Runs a test in a process of its own, in which verbs can fail, with the name of the test in the
 /// harness: the process is this program with that test and no other. `test` is the closure that is
 /// its body.
-pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
+pub(crate) fn with_failures_left(test: impl FnOnce() -> Result) -> Result {
     if symbol(c"failing_arm").is_some() {
         return test();
     }

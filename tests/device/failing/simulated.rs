@@ -1,15 +1,13 @@
 //! Calls that fail on a simulated fabric.
 
-use std::time::Duration;
-
 use rpma::sim;
 use rustix::io::Errno;
 
-use crate::common::{Result, on_fabric, with_fabric};
+use crate::common::prelude::*;
 use crate::failing::support::How;
 
 /// Runs a test on a fabric with calls that can fail.
-pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
+pub(crate) fn with_failures_left(test: impl FnOnce() -> Result) -> Result {
     on_fabric(test)
 }
 

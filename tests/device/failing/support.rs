@@ -6,17 +6,20 @@
 use std::fmt::Debug;
 use std::io;
 
-use rpma::{Conn, Error, Failure, Flags, MrSlice, Posted, RemoteSlice, Wc, WcStatus};
 use rustix::io::Errno;
 
-use crate::common::{LIMIT, Result, completions};
-
+use crate::common::prelude::*;
 #[cfg(not(feature = "sim"))]
 use crate::failing::preloaded as verbs;
 #[cfg(feature = "sim")]
 use crate::failing::simulated as verbs;
 
-pub(crate) use verbs::{pause_in_posts, with_failures};
+pub(crate) use verbs::{pause_in_posts, with_failures_left};
+
+/// Runs a test with verbs that can fail. No object may be left.
+pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
+    with_failures_left(|| leaving(&[], test))
+}
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 

@@ -1,16 +1,9 @@
 //! Failures while several operations are posted together: all of them are posted or no operation
 //! is, or the error reports that some may be.
 
-use rpma::{
-    Batch, Conn, ConnCfg, ConnEvent, Error, FlushType, MrSlice, MrUsage, RemoteSlice, Srq, SrqCfg,
-    Wc, WcOpcode,
-};
 use rustix::io::Errno;
 
-use crate::common::{
-    Pair, Result, assert_empty, completions, device_test, event, next_completion, opcode_of, peer,
-    region, remote,
-};
+use crate::common::prelude::*;
 use crate::failing::support::{ALWAYS, Failing, How, ends_with, with_failures, write};
 
 fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Result<Batch<'a, N>> {
@@ -40,20 +33,18 @@ fn ended(conn: &Conn) {
 #[test]
 fn a_device_without_room_takes_nothing_of_a_batch() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let mut batch = writes(&pair.client, [1, 2, 3])?;
-            let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
-            let full = batch.post();
-            assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-            failing.happened();
-            assert_empty(pair.client.get_cq())?;
-            batch.post()?;
-            assert_eq!(numbers(&pair.client, 3)?, [1, 2, 3]);
-            write(&pair.client, 4)?;
-            assert_eq!(numbers(&pair.client, 1)?, [4]);
-            Ok(())
-        })
+        let pair = Pair::new(&peer()?)?;
+        let mut batch = writes(&pair.client, [1, 2, 3])?;
+        let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
+        let full = batch.post();
+        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+        failing.happened();
+        assert_empty(pair.client.get_cq())?;
+        batch.post()?;
+        assert_eq!(numbers(&pair.client, 3)?, [1, 2, 3]);
+        write(&pair.client, 4)?;
+        assert_eq!(numbers(&pair.client, 1)?, [4]);
+        Ok(())
     })
 }
 
@@ -63,32 +54,30 @@ fn a_device_without_room_takes_nothing_of_a_batch() -> Result {
 #[test]
 fn a_batch_that_is_refused_in_the_middle_ends_the_connection() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for (errno, how, taken) in [
-                (Errno::INVAL, How::LastRefused, 2),
-                (Errno::NOMEM, How::LastRefused, 2),
-                // The library's error for 0 and a request that was refused.
-                (Errno::IO, How::LastDropped, 2),
-                (Errno::INVAL, How::Refused, 0),
-                (Errno::IO, How::Done, 3),
-            ] {
-                let Pair { client, server } = Pair::new(&peer()?)?;
-                write(&client, 0)?;
-                let mut batch = writes(&client, [1, 2, 3])?;
-                let failing = Failing::nth(1, "ibv_post_send", errno, how)?;
-                let text = failing.text(batch.post());
-                let middle = matches!(how, How::LastRefused | How::LastDropped);
-                assert_eq!(
-                    text.contains("A later request was refused"),
-                    middle,
-                    "{text}"
-                );
-                ended(&client);
-                ends_with("ibv_post_send", errno, client, middle, (1 + taken, 0))?;
-                assert_eq!(event(&server)?, ConnEvent::Closed);
-            }
-            Ok(())
-        })
+        for (errno, how, taken) in [
+            (Errno::INVAL, How::LastRefused, 2),
+            (Errno::NOMEM, How::LastRefused, 2),
+            // The library's error for 0 and a request that was refused.
+            (Errno::IO, How::LastDropped, 2),
+            (Errno::INVAL, How::Refused, 0),
+            (Errno::IO, How::Done, 3),
+        ] {
+            let Pair { client, server } = Pair::new(&peer()?)?;
+            write(&client, 0)?;
+            let mut batch = writes(&client, [1, 2, 3])?;
+            let failing = Failing::nth(1, "ibv_post_send", errno, how)?;
+            let text = failing.text(batch.post());
+            let middle = matches!(how, How::LastRefused | How::LastDropped);
+            assert_eq!(
+                text.contains("A later request was refused"),
+                middle,
+                "{text}"
+            );
+            ended(&client);
+            ends_with("ibv_post_send", errno, client, middle, (1 + taken, 0))?;
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+        }
+        Ok(())
     })
 }
 
@@ -97,48 +86,46 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() -> Result {
 #[test]
 fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let usage = MrUsage::WRITE_DST | MrUsage::WRITE_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let memory = region(&peer, 64, usage | MrUsage::READ_SRC)?;
-            let far = remote(&memory).slice(0..16)?;
-            let parts = [0, 16].map(|at| memory.slice(at..at + 8).expect("inside"));
-            let mut cfg = ConnCfg::new();
-            cfg.set_max_send_sge(2)?;
-            for (errno, how, taken) in [
-                (Errno::NOMEM, How::Refused, 1),
-                (Errno::NOMEM, How::Done, 2),
-            ] {
-                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-                if !client.has_native_flush() {
-                    return Ok(());
-                }
-                let mut batch = client.batch::<4>();
-                batch.write_gather(far, &parts, ALWAYS, 0)?;
-                let flush = batch.flush(far, FlushType::Visibility, ALWAYS, 1);
-                flush?;
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
-                let text = failing.text(batch.post());
-                assert!(text.contains("some of the requests"), "{text}");
-                ended(&client);
-                ends_with("ibv_wr_complete", errno, client, true, (taken, 0))?;
-                assert_eq!(event(&server)?, ConnEvent::Closed);
-
-                // One stream: no request, or all of it.
-                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
-                let mut batch = client.batch::<4>();
-                for number in 0..3 {
-                    batch.flush(far, FlushType::Visibility, ALWAYS, number)?;
-                }
-                let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
-                failing.told(batch.post());
-                ended(&client);
-                let taken = if how.happens() { 3 } else { 0 };
-                ends_with("ibv_wr_complete", errno, client, false, (taken, 0))?;
-                assert_eq!(event(&server)?, ConnEvent::Closed);
+        let peer = peer()?;
+        let usage = MrUsage::WRITE_DST | MrUsage::WRITE_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let memory = region(&peer, 64, usage | MrUsage::READ_SRC)?;
+        let far = remote(&memory).slice(0..16)?;
+        let parts = [0, 16].map(|at| memory.slice(at..at + 8).expect("inside"));
+        let mut cfg = ConnCfg::new();
+        cfg.set_max_send_sge(2)?;
+        for (errno, how, taken) in [
+            (Errno::NOMEM, How::Refused, 1),
+            (Errno::NOMEM, How::Done, 2),
+        ] {
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+            if !client.has_native_flush() {
+                return Ok(());
             }
-            Ok(())
-        })
+            let mut batch = client.batch::<4>();
+            batch.write_gather(far, &parts, ALWAYS, 0)?;
+            let flush = batch.flush(far, FlushType::Visibility, ALWAYS, 1);
+            flush?;
+            let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
+            let text = failing.text(batch.post());
+            assert!(text.contains("some of the requests"), "{text}");
+            ended(&client);
+            ends_with("ibv_wr_complete", errno, client, true, (taken, 0))?;
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+
+            // One stream: no request, or all of it.
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+            let mut batch = client.batch::<4>();
+            for number in 0..3 {
+                batch.flush(far, FlushType::Visibility, ALWAYS, number)?;
+            }
+            let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
+            failing.told(batch.post());
+            ended(&client);
+            let taken = if how.happens() { 3 } else { 0 };
+            ends_with("ibv_wr_complete", errno, client, false, (taken, 0))?;
+            assert_eq!(event(&server)?, ConnEvent::Closed);
+        }
+        Ok(())
     })
 }
 
@@ -148,38 +135,36 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() -> Result {
 #[test]
 fn many_receives_that_are_refused_in_the_middle() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for (nth, how, text, taken) in [
-                (1, How::Refused, "", 0),
-                (1, How::LastRefused, "A later request was refused", 15),
-                // The second chain of 16.
-                (2, How::Refused, "or its call failed", 16),
-            ] {
-                let (mut client, mut server) = (ConnCfg::new(), ConnCfg::new());
-                client.set_sq_size(1);
-                server.set_rq_size(40);
-                let Pair { client, server } = Pair::with(&peer()?, &client, &server)?;
-                let many = |first, count| -> Vec<_> {
-                    (first..first + count)
-                        .map(|n| (MrSlice::EMPTY, n))
-                        .collect()
-                };
-                let failing = Failing::nth(nth, "ibv_post_recv", Errno::NOMEM, how)?;
-                let posted = server.recv_many(&many(10, 20));
-                if taken == 0 {
-                    assert!(matches!(posted, Err(Error::QueueFull { .. })), "{posted:?}");
-                    failing.happened();
-                    server.recv_many(&many(0, 40))?;
-                    continue;
-                }
-                let said = failing.text(posted);
-                assert!(said.contains(text), "{said}");
-                ended(&server);
-                ends_with("ibv_post_recv", Errno::NOMEM, server, false, (0, taken))?;
-                assert_eq!(event(&client)?, ConnEvent::Closed);
+        for (nth, how, text, taken) in [
+            (1, How::Refused, "", 0),
+            (1, How::LastRefused, "A later request was refused", 15),
+            // The second chain of 16.
+            (2, How::Refused, "or its call failed", 16),
+        ] {
+            let (mut client, mut server) = (ConnCfg::new(), ConnCfg::new());
+            client.set_sq_size(1);
+            server.set_rq_size(40);
+            let Pair { client, server } = Pair::with(&peer()?, &client, &server)?;
+            let many = |first, count| -> Vec<_> {
+                (first..first + count)
+                    .map(|n| (MrSlice::EMPTY, n))
+                    .collect()
+            };
+            let failing = Failing::nth(nth, "ibv_post_recv", Errno::NOMEM, how)?;
+            let posted = server.recv_many(&many(10, 20));
+            if taken == 0 {
+                assert!(matches!(posted, Err(Error::QueueFull { .. })), "{posted:?}");
+                failing.happened();
+                server.recv_many(&many(0, 40))?;
+                continue;
             }
-            Ok(())
-        })
+            let said = failing.text(posted);
+            assert!(said.contains(text), "{said}");
+            ended(&server);
+            ends_with("ibv_post_recv", Errno::NOMEM, server, false, (0, taken))?;
+            assert_eq!(event(&client)?, ConnEvent::Closed);
+        }
+        Ok(())
     })
 }
 
@@ -188,30 +173,28 @@ fn many_receives_that_are_refused_in_the_middle() -> Result {
 #[test]
 fn many_shared_receives_that_are_refused_in_the_middle() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let peer = peer()?;
-            let mut cfg = SrqCfg::new();
-            cfg.set_rq_size(10);
-            let srq = Srq::new(&peer, &cfg)?;
-            let mut cfg = ConnCfg::new();
-            cfg.set_srq(Some(&srq));
-            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
-            let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused)?;
-            let said = failing.text(srq.recv_many(&receives));
-            assert!(said.contains("A later request was refused"), "{said}");
-            srq.recv_many(&receives)?;
-            let rcq = srq.get_rcq().ok_or("its own")?;
-            for expected in [0, 1, 2, 0, 1, 2, 3] {
-                pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
-                completions(&pair.client, 1)?;
-                assert_eq!(opcode_of(&next_completion(rcq)?, expected)?, WcOpcode::RECV);
-            }
-            let nine: Vec<_> = (0..9).map(|n| (MrSlice::EMPTY, n)).collect();
-            srq.recv_many(&nine)?;
-            let full = srq.recv(MrSlice::EMPTY, 1);
-            assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-            Ok(())
-        })
+        let peer = peer()?;
+        let mut cfg = SrqCfg::new();
+        cfg.set_rq_size(10);
+        let srq = Srq::new(&peer, &cfg)?;
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
+        let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused)?;
+        let said = failing.text(srq.recv_many(&receives));
+        assert!(said.contains("A later request was refused"), "{said}");
+        srq.recv_many(&receives)?;
+        let rcq = srq.get_rcq().ok_or("its own")?;
+        for expected in [0, 1, 2, 0, 1, 2, 3] {
+            pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+            completions(&pair.client, 1)?;
+            assert_eq!(opcode_of(&next_completion(rcq)?, expected)?, WcOpcode::RECV);
+        }
+        let nine: Vec<_> = (0..9).map(|n| (MrSlice::EMPTY, n)).collect();
+        srq.recv_many(&nine)?;
+        let full = srq.recv(MrSlice::EMPTY, 1);
+        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+        Ok(())
     })
 }

@@ -1,19 +1,11 @@
 //! Failures in a wait for events, and in polling.
 
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Error, Flags, MrSlice,
-    Next, Notify, Wc,
-};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::common::{
-    LIMIT, Pair, Result, accept, addr, ask, completion, completions, device_test, event, listen,
-    opcode_of, peer,
-};
+use crate::common::prelude::*;
 use crate::failing::support::{Failing, How, with_failures, write};
 
 type Wait<'a> = Box<dyn Fn(Duration) -> Result<(), Error> + Sync + 'a>;
@@ -56,19 +48,17 @@ fn wait<'a>(conn: &'a Conn, own: &'a Option<CompletionChannel>) -> Wait<'a> {
 #[test]
 fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for (pair, own) in each()? {
-                let wait = wait(&pair.client, &own);
-                for round in 0..3 {
-                    write(&pair.client, round)?;
-                    let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-                    failing.told(wait(LIMIT));
-                    wait(LIMIT)?;
-                    opcode_of(&completion(&pair.client)?, round)?;
-                }
+        for (pair, own) in each()? {
+            let wait = wait(&pair.client, &own);
+            for round in 0..3 {
+                write(&pair.client, round)?;
+                let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
+                failing.told(wait(LIMIT));
+                wait(LIMIT)?;
+                opcode_of(&completion(&pair.client)?, round)?;
             }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
@@ -77,23 +67,21 @@ fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() -> Result {
 #[test]
 fn a_failure_ends_one_wait_of_two() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for (pair, own) in each()? {
-                let wait = wait(&pair.client, &own);
-                let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-                let results = thread::scope(|scope| -> Result<_> {
-                    let waiters = [(); 2].map(|()| scope.spawn(|| wait(LIMIT)));
-                    write(&pair.client, 1)?;
-                    Ok(waiters.map(|waiter| waiter.join().expect("no panic")))
-                })?;
-                opcode_of(&completion(&pair.client)?, 1)?;
-                match results {
-                    [Ok(()), failed @ Err(_)] | [failed @ Err(_), Ok(())] => failing.told(failed),
-                    other => panic!("{other:?}"),
-                }
+        for (pair, own) in each()? {
+            let wait = wait(&pair.client, &own);
+            let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
+            let results = thread::scope(|scope| -> Result<_> {
+                let waiters = [(); 2].map(|()| scope.spawn(|| wait(LIMIT)));
+                write(&pair.client, 1)?;
+                Ok(waiters.map(|waiter| waiter.join().expect("no panic")))
+            })?;
+            opcode_of(&completion(&pair.client)?, 1)?;
+            match results {
+                [Ok(()), failed @ Err(_)] | [failed @ Err(_), Ok(())] => failing.told(failed),
+                other => panic!("{other:?}"),
             }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
@@ -103,30 +91,28 @@ fn a_failure_ends_one_wait_of_two() -> Result {
 #[test]
 fn a_queue_that_cannot_be_armed_after_an_event() -> Result {
     with_failures(|| {
-        device_test(|| {
-            for (pair, own) in each()? {
-                let wait = wait(&pair.client, &own);
-                for round in 0..3 {
-                    write(&pair.client, round)?;
-                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
-                    let text = failing.text(wait(LIMIT));
-                    assert!(text.contains("Cq::req_notify"), "{text}");
-                    opcode_of(&completion(&pair.client)?, round)?;
-                    let cq = pair.client.get_cq();
-                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
-                    failing.told(cq.req_notify(Notify::Any));
-                    cq.req_notify(Notify::Any)?;
-                    write(&pair.client, round)?;
-                    wait(LIMIT)?;
-                    opcode_of(&completion(&pair.client)?, round)?;
-                }
-                write(&pair.client, 7)?;
-                Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.told(wait(LIMIT));
-                drop(wait);
-                pair.client.delete()?;
+        for (pair, own) in each()? {
+            let wait = wait(&pair.client, &own);
+            for round in 0..3 {
+                write(&pair.client, round)?;
+                let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
+                let text = failing.text(wait(LIMIT));
+                assert!(text.contains("Cq::req_notify"), "{text}");
+                opcode_of(&completion(&pair.client)?, round)?;
+                let cq = pair.client.get_cq();
+                let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
+                failing.told(cq.req_notify(Notify::Any));
+                cq.req_notify(Notify::Any)?;
+                write(&pair.client, round)?;
+                wait(LIMIT)?;
+                opcode_of(&completion(&pair.client)?, round)?;
             }
-            Ok(())
-        })
+            write(&pair.client, 7)?;
+            Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.told(wait(LIMIT));
+            drop(wait);
+            pair.client.delete()?;
+        }
+        Ok(())
     })
 }
 
@@ -134,24 +120,22 @@ fn a_queue_that_cannot_be_armed_after_an_event() -> Result {
 #[test]
 fn a_queue_that_cannot_be_polled() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let cq = pair.client.get_cq();
-            write(&pair.client, 1)?;
-            cq.wait_timeout(LIMIT)?;
-            for _ in 0..3 {
-                let mut wcs = [Wc::default(); 4];
-                Failing::next("ibv_poll_cq", Errno::IO)?.told(cq.get_wc(&mut wcs));
-            }
-            opcode_of(&completion(&pair.client)?, 1)?;
+        let pair = Pair::new(&peer()?)?;
+        let cq = pair.client.get_cq();
+        write(&pair.client, 1)?;
+        cq.wait_timeout(LIMIT)?;
+        for _ in 0..3 {
+            let mut wcs = [Wc::default(); 4];
+            Failing::next("ibv_poll_cq", Errno::IO)?.told(cq.get_wc(&mut wcs));
+        }
+        opcode_of(&completion(&pair.client)?, 1)?;
 
-            let written = write(&pair.client, 2)?;
-            let wait = || pair.client.wait_for(written, LIMIT, |wc| panic!("{wc:?}"));
-            Failing::next("ibv_poll_cq", Errno::IO)?.told(wait());
-            let wc = wait();
-            opcode_of(&wc?, 2)?;
-            Ok(())
-        })
+        let written = write(&pair.client, 2)?;
+        let wait = || pair.client.wait_for(written, LIMIT, |wc| panic!("{wc:?}"));
+        Failing::next("ibv_poll_cq", Errno::IO)?.told(wait());
+        let wc = wait();
+        opcode_of(&wc?, 2)?;
+        Ok(())
     })
 }
 
@@ -160,26 +144,24 @@ fn a_queue_that_cannot_be_polled() -> Result {
 #[test]
 fn an_event_of_a_connection_that_cannot_be_taken() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let (peer, cfg) = (peer()?, ConnCfg::new());
-            let ep = listen(&peer)?;
-            let client = ask(&peer, &ep, &cfg)?;
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
+        let client = ask(&peer, &ep, &cfg)?;
+        let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
+        failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+        let server = accept(&ep, &cfg)?;
+        for conn in [&client, &server] {
             let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-            failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
-            let server = accept(&ep, &cfg)?;
-            for conn in [&client, &server] {
-                let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-                failing.told(conn.next_event_timeout(LIMIT));
-                assert_eq!(event(conn)?, ConnEvent::Established);
-            }
-            write(&client, 1)?;
-            opcode_of(&completion(&client)?, 1)?;
-            client.disconnect()?;
-            let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-            failing.told(server.next_event());
-            assert_eq!(event(&server)?, ConnEvent::Closed);
-            Ok(())
-        })
+            failing.told(conn.next_event_timeout(LIMIT));
+            assert_eq!(event(conn)?, ConnEvent::Established);
+        }
+        write(&client, 1)?;
+        opcode_of(&completion(&client)?, 1)?;
+        client.disconnect()?;
+        let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
+        failing.told(server.next_event());
+        assert_eq!(event(&server)?, ConnEvent::Closed);
+        Ok(())
     })
 }
 
@@ -188,21 +170,19 @@ fn an_event_of_a_connection_that_cannot_be_taken() -> Result {
 #[test]
 fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let (peer, cfg) = (peer()?, ConnCfg::new());
-            let ep = listen(&peer)?;
-            // The first is that of the address, the second that of the route.
-            for nth in [1, 2] {
-                let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused)?;
-                failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-            }
-            let client = ask(&peer, &ep, &cfg)?;
-            let server = accept(&ep, &cfg)?;
-            Failing::next("rdma_get_cm_event", Errno::IO)?.told(client.wait_established(LIMIT));
-            let ended = server.next_event_timeout(LIMIT)?;
-            assert_ne!(ended, ConnEvent::Established);
-            Ok(())
-        })
+        let (peer, cfg) = (peer()?, ConnCfg::new());
+        let ep = listen(&peer)?;
+        // The first is that of the address, the second that of the route.
+        for nth in [1, 2] {
+            let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused)?;
+            failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+        }
+        let client = ask(&peer, &ep, &cfg)?;
+        let server = accept(&ep, &cfg)?;
+        Failing::next("rdma_get_cm_event", Errno::IO)?.told(client.wait_established(LIMIT));
+        let ended = server.next_event_timeout(LIMIT)?;
+        assert_ne!(ended, ConnEvent::Established);
+        Ok(())
     })
 }
 
@@ -211,37 +191,35 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
 #[test]
 fn next_returns_what_one_queue_has_if_the_other_fails() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let mut cfg = ConnCfg::new();
-            cfg.set_rcq_size(10);
-            let pair = Pair::with(&peer()?, &ConnCfg::new(), &cfg)?;
-            let server = &pair.server;
-            // Which queue is looked at first is not said: each has its turn.
-            for round in 0..4 {
-                server.recv(MrSlice::EMPTY, 100 + round)?;
-                write(server, round)?;
-                write(&pair.client, 1)?;
-                pair.client
-                    .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2)?;
-                completions(&pair.client, 2)?;
-                // Both are there: their events have come.
-                server.get_cq().wait_timeout(LIMIT)?;
-                let rcq = server.get_rcq().ok_or("its own")?;
-                rcq.wait_timeout(LIMIT)?;
-                let failing = Failing::nth(2, "ibv_poll_cq", Errno::IO, How::Refused)?;
-                let mut came = Vec::new();
-                for _ in 0..2 {
-                    let mut wcs = [Wc::default(); 4];
-                    let next = server.next(&mut wcs, LIMIT)?;
-                    assert_eq!(next, Next::Completions(1));
-                    came.push(wcs[0].wr_id());
-                }
-                failing.happened();
-                came.sort_unstable();
-                assert_eq!(came, [round, 100 + round]);
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(10);
+        let pair = Pair::with(&peer()?, &ConnCfg::new(), &cfg)?;
+        let server = &pair.server;
+        // Which queue is looked at first is not said: each has its turn.
+        for round in 0..4 {
+            server.recv(MrSlice::EMPTY, 100 + round)?;
+            write(server, round)?;
+            write(&pair.client, 1)?;
+            pair.client
+                .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2)?;
+            completions(&pair.client, 2)?;
+            // Both are there: their events have come.
+            server.get_cq().wait_timeout(LIMIT)?;
+            let rcq = server.get_rcq().ok_or("its own")?;
+            rcq.wait_timeout(LIMIT)?;
+            let failing = Failing::nth(2, "ibv_poll_cq", Errno::IO, How::Refused)?;
+            let mut came = Vec::new();
+            for _ in 0..2 {
+                let mut wcs = [Wc::default(); 4];
+                let next = server.next(&mut wcs, LIMIT)?;
+                assert_eq!(next, Next::Completions(1));
+                came.push(wcs[0].wr_id());
             }
-            Ok(())
-        })
+            failing.happened();
+            came.sort_unstable();
+            assert_eq!(came, [round, 100 + round]);
+        }
+        Ok(())
     })
 }
 
@@ -250,29 +228,27 @@ fn next_returns_what_one_queue_has_if_the_other_fails() -> Result {
 #[test]
 fn next_tells_the_end_though_the_channel_fails() -> Result {
     with_failures(|| {
-        device_test(|| {
-            let pair = Pair::new(&peer()?)?;
-            let conn = &pair.client;
-            // Its event stays when it has been polled.
-            write(conn, 1)?;
-            completion(conn)?;
-            pair.server.disconnect()?;
-            let deadline = Instant::now() + LIMIT;
-            let readable = || -> Result<_> {
-                let mut fds = [PollFd::new(conn, PollFlags::IN)];
-                Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
-            };
-            while !readable()? {
-                assert!(Instant::now() < deadline, "the end in time");
-                thread::sleep(Duration::from_millis(1));
-            }
-            let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-            let next = conn.next(&mut [Wc::default()], LIMIT);
-            assert_eq!(next?, Next::Event(ConnEvent::Closed));
-            failing.happened();
-            let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-            failing.told(conn.next(&mut [Wc::default()], LIMIT));
-            Ok(())
-        })
+        let pair = Pair::new(&peer()?)?;
+        let conn = &pair.client;
+        // Its event stays when it has been polled.
+        write(conn, 1)?;
+        completion(conn)?;
+        pair.server.disconnect()?;
+        let deadline = Instant::now() + LIMIT;
+        let readable = || -> Result<_> {
+            let mut fds = [PollFd::new(conn, PollFlags::IN)];
+            Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
+        };
+        while !readable()? {
+            assert!(Instant::now() < deadline, "the end in time");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
+        let next = conn.next(&mut [Wc::default()], LIMIT);
+        assert_eq!(next?, Next::Event(ConnEvent::Closed));
+        failing.happened();
+        let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
+        failing.told(conn.next(&mut [Wc::default()], LIMIT));
+        Ok(())
     })
 }

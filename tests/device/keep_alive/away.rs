@@ -1,11 +1,8 @@
 //! Pauses: of the peer, of this host, and of the program.
 
-use std::time::Duration;
+use rpma::sim::sleep;
 
-use rpma::sim::{Host, sleep};
-use rpma::{MrSlice, RemoteSlice};
-
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::keep_alive::world::{ALWAYS, D, SIDES, STEP, Way, connect_patiently, jumping};
 
 const AWAY: Duration = Duration::from_secs(30);

@@ -1,11 +1,8 @@
 //! Calls that fail.
 
-use std::time::Duration;
+use rpma::sim::Errno;
 
-use rpma::sim::{Errno, How};
-use rpma::{ConnEvent, Failure, MrSlice, RemoteSlice};
-
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::keep_alive::world::{ALWAYS, D, SIDES, Way, connect_patiently, jumping, lost, silent};
 
 /// Promise: each call that the keep-alive makes may fail, and the end still comes, once, within D

@@ -1,10 +1,6 @@
 //! Peers that are gone.
 
-use std::time::Duration;
-
-use rpma::{ConnCfg, ConnEvent, Error, MrSlice, NotConnected, RemoteSlice, Wc};
-
-use crate::common::{Result, World};
+use crate::common::prelude::*;
 use crate::keep_alive::world::{
     ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient, silent,
 };
@@ -95,7 +91,7 @@ fn operations_in_flight_complete_before_the_end() -> Result {
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
             let conn = ends[here].conn()?;
-            let quiet = rpma::Flags::COMPLETION_ON_ERROR;
+            let quiet = Flags::COMPLETION_ON_ERROR;
             for (number, flags) in [(1, quiet), (2, ALWAYS), (3, quiet)] {
                 conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)?;
             }

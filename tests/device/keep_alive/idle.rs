@@ -1,12 +1,9 @@
 //! Connections that are idle and alive.
 
-use std::time::Duration;
-
-use rpma::sim::{Fabric, now};
+use rpma::sim::now;
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Error, Wc};
 
-use crate::common::{LIMIT, Result, accept, listen, peer, profile};
+use crate::common::prelude::*;
 use crate::keep_alive::world::{D, STEP, Way, connect, connect_patiently, jumping, lost, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -106,8 +103,8 @@ fn traffic_is_a_sign() -> Result {
     for number in 0..100 {
         let conn = ends[0].conn()?;
         conn.write(
-            rpma::RemoteSlice::EMPTY,
-            rpma::MrSlice::EMPTY,
+            RemoteSlice::EMPTY,
+            MrSlice::EMPTY,
             crate::keep_alive::world::ALWAYS,
             number,
         )?;
@@ -126,9 +123,9 @@ fn messages_are_signs() -> Result {
     let mut ends = connect(&world, Way::Next, [&other, &patient()?])?;
     let _entered = world.hosts[1].enter();
     for number in 0..100 {
-        ends[1].conn()?.recv(rpma::MrSlice::EMPTY, number)?;
-        let flags = rpma::Flags::COMPLETION_ALWAYS;
-        ends[0].conn()?.send(rpma::MrSlice::EMPTY, flags, number)?;
+        ends[1].conn()?.recv(MrSlice::EMPTY, number)?;
+        let flags = Flags::COMPLETION_ALWAYS;
+        ends[0].conn()?.send(MrSlice::EMPTY, flags, number)?;
         assert_eq!(ends[1].wait(STEP / 2)?.completions.len(), 1);
         let mut wcs = [Wc::default()];
         while ends[0].conn()?.get_cq().get_wc(&mut wcs)? > 0 {}

@@ -1,10 +1,6 @@
 //! Operations of the program before a probe, on both kinds of fabric.
 
-use std::time::{Duration, Instant};
-
-use rpma::{Conn, ConnCfg, ConnEvent, Error, Failure, Flags, MrSlice, Next, Wc};
-
-use crate::common::{LIMIT, Pair, Result, device_test, peer};
+use crate::common::prelude::*;
 
 /// 67 ms, and more than four times as long.
 const D: Duration = Duration::from_secs(1);
@@ -31,41 +27,39 @@ fn end_of(conn: &Conn) -> Result<(ConnEvent, Vec<Wc>)> {
 /// taken for one that is gone. Documented at `ConnCfg::set_keep_alive`.
 #[test]
 fn a_message_without_a_receive_ends_as_gone() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(None)?)?;
-        let began = Instant::now();
-        let flags = Flags::COMPLETION_ALWAYS;
-        both.client.send(MrSlice::EMPTY, flags, 7)?;
-        let (event, came) = end_of(&both.client)?;
-        assert!(began.elapsed() >= D / 2, "not at once");
-        assert_eq!(event, ConnEvent::Lost { status: -110 });
-        let failure = Failure::Silent { keep_alive: D };
-        assert_eq!(both.client.failure(), Some(failure));
-        let numbers: Vec<_> = came.iter().map(Wc::wr_id).collect();
-        assert_eq!(numbers, [7], "before the event");
-        assert!(came[0].result().is_err());
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(None)?)?;
+    let began = Instant::now();
+    let flags = Flags::COMPLETION_ALWAYS;
+    both.client.send(MrSlice::EMPTY, flags, 7)?;
+    let (event, came) = end_of(&both.client)?;
+    assert!(began.elapsed() >= D / 2, "not at once");
+    assert_eq!(event, ConnEvent::Lost { status: -110 });
+    let failure = Failure::Silent { keep_alive: D };
+    assert_eq!(both.client.failure(), Some(failure));
+    let numbers: Vec<_> = came.iter().map(Wc::wr_id).collect();
+    assert_eq!(numbers, [7], "before the event");
+    assert!(came[0].result().is_err());
+    Ok(())
 }
 
 /// Promise: a connection that is idle and alive is never dropped, and its program sees no probe;
 /// the same connection notices a message without a receive afterwards.
 #[test]
 fn an_idle_connection_stays() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(Some(D))?)?;
-        let until = Instant::now() + 4 * D;
-        while Instant::now() < until {
-            for conn in [&both.client, &both.server] {
-                let came = conn.next(&mut [Wc::default()], D / 8);
-                assert!(matches!(came, Err(Error::TimedOut(_))), "{came:?}");
-            }
-        }
+    let _test = device_test();
+    let peer = peer()?;
+    let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(Some(D))?)?;
+    let until = Instant::now() + 4 * D;
+    while Instant::now() < until {
         for conn in [&both.client, &both.server] {
-            assert_eq!((conn.failure(), conn.ended()), (None, None));
+            let came = conn.next(&mut [Wc::default()], D / 8);
+            assert!(matches!(came, Err(Error::TimedOut(_))), "{came:?}");
         }
-        Ok(())
-    })
+    }
+    for conn in [&both.client, &both.server] {
+        assert_eq!((conn.failure(), conn.ended()), (None, None));
+    }
+    Ok(())
 }

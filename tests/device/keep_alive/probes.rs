@@ -1,11 +1,8 @@
 //! Probes: those that fail, that are lost, and their slot.
 
-use std::time::Duration;
-
 use rpma::sim::now;
-use rpma::{Error, Failure, Flags, MrSlice, RemoteSlice, WcStatus};
 
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 use crate::keep_alive::world::{
     ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient,
 };

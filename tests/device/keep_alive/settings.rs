@@ -1,10 +1,6 @@
 //! Settings that are refused.
 
-use std::time::Duration;
-
-use rpma::{ConnCfg, ConnReq, Error};
-
-use crate::common::{LIMIT, Result, accept, addr, ask, device_test, event, listen, peer, request};
+use crate::common::prelude::*;
 
 /// 4.096 µs · 2^14, four times.
 const FOUR: Duration = Duration::from_nanos(4 * (4_096 << 14));
@@ -38,29 +34,28 @@ fn zero_is_refused() -> Result {
 /// made, on either side, with both numbers and the remedy, and without any effect.
 #[test]
 fn less_than_four_time_outs_that_were_set() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_ack_timeout(Some(14))?;
-        cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))?;
-        let ep = listen(&peer)?;
-        let refused = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too short");
-        let parts = [
-            "268.435455ms",
-            "67.108864ms",
-            "268.435456ms",
-            "set_keep_alive",
-            "set_ack_timeout",
-        ];
-        assert!(is_invalid(&refused, &parts), "{refused}");
-        let refused = ep
-            .next_conn_req_timeout(&cfg, Duration::ZERO)
-            .expect_err("too short");
-        assert!(is_invalid(&refused, &parts), "{refused}");
-        cfg.set_keep_alive(Some(FOUR))?;
-        ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_ack_timeout(Some(14))?;
+    cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))?;
+    let ep = listen(&peer)?;
+    let refused = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too short");
+    let parts = [
+        "268.435455ms",
+        "67.108864ms",
+        "268.435456ms",
+        "set_keep_alive",
+        "set_ack_timeout",
+    ];
+    assert!(is_invalid(&refused, &parts), "{refused}");
+    let refused = ep
+        .next_conn_req_timeout(&cfg, Duration::ZERO)
+        .expect_err("too short");
+    assert!(is_invalid(&refused, &parts), "{refused}");
+    cfg.set_keep_alive(Some(FOUR))?;
+    ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+    Ok(())
 }
 
 /// Promise: less than four of the kernel's own time-outs is refused as well: by the accepting side
@@ -68,48 +63,41 @@ fn less_than_four_time_outs_that_were_set() -> Result {
 /// connecting side instead of `Established`.
 #[test]
 fn less_than_four_time_outs_of_the_kernel() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut short = ConnCfg::new();
-        short.set_keep_alive(Some(FOUR))?;
-        let ep = listen(&peer)?;
-        let client = ask(&peer, &ep, &ConnCfg::new())?;
-        let accepted = request(&ep, &short)?.connect(&[]);
-        let refused = Error::from(accepted.expect_err("too short"));
-        assert!(
-            is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
-            "{refused}"
-        );
-        let rejected = event(&client)?;
-        assert!(
-            matches!(rejected, rpma::ConnEvent::Rejected { .. }),
-            "{rejected}"
-        );
-        drop(client);
+    let _test = device_test();
+    let peer = peer()?;
+    let mut short = ConnCfg::new();
+    short.set_keep_alive(Some(FOUR))?;
+    let ep = listen(&peer)?;
+    let client = ask(&peer, &ep, &ConnCfg::new())?;
+    let accepted = request(&ep, &short)?.connect(&[]);
+    let refused = Error::from(accepted.expect_err("too short"));
+    assert!(
+        is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
+        "{refused}"
+    );
+    let rejected = event(&client)?;
+    assert!(matches!(rejected, ConnEvent::Rejected { .. }), "{rejected}");
+    drop(client);
 
-        let client = ask(&peer, &ep, &ConnCfg::new())?;
-        let request = ep.next_request_timeout(LIMIT)?;
-        let refused = request.into_req(&peer, &short).expect_err("too short");
-        assert!(
-            is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
-            "{refused}"
-        );
-        let rejected = event(&client)?;
-        assert!(
-            matches!(rejected, rpma::ConnEvent::Rejected { .. }),
-            "{rejected}"
-        );
-        drop(client);
+    let client = ask(&peer, &ep, &ConnCfg::new())?;
+    let request = ep.next_request_timeout(LIMIT)?;
+    let refused = request.into_req(&peer, &short).expect_err("too short");
+    assert!(
+        is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
+        "{refused}"
+    );
+    let rejected = event(&client)?;
+    assert!(matches!(rejected, ConnEvent::Rejected { .. }), "{rejected}");
+    drop(client);
 
-        let client = ask(&peer, &ep, &short)?;
-        let server = accept(&ep, &ConnCfg::new())?;
-        let refused = client.wait_established(LIMIT).expect_err("too short");
-        assert!(
-            is_invalid(&refused, &["268.435456ms", "set_ack_timeout"]),
-            "{refused}"
-        );
-        // The server learns of the end.
-        while event(&server)? != rpma::ConnEvent::Closed {}
-        Ok(())
-    })
+    let client = ask(&peer, &ep, &short)?;
+    let server = accept(&ep, &ConnCfg::new())?;
+    let refused = client.wait_established(LIMIT).expect_err("too short");
+    assert!(
+        is_invalid(&refused, &["268.435456ms", "set_ack_timeout"]),
+        "{refused}"
+    );
+    // The server learns of the end.
+    while event(&server)? != ConnEvent::Closed {}
+    Ok(())
 }

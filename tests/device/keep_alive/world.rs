@@ -1,14 +1,9 @@
 //! A connection of two hosts, and the ways in which a program waits for it.
 
-use std::time::{Duration, Instant};
-
-use rpma::sim::{Fabric, now, sleep};
+use rpma::sim::{now, sleep};
 use rpma::wait::{Happened, Member, Place, Wait};
-use rpma::{
-    ComplChannel, Conn, ConnCfg, ConnEvent, Error, Failure, Flags, Next, NotConnected, Peer, Wc,
-};
 
-use crate::common::{LIMIT, Result, World, profile};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// The keep-alive of these tests.

@@ -1,294 +1,276 @@
 //! Receive queues and completion queues: full, polled, waited on.
 
 use std::thread;
-use std::time::Duration;
 
-use rpma::{
-    Conn, ConnCfg, ConnEvent, Error, Failure, Flags, MrSlice, Queue, RemoteSlice, Wc, WcOpcode,
-    WcStatus,
-};
-
-use crate::common::{
-    LIMIT, Pair, Result, assert_empty, completion, completions, device_test, event, invalid,
-    next_completion, opcode_of, peer, remote,
-};
+use crate::common::prelude::*;
 use crate::messages::support::{ALWAYS, all, any_use, failure};
 
 /// A full receive queue is `QueueFull` with its remedy, and a slot comes back with each completion.
 #[test]
 fn a_full_receive_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let dst = any_use(&peer, 8)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let dst = any_use(&peer, 8)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_rq_size(0);
+    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let text = invalid(pair.server.recv(all(&dst), 1));
+    assert!(text.contains("set_rq_size"), "polling cannot help: {text}");
+    drop(pair);
+    for depth in [1, 3, 100] {
         let mut cfg = ConnCfg::new();
-        cfg.set_rq_size(0);
+        cfg.set_rq_size(depth);
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let text = invalid(pair.server.recv(all(&dst), 1));
-        assert!(text.contains("set_rq_size"), "polling cannot help: {text}");
-        drop(pair);
-        for depth in [1, 3, 100] {
-            let mut cfg = ConnCfg::new();
-            cfg.set_rq_size(depth);
-            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            let fill = || {
-                let mut posted = 0;
-                loop {
-                    match pair.server.recv(all(&dst), posted) {
-                        Ok(()) => posted += 1,
-                        Err(error) => {
-                            let Error::QueueFull { queue, depth: said } = error else {
-                                panic!("{error:?}")
-                            };
-                            assert_eq!((queue, said), (Queue::Receive, depth));
-                            assert!(error.to_string().contains("set_rq_size"), "{error}");
-                            return posted;
-                        }
+        let fill = || {
+            let mut posted = 0;
+            loop {
+                match pair.server.recv(all(&dst), posted) {
+                    Ok(()) => posted += 1,
+                    Err(error) => {
+                        let Error::QueueFull { queue, depth: said } = error else {
+                            panic!("{error:?}")
+                        };
+                        assert_eq!((queue, said), (Queue::Receive, depth));
+                        assert!(error.to_string().contains("set_rq_size"), "{error}");
+                        return posted;
                     }
                 }
-            };
-            assert_eq!(fill(), depth.into());
-            for _ in 0..depth.min(7) {
-                pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
-                completion(&pair.client)?.result()?;
             }
-            assert_eq!(
-                fill(),
-                0,
-                "a slot comes back when the completion is polled, not before"
-            );
-            completions(&pair.server, depth.min(7) as usize)?;
-            assert_eq!(fill(), depth.min(7).into());
+        };
+        assert_eq!(fill(), depth.into());
+        for _ in 0..depth.min(7) {
+            pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+            completion(&pair.client)?.result()?;
         }
-        Ok(())
-    })
+        assert_eq!(
+            fill(),
+            0,
+            "a slot comes back when the completion is polled, not before"
+        );
+        completions(&pair.server, depth.min(7) as usize)?;
+        assert_eq!(fill(), depth.min(7).into());
+    }
+    Ok(())
 }
 
 /// If there is a completion queue of its own for receives, each queue gets its completions and no
 /// other's, and more than its size asked for fit into both.
 #[test]
 fn a_completion_queue_for_receives() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(1)
-            .set_cq_size(1)
-            .set_rq_size(50)
-            .set_sq_size(50);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let rcq = pair.server.get_rcq().ok_or("one of its own")?;
-        for wr_id in 0..50 {
-            pair.server.recv(MrSlice::EMPTY, wr_id)?;
-        }
-        for wr_id in 50..100 {
-            pair.client.send(MrSlice::EMPTY, ALWAYS, wr_id)?;
-            pair.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id + 50)?;
-        }
-        for wr_id in 0..50 {
-            assert_eq!(opcode_of(&next_completion(rcq)?, wr_id)?, WcOpcode::RECV);
-        }
-        for (n, wc) in completions(&pair.client, 50)?.iter().enumerate() {
-            assert_eq!(opcode_of(wc, 50 + n as u64)?, WcOpcode::SEND);
-        }
-        for (n, wc) in completions(&pair.server, 50)?.iter().enumerate() {
-            assert_eq!(opcode_of(wc, 100 + n as u64)?, WcOpcode::RDMA_WRITE);
-        }
-        assert_empty(rcq)?;
-        assert_empty(pair.client.get_rcq().ok_or("one of its own")?)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(1)
+        .set_cq_size(1)
+        .set_rq_size(50)
+        .set_sq_size(50);
+    let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let rcq = pair.server.get_rcq().ok_or("one of its own")?;
+    for wr_id in 0..50 {
+        pair.server.recv(MrSlice::EMPTY, wr_id)?;
+    }
+    for wr_id in 50..100 {
+        pair.client.send(MrSlice::EMPTY, ALWAYS, wr_id)?;
+        pair.server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id + 50)?;
+    }
+    for wr_id in 0..50 {
+        assert_eq!(opcode_of(&next_completion(rcq)?, wr_id)?, WcOpcode::RECV);
+    }
+    for (n, wc) in completions(&pair.client, 50)?.iter().enumerate() {
+        assert_eq!(opcode_of(wc, 50 + n as u64)?, WcOpcode::SEND);
+    }
+    for (n, wc) in completions(&pair.server, 50)?.iter().enumerate() {
+        assert_eq!(opcode_of(wc, 100 + n as u64)?, WcOpcode::RDMA_WRITE);
+    }
+    assert_empty(rcq)?;
+    assert_empty(pair.client.get_rcq().ok_or("one of its own")?)?;
+    Ok(())
 }
 
 /// Polling moves as many completions as there is room for, and keeps the rest.
 #[test]
 fn polling_takes_as_many_as_fit() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let pair = Pair::new(&peer)?;
-        for wr_id in 0..5 {
-            pair.client
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)?;
-        }
-        let cq = pair.client.get_cq();
-        assert_eq!(cq.get_wc(&mut [])?, 0, "no room");
-        assert_eq!(opcode_of(&next_completion(cq)?, 0)?, WcOpcode::RDMA_WRITE);
-        let mut rest = Vec::new();
-        while rest.len() < 4 {
-            let mut wcs = [Wc::default(); 2];
-            let count = cq.get_wc(&mut wcs)?;
-            rest.extend(wcs[..count].iter().map(Wc::wr_id));
-        }
-        assert_eq!(rest, [1, 2, 3, 4]);
-        assert_empty(cq)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let pair = Pair::new(&peer)?;
+    for wr_id in 0..5 {
+        pair.client
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)?;
+    }
+    let cq = pair.client.get_cq();
+    assert_eq!(cq.get_wc(&mut [])?, 0, "no room");
+    assert_eq!(opcode_of(&next_completion(cq)?, 0)?, WcOpcode::RDMA_WRITE);
+    let mut rest = Vec::new();
+    while rest.len() < 4 {
+        let mut wcs = [Wc::default(); 2];
+        let count = cq.get_wc(&mut wcs)?;
+        rest.extend(wcs[..count].iter().map(Wc::wr_id));
+    }
+    assert_eq!(rest, [1, 2, 3, 4]);
+    assert_empty(cq)?;
+    Ok(())
 }
 
 /// `Conn::wait_for` returns the operation that was asked for, and hands over earlier completions.
 #[test]
 fn waiting_for_one_operation() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let conn = &pair.client;
-        let write = |wr_id| {
-            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
-            posted.expect("posted")
-        };
-        let posted: Vec<_> = (0..6).map(write).collect();
-        let mut others = Vec::new();
-        let wc = conn.wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))?;
-        assert_eq!(opcode_of(&wc, 3)?, WcOpcode::RDMA_WRITE);
-        assert_eq!(wc.posted(), Some(posted[3]));
-        let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
-        assert_eq!(others, before);
-        // Later completions are still there.
-        for (wr_id, posted) in (4..).zip(&posted[4..]) {
-            let wc = conn.wait_for(*posted, LIMIT, |wc| panic!("{wc:?}"));
-            assert_eq!(wc?.wr_id(), wr_id);
-        }
-        // Completions that were returned or handed over do not come again, which is found at once.
-        for posted in posted {
-            let again = conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
-            assert!(matches!(again, Err(Error::PolledElsewhere)), "{again:?}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let conn = &pair.client;
+    let write = |wr_id| {
+        let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
+        posted.expect("posted")
+    };
+    let posted: Vec<_> = (0..6).map(write).collect();
+    let mut others = Vec::new();
+    let wc = conn.wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))?;
+    assert_eq!(opcode_of(&wc, 3)?, WcOpcode::RDMA_WRITE);
+    assert_eq!(wc.posted(), Some(posted[3]));
+    let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
+    assert_eq!(others, before);
+    // Later completions are still there.
+    for (wr_id, posted) in (4..).zip(&posted[4..]) {
+        let wc = conn.wait_for(*posted, LIMIT, |wc| panic!("{wc:?}"));
+        assert_eq!(wc?.wr_id(), wr_id);
+    }
+    // Completions that were returned or handed over do not come again, which is found at once.
+    for posted in posted {
+        let again = conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
+        assert!(matches!(again, Err(Error::PolledElsewhere)), "{again:?}");
+    }
+    Ok(())
 }
 
 /// Promise: no other completion satisfies a wait: not that of an operation with an equal number,
 /// before or after it, nor that of a receive.
 #[test]
 fn no_other_completion_satisfies_a_wait() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let (conn, far) = (&pair.client, &pair.server);
-        let write =
-            || -> Result<_> { Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?) };
-        conn.recv(MrSlice::EMPTY, 7)?;
-        far.send(MrSlice::EMPTY, ALWAYS, 7)?;
-        completion(far)?.result()?;
-        let (first, second, third) = (write()?, write()?, write()?);
-        assert!(first != second && second != third);
-        let mut others = Vec::new();
-        let wc = conn.wait_for(second, LIMIT, |wc| others.push(wc))?;
-        assert_eq!(wc.posted(), Some(second));
-        others.sort_by_key(|wc| wc.posted().is_some());
-        let named: Vec<_> = others.iter().map(Wc::posted).collect();
-        assert_eq!(
-            named,
-            [None, Some(first)],
-            "the message and the earlier write"
-        );
-        let wc = conn.wait_for(third, LIMIT, |wc| panic!("{wc:?}"))?;
-        assert_eq!(wc.posted(), Some(third));
-        Ok(())
-    })
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let (conn, far) = (&pair.client, &pair.server);
+    let write = || -> Result<_> { Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?) };
+    conn.recv(MrSlice::EMPTY, 7)?;
+    far.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    completion(far)?.result()?;
+    let (first, second, third) = (write()?, write()?, write()?);
+    assert!(first != second && second != third);
+    let mut others = Vec::new();
+    let wc = conn.wait_for(second, LIMIT, |wc| others.push(wc))?;
+    assert_eq!(wc.posted(), Some(second));
+    others.sort_by_key(|wc| wc.posted().is_some());
+    let named: Vec<_> = others.iter().map(Wc::posted).collect();
+    assert_eq!(
+        named,
+        [None, Some(first)],
+        "the message and the earlier write"
+    );
+    let wc = conn.wait_for(third, LIMIT, |wc| panic!("{wc:?}"))?;
+    assert_eq!(wc.posted(), Some(third));
+    Ok(())
 }
 
 /// Promise: waiting for something that cannot come is an error at once: of an operation without a
 /// completion, of another connection, and also where the connection has ended.
 #[test]
 fn waiting_for_what_cannot_come() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let [pair, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
-        let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-        let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
-        let foreign = other.client.write(to, from, ALWAYS, 1)?;
-        let mut batch = pair.client.batch::<2>();
-        batch.write(to, from, ALWAYS, 2)?;
-        batch.write(to, from, Flags::COMPLETION_ON_ERROR, 3)?;
-        let quiet_batch = batch.post()?;
-        let wait = |posted| {
-            invalid(
-                pair.client
-                    .wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}")),
-            )
-        };
-        for ended in [false, true] {
-            for posted in [quiet.as_ref().copied()?, quiet_batch] {
-                let text = wait(posted);
-                assert!(text.contains("COMPLETION_ALWAYS"), "{text}");
-            }
-            let text = wait(foreign);
-            assert!(text.contains("another connection"), "{text}");
-            if !ended {
-                pair.client.disconnect()?;
-            }
+    let _test = device_test();
+    let peer = peer()?;
+    let [pair, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
+    let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+    let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
+    let foreign = other.client.write(to, from, ALWAYS, 1)?;
+    let mut batch = pair.client.batch::<2>();
+    batch.write(to, from, ALWAYS, 2)?;
+    batch.write(to, from, Flags::COMPLETION_ON_ERROR, 3)?;
+    let quiet_batch = batch.post()?;
+    let wait = |posted| {
+        invalid(
+            pair.client
+                .wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}")),
+        )
+    };
+    for ended in [false, true] {
+        for posted in [quiet.as_ref().copied()?, quiet_batch] {
+            let text = wait(posted);
+            assert!(text.contains("COMPLETION_ALWAYS"), "{text}");
         }
-        other
-            .client
-            .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))?;
-        Ok(())
-    })
+        let text = wait(foreign);
+        assert!(text.contains("another connection"), "{text}");
+        if !ended {
+            pair.client.disconnect()?;
+        }
+    }
+    other
+        .client
+        .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))?;
+    Ok(())
 }
 
 /// One thread at a time: the other one would be handed the completion that the first waits for.
 #[test]
 fn waiting_for_two_operations_at_once() -> Result {
-    device_test(|| {
-        let pair = Pair::new(&peer()?)?;
-        let conn = &pair.client;
-        let [first, second] = [1, 2].map(|wr_id| {
-            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
-            posted.expect("posted")
+    let _test = device_test();
+    let pair = Pair::new(&peer()?)?;
+    let conn = &pair.client;
+    let [first, second] = [1, 2].map(|wr_id| {
+        let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
+        posted.expect("posted")
+    });
+    let mut refused = None;
+    conn.wait_for(second, LIMIT, |wc| {
+        assert_eq!(wc.posted(), Some(first));
+        refused = thread::scope(|scope| {
+            let other = scope.spawn(|| conn.wait_for(first, LIMIT, |_| {}).err());
+            other.join().expect("ends")
         });
-        let mut refused = None;
-        conn.wait_for(second, LIMIT, |wc| {
-            assert_eq!(wc.posted(), Some(first));
-            refused = thread::scope(|scope| {
-                let other = scope.spawn(|| conn.wait_for(first, LIMIT, |_| {}).err());
-                other.join().expect("ends")
-            });
-        })?;
-        let text = invalid(Err::<(), _>(refused.ok_or("refused")?));
-        assert!(text.contains("another thread"), "{text}");
-        // Another one may go on when the first has ended.
-        let error = conn
-            .wait_for(first, LIMIT, |_| {})
-            .expect_err("handed to the first");
-        assert!(matches!(error, Error::PolledElsewhere), "{error:?}");
-        Ok(())
-    })
+    })?;
+    let text = invalid(Err::<(), _>(refused.ok_or("refused")?));
+    assert!(text.contains("another thread"), "{text}");
+    // Another one may go on when the first has ended.
+    let error = conn
+        .wait_for(first, LIMIT, |_| {})
+        .expect_err("handed to the first");
+    assert!(matches!(error, Error::PolledElsewhere), "{error:?}");
+    Ok(())
 }
 
 /// The error is why the operation failed: its own reason, or that of the earlier one for which it
 /// was flushed. The connection remembers it.
 #[test]
 fn waiting_for_one_operation_that_fails() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let source = any_use(&peer, 8)?;
-        let gone = remote(&any_use(&peer, 8)?).slice(..)?;
-        for asked in [1, 2] {
-            let pair = Pair::new(&peer)?;
-            let posted = [1, 2].map(|wr_id| {
-                let posted = pair.client.write(gone, all(&source), ALWAYS, wr_id);
-                posted.expect("posted")
-            });
-            assert_eq!(pair.client.failure(), None);
-            let mut others = Vec::new();
-            let error = pair
-                .client
-                .wait_for(posted[asked - 1], LIMIT, |wc| {
-                    others.push(failure(&wc).status)
-                })
-                .expect_err("fails");
-            let Error::Operation(failure) = error else {
-                panic!("{error:?}")
-            };
-            assert_eq!(failure.wr_id, 1, "the first");
-            assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
-            let before = [WcStatus::REM_ACCESS_ERR];
-            assert_eq!(others, before[..asked - 1]);
-            if asked == 1 {
-                completion(&pair.client)?.result().expect_err("flushed");
-            }
-            let first = Some(Failure::Operation(failure));
-            assert_eq!(pair.client.failure(), first, "still the first");
+    let _test = device_test();
+    let peer = peer()?;
+    let source = any_use(&peer, 8)?;
+    let gone = remote(&any_use(&peer, 8)?).slice(..)?;
+    for asked in [1, 2] {
+        let pair = Pair::new(&peer)?;
+        let posted = [1, 2].map(|wr_id| {
+            let posted = pair.client.write(gone, all(&source), ALWAYS, wr_id);
+            posted.expect("posted")
+        });
+        assert_eq!(pair.client.failure(), None);
+        let mut others = Vec::new();
+        let error = pair
+            .client
+            .wait_for(posted[asked - 1], LIMIT, |wc| {
+                others.push(failure(&wc).status)
+            })
+            .expect_err("fails");
+        let Error::Operation(failure) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(failure.wr_id, 1, "the first");
+        assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
+        let before = [WcStatus::REM_ACCESS_ERR];
+        assert_eq!(others, before[..asked - 1]);
+        if asked == 1 {
+            completion(&pair.client)?.result().expect_err("flushed");
         }
-        Ok(())
-    })
+        let first = Some(Failure::Operation(failure));
+        assert_eq!(pair.client.failure(), first, "still the first");
+    }
+    Ok(())
 }
 
 /// Receives are flushed when the connection ends, each with its number, so that a program gets its
@@ -305,21 +287,20 @@ fn receives_come_back_when_the_connection_ends() -> Result {
         }
         Ok(())
     }
-    device_test(|| {
-        let peer = peer()?;
-        let dst = any_use(&peer, 8)?;
-        let pair = Pair::new(&peer)?;
-        for wr_id in 0..5 {
-            pair.client.recv(all(&dst), wr_id)?;
-            pair.server.recv(all(&dst), wr_id)?;
-        }
-        pair.client.disconnect()?;
-        flushed(&pair.client)?;
-        assert_eq!(event(&pair.server)?, ConnEvent::Closed);
-        // The peer's end does not end this one: that takes its own disconnect.
-        pair.server.disconnect()?;
-        flushed(&pair.server)?;
-        assert_eq!(event(&pair.client)?, ConnEvent::Closed);
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let dst = any_use(&peer, 8)?;
+    let pair = Pair::new(&peer)?;
+    for wr_id in 0..5 {
+        pair.client.recv(all(&dst), wr_id)?;
+        pair.server.recv(all(&dst), wr_id)?;
+    }
+    pair.client.disconnect()?;
+    flushed(&pair.client)?;
+    assert_eq!(event(&pair.server)?, ConnEvent::Closed);
+    // The peer's end does not end this one: that takes its own disconnect.
+    pair.server.disconnect()?;
+    flushed(&pair.server)?;
+    assert_eq!(event(&pair.client)?, ConnEvent::Closed);
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! The shared parts of these tests: regions, and the contents of a completion.
 
-use rpma::{Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcFlags, WcOpcode};
+use rpma::{WcFailure, WcFlags};
 
-use crate::common::{Memory, Result, region};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -11,7 +11,7 @@ pub(crate) fn any_use(peer: &Peer, len: usize) -> Result<Mr<Memory>> {
     region(peer, len, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)
 }
 
-pub(crate) fn all<M: rpma::RegisterableMemory>(mr: &Mr<M>) -> MrSlice<'_> {
+pub(crate) fn all<M: RegisterableMemory>(mr: &Mr<M>) -> MrSlice<'_> {
     mr.slice(..).expect("all of it")
 }
 

@@ -1,16 +1,13 @@
 //! Calls that fail, hosts that fail, and a server that comes back with its memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use rpma::pmem::PmemMap;
+use rpma::Result;
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
-use rpma::sim::{Errno, Fabric, Host, How, JoinHandle, Platform, now, sleep, sweep};
-use rpma::{
-    Conn, ConnCfg, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side,
-};
+use rpma::sim::{Errno, JoinHandle, now, sleep, sweep};
 
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::reconnect::hosts::{Hosts, PORT, SECOND, SLACK, block};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -2,10 +2,9 @@
 //! them (docs/reconnecting.md). The old writer's host stands still, and goes on later.
 
 use rpma::reconnect::{Reconnect, ToConn};
-use rpma::sim::{Fabric, Host, Profile, sleep};
-use rpma::{Conn, ConnCfg, Device, Ep, Flags, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg, Side};
+use rpma::sim::sleep;
 
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::reconnect::hosts::{PORT, SECOND};
 use crate::reconnect::support::{LEN, identified};
 

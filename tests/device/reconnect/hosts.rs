@@ -3,14 +3,13 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
-use rpma::sim::{Fabric, Host, JoinHandle, Link, now, sleep};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Side};
+use rpma::sim::{JoinHandle, now, sleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, identified};
 
 pub(crate) const PORT: u16 = 7204;
@@ -119,7 +118,7 @@ fn serve(
                 drop(current.take());
                 current = answer(req, &offer);
             }
-            Err(rpma::Error::NoEvent) => {}
+            Err(Error::NoEvent) => {}
             // A host without power, or a call that has failed.
             Err(_) => sleep(SECOND),
         }

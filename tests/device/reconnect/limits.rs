@@ -1,12 +1,9 @@
 //! No reconnect is longer than its limit, under each fault of the server at any step.
 
-use std::time::Duration;
-
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{now, sleep};
-use rpma::{ConnCfg, ConnEvent, Device, Ep, Error, Peer, Side};
 
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::reconnect::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
 use crate::reconnect::support::identified;
 

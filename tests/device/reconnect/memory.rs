@@ -2,9 +2,8 @@
 
 use rpma::commit::{Limits, Method, WriterCfg};
 use rpma::reconnect::{Connects, Reconnect, ToConn, ToWriter};
-use rpma::{Conn, Flags, FlushType, MrUsage, Offer, Peer, PeerCfg};
 
-use crate::common::{LIMIT, Result, contents, device_test, region};
+use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, Server, connect, identified, quick};
 
 const RECONNECTS: u64 = match cfg!(feature = "sim") {
@@ -15,9 +14,7 @@ const RECONNECTS: u64 = match cfg!(feature = "sim") {
 /// How often memory was registered.
 fn registrations() -> u64 {
     #[cfg(feature = "sim")]
-    return crate::common::place::with_fabric(|fabric, _| {
-        fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0)
-    });
+    return with_fabric(|fabric, _| fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0));
     #[cfg(not(feature = "sim"))]
     0
 }
@@ -54,53 +51,51 @@ fn reconnects<C: Connects>(
 /// Promise: a plain connection writes from the region that was registered once.
 #[test]
 fn a_connection_is_made_again_with_the_same_memory() -> Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let peer = crate::common::peer()?;
-        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-        let write = |conn: &Conn, number: u64| {
-            let bytes = number.to_le_bytes();
-            source.write_at(0, &bytes)?;
-            let offer = Offer::decode(conn.get_private_data())?;
-            let to = offer.regions()[0].slice(..8)?;
-            let from = source.slice(..8)?;
-            conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-            let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2);
-            conn.wait_for(flushed?, LIMIT, |_| {})?;
-            assert_eq!(contents(&server.memory)?[..8], bytes);
-            Ok(())
-        };
-        reconnects(&server, &peer, ToConn, &server.offer(), write)
-    })
+    let _test = device_test();
+    let server = Server::new()?;
+    let peer = peer()?;
+    let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
+    let write = |conn: &Conn, number: u64| {
+        let bytes = number.to_le_bytes();
+        source.write_at(0, &bytes)?;
+        let offer = Offer::decode(conn.get_private_data())?;
+        let to = offer.regions()[0].slice(..8)?;
+        let from = source.slice(..8)?;
+        conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
+        let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2);
+        conn.wait_for(flushed?, LIMIT, |_| {})?;
+        assert_eq!(contents(&server.memory)?[..8], bytes);
+        Ok(())
+    };
+    reconnects(&server, &peer, ToConn, &server.offer(), write)
 }
 
 /// Promise: so is a writer, by each method.
 #[test]
 fn a_writer_is_made_again_with_the_same_memory() -> Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let peer = crate::common::peer()?;
-        let mut methods = vec![Method::Reading, Method::Server];
-        if peer.is_native_flush_capable() {
-            methods.push(Method::Native);
+    let _test = device_test();
+    let server = Server::new()?;
+    let peer = peer()?;
+    let mut methods = vec![Method::Reading, Method::Server];
+    if peer.is_native_flush_capable() {
+        methods.push(Method::Native);
+    }
+    let mut offer = Offer::new(&PeerCfg::new());
+    offer.add_region(&server.memory);
+    offer.set_limits(Limits::new(16, 2, 4096)?);
+    let answer = offer.encode(Offer::ACCEPT)?;
+    for method in methods {
+        let mut cfg = WriterCfg::new(method);
+        if method != Method::Server {
+            cfg.set_flush_type(FlushType::Visibility)?;
         }
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(&server.memory);
-        offer.set_limits(Limits::new(16, 2, 4096)?);
-        let answer = offer.encode(Offer::ACCEPT)?;
-        for method in methods {
-            let mut cfg = WriterCfg::new(method);
-            if method != Method::Server {
-                cfg.set_flush_type(FlushType::Visibility)?;
-            }
-            reconnects(&server, &peer, ToWriter::new(&cfg), &answer, |writer, _| {
-                assert_eq!(writer.cfg().method(), method);
-                assert_eq!(writer.offer().regions().len(), 1);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
+        reconnects(&server, &peer, ToWriter::new(&cfg), &answer, |writer, _| {
+            assert_eq!(writer.cfg().method(), method);
+            assert_eq!(writer.offer().regions().len(), 1);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// A client of the server's method, and the server's answer to it.
@@ -119,7 +114,7 @@ fn writes_to(server: &Server) -> Result<(Reconnect<ToWriter>, Vec<u8>)> {
 #[test]
 fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
     let left = [("qp", 1), ("cq", 1), ("pd", 1)];
-    crate::common::leaving(&left, || {
+    leaving(&left, || {
         let server = Server::new()?;
         let (mut client, answer) = writes_to(&server)?;
         let mut accepted = Vec::new();
@@ -131,7 +126,7 @@ fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
             })
         };
         let writer = next()?;
-        crate::common::place::with_fabric(|fabric, _| {
+        with_fabric(|fabric, _| {
             drop(fabric.fail("ibv_destroy_qp").next(rpma::sim::Errno::IO));
         });
         drop(writer);
@@ -146,30 +141,29 @@ fn messages_of_a_queue_pair_that_stays_are_not_used_again() -> Result {
 /// for itself.
 #[test]
 fn messages_are_not_shared() -> Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let (mut client, answer) = writes_to(&server)?;
-        let mut accepted = Vec::new();
-        let mut next = || -> Result<_> {
-            let before = registrations();
-            let writer = connect(&mut client, || {
-                if let Some(req) = server.request() {
-                    accepted.push(req.connect(&answer).expect("accepts"));
-                }
-            });
-            Ok((writer?, registrations() - before))
-        };
-        let one_more = u64::from(cfg!(feature = "sim"));
-        let (first, _) = next()?;
-        let (second, registered) = next()?;
-        assert_eq!(registered, one_more, "the first one is there");
-        let conn = second.into_conn();
-        let (third, registered) = next()?;
-        assert_eq!(registered, one_more, "its connection is there");
-        drop(third);
-        let (fourth, registered) = next()?;
-        assert_eq!(registered, 0, "it is free");
-        drop((first, conn, fourth));
-        Ok(())
-    })
+    let _test = device_test();
+    let server = Server::new()?;
+    let (mut client, answer) = writes_to(&server)?;
+    let mut accepted = Vec::new();
+    let mut next = || -> Result<_> {
+        let before = registrations();
+        let writer = connect(&mut client, || {
+            if let Some(req) = server.request() {
+                accepted.push(req.connect(&answer).expect("accepts"));
+            }
+        });
+        Ok((writer?, registrations() - before))
+    };
+    let one_more = u64::from(cfg!(feature = "sim"));
+    let (first, _) = next()?;
+    let (second, registered) = next()?;
+    assert_eq!(registered, one_more, "the first one is there");
+    let conn = second.into_conn();
+    let (third, registered) = next()?;
+    assert_eq!(registered, one_more, "its connection is there");
+    drop(third);
+    let (fourth, registered) = next()?;
+    assert_eq!(registered, 0, "it is free");
+    drop((first, conn, fourth));
+    Ok(())
 }

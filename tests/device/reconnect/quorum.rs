@@ -4,9 +4,7 @@
 //! Each replica has a tail of 8 bytes, with the writer's epoch and the number of records, and
 //! records of 8 bytes. Two of three replicas make a record acknowledged.
 
-use rpma::{Conn, Flags, Mr, MrRemote, MrUsage, Offer};
-
-use crate::common::{LIMIT, Memory, Result, device_test, region};
+use crate::common::prelude::*;
 use crate::reconnect::support::{Server, connect};
 
 const REPLICAS: usize = 3;
@@ -56,7 +54,7 @@ impl Log {
             .collect::<Result<_, _>>()?;
         let (mut links, mut far) = (Vec::new(), Vec::new());
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-        let peer = crate::common::peer()?;
+        let peer = peer()?;
         for server in &servers {
             let at = [server.at_addr()?];
             let offer = crate::reconnect::support::identified(1);
@@ -221,22 +219,21 @@ fn losses(log: &Log, broken: Broken) -> Result<(u32, u32)> {
 /// however the writers before it have died. One that breaks a rule does.
 #[test]
 fn a_recovery_that_keeps_the_rules_loses_nothing() -> Result {
-    device_test(|| {
-        let log = Log::new()?;
-        for broken in [
-            Broken::Nothing,
-            Broken::ReadsOne,
-            Broken::IgnoresEpochs,
-            Broken::TellsEarly,
-        ] {
-            let (runs, lost) = losses(&log, broken)?;
-            println!("{broken:?}: {lost} of {runs}");
-            assert_eq!(
-                lost == 0,
-                broken == Broken::Nothing,
-                "{broken:?}: {lost} of {runs}"
-            );
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let log = Log::new()?;
+    for broken in [
+        Broken::Nothing,
+        Broken::ReadsOne,
+        Broken::IgnoresEpochs,
+        Broken::TellsEarly,
+    ] {
+        let (runs, lost) = losses(&log, broken)?;
+        println!("{broken:?}: {lost} of {runs}");
+        assert_eq!(
+            lost == 0,
+            broken == Broken::Nothing,
+            "{broken:?}: {lost} of {runs}"
+        );
+    }
+    Ok(())
 }

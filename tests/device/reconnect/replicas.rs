@@ -1,12 +1,12 @@
 //! A replica that comes back is added again, without a registration.
 
+use rpma::Result;
 use rpma::commit::{Limits, Method, ReplicaId, Replicas, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::{Reconnect, ToWriter};
-use rpma::sim::{Fabric, Host, Platform, sleep};
-use rpma::{Conn, ConnCfg, Device, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side};
+use rpma::sim::sleep;
 
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::reconnect::hosts::{PORT, SECOND};
 use crate::reconnect::support::identified;
 

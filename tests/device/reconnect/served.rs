@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Method, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::reconnect::{GaveUp, Reconnect, ReconnectCfg, ToWriter, Why};
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::{
-    ConnEvent, Device, Ep, FlushType, Identity, Mr, MrUsage, Offer, Peer, PeerCfg, RefusalCode,
-    Side, Wc,
-};
 
-use crate::common::{Result, addr, devdax, device_test, event, peer};
+use crate::common::prelude::*;
 use crate::reconnect::support::{connect, quick};
 
 /// The memory of a key.
@@ -87,80 +81,78 @@ fn refused(gave_up: GaveUp) -> (RefusalCode, u64) {
 /// instance gets in with a higher epoch only, and the first writer learns of that.
 #[test]
 fn a_writer_comes_back_until_another_takes_over() -> Result {
-    device_test(|| {
-        let mut site = Site::new(&ServerCfg::new())?;
-        let mut first = site.client(Identity::new(1, 1)?)?;
-        let mut old = Vec::new();
-        for _ in 0..10 {
-            let writer = connect(&mut first, || site.serve());
-            old.push(writer?);
-        }
-        assert_eq!(first.counts().connected, 10);
-        let writer = old.pop().ok_or("the last one")?;
-        for old in &old {
-            assert_eq!(event(old.conn())?, ConnEvent::Closed, "it was cut off");
-        }
-        writer
-            .conn()
-            .next_event_timeout(Duration::ZERO)
-            .expect_err("it lives");
-        old.push(writer);
+    let _test = device_test();
+    let mut site = Site::new(&ServerCfg::new())?;
+    let mut first = site.client(Identity::new(1, 1)?)?;
+    let mut old = Vec::new();
+    for _ in 0..10 {
+        let writer = connect(&mut first, || site.serve());
+        old.push(writer?);
+    }
+    assert_eq!(first.counts().connected, 10);
+    let writer = old.pop().ok_or("the last one")?;
+    for old in &old {
+        assert_eq!(event(old.conn())?, ConnEvent::Closed, "it was cut off");
+    }
+    writer
+        .conn()
+        .next_event_timeout(Duration::ZERO)
+        .expect_err("it lives");
+    old.push(writer);
 
-        let other = Identity::new(1, 1)?;
-        let mut second = site.client(other)?;
-        let gave_up = connect(&mut second, || site.serve()).map(drop);
-        let (code, epoch) = refused(gave_up.expect_err("it is taken"));
-        assert_eq!((code, epoch), (RefusalCode::Taken, 1));
-        let mut offer = second.offer().clone();
-        offer.set_identity(Identity {
-            epoch: epoch + 1,
-            ..other
-        });
-        second.set_offer(offer)?;
-        let writer = connect(&mut second, || site.serve())?;
+    let other = Identity::new(1, 1)?;
+    let mut second = site.client(other)?;
+    let gave_up = connect(&mut second, || site.serve()).map(drop);
+    let (code, epoch) = refused(gave_up.expect_err("it is taken"));
+    assert_eq!((code, epoch), (RefusalCode::Taken, 1));
+    let mut offer = second.offer().clone();
+    offer.set_identity(Identity {
+        epoch: epoch + 1,
+        ..other
+    });
+    second.set_offer(offer)?;
+    let writer = connect(&mut second, || site.serve())?;
 
-        let gave_up = connect(&mut first, || site.serve()).map(drop);
-        let refused = refused(gave_up.expect_err("its epoch is old"));
-        assert_eq!(refused, (RefusalCode::OldEpoch, 2));
-        drop((writer, old));
-        site.serve();
-        Ok(())
-    })
+    let gave_up = connect(&mut first, || site.serve()).map(drop);
+    let refused = refused(gave_up.expect_err("its epoch is old"));
+    assert_eq!(refused, (RefusalCode::OldEpoch, 2));
+    drop((writer, old));
+    site.serve();
+    Ok(())
 }
 
 /// Promise: a client that finds the server full gets in when another one has left.
 #[test]
 fn a_full_server_is_tried_again() -> Result {
-    device_test(|| {
-        let mut cfg = ServerCfg::new();
-        cfg.set_most_clients(1)?;
-        let mut site = Site::new(&cfg)?;
-        let mut clients = [1, 2].map(|key| {
-            let mut client = site
-                .client(Identity::new(key, 1).expect("an identity"))
-                .expect("a client");
-            let ms = Duration::from_millis;
-            client.set_cfg(
-                ReconnectCfg::new()
-                    .set_waits(ms(1), ms(20))
-                    .expect("possible"),
-            );
-            client
-        });
-        let mut first = Some(connect(&mut clients[0], || site.serve())?);
-        let mut looks = 0;
-        let second = connect(&mut clients[1], || {
-            site.serve();
-            looks += 1;
-            if looks == 200 {
-                first = None;
-            }
-        });
-        drop(second?);
-        let counts = clients[1].counts();
-        assert!(counts.tries > 1, "{counts:?}");
-        assert_eq!(counts.connected, 1);
+    let _test = device_test();
+    let mut cfg = ServerCfg::new();
+    cfg.set_most_clients(1)?;
+    let mut site = Site::new(&cfg)?;
+    let mut clients = [1, 2].map(|key| {
+        let mut client = site
+            .client(Identity::new(key, 1).expect("an identity"))
+            .expect("a client");
+        let ms = Duration::from_millis;
+        client.set_cfg(
+            ReconnectCfg::new()
+                .set_waits(ms(1), ms(20))
+                .expect("possible"),
+        );
+        client
+    });
+    let mut first = Some(connect(&mut clients[0], || site.serve())?);
+    let mut looks = 0;
+    let second = connect(&mut clients[1], || {
         site.serve();
-        Ok(())
-    })
+        looks += 1;
+        if looks == 200 {
+            first = None;
+        }
+    });
+    drop(second?);
+    let counts = clients[1].counts();
+    assert!(counts.tries > 1, "{counts:?}");
+    assert_eq!(counts.connected, 1);
+    site.serve();
+    Ok(())
 }

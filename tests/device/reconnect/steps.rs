@@ -1,15 +1,11 @@
 //! The steps of a reconnect, for event loops; its refusals; and its end in the middle.
 
-use std::time::Duration;
-
+use rpma::Result;
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{Connects, Reconnect, ReconnectCfg, ToConn, ToWriter, Why};
 use rpma::wait::{Happened, Wait};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Error, Flags, MrSlice, Offer, PeerCfg, RemoteSlice, Result, Wc,
-};
 
-use crate::common::{LIMIT, addr, addr6, device_test, invalid, peer};
+use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, Server, connect, go_on, identified, quick, readable};
 
 /// Promise: no step waits. The descriptor is readable exactly when a step has something to do, and
@@ -17,68 +13,66 @@ use crate::reconnect::support::{LEN, Server, connect, go_on, identified, quick, 
 #[test]
 fn a_loop_needs_one_descriptor() -> crate::common::Result {
     use std::os::fd::AsFd;
-    device_test(|| {
-        let server = Server::new()?;
-        let mut client = server.client()?;
-        assert!(client.deadline().is_none());
-        for _ in 0..3 {
-            let mut current = None;
-            let conn = connect(&mut client, || server.accept(&mut current))?;
-            // The connection's events are its own.
-            drop(current);
-            while !readable(conn.as_fd()) {}
-            assert!(!readable(client.as_fd()));
-        }
-        let counts = client.counts();
-        assert_eq!((counts.tries, counts.connected), (3, 3));
-        Ok(())
-    })
+    let _test = device_test();
+    let server = Server::new()?;
+    let mut client = server.client()?;
+    assert!(client.deadline().is_none());
+    for _ in 0..3 {
+        let mut current = None;
+        let conn = connect(&mut client, || server.accept(&mut current))?;
+        // The connection's events are its own.
+        drop(current);
+        while !readable(conn.as_fd()) {}
+        assert!(!readable(client.as_fd()));
+    }
+    let counts = client.counts();
+    assert_eq!((counts.tries, counts.connected), (3, 3));
+    Ok(())
 }
 
 /// Promise: a connection for a place of a wait is made again, and its completions come there.
 #[test]
 fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let mut client = server.client()?;
-        let (mut wait, mut current) = (Wait::new()?, None);
-        for number in 0..3 {
-            let place = wait.place();
-            let cfg = place.cfg(client.peer(), &ConnCfg::new())?;
-            client.begin(&cfg)?;
-            let mut refused = 0;
-            let conn = go_on(&mut client, &mut || {
-                // The first request of each round is rejected: the place serves several tries.
-                match server.request() {
-                    Some(req) if refused == 0 => {
-                        refused = 1;
-                        drop(req);
-                    }
-                    Some(req) => {
-                        drop(current.take());
-                        current = Some(req.connect(&server.offer()).expect("accepts"));
-                    }
-                    None => {}
+    let _test = device_test();
+    let server = Server::new()?;
+    let mut client = server.client()?;
+    let (mut wait, mut current) = (Wait::new()?, None);
+    for number in 0..3 {
+        let place = wait.place();
+        let cfg = place.cfg(client.peer(), &ConnCfg::new())?;
+        client.begin(&cfg)?;
+        let mut refused = 0;
+        let conn = go_on(&mut client, &mut || {
+            // The first request of each round is rejected: the place serves several tries.
+            match server.request() {
+                Some(req) if refused == 0 => {
+                    refused = 1;
+                    drop(req);
                 }
-            });
-            let member = wait.add(place, conn?)?;
-            let conn = wait.conn(member).ok_or("a member")?;
-            conn.write(
-                RemoteSlice::EMPTY,
-                MrSlice::EMPTY,
-                Flags::COMPLETION_ALWAYS,
-                number,
-            )?;
-            let mut wcs = [Wc::default(); 2];
-            match wait.next(&mut wcs, LIMIT)? {
-                Some(Happened::Completions(of, 1)) if of == member => {}
-                other => panic!("{other:?}"),
+                Some(req) => {
+                    drop(current.take());
+                    current = Some(req.connect(&server.offer()).expect("accepts"));
+                }
+                None => {}
             }
-            assert_eq!(wcs[0].wr_id(), number);
-            drop(wait.remove(member));
+        });
+        let member = wait.add(place, conn?)?;
+        let conn = wait.conn(member).ok_or("a member")?;
+        conn.write(
+            RemoteSlice::EMPTY,
+            MrSlice::EMPTY,
+            Flags::COMPLETION_ALWAYS,
+            number,
+        )?;
+        let mut wcs = [Wc::default(); 2];
+        match wait.next(&mut wcs, LIMIT)? {
+            Some(Happened::Completions(of, 1)) if of == member => {}
+            other => panic!("{other:?}"),
         }
-        Ok(())
-    })
+        assert_eq!(wcs[0].wr_id(), number);
+        drop(wait.remove(member));
+    }
+    Ok(())
 }
 
 /// Posts a receive before it connects, which the peer's first message finds.
@@ -105,163 +99,157 @@ impl Connects for WithReceive {
 /// Promise: a program's own last steps have receives and data of their own.
 #[test]
 fn own_last_steps() -> crate::common::Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let mut client = server.client_with(Offer::new(&PeerCfg::new()), WithReceive)?;
-        for _ in 0..2 {
-            let mut current = None;
-            let conn = connect(&mut client, || {
-                if let Some(req) = server.request() {
-                    assert!(req.get_private_data().starts_with(b"own data"));
-                    current = Some(req.connect(&[]).expect("accepts"));
-                }
-            })?;
-            let server = current.ok_or("accepted")?.wait_established(LIMIT)?;
-            server.send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 1)?;
-            let wc = crate::common::completion(&conn)?;
-            assert_eq!(wc.wr_id(), 9);
-            wc.result()?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let server = Server::new()?;
+    let mut client = server.client_with(Offer::new(&PeerCfg::new()), WithReceive)?;
+    for _ in 0..2 {
+        let mut current = None;
+        let conn = connect(&mut client, || {
+            if let Some(req) = server.request() {
+                assert!(req.get_private_data().starts_with(b"own data"));
+                current = Some(req.connect(&[]).expect("accepts"));
+            }
+        })?;
+        let server = current.ok_or("accepted")?.wait_established(LIMIT)?;
+        server.send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 1)?;
+        let wc = completion(&conn)?;
+        assert_eq!(wc.wr_id(), 9);
+        wc.result()?;
+    }
+    Ok(())
 }
 
 /// Promise: by IPv6 as well; and each address of a server is tried in a round, without a wait in
 /// between.
 #[test]
 fn each_address_is_tried() -> crate::common::Result {
-    device_test(|| {
-        let mut current = None;
-        let server = Server::at(&addr6())?;
-        let port = server.ep.get_port();
-        let mut client = Reconnect::new(&server.peer, &addr6(), port, identified(1), ToConn)?;
-        let conn = connect(&mut client, || server.accept(&mut current))?;
-        drop((conn, current.take()));
+    let _test = device_test();
+    let mut current = None;
+    let server = Server::at(&addr6())?;
+    let port = server.ep.get_port();
+    let mut client = Reconnect::new(&server.peer, &addr6(), port, identified(1), ToConn)?;
+    let conn = connect(&mut client, || server.accept(&mut current))?;
+    drop((conn, current.take()));
 
-        let (first, server) = (Server::new()?, Server::new()?);
-        let addrs = [first.at_addr()?, server.at_addr()?];
-        drop(first);
-        let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
-        let mut cfg = ReconnectCfg::new();
-        cfg.set_limit(LIMIT / 2).set_waits(LIMIT, LIMIT)?;
-        client.set_cfg(&cfg);
-        // If a wait came in between it would not end in time.
-        let conn = connect(&mut client, || server.accept(&mut current))?;
-        assert_eq!(client.counts().tries, 2);
-        drop((conn, current));
-        Ok(())
-    })
+    let (first, server) = (Server::new()?, Server::new()?);
+    let addrs = [first.at_addr()?, server.at_addr()?];
+    drop(first);
+    let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
+    let mut cfg = ReconnectCfg::new();
+    cfg.set_limit(LIMIT / 2).set_waits(LIMIT, LIMIT)?;
+    client.set_cfg(&cfg);
+    // If a wait came in between it would not end in time.
+    let conn = connect(&mut client, || server.accept(&mut current))?;
+    assert_eq!(client.counts().tries, 2);
+    drop((conn, current));
+    Ok(())
 }
 
 /// Promise: an address of another device is no reason to give up while another address may work.
 /// If it is the only one, no other try is made.
 #[test]
 fn an_address_of_another_device() -> crate::common::Result {
-    device_test(|| {
-        let (here, other) = (Server::new()?, Server::at(&crate::common::other_addr())?);
-        let other_at = (other_ip()?, other.ep.get_port()).into();
-        // A client on the other device does not reach this one's address through it.
-        let client = |addrs: &[_]| -> crate::common::Result<_> {
-            let mut client = Reconnect::to_addrs(&other.peer, addrs, identified(1), ToConn)?;
-            client.set_cfg(&quick()?);
-            Ok(client)
-        };
-        let mut one = client(&[here.at_addr()?])?;
-        let gave_up = connect(&mut one, || {}).expect_err("another device");
-        assert_eq!(gave_up.why, Why::Error);
-        assert_eq!(one.counts().tries, 1);
-        let (mut two, mut current) = (client(&[here.at_addr()?, other_at])?, None);
-        let conn = connect(&mut two, || other.accept(&mut current))?;
-        assert_eq!(two.counts().tries, 2);
-        drop((conn, current));
-        Ok(())
-    })
+    let _test = device_test();
+    let (here, other) = (Server::new()?, Server::at(&other_addr())?);
+    let other_at = (other_ip()?, other.ep.get_port()).into();
+    // A client on the other device does not reach this one's address through it.
+    let client = |addrs: &[_]| -> crate::common::Result<_> {
+        let mut client = Reconnect::to_addrs(&other.peer, addrs, identified(1), ToConn)?;
+        client.set_cfg(&quick()?);
+        Ok(client)
+    };
+    let mut one = client(&[here.at_addr()?])?;
+    let gave_up = connect(&mut one, || {}).expect_err("another device");
+    assert_eq!(gave_up.why, Why::Error);
+    assert_eq!(one.counts().tries, 1);
+    let (mut two, mut current) = (client(&[here.at_addr()?, other_at])?, None);
+    let conn = connect(&mut two, || other.accept(&mut current))?;
+    assert_eq!(two.counts().tries, 2);
+    drop((conn, current));
+    Ok(())
 }
 
 fn other_ip() -> crate::common::Result<std::net::IpAddr> {
-    Ok(crate::common::other_addr().parse()?)
+    Ok(other_addr().parse()?)
 }
 
 /// Promise: each round looks a name up, and tries its addresses. A name that is not found may be
 /// found later.
 #[test]
 fn a_name_is_looked_up_in_each_round() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ms = Duration::from_millis;
-        let mut settings = ConnCfg::new();
-        settings.set_timeout(ms(10));
-        let ends = |name: &str| -> crate::common::Result<_> {
-            let offer = Offer::new(&PeerCfg::new());
-            let mut client = Reconnect::new(&peer, name, 7, offer, ToConn)?;
-            let mut cfg = quick()?;
-            client.set_cfg(cfg.set_limit(ms(200)));
-            let gave_up = client.connect(&settings).expect_err("no server");
-            assert_eq!(gave_up.why, Why::Limit);
-            let Error::Provider { call, .. } = gave_up.error else {
-                panic!("{gave_up:?}");
-            };
-            Ok((call, client.counts().tries))
+    let _test = device_test();
+    let peer = peer()?;
+    let ms = Duration::from_millis;
+    let mut settings = ConnCfg::new();
+    settings.set_timeout(ms(10));
+    let ends = |name: &str| -> crate::common::Result<_> {
+        let offer = Offer::new(&PeerCfg::new());
+        let mut client = Reconnect::new(&peer, name, 7, offer, ToConn)?;
+        let mut cfg = quick()?;
+        client.set_cfg(cfg.set_limit(ms(200)));
+        let gave_up = client.connect(&settings).expect_err("no server");
+        assert_eq!(gave_up.why, Why::Limit);
+        let Error::Provider { call, .. } = gave_up.error else {
+            panic!("{gave_up:?}");
         };
-        if cfg!(feature = "sim") {
-            // No simulated host has its address.
-            let (call, tries) = ends("localhost")?;
-            assert!(call.starts_with("rdma_resolve"), "{call}");
-            assert!(tries > 1, "{tries}");
-        }
-        assert_eq!(ends("no such name.invalid")?, ("getaddrinfo", 0));
-        Ok(())
-    })
+        Ok((call, client.counts().tries))
+    };
+    if cfg!(feature = "sim") {
+        // No simulated host has its address.
+        let (call, tries) = ends("localhost")?;
+        assert!(call.starts_with("rdma_resolve"), "{call}");
+        assert!(tries > 1, "{tries}");
+    }
+    assert_eq!(ends("no such name.invalid")?, ("getaddrinfo", 0));
+    Ok(())
 }
 
 /// Promise: a mistake is one clear error, before anything is asked.
 #[test]
 fn mistakes_are_refused_first() -> crate::common::Result {
-    device_test(|| {
-        let peer = peer()?;
-        let text = |result: Result<Reconnect<ToConn>>| invalid(result);
-        let small = || Offer::new(&PeerCfg::new());
-        assert!(text(Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn)).contains("wildcard"));
-        assert!(text(Reconnect::to_addrs(&peer, &[], small(), ToConn)).contains("address"));
-        let mut long = small();
-        long.set_data(&[7; 49]);
-        let at = addr();
-        assert!(text(Reconnect::new(&peer, &at, 7, long.clone(), ToConn)).contains("56 fit"));
-        let mut client = Reconnect::new(&peer, &at, 7, small(), ToConn)?;
-        assert!(invalid(client.set_offer(long).map(drop)).contains("56 fit"));
+    let _test = device_test();
+    let peer = peer()?;
+    let text = |result: Result<Reconnect<ToConn>>| invalid(result);
+    let small = || Offer::new(&PeerCfg::new());
+    assert!(text(Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn)).contains("wildcard"));
+    assert!(text(Reconnect::to_addrs(&peer, &[], small(), ToConn)).contains("address"));
+    let mut long = small();
+    long.set_data(&[7; 49]);
+    let at = addr();
+    assert!(text(Reconnect::new(&peer, &at, 7, long.clone(), ToConn)).contains("56 fit"));
+    let mut client = Reconnect::new(&peer, &at, 7, small(), ToConn)?;
+    assert!(invalid(client.set_offer(long).map(drop)).contains("56 fit"));
 
-        let gave_up = client.advance().expect_err("nothing has begun");
-        assert!(gave_up.to_string().contains("begin first"), "{gave_up}");
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(u32::MAX);
-        assert!(invalid(client.begin(&cfg)).contains("set_sq_size"));
-        let gave_up = client.connect(&cfg).expect_err("no such queue");
-        assert_eq!(gave_up.why, Why::Error);
-        assert_eq!(client.counts().tries, 0);
-        assert!(matches!(gave_up.error, Error::InvalidArgument(_)));
-        Ok(())
-    })
+    let gave_up = client.advance().expect_err("nothing has begun");
+    assert!(gave_up.to_string().contains("begin first"), "{gave_up}");
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(u32::MAX);
+    assert!(invalid(client.begin(&cfg)).contains("set_sq_size"));
+    let gave_up = client.connect(&cfg).expect_err("no such queue");
+    assert_eq!(gave_up.why, Why::Error);
+    assert_eq!(client.counts().tries, 0);
+    assert!(matches!(gave_up.error, Error::InvalidArgument(_)));
+    Ok(())
 }
 
 /// Promise: it can be dropped or given up after each step, and leaves no object: neither for a
 /// plain connection nor for a writer. It can begin again then.
 #[test]
 fn it_ends_in_the_middle() -> crate::common::Result {
-    device_test(|| {
-        let server = Server::new()?;
-        let to_writer = || -> crate::common::Result<_> {
-            let mut cfg = WriterCfg::new(Method::Reading);
-            cfg.set_flush_type(rpma::FlushType::Visibility)?;
-            Ok(ToWriter::new(&cfg))
-        };
-        for steps in 0..6 {
-            ends_after(steps, &server, server.client()?)?;
-            let writer = server.client_with(identified(1), to_writer()?)?;
-            ends_after(steps, &server, writer)?;
-        }
-        assert_eq!(server.memory.get_size(), LEN);
-        Ok(())
-    })
+    let _test = device_test();
+    let server = Server::new()?;
+    let to_writer = || -> crate::common::Result<_> {
+        let mut cfg = WriterCfg::new(Method::Reading);
+        cfg.set_flush_type(FlushType::Visibility)?;
+        Ok(ToWriter::new(&cfg))
+    };
+    for steps in 0..6 {
+        ends_after(steps, &server, server.client()?)?;
+        let writer = server.client_with(identified(1), to_writer()?)?;
+        ends_after(steps, &server, writer)?;
+    }
+    assert_eq!(server.memory.get_size(), LEN);
+    Ok(())
 }
 
 /// Goes on for so many steps, gives up, begins again, goes on once more, and drops it.

@@ -2,15 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
 use rpma::reconnect::{Connects, GaveUp, Reconnect, ReconnectCfg, ToConn};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Error, Identity, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
-};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::common::{LIMIT, Memory, Result, addr, peer, region};
+use crate::common::prelude::*;
 
 pub(crate) const LEN: usize = 64;
 

@@ -1,12 +1,10 @@
 //! The waits between tries.
 
-use std::time::Duration;
-
+use rpma::Refusal;
 use rpma::reconnect::{Counts, ReconnectCfg, Why};
 use rpma::sim::{Trace, now, sleep};
-use rpma::{ConnCfg, Identity, Offer, Refusal, RefusalCode};
 
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::reconnect::hosts::{Ended, Hosts, SLACK, block, drive};
 use crate::reconnect::support::identified;
 

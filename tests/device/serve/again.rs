@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use rpma::pmem::PmemMap;
 use rpma::serve::Served;
-use rpma::sim::{Errno, Failing, How};
-use rpma::{Error, Mr, Offer, RefusalCode};
+use rpma::sim::{Errno, Failing};
 
-use crate::common::{Result, device_test, leaving, pattern, with_fabric};
+use crate::common::prelude::*;
 use crate::serve::failing::fail;
 use crate::serve::parts::{Parted, write};
 use crate::serve::support::{LEN, identity, is_refusal, offer};
@@ -235,20 +233,19 @@ fn memory_that_cannot_be_deregistered() -> Result {
 /// Promise: a client that gave up before it was refused is no error of the server.
 #[test]
 fn a_client_that_gives_up_before_its_refusal() -> Result {
-    device_test(|| {
-        let mut parted = Parted::new(1)?;
-        let conn = parted.site.ask(identity(2, 1, 10))?;
-        let failing = fail("rdma_reject");
-        match parted.answer()? {
-            Some(Served::Refused(refused)) => {
-                let text = refused.error.ok_or("an error")?.to_string();
-                assert!(text.starts_with("rdma_reject failed"), "{text}");
-            }
-            other => panic!("{other:?}"),
+    let _test = device_test();
+    let mut parted = Parted::new(1)?;
+    let conn = parted.site.ask(identity(2, 1, 10))?;
+    let failing = fail("rdma_reject");
+    match parted.answer()? {
+        Some(Served::Refused(refused)) => {
+            let text = refused.error.ok_or("an error")?.to_string();
+            assert!(text.starts_with("rdma_reject failed"), "{text}");
         }
-        assert!(!failing.is_pending());
-        drop(conn);
-        parted.client(identity(1, 1, 10))?;
-        Ok(())
-    })
+        other => panic!("{other:?}"),
+    }
+    assert!(!failing.is_pending());
+    drop(conn);
+    parted.client(identity(1, 1, 10))?;
+    Ok(())
 }

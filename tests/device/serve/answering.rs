@@ -1,18 +1,12 @@
 //! Answers that wait for room in a send queue, and answers that fail: the side that failed is named.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Fate, Limits, Method, Ticket, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Gone, Part, Reason, Served, Server, ServerCfg};
-use rpma::sim::{Errno, Fabric, Host, Link};
-use rpma::{
-    ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr, MrSlice, MrUsage, Peer, Queue, RemoteSlice,
-    Side, Wc,
-};
+use rpma::sim::Errno;
 
-use crate::common::{Result, profile};
+use crate::common::prelude::*;
 use crate::serve::failing::next;
 use crate::serve::support::{LEN, identity, offer, usage};
 

@@ -1,13 +1,11 @@
 //! The server's method beside the keys: the server answers by itself.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Connecting, Fate, Limits, Method, Writer, WriterCfg};
 use rpma::serve::{Reason, Served, ServerCfg};
-use rpma::{ConnCfg, ConnReq, Flags, Identity, Mr, MrUsage, Wc};
 
-use crate::common::{LIMIT, Memory, Result, addr, device_test, pattern, region};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, identity, offer, until};
 
 const TAIL: usize = 1024;
@@ -63,89 +61,87 @@ fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> Result<rpma:
 /// client that misuses the method is gone, alone.
 #[test]
 fn commits_are_served() -> Result {
-    device_test(|| {
-        let mut site = Site::with(2, &cfg()?)?;
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
-        source.write_at(0, &pattern(100, 3))?;
-        let mut writer = site.writer(identity(1, 1, 10))?;
-        let mut wrong = site.writer(identity(2, 1, 20))?;
-        for number in 1..=20 {
-            let ticket = commit(&mut writer, &source, number)?;
-            until(|| {
-                site.turns();
-                writer.look(|wc| panic!("{wc:?}")).expect("connected");
-                writer.fate(ticket).expect("its own") == Fate::Durable
-            });
-            let part = &site.parts[&1].1;
-            assert_eq!(part.load_u64(TAIL)?, number);
-        }
-        let message = source.slice(..5)?;
-        let flags = Flags::COMPLETION_ON_ERROR;
-        wrong.conn().send(message, flags, 0)?;
-        let gone = site.gone()?;
-        assert!(
-            matches!(gone.reason, Reason::Misused(_)),
-            "{:?}",
-            gone.reason
-        );
-        assert_eq!(gone.identity.key, 2);
-        // The receives that were flushed are the server's own.
-        assert!(gone.completions.is_empty(), "{:?}", gone.completions);
-        let ticket = commit(&mut writer, &source, 21)?;
+    let _test = device_test();
+    let mut site = Site::with(2, &cfg()?)?;
+    let source = region(&site.far, LEN, MrUsage::WRITE_SRC | MrUsage::SEND)?;
+    source.write_at(0, &pattern(100, 3))?;
+    let mut writer = site.writer(identity(1, 1, 10))?;
+    let mut wrong = site.writer(identity(2, 1, 20))?;
+    for number in 1..=20 {
+        let ticket = commit(&mut writer, &source, number)?;
         until(|| {
-            let _ = wrong.look(|_| {});
             site.turns();
-            writer.look(|_| {}).expect("connected");
+            writer.look(|wc| panic!("{wc:?}")).expect("connected");
             writer.fate(ticket).expect("its own") == Fate::Durable
         });
-        Ok(())
-    })
+        let part = &site.parts[&1].1;
+        assert_eq!(part.load_u64(TAIL)?, number);
+    }
+    let message = source.slice(..5)?;
+    let flags = Flags::COMPLETION_ON_ERROR;
+    wrong.conn().send(message, flags, 0)?;
+    let gone = site.gone()?;
+    assert!(
+        matches!(gone.reason, Reason::Misused(_)),
+        "{:?}",
+        gone.reason
+    );
+    assert_eq!(gone.identity.key, 2);
+    // The receives that were flushed are the server's own.
+    assert!(gone.completions.is_empty(), "{:?}", gone.completions);
+    let ticket = commit(&mut writer, &source, 21)?;
+    until(|| {
+        let _ = wrong.look(|_| {});
+        site.turns();
+        writer.look(|_| {}).expect("connected");
+        writer.fate(ticket).expect("its own") == Fate::Durable
+    });
+    Ok(())
 }
 
 /// Promise: a request that was not served when its client is cut off is discarded: its pointer is
 /// not stored, and its commit is not durable.
 #[test]
 fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
-    device_test(|| {
-        let mut site = Site::with(1, &cfg()?)?;
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
-        let mut old = site.writer(identity(1, 1, 10))?;
-        let part = Arc::clone(&site.parts[&1].1);
-        part.store_u64(TAIL, 0)?;
+    let _test = device_test();
+    let mut site = Site::with(1, &cfg()?)?;
+    let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
+    let mut old = site.writer(identity(1, 1, 10))?;
+    let part = Arc::clone(&site.parts[&1].1);
+    part.store_u64(TAIL, 0)?;
+    site.turns();
+    let connecting = site.writer_asks(identity(1, 2, 20))?;
+    let asked = site.asked()?;
+    // The request arrives, and the server does not look.
+    let ticket = commit(&mut old, &source, 1)?;
+    until(|| {
+        old.look(|_| {}).expect("connected");
+        old.released() > 0
+    });
+    site.admit(asked)?;
+    let mut new = connecting.wait(LIMIT)?;
+    site.turns();
+    assert_eq!(part.load_u64(TAIL)?, 0, "it is discarded");
+    until(|| {
+        let _ = old.look(|_| {});
+        old.is_over()
+    });
+    assert_ne!(old.fate(ticket)?, Fate::Durable);
+    let ticket = commit(&mut new, &source, 7)?;
+    until(|| {
         site.turns();
-        let connecting = site.writer_asks(identity(1, 2, 20))?;
-        let asked = site.asked()?;
-        // The request arrives, and the server does not look.
-        let ticket = commit(&mut old, &source, 1)?;
-        until(|| {
-            old.look(|_| {}).expect("connected");
-            old.released() > 0
-        });
-        site.admit(asked)?;
-        let mut new = connecting.wait(LIMIT)?;
-        site.turns();
-        assert_eq!(part.load_u64(TAIL)?, 0, "it is discarded");
-        until(|| {
-            let _ = old.look(|_| {});
-            old.is_over()
-        });
-        assert_ne!(old.fate(ticket)?, Fate::Durable);
-        let ticket = commit(&mut new, &source, 7)?;
-        until(|| {
-            site.turns();
-            new.look(|_| {}).expect("connected");
-            new.fate(ticket).expect("its own") == Fate::Durable
-        });
-        assert_eq!(part.load_u64(TAIL)?, 7);
-        Ok(())
-    })
+        new.look(|_| {}).expect("connected");
+        new.fate(ticket).expect("its own") == Fate::Durable
+    });
+    assert_eq!(part.load_u64(TAIL)?, 7);
+    Ok(())
 }
 
 /// The calls of verbs that the server makes for 50 commits of one client, beside this many.
 #[cfg(feature = "sim")]
 fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str, u64>> {
     let mut calls = std::collections::BTreeMap::new();
-    device_test(|| {
+    leaving(&[], || {
         let mut cfg = cfg()?;
         cfg.set_most_clients(clients as usize)?;
         let mut site = Site::with_slots(clients, &cfg, clients as u32)?;
@@ -165,7 +161,7 @@ fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str,
             })
             .collect::<Result<_, _>>()?;
         while site.turn().is_some() {}
-        let made = || crate::common::with_fabric(|fabric, _| fabric.calls());
+        let made = || with_fabric(|fabric, _| fabric.calls());
         let writer = &mut writers[clients as usize / 2];
         for number in 1..=50 {
             let ticket = commit(writer, &source, number)?;

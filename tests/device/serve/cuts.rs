@@ -5,12 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Layout, Part, Served, Server, ServerCfg};
-use rpma::sim::{Cut, Fabric, Platform, Profile};
-use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Side, Wc};
 
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, identity, offer};
 
 const SLOTS: u32 = 2;
@@ -416,7 +413,7 @@ fn a_slot_that_is_given_up_survives_every_cut() {
 
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
 /// has learned that it was accepted, its identity is durable.
-fn accepts(profile: &Profile, seed: u64) -> Result<u64, rpma::sim::Loss> {
+fn accepts(profile: &Profile, seed: u64) -> Result<u64, Loss> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let (near, far) = (fabric.host("server"), fabric.host("client"));
     let pmem = near.pmem("memory", 2 * LEN);

@@ -1,21 +1,12 @@
 //! Calls that fail, and the promises that stay then.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::Limits;
-use rpma::pmem::PmemMap;
 use rpma::serve::{Client, Directory, Part, Reason, Served, Server, ServerCfg};
-use rpma::sim::{Errno, Fabric, Host, How, Pmem, sleep, sweep};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Identity, Mr, MrSlice, MrUsage, Offer,
-    Peer, RefusalCode, RemoteSlice, Side, Wc,
-};
+use rpma::sim::{Errno, sleep, sweep};
 
-use crate::common::{
-    Result, completion, contents, device_test, event, leaving, pattern, profile, region,
-    with_fabric,
-};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -41,108 +32,104 @@ fn queues_made() -> [u64; 3] {
 /// other clients and the server.
 #[test]
 fn no_descriptor_for_a_request() -> Result {
-    device_test(|| {
-        let mut site = Site::new(2)?;
-        let (other, _) = site.client(identity(1, 1, 10))?;
-        for call in ["rdma_create_event_channel", "rdma_migrate_id"] {
-            let late = site.ask(identity(2, 1, 20))?;
-            let failing = fail(call);
-            match site.next()? {
-                Served::Failed(error) => {
-                    assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
-                }
-                other => panic!("{call}: {other:?}"),
+    let _test = device_test();
+    let mut site = Site::new(2)?;
+    let (other, _) = site.client(identity(1, 1, 10))?;
+    for call in ["rdma_create_event_channel", "rdma_migrate_id"] {
+        let late = site.ask(identity(2, 1, 20))?;
+        let failing = fail(call);
+        match site.next()? {
+            Served::Failed(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
             }
-            assert!(!failing.is_pending());
-            is_refusal(
-                &refusal(&late)?,
-                RefusalCode::Full,
-                0,
-                "cannot take another request now",
-            );
-            goes_on(&other)?;
+            other => panic!("{call}: {other:?}"),
         }
-        site.client(identity(2, 1, 20))?;
+        assert!(!failing.is_pending());
+        is_refusal(
+            &refusal(&late)?,
+            RefusalCode::Full,
+            0,
+            "cannot take another request now",
+        );
         goes_on(&other)?;
-        Ok(())
-    })
+    }
+    site.client(identity(2, 1, 20))?;
+    goes_on(&other)?;
+    Ok(())
 }
 
 /// Promise: an admission with a time-out that cannot be read has no effect: the old writer is
 /// connected, its identity is kept, and the new one may try again.
 #[test]
 fn a_time_out_that_cannot_be_read() -> Result {
-    device_test(|| {
-        let mut conn_cfg = ConnCfg::new();
-        let long = Duration::from_secs(60);
-        conn_cfg.set_keep_alive(Some(long))?;
-        let mut cfg = ServerCfg::new();
-        cfg.set_conn(&conn_cfg);
-        let mut site = Site::with(1, &cfg)?;
-        let (writer, client) = site.client(identity(1, 3, 10))?;
-        let next = site.ask(identity(1, 4, 11))?;
-        let asked = site.asked()?;
-        let before = queues_made();
-        let failing = fail("rdma_init_qp_attr");
-        let refused = site.admit(asked).expect_err("the call fails");
-        assert!(!failing.is_pending());
-        let text = refused.to_string();
-        assert!(text.contains("rdma_init_qp_attr"), "{text}");
-        is_refusal(&refused.refusal, RefusalCode::Full, 3, "rdma_init_qp_attr");
-        assert_eq!(refusal(&next)?, refused.refusal);
-        assert_eq!(queues_made(), before);
-        assert_eq!(site.server.client(1), Some(client));
-        assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
-        goes_on(&writer)?;
-        site.nothing()?;
-        // The next try succeeds.
-        site.client(identity(1, 4, 11))?;
-        Ok(())
-    })
+    let _test = device_test();
+    let mut conn_cfg = ConnCfg::new();
+    let long = Duration::from_secs(60);
+    conn_cfg.set_keep_alive(Some(long))?;
+    let mut cfg = ServerCfg::new();
+    cfg.set_conn(&conn_cfg);
+    let mut site = Site::with(1, &cfg)?;
+    let (writer, client) = site.client(identity(1, 3, 10))?;
+    let next = site.ask(identity(1, 4, 11))?;
+    let asked = site.asked()?;
+    let before = queues_made();
+    let failing = fail("rdma_init_qp_attr");
+    let refused = site.admit(asked).expect_err("the call fails");
+    assert!(!failing.is_pending());
+    let text = refused.to_string();
+    assert!(text.contains("rdma_init_qp_attr"), "{text}");
+    is_refusal(&refused.refusal, RefusalCode::Full, 3, "rdma_init_qp_attr");
+    assert_eq!(refusal(&next)?, refused.refusal);
+    assert_eq!(queues_made(), before);
+    assert_eq!(site.server.client(1), Some(client));
+    assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
+    goes_on(&writer)?;
+    site.nothing()?;
+    // The next try succeeds.
+    site.client(identity(1, 4, 11))?;
+    Ok(())
 }
 
 /// Promise: a client that is refused has no queues at any time.
 #[test]
 fn a_refused_request_makes_no_queues() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let (_writer, _) = site.client(identity(1, 5, 10))?;
-        for asks in [identity(1, 4, 10), identity(1, 5, 11), identity(0, 5, 10)] {
-            let conn = site.ask(asks)?;
-            let before = queues_made();
-            assert!(matches!(site.next()?, Served::Refused(_)));
-            assert_eq!(queues_made(), before);
-            drop(refusal(&conn)?);
-        }
-        let conn = site.ask(identity(1, 6, 10))?;
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let (_writer, _) = site.client(identity(1, 5, 10))?;
+    for asks in [identity(1, 4, 10), identity(1, 5, 11), identity(0, 5, 10)] {
+        let conn = site.ask(asks)?;
         let before = queues_made();
-        drop(site.asked()?);
-        let again = site.ask(identity(1, 6, 10))?;
-        let [qps, cqs, mrs] = before;
-        let asked = site.asked()?;
-        site.server.refuse(asked, "no")?;
-        // The second client's own.
-        assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
-        drop((conn, again));
-        Ok(())
-    })
+        assert!(matches!(site.next()?, Served::Refused(_)));
+        assert_eq!(queues_made(), before);
+        drop(refusal(&conn)?);
+    }
+    let conn = site.ask(identity(1, 6, 10))?;
+    let before = queues_made();
+    drop(site.asked()?);
+    let again = site.ask(identity(1, 6, 10))?;
+    let [qps, cqs, mrs] = before;
+    let asked = site.asked()?;
+    site.server.refuse(asked, "no")?;
+    // The second client's own.
+    assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
+    drop((conn, again));
+    Ok(())
 }
 
 /// Promise: coming back registers no memory, even on a server that serves the server's method to
 /// others.
 #[test]
 fn coming_back_registers_nothing() -> Result {
-    device_test(|| {
-        let mut cfg = ServerCfg::new();
-        cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
-        let mut site = Site::with(1, &cfg)?;
-        let _first = site.client(identity(1, 1, 10))?;
-        let [_, _, before] = queues_made();
-        let _again = site.client(identity(1, 1, 10))?;
-        let [_, _, after] = queues_made();
-        assert_eq!(after, before);
-        Ok(())
-    })
+    let _test = device_test();
+    let mut cfg = ServerCfg::new();
+    cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
+    let mut site = Site::with(1, &cfg)?;
+    let _first = site.client(identity(1, 1, 10))?;
+    let [_, _, before] = queues_made();
+    let _again = site.client(identity(1, 1, 10))?;
+    let [_, _, after] = queues_made();
+    assert_eq!(after, before);
+    Ok(())
 }
 
 /// Promise: if an old connection cannot be cut off, its key is refused, with notice to the client,
@@ -228,33 +215,32 @@ fn a_region_that_cannot_be_deregistered() -> Result {
 /// connection is gone. The client may come back, whether or not it saw that it was accepted.
 #[test]
 fn the_order_of_an_admission() -> Result {
-    device_test(|| {
-        for how in [How::Refused, How::Done] {
-            let mut site = Site::new(1)?;
-            let (old, first) = site.client(identity(1, 1, 10))?;
-            let new = site.ask(identity(1, 2, 11))?;
-            let asked = site.asked()?;
-            let failing = with_fabric(|fabric, host| {
-                let failing = fabric.fail("rdma_accept").on(host);
-                failing.how(how).next(Errno::IO)
-            });
-            let refused = site.admit(asked).expect_err("not accepted");
-            assert!(!failing.is_pending());
-            assert!(
-                refused.to_string().starts_with("rdma_accept failed"),
-                "{refused}"
-            );
-            assert!(site.server.conn(first).is_none(), "it is cut off");
-            assert_eq!(event(&old)?, ConnEvent::Closed);
-            assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
-            drop(new);
-            assert!(matches!(site.gone()?.reason, Reason::Replaced));
-            let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
-            site.refused(&data, RefusalCode::OldEpoch, 2, "is old")?;
-            site.client(identity(1, 2, 11))?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for how in [How::Refused, How::Done] {
+        let mut site = Site::new(1)?;
+        let (old, first) = site.client(identity(1, 1, 10))?;
+        let new = site.ask(identity(1, 2, 11))?;
+        let asked = site.asked()?;
+        let failing = with_fabric(|fabric, host| {
+            let failing = fabric.fail("rdma_accept").on(host);
+            failing.how(how).next(Errno::IO)
+        });
+        let refused = site.admit(asked).expect_err("not accepted");
+        assert!(!failing.is_pending());
+        assert!(
+            refused.to_string().starts_with("rdma_accept failed"),
+            "{refused}"
+        );
+        assert!(site.server.conn(first).is_none(), "it is cut off");
+        assert_eq!(event(&old)?, ConnEvent::Closed);
+        assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
+        drop(new);
+        assert!(matches!(site.gone()?.reason, Reason::Replaced));
+        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
+        site.refused(&data, RefusalCode::OldEpoch, 2, "is old")?;
+        site.client(identity(1, 2, 11))?;
+    }
+    Ok(())
 }
 
 /// Promise: a client that may have been accepted, with a queue pair that could not be destroyed, is
@@ -293,49 +279,47 @@ fn an_admission_that_fails_and_leaves_its_queue_pair() -> Result {
 /// come back.
 #[test]
 fn queues_that_cannot_be_made() -> Result {
-    device_test(|| {
-        let mut site = Site::new(2)?;
-        let (other, _) = site.client(identity(2, 1, 20))?;
-        for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
-            let conn = site.ask(identity(1, epoch, 10))?;
-            let asked = site.asked()?;
-            let failing = fail(call);
-            let refused = site.admit(asked).expect_err(call);
-            assert!(!failing.is_pending());
-            is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
-            assert_eq!(refusal(&conn)?, refused.refusal);
-            let (_back, client) = site.client(identity(1, epoch, 10))?;
-            site.server.cut_off(client).ok_or("connected")?;
-            goes_on(&other)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(2)?;
+    let (other, _) = site.client(identity(2, 1, 20))?;
+    for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
+        let conn = site.ask(identity(1, epoch, 10))?;
+        let asked = site.asked()?;
+        let failing = fail(call);
+        let refused = site.admit(asked).expect_err(call);
+        assert!(!failing.is_pending());
+        is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
+        assert_eq!(refusal(&conn)?, refused.refusal);
+        let (_back, client) = site.client(identity(1, epoch, 10))?;
+        site.server.cut_off(client).ok_or("connected")?;
+        goes_on(&other)?;
+    }
+    Ok(())
 }
 
 /// Promise: of two connections of one writer only one writes: a write that is in flight when the
 /// writer comes back does not land after that, and the old client's next one fails.
 #[test]
 fn an_old_connection_writes_nothing_any_more() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let (old, _) = site.client(identity(1, 1, 10))?;
-        let far = Offer::decode(old.get_private_data())?.regions()[0];
-        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
-        source.write_at(0, &pattern(LEN, 3))?;
-        let new = site.ask(identity(1, 2, 11))?;
-        let asked = site.asked()?;
-        with_fabric(|fabric, host| fabric.between(host, host).hold());
-        let (to, from) = (far.slice(..64)?, source.slice(..64)?);
-        old.write(to, from, ALWAYS, 1)?;
-        site.admit(asked)?;
-        let before = contents(&site.parts[&1].1)?;
-        with_fabric(|fabric, host| fabric.between(host, host).release());
-        assert_eq!(event(&new)?, ConnEvent::Established);
-        sleep(Duration::from_millis(10));
-        assert!(contents(&site.parts[&1].1)? == before, "no byte changes");
-        drop(old);
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let (old, _) = site.client(identity(1, 1, 10))?;
+    let far = Offer::decode(old.get_private_data())?.regions()[0];
+    let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
+    source.write_at(0, &pattern(LEN, 3))?;
+    let new = site.ask(identity(1, 2, 11))?;
+    let asked = site.asked()?;
+    with_fabric(|fabric, host| fabric.between(host, host).hold());
+    let (to, from) = (far.slice(..64)?, source.slice(..64)?);
+    old.write(to, from, ALWAYS, 1)?;
+    site.admit(asked)?;
+    let before = contents(&site.parts[&1].1)?;
+    with_fabric(|fabric, host| fabric.between(host, host).release());
+    assert_eq!(event(&new)?, ConnEvent::Established);
+    sleep(Duration::from_millis(10));
+    assert!(contents(&site.parts[&1].1)? == before, "no byte changes");
+    drop(old);
+    Ok(())
 }
 
 /// The limit of the establishment here.

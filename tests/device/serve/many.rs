@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use rpma::Conn;
 use rpma::serve::{Served, ServerCfg};
 
-use crate::common::{Result, device_test, event, leaving};
+use crate::common::prelude::*;
 use crate::serve::support::{Site, identity, more_descriptors};
 
 /// The descriptors and the memory of this process, in use.
@@ -36,7 +35,7 @@ fn again(site: &mut Site, conns: &mut [Option<Conn>], key: u64, round: u64) -> R
         match site.next()? {
             Served::Asks(asked) => {
                 let client = site.admit(asked)?;
-                assert_eq!(event(&back)?, rpma::ConnEvent::Established);
+                assert_eq!(event(&back)?, ConnEvent::Established);
                 site.arrives(client)?;
                 break;
             }
@@ -83,7 +82,8 @@ fn run(clients: u64, rounds: u64, is_alone: bool) -> Result {
 #[test]
 fn fifty_clients_come_and_go() -> Result {
     // On a fabric other tests run in the same process.
-    device_test(|| run(50, 3, cfg!(not(feature = "sim"))))
+    let _test = device_test();
+    run(50, 3, cfg!(not(feature = "sim")))
 }
 
 /// As before, with 1,000 clients.
@@ -91,5 +91,6 @@ fn fifty_clients_come_and_go() -> Result {
 #[ignore = "long: 2 minutes"]
 fn a_thousand_clients_come_and_go() -> Result {
     more_descriptors()?;
-    device_test(|| run(1_000, 3, cfg!(not(feature = "sim"))))
+    let _test = device_test();
+    run(1_000, 3, cfg!(not(feature = "sim")))
 }

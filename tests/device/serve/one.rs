@@ -7,17 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 #[cfg(not(feature = "sim"))]
 use rpma::Error;
-use rpma::MrUsage;
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Layout, Server, ServerCfg};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::common::{LIMIT, Result, addr, device_test};
 use crate::serve::support::{LEN, SHORT, identity};
 
 /// The path of the memory that the other process serves.
@@ -57,7 +54,7 @@ fn memories() -> Result<(Turn, Vec<PathBuf>)> {
     let mut paths = vec![file];
     // Another process has no memory of a simulated host.
     if cfg!(not(feature = "sim")) {
-        paths.push(crate::common::devdax().into());
+        paths.push(devdax().into());
     }
     for path in &paths {
         cleared(path)?;
@@ -150,27 +147,26 @@ fn two_processes_have_one_server() -> Result {
 /// anything. No byte changes.
 #[test]
 fn a_second_server_does_not_listen() -> Result {
-    device_test(|| {
-        let (_turn, paths) = memories()?;
-        for path in &paths {
-            let other = Other::new(path)?;
-            let layout = Layout::new(1, LEN)?;
-            let all = PmemMap::open(path, layout.len())?;
-            let bytes = |all: &PmemMap| -> Result<Vec<u8>> {
-                let mut bytes = vec![0; LEN];
-                all.read_at(0, &mut bytes)?;
-                Ok(bytes)
-            };
-            let before = bytes(&all)?;
-            let addr = format!("{}:0", addr()).parse()?;
-            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC;
-            let server = Server::listen(addr, &all, &layout, usage, &ServerCfg::new());
-            assert!(is_locked(server), "{path:?}");
-            assert!(bytes(&all)? == before, "no byte changes");
-            drop(other);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let (_turn, paths) = memories()?;
+    for path in &paths {
+        let other = Other::new(path)?;
+        let layout = Layout::new(1, LEN)?;
+        let all = PmemMap::open(path, layout.len())?;
+        let bytes = |all: &PmemMap| -> Result<Vec<u8>> {
+            let mut bytes = vec![0; LEN];
+            all.read_at(0, &mut bytes)?;
+            Ok(bytes)
+        };
+        let before = bytes(&all)?;
+        let addr = format!("{}:0", addr()).parse()?;
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC;
+        let server = Server::listen(addr, &all, &layout, usage, &ServerCfg::new());
+        assert!(is_locked(server), "{path:?}");
+        assert!(bytes(&all)? == before, "no byte changes");
+        drop(other);
+    }
+    Ok(())
 }
 
 /// Promise: two device nodes of one device have two locks. The mark in the memory stops the second
@@ -182,7 +178,7 @@ fn two_nodes_of_one_device_have_one_server() -> Result {
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-    let path = PathBuf::from(crate::common::devdax());
+    let path = PathBuf::from(devdax());
     cleared(&path)?;
     let folder = tempfile::tempdir_in("/dev")?;
     let node = folder.path().join("dax");

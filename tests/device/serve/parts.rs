@@ -1,10 +1,8 @@
 //! A server with memory that is divided by a layout, and that answers with its parts.
 
-use rpma::pmem::PmemMap;
 use rpma::serve::{Layout, Parts, Reason, Refused, Served, ServerCfg};
-use rpma::{Conn, ConnEvent, Error, Flags, Identity, MrUsage, Offer, RefusalCode};
 
-use crate::common::{Result, completion, contents, devdax, device_test, event, pattern, region};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, identity, is_refusal, new_directory, refusal, usage};
 
 /// A server with equal parts.
@@ -108,94 +106,90 @@ pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpm
 /// key in the layout, and to no other byte; its end is returned.
 #[test]
 fn a_client_writes_to_the_part_of_its_key() -> Result {
-    device_test(|| {
-        let mut parted = Parted::new(3)?;
-        parted.parts.set_data(b"log v1");
-        let before = [1, 3].map(|key| parted.bytes(key));
-        let conn = parted.client(identity(2, 1, 10))?;
-        let offer = Offer::decode(conn.get_private_data())?;
-        assert_eq!(offer.data(), b"log v1");
-        parted.writes(&conn, 2, &pattern(LEN, 7))?;
-        assert!([1, 3].map(|key| parted.bytes(key)) == before);
-        drop(conn);
-        match parted.answer()? {
-            Some(Served::Gone(gone)) => {
-                assert_eq!(gone.identity, identity(2, 1, 10));
-                assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
-                let text = gone.to_string();
-                assert!(
-                    text.starts_with("the client of the key 0x2 is gone: "),
-                    "{text}"
-                );
-            }
-            other => panic!("{other:?}"),
+    let _test = device_test();
+    let mut parted = Parted::new(3)?;
+    parted.parts.set_data(b"log v1");
+    let before = [1, 3].map(|key| parted.bytes(key));
+    let conn = parted.client(identity(2, 1, 10))?;
+    let offer = Offer::decode(conn.get_private_data())?;
+    assert_eq!(offer.data(), b"log v1");
+    parted.writes(&conn, 2, &pattern(LEN, 7))?;
+    assert!([1, 3].map(|key| parted.bytes(key)) == before);
+    drop(conn);
+    match parted.answer()? {
+        Some(Served::Gone(gone)) => {
+            assert_eq!(gone.identity, identity(2, 1, 10));
+            assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
+            let text = gone.to_string();
+            assert!(
+                text.starts_with("the client of the key 0x2 is gone: "),
+                "{text}"
+            );
         }
-        parted.client(identity(2, 1, 10))?;
-        Ok(())
-    })
+        other => panic!("{other:?}"),
+    }
+    parted.client(identity(2, 1, 10))?;
+    Ok(())
 }
 
 /// Promise: a client with a key that has no part is refused with words, and counted; the refusal is
 /// returned to the program.
 #[test]
 fn a_key_without_a_part() -> Result {
-    device_test(|| {
-        let mut parted = Parted::new(2)?;
-        for key in [3, u64::MAX] {
-            let refused = parted.refused(identity(key, 1, 10))?;
-            let words = "no memory for this key: the keys are 1 to 2";
-            is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
-            assert!(refused.error.is_none(), "{refused:?}");
-            assert!(refused.to_string().contains(words), "{refused}");
-            assert!(parted.parts.get(key).is_none());
-        }
-        assert_eq!(parted.site.server.counters().refused, 2);
-        parted.client(identity(2, 1, 20))?;
-        Ok(())
-    })
+    let _test = device_test();
+    let mut parted = Parted::new(2)?;
+    for key in [3, u64::MAX] {
+        let refused = parted.refused(identity(key, 1, 10))?;
+        let words = "no memory for this key: the keys are 1 to 2";
+        is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
+        assert!(refused.error.is_none(), "{refused:?}");
+        assert!(refused.to_string().contains(words), "{refused}");
+        assert!(parted.parts.get(key).is_none());
+    }
+    assert_eq!(parted.site.server.counters().refused, 2);
+    parted.client(identity(2, 1, 20))?;
+    Ok(())
 }
 
 /// Promise: an admission that fails is returned with its error, and the old writer goes on.
 #[test]
 fn an_admission_that_fails_is_returned() -> Result {
-    device_test(|| {
-        let mut parted = Parted::new(1)?;
-        let old = parted.client(identity(1, 1, 10))?;
-        parted.parts.set_data(&[0; 300]);
-        let refused = parted.refused(identity(1, 2, 11))?;
-        assert_eq!(refused.refusal.code(), RefusalCode::Refused);
-        let error = refused.error.ok_or("an error of this side")?;
-        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
-        assert_eq!(parted.site.server.counters().refused, 1);
-        parted.writes(&old, 1, &pattern(LEN, 1))?;
-        // The server's own refusals are returned as they are.
-        let refused = parted.refused(identity(1, 1, 11))?;
-        assert_eq!(refused.refusal.code(), RefusalCode::Taken);
-        assert!(refused.error.is_none(), "{refused:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let mut parted = Parted::new(1)?;
+    let old = parted.client(identity(1, 1, 10))?;
+    parted.parts.set_data(&[0; 300]);
+    let refused = parted.refused(identity(1, 2, 11))?;
+    assert_eq!(refused.refusal.code(), RefusalCode::Refused);
+    let error = refused.error.ok_or("an error of this side")?;
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+    assert_eq!(parted.site.server.counters().refused, 1);
+    parted.writes(&old, 1, &pattern(LEN, 1))?;
+    // The server's own refusals are returned as they are.
+    let refused = parted.refused(identity(1, 1, 11))?;
+    assert_eq!(refused.refusal.code(), RefusalCode::Taken);
+    assert!(refused.error.is_none(), "{refused:?}");
+    Ok(())
 }
 
 /// Promise: memory that is too short, or that begins inside of a cache line, is refused before
 /// anything is registered or written.
 #[test]
 fn wrong_memory() -> Result {
-    device_test(|| {
-        let site = Site::new(1)?;
-        let layout = Layout::new(2, LEN)?;
-        let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
-        let short = site.all.part(..2 * LEN)?;
-        let reg = |all: &PmemMap| Parts::reg(&site.device, all, &layout, usage());
-        for refused in [
-            reg(&short).expect_err("too short"),
-            layout.open_directory(&short).expect_err("too short"),
-        ] {
-            assert!(refused.to_string().ends_with(&words), "{refused}");
-        }
-        let long = PmemMap::open(devdax(), 4 * LEN)?;
-        let inside = long.part(32..)?;
-        let text = reg(&inside).expect_err("not aligned").to_string();
-        assert!(text.contains("must begin at a multiple of 64"), "{text}");
-        Ok(())
-    })
+    let _test = device_test();
+    let site = Site::new(1)?;
+    let layout = Layout::new(2, LEN)?;
+    let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
+    let short = site.all.part(..2 * LEN)?;
+    let reg = |all: &PmemMap| Parts::reg(&site.device, all, &layout, usage());
+    for refused in [
+        reg(&short).expect_err("too short"),
+        layout.open_directory(&short).expect_err("too short"),
+    ] {
+        assert!(refused.to_string().ends_with(&words), "{refused}");
+    }
+    let long = PmemMap::open(devdax(), 4 * LEN)?;
+    let inside = long.part(32..)?;
+    let text = reg(&inside).expect_err("not aligned").to_string();
+    assert!(text.contains("must begin at a multiple of 64"), "{text}");
+    Ok(())
 }

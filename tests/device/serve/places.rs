@@ -1,14 +1,10 @@
 //! Two copies are on two hosts: a set of replicas compares the identities of memory and host.
 
 use rpma::commit::{Method, Replicas, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::serve::Directory;
-use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, FlushType, MemoryId, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg,
-    Site,
-};
+use rpma::{MemoryId, Site};
 
-use crate::common::{LIMIT, Result, addr, addr6, devdax, device_test, peer};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, directory_of, new_directory};
 
 const USAGE: MrUsage = MrUsage::WRITE_DST
@@ -55,87 +51,85 @@ fn other_memory(mut site: Site) -> Result<Site> {
 /// address and the region are compared.
 #[test]
 fn one_server_with_two_addresses_is_one_copy() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let all = PmemMap::open(devdax(), 2 * LEN)?;
-        let directory = new_directory(directory_of(&all)?, 2)?;
-        let region = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
-        let connect = |addr: &str, site| connect((&peer, &peer), addr, (&region, site));
-        let (four, six) = (addr(), addr6());
-        for site in [directory.site(), Site::of(&all)] {
-            assert!(site.memory().is_some() && site.host().is_some(), "{site}");
-            let mut log = Replicas::new(&peer, LEN, 4)?;
-            let (_one, writer) = connect(&four, site)?;
-            let region = remote(&writer);
-            let id = log.add(writer, region)?;
-            assert_eq!(log.site(id), Some(site));
-            let (_two, writer) = connect(&six, site)?;
-            let text = refused(&mut log, writer);
-            for words in ["have the same memory", &four, &six, "renew_identity"] {
-                assert!(text.contains(words), "{words}: {text}");
-            }
-            let (_three, writer) = connect(&six, other_memory(site)?)?;
-            let text = refused(&mut log, writer);
-            assert!(text.contains("have the same host"), "{text}");
-
-            // A replica that was set aside is compared no more.
-            log.set_aside(id, LIMIT)?;
-            let (_again, writer) = connect(&six, site)?;
-            log.add(writer, region)?;
-
-            log.permit_one_host();
-            let (_four, writer) = connect(&four, site)?;
-            let text = refused(&mut log, writer);
-            assert!(text.contains("have the same memory"), "{text}");
-            // A server that registers its memory for each connection has another region each time.
-            let other = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
-            let (_other, writer) = self::connect((&peer, &peer), &four, (&other, site))?;
-            let text = refused(&mut log, writer);
-            assert!(text.contains("have the same memory"), "{text}");
-            let (_five, writer) = connect(&four, other_memory(site)?)?;
-            log.add(writer, region)?;
-        }
+    let _test = device_test();
+    let peer = peer()?;
+    let all = PmemMap::open(devdax(), 2 * LEN)?;
+    let directory = new_directory(directory_of(&all)?, 2)?;
+    let region = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
+    let connect = |addr: &str, site| connect((&peer, &peer), addr, (&region, site));
+    let (four, six) = (addr(), addr6());
+    for site in [directory.site(), Site::of(&all)] {
+        assert!(site.memory().is_some() && site.host().is_some(), "{site}");
         let mut log = Replicas::new(&peer, LEN, 4)?;
-        let (_one, writer) = connect(&four, Site::default())?;
+        let (_one, writer) = connect(&four, site)?;
         let region = remote(&writer);
-        log.add(writer, region)?;
-        let (_two, writer) = connect(&six, Site::default())?;
-        log.add(writer, region)?;
-        let (_three, writer) = connect(&four, Site::default())?;
+        let id = log.add(writer, region)?;
+        assert_eq!(log.site(id), Some(site));
+        let (_two, writer) = connect(&six, site)?;
         let text = refused(&mut log, writer);
-        assert!(text.contains("the same region and address"), "{text}");
-        Ok(())
-    })
+        for words in ["have the same memory", &four, &six, "renew_identity"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let (_three, writer) = connect(&six, other_memory(site)?)?;
+        let text = refused(&mut log, writer);
+        assert!(text.contains("have the same host"), "{text}");
+
+        // A replica that was set aside is compared no more.
+        log.set_aside(id, LIMIT)?;
+        let (_again, writer) = connect(&six, site)?;
+        log.add(writer, region)?;
+
+        log.permit_one_host();
+        let (_four, writer) = connect(&four, site)?;
+        let text = refused(&mut log, writer);
+        assert!(text.contains("have the same memory"), "{text}");
+        // A server that registers its memory for each connection has another region each time.
+        let other = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
+        let (_other, writer) = self::connect((&peer, &peer), &four, (&other, site))?;
+        let text = refused(&mut log, writer);
+        assert!(text.contains("have the same memory"), "{text}");
+        let (_five, writer) = connect(&four, other_memory(site)?)?;
+        log.add(writer, region)?;
+    }
+    let mut log = Replicas::new(&peer, LEN, 4)?;
+    let (_one, writer) = connect(&four, Site::default())?;
+    let region = remote(&writer);
+    log.add(writer, region)?;
+    let (_two, writer) = connect(&six, Site::default())?;
+    log.add(writer, region)?;
+    let (_three, writer) = connect(&four, Site::default())?;
+    let text = refused(&mut log, writer);
+    assert!(text.contains("the same region and address"), "{text}");
+    Ok(())
 }
 
 /// Promise: two memories of this host have two identities, which stay when a memory is opened again.
 #[test]
 fn each_memory_has_its_own_identity() -> Result {
-    device_test(|| {
-        let all = PmemMap::open(devdax(), 2 * LEN)?;
-        let own = Site::of(&all).memory();
-        assert!(own.is_some(), "{}", Site::of(&all));
-        drop(all);
-        let all = PmemMap::open(devdax(), 2 * LEN)?;
-        assert_eq!(Site::of(&all.part(..LEN)?).memory(), own);
-        let mut directory = new_directory(directory_of(&all)?, 2)?;
-        let first = directory.site();
-        assert_ne!(first.memory(), own);
-        assert_eq!(first.host(), Site::of(&all).host());
-        directory.renew_identity()?;
-        assert_ne!(directory.site().memory(), first.memory());
-        let renewed = directory.site();
-        drop(directory);
-        assert_eq!(Directory::open(directory_of(&all)?)?.site(), renewed);
-        Ok(())
-    })
+    let _test = device_test();
+    let all = PmemMap::open(devdax(), 2 * LEN)?;
+    let own = Site::of(&all).memory();
+    assert!(own.is_some(), "{}", Site::of(&all));
+    drop(all);
+    let all = PmemMap::open(devdax(), 2 * LEN)?;
+    assert_eq!(Site::of(&all.part(..LEN)?).memory(), own);
+    let mut directory = new_directory(directory_of(&all)?, 2)?;
+    let first = directory.site();
+    assert_ne!(first.memory(), own);
+    assert_eq!(first.host(), Site::of(&all).host());
+    directory.renew_identity()?;
+    assert_ne!(directory.site().memory(), first.memory());
+    let renewed = directory.site();
+    drop(directory);
+    assert_eq!(Directory::open(directory_of(&all)?)?.site(), renewed);
+    Ok(())
 }
 
 /// Promise: a file's identity comes from its file system and its inode.
 #[test]
 #[cfg(not(feature = "sim"))]
 fn files_have_identities() -> Result {
-    for folder in [crate::common::ext4(), crate::common::fsdax()] {
+    for folder in [ext4(), fsdax()] {
         let file = tempfile::NamedTempFile::new_in(folder)?;
         std::fs::write(file.path(), [0; LEN])?;
         let site = Site::of(&PmemMap::open(file.path(), LEN)?);
@@ -175,7 +169,7 @@ mod fabric {
                 let far = peer_at(&addr, Side::Local)?;
                 let region = Mr::reg(&far, map, USAGE)?;
                 let (conn, writer) = connect((&near, &far), &addr, (&region, site))?;
-                Ok::<_, crate::common::failed::Failed>((conn, region, writer))
+                Ok::<_, failed::Failed>((conn, region, writer))
             };
             let addrs = [hosts[0].addr(), nic.addr(), hosts[1].addr()].map(|of| of.to_string());
             let [first, second, other] = addrs;

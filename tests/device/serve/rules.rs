@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use rpma::serve::{Directory, Reason, Served, ServerCfg};
-use rpma::{ConnCfg, ConnEvent, Flags, MrSlice, MrUsage, Offer, RefusalCode, Wc};
 
-use crate::common::{LIMIT, Result, completion, contents, device_test, event, pattern, region};
+use crate::common::prelude::*;
 use crate::serve::support::{
     LEN, Site, directory_of, identity, is_readable, is_refusal, offer, refusal,
 };
@@ -16,349 +15,338 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// taken; and each of these refusals has a code, the kept epoch, and words.
 #[test]
 fn epochs_and_instances_decide() -> Result {
-    device_test(|| {
-        let mut site = Site::new(2)?;
-        let (first, _) = site.client(identity(1, 5, 50))?;
-        let data = |identity| offer(identity).encode(Offer::CONNECT);
-        let (old, taken) = (RefusalCode::OldEpoch, RefusalCode::Taken);
-        for (asks, code, words) in [
-            (
-                identity(1, 5, 51),
-                taken,
-                "the epoch 5 belongs to another writer",
-            ),
-            (
-                identity(1, 4, 50),
-                old,
-                "the epoch 4 is old: a writer with the epoch 5",
-            ),
-            (identity(1, 4, 51), old, "is old"),
-            (identity(1, 0, 50), old, "is old"),
-        ] {
-            site.refused(&data(asks)?, code, 5, words)?;
-        }
-        // They did not disturb the writer, and another key has epochs of its own.
-        let (second, _) = site.client(identity(2, 1, 51))?;
-        site.nothing()?;
-
-        let (third, client) = site.client(identity(1, 6, 51))?;
-        assert_eq!(event(&first)?, ConnEvent::Closed);
-        assert_eq!(site.server.identity(client), Some(identity(1, 6, 51)));
-        assert_eq!(site.server.client(1), Some(client));
-        site.refused(
-            &data(identity(1, 5, 50))?,
-            old,
-            6,
-            "a writer with the epoch 6",
-        )?;
-        site.refused(
-            &data(identity(1, 6, 50))?,
+    let _test = device_test();
+    let mut site = Site::new(2)?;
+    let (first, _) = site.client(identity(1, 5, 50))?;
+    let data = |identity| offer(identity).encode(Offer::CONNECT);
+    let (old, taken) = (RefusalCode::OldEpoch, RefusalCode::Taken);
+    for (asks, code, words) in [
+        (
+            identity(1, 5, 51),
             taken,
-            6,
-            "belongs to another writer",
-        )?;
-        site.nothing()?;
-        drop((first, second, third));
-        Ok(())
-    })
+            "the epoch 5 belongs to another writer",
+        ),
+        (
+            identity(1, 4, 50),
+            old,
+            "the epoch 4 is old: a writer with the epoch 5",
+        ),
+        (identity(1, 4, 51), old, "is old"),
+        (identity(1, 0, 50), old, "is old"),
+    ] {
+        site.refused(&data(asks)?, code, 5, words)?;
+    }
+    // They did not disturb the writer, and another key has epochs of its own.
+    let (second, _) = site.client(identity(2, 1, 51))?;
+    site.nothing()?;
+
+    let (third, client) = site.client(identity(1, 6, 51))?;
+    assert_eq!(event(&first)?, ConnEvent::Closed);
+    assert_eq!(site.server.identity(client), Some(identity(1, 6, 51)));
+    assert_eq!(site.server.client(1), Some(client));
+    site.refused(
+        &data(identity(1, 5, 50))?,
+        old,
+        6,
+        "a writer with the epoch 6",
+    )?;
+    site.refused(
+        &data(identity(1, 6, 50))?,
+        taken,
+        6,
+        "belongs to another writer",
+    )?;
+    site.nothing()?;
+    drop((first, second, third));
+    Ok(())
 }
 
 /// Promise: the writer that comes back, with its epoch and instance, is admitted while its old
 /// connection looks alive, and that one is cut off.
 #[test]
 fn a_writer_comes_back() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let writer = identity(1, 1, 10);
-        let (old, first) = site.client(writer)?;
-        let again = site.ask(writer)?;
-        let asked = site.asked()?;
-        assert_eq!(asked.kept(), Some(writer));
-        let second = site.admit(asked)?;
-        // From here on the old connection is gone.
-        assert!(site.server.conn(first).is_none());
-        assert_eq!(site.server.clients().collect::<Vec<_>>(), [second]);
-        let gone = site.gone()?;
-        assert_eq!((gone.client, gone.identity), (first, writer));
-        assert!(matches!(gone.reason, Reason::Replaced), "{:?}", gone.reason);
-        assert!(gone.not_cut_off.is_none());
-        assert_eq!(event(&again)?, ConnEvent::Established);
-        assert_eq!(event(&old)?, ConnEvent::Closed);
-        site.arrives(second)?;
-        let answer = Offer::decode(again.get_private_data())?;
-        assert_eq!(answer.data(), b"data");
-        assert_eq!(answer.regions()[0].get_size(), LEN as u64);
-        assert!(
-            site.server.cut_off(first).is_none(),
-            "its name is not used again"
-        );
-        assert!(site.server.cut_off(second).is_some());
-        assert_eq!(event(&again)?, ConnEvent::Closed);
-        assert!(site.server.client(1).is_none());
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let writer = identity(1, 1, 10);
+    let (old, first) = site.client(writer)?;
+    let again = site.ask(writer)?;
+    let asked = site.asked()?;
+    assert_eq!(asked.kept(), Some(writer));
+    let second = site.admit(asked)?;
+    // From here on the old connection is gone.
+    assert!(site.server.conn(first).is_none());
+    assert_eq!(site.server.clients().collect::<Vec<_>>(), [second]);
+    let gone = site.gone()?;
+    assert_eq!((gone.client, gone.identity), (first, writer));
+    assert!(matches!(gone.reason, Reason::Replaced), "{:?}", gone.reason);
+    assert!(gone.not_cut_off.is_none());
+    assert_eq!(event(&again)?, ConnEvent::Established);
+    assert_eq!(event(&old)?, ConnEvent::Closed);
+    site.arrives(second)?;
+    let answer = Offer::decode(again.get_private_data())?;
+    assert_eq!(answer.data(), b"data");
+    assert_eq!(answer.regions()[0].get_size(), LEN as u64);
+    assert!(
+        site.server.cut_off(first).is_none(),
+        "its name is not used again"
+    );
+    assert!(site.server.cut_off(second).is_some());
+    assert_eq!(event(&again)?, ConnEvent::Closed);
+    assert!(site.server.client(1).is_none());
+    Ok(())
 }
 
 /// Promise: the server keeps epoch and instance over its own restart.
 #[test]
 fn a_restart_keeps_epochs_and_instances() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        drop(site.client(identity(1, 7, 70))?);
-        let Site { all, server, .. } = site;
-        drop(server);
-        let directory = Directory::open(directory_of(&all)?)?;
-        let mut site = Site::over(1, &ServerCfg::new(), all, directory)?;
-        let data = |epoch, instance| -> Result<_> {
-            let offer = offer(identity(1, epoch, instance));
-            Ok(offer.encode(Offer::CONNECT)?)
-        };
-        site.refused(&data(7, 71)?, RefusalCode::Taken, 7, "belongs to another")?;
-        site.refused(&data(6, 70)?, RefusalCode::OldEpoch, 7, "is old")?;
-        let (_back, client) = site.client(identity(1, 7, 70))?;
-        assert_eq!(site.server.identity(client), Some(identity(1, 7, 70)));
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    drop(site.client(identity(1, 7, 70))?);
+    let Site { all, server, .. } = site;
+    drop(server);
+    let directory = Directory::open(directory_of(&all)?)?;
+    let mut site = Site::over(1, &ServerCfg::new(), all, directory)?;
+    let data = |epoch, instance| -> Result<_> {
+        let offer = offer(identity(1, epoch, instance));
+        Ok(offer.encode(Offer::CONNECT)?)
+    };
+    site.refused(&data(7, 71)?, RefusalCode::Taken, 7, "belongs to another")?;
+    site.refused(&data(6, 70)?, RefusalCode::OldEpoch, 7, "is old")?;
+    let (_back, client) = site.client(identity(1, 7, 70))?;
+    assert_eq!(site.server.identity(client), Some(identity(1, 7, 70)));
+    Ok(())
 }
 
 /// Promise: `admit` judges again: a question that a newer writer has overtaken is refused, and has
 /// no effect.
 #[test]
 fn an_admission_is_judged_again() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let slow = site.ask(identity(1, 1, 10))?;
-        let late = site.asked()?;
-        let (conn, client) = site.client(identity(1, 2, 20))?;
-        let refused = site.admit(late).expect_err("overtaken");
-        assert!(refused.error.is_none());
-        is_refusal(
-            &refused.refusal,
-            RefusalCode::OldEpoch,
-            2,
-            "the epoch 1 is old",
-        );
-        assert_eq!(refusal(&slow)?, refused.refusal);
-        assert_eq!(site.server.client(1), Some(client));
-        site.nothing()?;
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let slow = site.ask(identity(1, 1, 10))?;
+    let late = site.asked()?;
+    let (conn, client) = site.client(identity(1, 2, 20))?;
+    let refused = site.admit(late).expect_err("overtaken");
+    assert!(refused.error.is_none());
+    is_refusal(
+        &refused.refusal,
+        RefusalCode::OldEpoch,
+        2,
+        "the epoch 1 is old",
+    );
+    assert_eq!(refusal(&slow)?, refused.refusal);
+    assert_eq!(site.server.client(1), Some(client));
+    site.nothing()?;
 
-        // Two questions of one epoch: the second one is taken.
-        let [one, other] =
-            [30, 31].map(|instance| site.ask(identity(1, 3, instance)).expect("fits"));
-        let questions = [site.asked()?, site.asked()?];
-        let [first, second] = questions;
-        site.admit(first)?;
-        let refused = site.admit(second).expect_err("overtaken");
-        is_refusal(
-            &refused.refusal,
-            RefusalCode::Taken,
-            3,
-            "belongs to another writer",
-        );
-        drop((conn, one, other));
-        Ok(())
-    })
+    // Two questions of one epoch: the second one is taken.
+    let [one, other] = [30, 31].map(|instance| site.ask(identity(1, 3, instance)).expect("fits"));
+    let questions = [site.asked()?, site.asked()?];
+    let [first, second] = questions;
+    site.admit(first)?;
+    let refused = site.admit(second).expect_err("overtaken");
+    is_refusal(
+        &refused.refusal,
+        RefusalCode::Taken,
+        3,
+        "belongs to another writer",
+    );
+    drop((conn, one, other));
+    Ok(())
 }
 
 /// Promise: the peer and the registration of a key stay when its client is gone, so that coming
 /// back registers no memory; and they can be taken back.
 #[test]
 fn a_registration_outlives_its_connections() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let (conn, _) = site.client(identity(1, 1, 10))?;
-        let key = |conn: &rpma::Conn| -> Result<_> {
-            let offer = Offer::decode(conn.get_private_data())?;
-            Ok(offer.regions()[0])
-        };
-        let before = key(&conn)?;
-        site.parts.clear();
-        drop(conn);
-        assert!(matches!(
-            site.gone()?.reason,
-            Reason::Ended(ConnEvent::Closed)
-        ));
-        let part = site.server.part(1).ok_or("kept")?;
-        let part = (part.peer.clone(), Arc::clone(part.region));
-        let conn = site.ask(identity(1, 1, 10))?;
-        let asked = site.asked()?;
-        site.admit_with(asked, &part, &[])?;
-        assert_eq!(event(&conn)?, ConnEvent::Established);
-        assert_eq!(key(&conn)?, before, "the same registration");
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let (conn, _) = site.client(identity(1, 1, 10))?;
+    let key = |conn: &Conn| -> Result<_> {
+        let offer = Offer::decode(conn.get_private_data())?;
+        Ok(offer.regions()[0])
+    };
+    let before = key(&conn)?;
+    site.parts.clear();
+    drop(conn);
+    assert!(matches!(
+        site.gone()?.reason,
+        Reason::Ended(ConnEvent::Closed)
+    ));
+    let part = site.server.part(1).ok_or("kept")?;
+    let part = (part.peer.clone(), Arc::clone(part.region));
+    let conn = site.ask(identity(1, 1, 10))?;
+    let asked = site.asked()?;
+    site.admit_with(asked, &part, &[])?;
+    assert_eq!(event(&conn)?, ConnEvent::Established);
+    assert_eq!(key(&conn)?, before, "the same registration");
 
-        let error = site
-            .server
-            .release(1)
-            .expect_err("it has a connection")
-            .to_string();
-        assert!(error.contains("cut it off first"), "{error}");
-        let client = site.server.client(1).ok_or("connected")?;
-        site.server.cut_off(client).ok_or("connected")?;
-        let error = site
-            .server
-            .release(1)
-            .expect_err("the test has it")
-            .to_string();
-        assert!(error.contains("drop its other Arcs"), "{error}");
-        drop(part);
-        assert_eq!(site.server.release(1)?.len(), LEN);
-        let error = site.server.release(1).expect_err("gone").to_string();
-        assert!(error.contains("no part of the key"), "{error}");
-        assert!(site.server.part(1).is_none());
-        Ok(())
-    })
+    let error = site
+        .server
+        .release(1)
+        .expect_err("it has a connection")
+        .to_string();
+    assert!(error.contains("cut it off first"), "{error}");
+    let client = site.server.client(1).ok_or("connected")?;
+    site.server.cut_off(client).ok_or("connected")?;
+    let error = site
+        .server
+        .release(1)
+        .expect_err("the test has it")
+        .to_string();
+    assert!(error.contains("drop its other Arcs"), "{error}");
+    drop(part);
+    assert_eq!(site.server.release(1)?.len(), LEN);
+    let error = site.server.release(1).expect_err("gone").to_string();
+    assert!(error.contains("no part of the key"), "{error}");
+    assert!(site.server.part(1).is_none());
+    Ok(())
 }
 
 /// Promise: a client writes to its own part, and completions of the program's own operations come
 /// with the client's name.
 #[test]
 fn clients_write_and_the_program_posts() -> Result {
-    device_test(|| {
-        let mut site = Site::new(2)?;
-        let (one, first) = site.client(identity(1, 1, 10))?;
-        let (other, second) = site.client(identity(2, 1, 20))?;
-        for (conn, key) in [(&one, 1), (&other, 2)] {
-            let offer = Offer::decode(conn.get_private_data())?;
-            let to = offer.regions()[0].slice(..)?;
-            let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
-            source.write_at(0, &pattern(LEN, key))?;
-            let from = source.slice(..)?;
-            conn.write(to, from, ALWAYS, 1)?;
-            completion(conn)?.result()?;
-        }
-        for key in [1, 2] {
-            assert!(contents(&site.parts[&key].1)? == pattern(LEN, key));
-        }
-        for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
-            conn.recv(MrSlice::EMPTY, 1)?;
-            let own = site.server.conn(client).ok_or("connected")?;
-            own.send(MrSlice::EMPTY, ALWAYS, far)?;
-            let mut wcs = [Wc::default(); 4];
-            let served = site.server.next(&mut wcs, LIMIT)?;
-            assert!(
-                matches!(served, Some(Served::Completions(of, 1)) if of == client),
-                "{served:?}"
-            );
-            assert_eq!(wcs[0].wr_id(), far);
-            completion(conn)?.result()?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(2)?;
+    let (one, first) = site.client(identity(1, 1, 10))?;
+    let (other, second) = site.client(identity(2, 1, 20))?;
+    for (conn, key) in [(&one, 1), (&other, 2)] {
+        let offer = Offer::decode(conn.get_private_data())?;
+        let to = offer.regions()[0].slice(..)?;
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
+        source.write_at(0, &pattern(LEN, key))?;
+        let from = source.slice(..)?;
+        conn.write(to, from, ALWAYS, 1)?;
+        completion(conn)?.result()?;
+    }
+    for key in [1, 2] {
+        assert!(contents(&site.parts[&key].1)? == pattern(LEN, key));
+    }
+    for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
+        conn.recv(MrSlice::EMPTY, 1)?;
+        let own = site.server.conn(client).ok_or("connected")?;
+        own.send(MrSlice::EMPTY, ALWAYS, far)?;
+        let mut wcs = [Wc::default(); 4];
+        let served = site.server.next(&mut wcs, LIMIT)?;
+        assert!(
+            matches!(served, Some(Served::Completions(of, 1)) if of == client),
+            "{served:?}"
+        );
+        assert_eq!(wcs[0].wr_id(), far);
+        completion(conn)?.result()?;
+    }
+    Ok(())
 }
 
 /// Promise: completions that were not returned come with the end of their connection.
 #[test]
 fn a_gone_client_leaves_its_completions() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let (conn, client) = site.client(identity(1, 1, 10))?;
-        conn.recv(MrSlice::EMPTY, 1)?;
-        let own = site.server.conn(client).ok_or("connected")?;
-        own.send(MrSlice::EMPTY, ALWAYS, 7)?;
-        completion(&conn)?.result()?;
-        let gone = site.server.cut_off(client).ok_or("connected")?;
-        assert!(matches!(gone.reason, Reason::CutOff));
-        let contexts: Vec<_> = gone.completions.iter().map(Wc::wr_id).collect();
-        assert_eq!(contexts, [7]);
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let (conn, client) = site.client(identity(1, 1, 10))?;
+    conn.recv(MrSlice::EMPTY, 1)?;
+    let own = site.server.conn(client).ok_or("connected")?;
+    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    completion(&conn)?.result()?;
+    let gone = site.server.cut_off(client).ok_or("connected")?;
+    assert!(matches!(gone.reason, Reason::CutOff));
+    let contexts: Vec<_> = gone.completions.iter().map(Wc::wr_id).collect();
+    assert_eq!(contexts, [7]);
+    Ok(())
 }
 
 /// Promise: a failed operation of the server ends its connection, although no event reports it; the
 /// failure and the completion come with the end.
 #[test]
 fn a_failed_operation_ends_its_client() -> Result {
-    device_test(|| {
-        let mut conn_cfg = ConnCfg::new();
-        conn_cfg.set_rnr_retry_count(0)?;
-        let mut cfg = ServerCfg::new();
-        cfg.set_conn(&conn_cfg);
-        let mut site = Site::with(2, &cfg)?;
-        let (_conn, client) = site.client(identity(1, 1, 10))?;
-        let (_other, _) = site.client(identity(2, 1, 20))?;
-        is_readable(&site)?;
-        site.nothing()?;
-        // The client has no receive.
-        let own = site.server.conn(client).ok_or("connected")?;
-        own.send(MrSlice::EMPTY, ALWAYS, 7)?;
-        let mut wcs = [Wc::default(); 4];
-        let served = site.server.next(&mut wcs, LIMIT)?;
-        assert!(matches!(served, Some(Served::Completions(of, 1)) if of == client));
-        assert_eq!(wcs[0].wr_id(), 7);
-        assert!(is_readable(&site)?, "an event loop has to call again");
-        let gone = site.gone()?;
-        assert_eq!(gone.client, client);
-        assert!(
-            matches!(gone.reason, Reason::Failed(_)),
-            "{:?}",
-            gone.reason
-        );
-        assert!(gone.failure.is_some());
-        site.nothing()?;
-        site.client(identity(1, 1, 10))?;
-        Ok(())
-    })
+    let _test = device_test();
+    let mut conn_cfg = ConnCfg::new();
+    conn_cfg.set_rnr_retry_count(0)?;
+    let mut cfg = ServerCfg::new();
+    cfg.set_conn(&conn_cfg);
+    let mut site = Site::with(2, &cfg)?;
+    let (_conn, client) = site.client(identity(1, 1, 10))?;
+    let (_other, _) = site.client(identity(2, 1, 20))?;
+    is_readable(&site)?;
+    site.nothing()?;
+    // The client has no receive.
+    let own = site.server.conn(client).ok_or("connected")?;
+    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    let mut wcs = [Wc::default(); 4];
+    let served = site.server.next(&mut wcs, LIMIT)?;
+    assert!(matches!(served, Some(Served::Completions(of, 1)) if of == client));
+    assert_eq!(wcs[0].wr_id(), 7);
+    assert!(is_readable(&site)?, "an event loop has to call again");
+    let gone = site.gone()?;
+    assert_eq!(gone.client, client);
+    assert!(
+        matches!(gone.reason, Reason::Failed(_)),
+        "{:?}",
+        gone.reason
+    );
+    assert!(gone.failure.is_some());
+    site.nothing()?;
+    site.client(identity(1, 1, 10))?;
+    Ok(())
 }
 
 /// Promise: the counters of a server have each admission, refusal and end, and the operations of
 /// its connections, also of clients that are gone.
 #[test]
 fn a_server_counts() -> Result {
-    device_test(|| {
-        let mut site = Site::new(2)?;
-        let (first, client) = site.client(identity(1, 1, 10))?;
-        let (other, _) = site.client(identity(2, 1, 20))?;
-        first.recv(MrSlice::EMPTY, 1)?;
-        let own = site.server.conn(client).ok_or("connected")?;
-        own.send(MrSlice::EMPTY, ALWAYS, 7)?;
-        completion(&first)?.result()?;
-        let data = |identity| offer(identity).encode(Offer::CONNECT);
-        site.next()?;
-        site.refused(
-            &data(identity(1, 1, 11))?,
-            RefusalCode::Taken,
-            1,
-            "another writer",
-        )?;
-        let late = site.ask(identity(1, 2, 11))?;
-        let asked = site.asked()?;
-        site.server.refuse(asked, "no")?;
-        drop(refusal(&late)?);
-        let before = site.server.counters();
-        let (again, _) = site.client(identity(1, 2, 11))?;
-        drop(other);
-        site.gone()?;
-        let counters = site.server.counters();
-        assert_eq!((before.admitted, before.refused, before.gone), (2, 2, 0));
-        assert_eq!((counters.admitted, counters.refused), (3, 2));
-        assert_eq!((counters.gone, counters.replaced), (2, 1));
-        assert_eq!((counters.not_cut_off, counters.failed), (0, 0));
-        assert!(before.conns.posted >= 1);
-        assert!(
-            counters.conns.posted >= before.conns.posted,
-            "of those that are gone"
-        );
-        drop((first, again));
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(2)?;
+    let (first, client) = site.client(identity(1, 1, 10))?;
+    let (other, _) = site.client(identity(2, 1, 20))?;
+    first.recv(MrSlice::EMPTY, 1)?;
+    let own = site.server.conn(client).ok_or("connected")?;
+    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    completion(&first)?.result()?;
+    let data = |identity| offer(identity).encode(Offer::CONNECT);
+    site.next()?;
+    site.refused(
+        &data(identity(1, 1, 11))?,
+        RefusalCode::Taken,
+        1,
+        "another writer",
+    )?;
+    let late = site.ask(identity(1, 2, 11))?;
+    let asked = site.asked()?;
+    site.server.refuse(asked, "no")?;
+    drop(refusal(&late)?);
+    let before = site.server.counters();
+    let (again, _) = site.client(identity(1, 2, 11))?;
+    drop(other);
+    site.gone()?;
+    let counters = site.server.counters();
+    assert_eq!((before.admitted, before.refused, before.gone), (2, 2, 0));
+    assert_eq!((counters.admitted, counters.refused), (3, 2));
+    assert_eq!((counters.gone, counters.replaced), (2, 1));
+    assert_eq!((counters.not_cut_off, counters.failed), (0, 0));
+    assert!(before.conns.posted >= 1);
+    assert!(
+        counters.conns.posted >= before.conns.posted,
+        "of those that are gone"
+    );
+    drop((first, again));
+    Ok(())
 }
 
 /// Promise: the operations that were flushed when a client was cut off count as failed, as if the
 /// program had polled them.
 #[test]
 fn flushed_operations_of_a_client_that_is_cut_off_count() -> Result {
-    device_test(|| {
-        let mut site = Site::new(1)?;
-        let (_conn, client) = site.client(identity(1, 1, 10))?;
-        let conn = site.server.conn(client).ok_or("connected")?;
-        conn.recv(MrSlice::EMPTY, 7)?;
-        let gone = site.server.cut_off(client).ok_or("connected")?;
-        let [wc] = gone.completions[..] else {
-            panic!("{:?}", gone.completions);
-        };
-        let failed = wc.result().expect_err("flushed");
-        let counters = site.server.counters();
-        assert_eq!(counters.conns.failed(failed.status), 1);
-        Ok(())
-    })
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let (_conn, client) = site.client(identity(1, 1, 10))?;
+    let conn = site.server.conn(client).ok_or("connected")?;
+    conn.recv(MrSlice::EMPTY, 7)?;
+    let gone = site.server.cut_off(client).ok_or("connected")?;
+    let [wc] = gone.completions[..] else {
+        panic!("{:?}", gone.completions);
+    };
+    let failed = wc.result().expect_err("flushed");
+    let counters = site.server.counters();
+    assert_eq!(counters.conns.failed(failed.status), 1);
+    Ok(())
 }

@@ -1,17 +1,11 @@
 //! A server that only serves, and hosts that give no sign of life.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpma::commit::{Limits, Method};
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
-use rpma::sim::{Fabric, Host};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Failure, FlushType, Mr, Offer, Peer, Side, Wc,
-};
 
-use crate::common::{LIMIT, Result, profile};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, identity, offer, usage};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(60);

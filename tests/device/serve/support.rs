@@ -2,20 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use rpma::Refusal;
 use rpma::commit::Method;
-use rpma::pmem::PmemMap;
 use rpma::serve::{Asked, Client, Directory, Gone, NotAdmitted, Part, Served, Server, ServerCfg};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, FlushType, Identity, Mr, MrUsage, Offer, Peer,
-    Refusal, RefusalCode, Side, Wc,
-};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{LIMIT, Result, addr, devdax, event, listen};
+use crate::common::prelude::*;
 
 /// The memory of a key.
 pub(crate) const LEN: usize = 4096;

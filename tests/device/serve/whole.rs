@@ -4,14 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;
 use std::thread;
 
-use rpma::pmem::{Ddio, DevicePath, Platform, PmemMap};
+use rpma::pmem::{Ddio, DevicePath, Platform};
 use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Durable, Error, Flags, Identity, MrUsage, Offer,
-    Peer, PeerCfg, Side,
-};
 
-use crate::common::{LIMIT, Result, addr, completion, devdax, device_test, event, here, region};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, identity, offer, refusal, usage};
 
 /// The address of the test device, with a port.
@@ -55,162 +51,157 @@ fn noted(notes: &mpsc::Receiver<String>, words: &str) -> Result {
 /// note each of these, and return when the server is woken.
 #[test]
 fn a_whole_server_in_two_calls() -> Result {
-    device_test(|| {
-        let (mut server, mut parts) = listen(&ServerCfg::new())?;
-        let (port, waker) = (server.get_port(), server.waker());
-        let (note, notes) = mpsc::channel();
-        thread::scope(|scope| -> Result {
-            let serving = scope.spawn(here(move || {
-                let note = |served: Served| note.send(served.to_string()).expect("the test waits");
-                server.serve(&mut parts, note)
-            }));
-            let tested = || -> Result {
-                let peer = peer()?;
-                let conn = ask(&peer, port, identity(2, 1, 10))?;
-                assert_eq!(event(&conn)?, ConnEvent::Established);
-                noted(&notes, "a client is connected")?;
-                let to = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
-                let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-                let to = to.slice(..8)?;
-                conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
-                completion(&conn)?.result()?;
-                let words = "no memory for this key: the keys are 1 to 3";
-                let refused = ask(&peer, port, identity(4, 1, 10))?;
-                assert!(refusal(&refused)?.words().contains(words));
-                noted(&notes, &format!("a client is refused: {words}"))?;
-                drop(conn);
-                noted(&notes, "the client of the key 0x2 is gone: ")
-            };
-            let tested = tested();
-            // Also if the test has failed.
-            waker.wake();
-            serving.join().expect("no panic")?;
-            tested
-        })
+    let _test = device_test();
+    let (mut server, mut parts) = listen(&ServerCfg::new())?;
+    let (port, waker) = (server.get_port(), server.waker());
+    let (note, notes) = mpsc::channel();
+    thread::scope(|scope| -> Result {
+        let serving = scope.spawn(here(move || {
+            let note = |served: Served| note.send(served.to_string()).expect("the test waits");
+            server.serve(&mut parts, note)
+        }));
+        let tested = || -> Result {
+            let peer = peer()?;
+            let conn = ask(&peer, port, identity(2, 1, 10))?;
+            assert_eq!(event(&conn)?, ConnEvent::Established);
+            noted(&notes, "a client is connected")?;
+            let to = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
+            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+            let to = to.slice(..8)?;
+            conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
+            completion(&conn)?.result()?;
+            let words = "no memory for this key: the keys are 1 to 3";
+            let refused = ask(&peer, port, identity(4, 1, 10))?;
+            assert!(refusal(&refused)?.words().contains(words));
+            noted(&notes, &format!("a client is refused: {words}"))?;
+            drop(conn);
+            noted(&notes, "the client of the key 0x2 is gone: ")
+        };
+        let tested = tested();
+        // Also if the test has failed.
+        waker.wake();
+        serving.join().expect("no panic")?;
+        tested
     })
 }
 
 /// Promise: a server that was woken before serves nobody, and can serve afterwards.
 #[test]
 fn woken_before_it_serves() -> Result {
-    device_test(|| {
-        let (mut server, mut parts) = listen(&ServerCfg::new())?;
-        for _ in 0..2 {
-            server.waker().wake();
-            server.serve(&mut parts, |served| panic!("{served}"))?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let (mut server, mut parts) = listen(&ServerCfg::new())?;
+    for _ in 0..2 {
+        server.waker().wake();
+        server.serve(&mut parts, |served| panic!("{served}"))?;
+    }
+    Ok(())
 }
 
 /// Promise: the end of the device ends the loop with that error, and every other failure is
 /// noted.
 #[test]
 fn the_end_of_the_device_ends_the_loop() -> Result {
-    device_test(|| {
-        let (mut server, mut parts) = listen(&ServerCfg::new())?;
-        let failed = |errno| {
-            Served::Failed(Error::Provider {
-                call: "rdma_get_cm_event",
-                cause: std::io::Error::from_raw_os_error(errno),
-                hint: None,
-            })
-        };
-        let mut notes = Vec::new();
-        let handled = server.handle(failed(libc::EMFILE), &mut parts, |served| {
-            notes.push(served)
-        });
-        assert!(handled?.is_continue());
-        assert!(matches!(notes[..], [Served::Failed(_)]), "{notes:?}");
-        let ended = server.handle(failed(libc::ENODEV), &mut parts, |served| {
-            panic!("{served}")
-        });
-        let error = ended.expect_err("it has ended");
-        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
-        Ok(())
-    })
+    let _test = device_test();
+    let (mut server, mut parts) = listen(&ServerCfg::new())?;
+    let failed = |errno| {
+        Served::Failed(Error::Provider {
+            call: "rdma_get_cm_event",
+            cause: std::io::Error::from_raw_os_error(errno),
+            hint: None,
+        })
+    };
+    let mut notes = Vec::new();
+    let handled = server.handle(failed(libc::EMFILE), &mut parts, |served| {
+        notes.push(served)
+    });
+    assert!(handled?.is_continue());
+    assert!(matches!(notes[..], [Served::Failed(_)]), "{notes:?}");
+    let ended = server.handle(failed(libc::ENODEV), &mut parts, |served| {
+        panic!("{served}")
+    });
+    let error = ended.expect_err("it has ended");
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    Ok(())
 }
 
 /// Promise: a client gets the declaration of the platform that was detected, with the operator's
 /// word on DDIO, or the program's own.
 #[test]
 fn the_platform_is_declared() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let domain = Platform::detect(&memory()?.0)?.domain();
-        let detected = |ddio| {
-            let path = DevicePath::of(&peer, ddio);
-            PeerCfg::for_platform(domain, path).get_durable()
+    let _test = device_test();
+    let peer = peer()?;
+    let domain = Platform::detect(&memory()?.0)?.domain();
+    let detected = |ddio| {
+        let path = DevicePath::of(&peer, ddio);
+        PeerCfg::for_platform(domain, path).get_durable()
+    };
+    let own = |cfg: &mut ServerCfg, durable| {
+        cfg.set_platform(PeerCfg::new().set_durable(durable));
+        durable
+    };
+    for case in 0..5 {
+        let mut cfg = ServerCfg::new();
+        let expected = match case {
+            0 => detected(Ddio::On),
+            1 => {
+                cfg.set_ddio(Ddio::Off);
+                detected(Ddio::Off)
+            }
+            2 => own(&mut cfg, Durable::Nothing),
+            3 => own(&mut cfg, Durable::NativeFlushes),
+            _ => own(&mut cfg, Durable::DirectWrites),
         };
-        let own = |cfg: &mut ServerCfg, durable| {
-            cfg.set_platform(PeerCfg::new().set_durable(durable));
-            durable
-        };
-        for case in 0..5 {
-            let mut cfg = ServerCfg::new();
-            let expected = match case {
-                0 => detected(Ddio::On),
-                1 => {
-                    cfg.set_ddio(Ddio::Off);
-                    detected(Ddio::Off)
-                }
-                2 => own(&mut cfg, Durable::Nothing),
-                3 => own(&mut cfg, Durable::NativeFlushes),
-                _ => own(&mut cfg, Durable::DirectWrites),
-            };
-            let (mut server, mut parts) = listen(&cfg)?;
-            let (port, waker) = (server.get_port(), server.waker());
-            thread::scope(|scope| -> Result {
-                let serving = scope.spawn(here(move || server.serve(&mut parts, |_| {})));
-                let asked = ask(&peer, port, identity(1, 1, 10)).and_then(|conn| {
-                    assert_eq!(event(&conn)?, ConnEvent::Established);
-                    Ok(Offer::decode(conn.get_private_data())?)
-                });
-                waker.wake();
-                serving.join().expect("no panic")?;
-                assert_eq!(asked?.platform().get_durable(), expected, "{case}");
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
+        let (mut server, mut parts) = listen(&cfg)?;
+        let (port, waker) = (server.get_port(), server.waker());
+        thread::scope(|scope| -> Result {
+            let serving = scope.spawn(here(move || server.serve(&mut parts, |_| {})));
+            let asked = ask(&peer, port, identity(1, 1, 10)).and_then(|conn| {
+                assert_eq!(event(&conn)?, ConnEvent::Established);
+                Ok(Offer::decode(conn.get_private_data())?)
+            });
+            waker.wake();
+            serving.join().expect("no panic")?;
+            assert_eq!(asked?.platform().get_durable(), expected, "{case}");
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: if a server cannot listen, its memory is unchanged, and nothing stays registered.
 #[test]
 fn a_server_that_cannot_listen_changes_nothing() -> Result {
-    device_test(|| {
-        let (all, layout) = memory()?;
-        let bytes = || -> Result<Vec<u8>> {
-            let mut bytes = vec![0; layout.len()];
-            all.read_at(0, &mut bytes)?;
-            Ok(bytes)
-        };
-        let refused = |addr, all: &PmemMap, cfg: &ServerCfg, words: &str| -> Result {
-            let before = bytes()?;
-            let error = Server::listen(addr, all, &layout, usage(), cfg).expect_err("refused");
-            assert!(error.to_string().contains(words), "{words}: {error}");
-            assert!(bytes()? == before, "{words}");
-            Ok(())
-        };
-        let cfg = ServerCfg::new();
-        let short = all.part(..layout.len() - LEN)?;
-        refused(at(0)?, &short, &cfg, "and the memory has")?;
-        let nowhere = SocketAddr::from(([192, 0, 2, 1], 0));
-        refused(nowhere, &all, &cfg, "rdma_bind_addr")?;
-        let taken = rpma::Ep::listen(&peer()?, &addr(), 0)?;
-        refused(at(taken.get_port())?, &all, &cfg, "rdma_bind_addr")?;
-        let mut no_processor = ServerCfg::new();
-        no_processor
-            .set_platform(PeerCfg::new().set_processor_persists(false))
-            .set_commits(Some(rpma::commit::Limits::new(1, 1, 64)?));
-        let words = "processor makes nothing durable";
-        refused(at(0)?, &all, &no_processor, words)?;
-        all.write_at(0, &[0xA5; 64])?;
-        refused(at(0)?, &all, &cfg, "directory")?;
-
-        all.write_at(0, &[0; 64])?;
-        Server::listen(at(0)?, &all, &layout, usage(), &cfg)?;
+    let _test = device_test();
+    let (all, layout) = memory()?;
+    let bytes = || -> Result<Vec<u8>> {
+        let mut bytes = vec![0; layout.len()];
+        all.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    };
+    let refused = |addr, all: &PmemMap, cfg: &ServerCfg, words: &str| -> Result {
+        let before = bytes()?;
+        let error = Server::listen(addr, all, &layout, usage(), cfg).expect_err("refused");
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert!(bytes()? == before, "{words}");
         Ok(())
-    })
+    };
+    let cfg = ServerCfg::new();
+    let short = all.part(..layout.len() - LEN)?;
+    refused(at(0)?, &short, &cfg, "and the memory has")?;
+    let nowhere = SocketAddr::from(([192, 0, 2, 1], 0));
+    refused(nowhere, &all, &cfg, "rdma_bind_addr")?;
+    let taken = Ep::listen(&peer()?, &addr(), 0)?;
+    refused(at(taken.get_port())?, &all, &cfg, "rdma_bind_addr")?;
+    let mut no_processor = ServerCfg::new();
+    no_processor
+        .set_platform(PeerCfg::new().set_processor_persists(false))
+        .set_commits(Some(rpma::commit::Limits::new(1, 1, 64)?));
+    let words = "processor makes nothing durable";
+    refused(at(0)?, &all, &no_processor, words)?;
+    all.write_at(0, &[0xA5; 64])?;
+    refused(at(0)?, &all, &cfg, "directory")?;
+
+    all.write_at(0, &[0; 64])?;
+    Server::listen(at(0)?, &all, &layout, usage(), &cfg)?;
+    Ok(())
 }

@@ -8,18 +8,13 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use rpma::Refusal;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem, Profile, now, sleep};
-use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer, PeerCfg,
-    Refusal, RefusalCode, Side, Wc,
-};
+use rpma::sim::{JoinHandle, now, sleep};
 
-use crate::common::{Result, is_in_share};
+use crate::common::prelude::*;
 use crate::serve::support::{LEN, identity, offer, usage};
 
 const RUNS: u64 = 250;

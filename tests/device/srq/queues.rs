@@ -3,15 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnReq, Cq, CqKind, Error, Mr, MrSlice,
-    MrUsage, Peer, RemoteSlice, Srq, SrqCfg, WcOpcode,
-};
-
-use crate::common::{
-    LIMIT, Pair, Result, addr, assert_empty, completions, contents, device_test, invalid, listen,
-    next_completion, opcode_of, peer, region,
-};
+use crate::common::prelude::*;
 use crate::srq::support::{ALWAYS, fill, pairs, send, srq, using};
 
 /// Where the receives of a connection complete.
@@ -110,130 +102,129 @@ fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) -> Result {
 
 #[test]
 fn row_1_one_queue() -> Result {
-    device_test(|| check_row(&peer()?, None, 0, false, Where::Main))
+    let _test = device_test();
+    check_row(&peer()?, None, 0, false, Where::Main)
 }
 
 #[test]
 fn row_2_a_queue_for_receives() -> Result {
-    device_test(|| check_row(&peer()?, None, 10, false, Where::OwnRcq))
+    let _test = device_test();
+    check_row(&peer()?, None, 10, false, Where::OwnRcq)
 }
 
 #[test]
 fn row_3_one_queue_on_a_shared_channel() -> Result {
-    device_test(|| check_row(&peer()?, None, 0, true, Where::Main))
+    let _test = device_test();
+    check_row(&peer()?, None, 0, true, Where::Main)
 }
 
 #[test]
 fn row_4_two_queues_on_a_shared_channel() -> Result {
-    device_test(|| check_row(&peer()?, None, 10, true, Where::OwnRcq))
+    let _test = device_test();
+    check_row(&peer()?, None, 10, true, Where::OwnRcq)
 }
 
 #[test]
 fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = srq(&peer, 10, 0)?;
-        assert!(srq.get_rcq().is_none());
-        for shared in [false, true] {
-            check_row(&peer, Some(&srq), 0, shared, Where::Main)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = srq(&peer, 10, 0)?;
+    assert!(srq.get_rcq().is_none());
+    for shared in [false, true] {
+        check_row(&peer, Some(&srq), 0, shared, Where::Main)?;
+    }
+    Ok(())
 }
 
 #[test]
 fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = srq(&peer, 10, 0)?;
-        for shared in [false, true] {
-            check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = srq(&peer, 10, 0)?;
+    for shared in [false, true] {
+        check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq)?;
+    }
+    Ok(())
 }
 
 #[test]
 fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = srq(&peer, 10, 10)?;
-        for rcq_size in [0, 10] {
-            check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = srq(&peer, 10, 10)?;
+    for rcq_size in [0, 10] {
+        check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq)?;
+    }
+    Ok(())
 }
 
 #[test]
 fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = srq(&peer, 10, 10)?;
-        let ep = listen(&peer)?;
-        for rcq_size in [0, 10] {
-            let mut cfg = using(&srq);
-            cfg.set_compl_channel(ComplChannel::Shared)
-                .set_rcq_size(rcq_size);
-            let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-            assert!(text.contains("ComplChannel::Shared"), "{text}");
-            let text = invalid(ep.next_conn_req_timeout(&cfg, LIMIT));
-            assert!(text.contains("ComplChannel::Of"), "{text}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = srq(&peer, 10, 10)?;
+    let ep = listen(&peer)?;
+    for rcq_size in [0, 10] {
+        let mut cfg = using(&srq);
+        cfg.set_compl_channel(ComplChannel::Shared)
+            .set_rcq_size(rcq_size);
+        let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+        assert!(text.contains("ComplChannel::Shared"), "{text}");
+        let text = invalid(ep.next_conn_req_timeout(&cfg, LIMIT));
+        assert!(text.contains("ComplChannel::Of"), "{text}");
+    }
+    Ok(())
 }
 
 /// The combination that row 8 refuses is possible with a channel of the program's own, over all
 /// queues of both.
 #[test]
 fn one_channel_over_the_queues_of_everything() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let channel = CompletionChannel::new(&peer)?;
-        let of = |key| ComplChannel::Of {
-            channel: channel.clone(),
-            key,
-        };
-        let mut cfg = SrqCfg::new();
-        cfg.set_compl_channel(Some((channel.clone(), 100)));
-        assert_eq!(cfg.get_compl_channel().map(|(_, key)| *key), Some(100));
-        let srq = Srq::new(&peer, &cfg)?;
-        let mut cfg = using(&srq);
-        cfg.set_compl_channel(of(1));
-        let one = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_compl_channel(of(2)).set_rcq_size(10);
-        let two = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    let of = |key| ComplChannel::Of {
+        channel: channel.clone(),
+        key,
+    };
+    let mut cfg = SrqCfg::new();
+    cfg.set_compl_channel(Some((channel.clone(), 100)));
+    assert_eq!(cfg.get_compl_channel().map(|(_, key)| *key), Some(100));
+    let srq = Srq::new(&peer, &cfg)?;
+    let mut cfg = using(&srq);
+    cfg.set_compl_channel(of(1));
+    let one = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_compl_channel(of(2)).set_rcq_size(10);
+    let two = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
 
-        let next = || -> Result<_> {
-            let event = channel.wait_timeout(LIMIT)?;
-            Ok((event.key, event.kind))
-        };
-        srq.recv(MrSlice::EMPTY, 1)?;
-        send(&one.client)?;
-        assert_eq!(next()?, (100, CqKind::Receive));
-        let rcq = srq.get_rcq().ok_or("one of its own")?;
-        assert_eq!(opcode_of(&next_completion(rcq)?, 1)?, WcOpcode::RECV);
-        two.server.recv(MrSlice::EMPTY, 2)?;
-        send(&two.client)?;
-        assert_eq!(next()?, (2, CqKind::Receive));
-        for (pair, key) in [(&one, 1), (&two, 2)] {
-            pair.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
-            assert_eq!(next()?, (key, CqKind::Main));
-        }
-        for cq in [rcq, one.server.get_cq(), two.server.get_cq()] {
-            assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::SharedChannel)));
-        }
-        for conn in [&one.server, &two.server] {
-            assert!(matches!(
-                conn.wait_timeout(LIMIT),
-                Err(Error::NotSharedChannel)
-            ));
-        }
-        Ok(())
-    })
+    let next = || -> Result<_> {
+        let event = channel.wait_timeout(LIMIT)?;
+        Ok((event.key, event.kind))
+    };
+    srq.recv(MrSlice::EMPTY, 1)?;
+    send(&one.client)?;
+    assert_eq!(next()?, (100, CqKind::Receive));
+    let rcq = srq.get_rcq().ok_or("one of its own")?;
+    assert_eq!(opcode_of(&next_completion(rcq)?, 1)?, WcOpcode::RECV);
+    two.server.recv(MrSlice::EMPTY, 2)?;
+    send(&two.client)?;
+    assert_eq!(next()?, (2, CqKind::Receive));
+    for (pair, key) in [(&one, 1), (&two, 2)] {
+        pair.server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
+        assert_eq!(next()?, (key, CqKind::Main));
+    }
+    for cq in [rcq, one.server.get_cq(), two.server.get_cq()] {
+        assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::SharedChannel)));
+    }
+    for conn in [&one.server, &two.server] {
+        assert!(matches!(
+            conn.wait_timeout(LIMIT),
+            Err(Error::NotSharedChannel)
+        ));
+    }
+    Ok(())
 }
 
 /// One queue serves several connections. Each message lands in one receive, and the completion has
@@ -243,79 +234,77 @@ fn one_channel_over_the_queues_of_everything() -> Result {
 fn connections_are_told_apart() -> Result {
     const CLIENTS: usize = 4;
     const EACH: usize = 5;
-    device_test(|| {
-        let peer = peer()?;
-        for rcq_size in [0, 20] {
-            let total = CLIENTS * EACH;
-            let srq = srq(&peer, total as u32, rcq_size)?;
-            let pairs = pairs(&peer, &using(&srq), CLIENTS)?;
-            let dst = region(&peer, total, MrUsage::RECV)?;
-            for n in 0..total {
-                srq.recv(dst.slice(n..=n)?, n as u64)?;
-            }
-            let names: Vec<u8> = (1..=CLIENTS as u8).collect();
-            let src = Mr::reg(&peer, names, MrUsage::SEND)?;
-            for _ in 0..EACH {
-                for (n, pair) in pairs.iter().enumerate() {
-                    let name = src.slice(n..=n)?;
-                    pair.client.send(name, ALWAYS, 1)?;
-                }
-            }
-            let got: Vec<_> = match srq.get_rcq() {
-                Some(rcq) => (0..total)
-                    .map(|_| next_completion(rcq))
-                    .collect::<Result<_, _>>()?,
-                None => pairs
-                    .iter()
-                    .flat_map(|pair| completions(&pair.server, EACH).expect("polling works"))
-                    .collect(),
-            };
-            let bytes = contents(&dst)?;
-            let mut used = BTreeMap::new();
-            let mut last = BTreeMap::new();
-            for wc in &got {
-                let success = wc.result()?;
-                assert_eq!(
-                    (success.opcode(), success.byte_len()),
-                    (WcOpcode::RECV, Some(1))
-                );
-                let name = usize::from(bytes[wc.wr_id() as usize]);
-                assert_eq!(wc.qp_num(), pairs[name - 1].server.get_qp_num());
-                assert_eq!(used.insert(wc.wr_id(), name), None, "each receive once");
-                let before = last.insert(wc.qp_num(), wc.wr_id());
-                assert!(before < Some(wc.wr_id()), "in order: {got:?}");
-            }
-            for name in 1..=CLIENTS {
-                assert_eq!(used.values().filter(|&&n| n == name).count(), EACH);
-            }
-            for pair in &pairs {
-                completions(&pair.client, EACH)?;
+    let _test = device_test();
+    let peer = peer()?;
+    for rcq_size in [0, 20] {
+        let total = CLIENTS * EACH;
+        let srq = srq(&peer, total as u32, rcq_size)?;
+        let pairs = pairs(&peer, &using(&srq), CLIENTS)?;
+        let dst = region(&peer, total, MrUsage::RECV)?;
+        for n in 0..total {
+            srq.recv(dst.slice(n..=n)?, n as u64)?;
+        }
+        let names: Vec<u8> = (1..=CLIENTS as u8).collect();
+        let src = Mr::reg(&peer, names, MrUsage::SEND)?;
+        for _ in 0..EACH {
+            for (n, pair) in pairs.iter().enumerate() {
+                let name = src.slice(n..=n)?;
+                pair.client.send(name, ALWAYS, 1)?;
             }
         }
-        Ok(())
-    })
+        let got: Vec<_> = match srq.get_rcq() {
+            Some(rcq) => (0..total)
+                .map(|_| next_completion(rcq))
+                .collect::<Result<_, _>>()?,
+            None => pairs
+                .iter()
+                .flat_map(|pair| completions(&pair.server, EACH).expect("polling works"))
+                .collect(),
+        };
+        let bytes = contents(&dst)?;
+        let mut used = BTreeMap::new();
+        let mut last = BTreeMap::new();
+        for wc in &got {
+            let success = wc.result()?;
+            assert_eq!(
+                (success.opcode(), success.byte_len()),
+                (WcOpcode::RECV, Some(1))
+            );
+            let name = usize::from(bytes[wc.wr_id() as usize]);
+            assert_eq!(wc.qp_num(), pairs[name - 1].server.get_qp_num());
+            assert_eq!(used.insert(wc.wr_id(), name), None, "each receive once");
+            let before = last.insert(wc.qp_num(), wc.wr_id());
+            assert!(before < Some(wc.wr_id()), "in order: {got:?}");
+        }
+        for name in 1..=CLIENTS {
+            assert_eq!(used.values().filter(|&&n| n == name).count(), EACH);
+        }
+        for pair in &pairs {
+            completions(&pair.client, EACH)?;
+        }
+    }
+    Ok(())
 }
 
 /// Waiting for events on the queue's own completion queue.
 #[test]
 fn waiting_for_receives() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let srq = srq(&peer, 10, 10)?;
-        let rcq = srq.get_rcq().ok_or("one of its own")?;
-        let pairs = pairs(&peer, &using(&srq), 2)?;
-        assert_eq!(fill(&srq, 10), 10);
-        for round in 0..5 {
-            send(&pairs[round % 2].client)?;
-            rcq.wait()?;
-            opcode_of(&next_completion(rcq)?, round as u64)?;
-        }
-        for round in 5..8 {
-            send(&pairs[round % 2].client)?;
-        }
-        for round in 5..8 {
-            opcode_of(&next_completion(rcq)?, round)?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let srq = srq(&peer, 10, 10)?;
+    let rcq = srq.get_rcq().ok_or("one of its own")?;
+    let pairs = pairs(&peer, &using(&srq), 2)?;
+    assert_eq!(fill(&srq, 10), 10);
+    for round in 0..5 {
+        send(&pairs[round % 2].client)?;
+        rcq.wait()?;
+        opcode_of(&next_completion(rcq)?, round as u64)?;
+    }
+    for round in 5..8 {
+        send(&pairs[round % 2].client)?;
+    }
+    for round in 5..8 {
+        opcode_of(&next_completion(rcq)?, round)?;
+    }
+    Ok(())
 }

@@ -1,8 +1,6 @@
 //! The shared parts of these tests: queues, servers that use them, and messages of no bytes.
 
-use rpma::{Conn, ConnCfg, Error, Flags, MrSlice, Peer, Queue, Srq, SrqCfg, WcOpcode};
-
-use crate::common::{Pair, Result, completion, opcode_of};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 

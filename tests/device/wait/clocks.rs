@@ -1,12 +1,9 @@
 //! A wait on a fabric with a clock that jumps, and threads that run in the order of a seed.
 
-use std::time::Duration;
-
-use rpma::sim::{Fabric, Trace, now, sleep};
+use rpma::sim::{Trace, now, sleep};
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, MrSlice, Notify, Peer, Side, Wc};
 
-use crate::common::{Result, listen, peer, profile};
+use crate::common::prelude::*;
 use crate::wait::support::{ALWAYS, joined, write};
 
 const HOUR: Duration = Duration::from_secs(3600);

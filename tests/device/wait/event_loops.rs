@@ -1,15 +1,13 @@
 //! The descriptor of a wait, in event loops.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, MrSlice, Wc};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, Result, ask, device_test, listen, peer};
+use crate::common::prelude::*;
 use crate::wait::support::{SHORT, joined, send, write};
 
 fn readable(wait: &Wait, limit: Duration) -> Result<bool> {
@@ -31,101 +29,99 @@ fn drain(wait: &mut Wait) -> Result<Vec<Happened>> {
 /// member; and not when it returned `None`.
 #[test]
 fn the_descriptor_is_readable_while_there_is_something() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
-        let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        let endpoint = wait.add_ep(ep)?;
-        let conn = |wait: &Wait, number| -> Result {
-            assert!(write(wait.conn(member).ok_or("one")?, number));
-            Ok(())
-        };
-        // Completions that were listed before the program asked for the descriptor.
-        for number in 0..3 {
-            conn(&wait, number)?;
-        }
-        for _ in 0..3 {
-            assert!(wait.next(&mut wcs, LIMIT)?.is_some());
-            let _ = wait.as_fd();
-        }
-        drain(&mut wait)?;
-        assert!(!readable(&wait, SHORT)?, "nothing is there");
-
-        conn(&wait, 1)?;
-        assert!(readable(&wait, LIMIT)?, "a completion");
-        assert_eq!(drain(&mut wait)?.len(), 1);
-        assert!(!readable(&wait, SHORT)?);
-        let client_asks = ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new())?;
-        assert!(readable(&wait, LIMIT)?, "a request");
-        assert!(matches!(drain(&mut wait)?[..], [Happened::Request(..)]));
-        assert!(!readable(&wait, SHORT)?);
-        waker.wake();
-        assert!(readable(&wait, LIMIT)?, "a wake-up");
-        assert!(matches!(drain(&mut wait)?[..], [Happened::Woken]));
-        assert!(!readable(&wait, SHORT)?);
-
-        // One at a time: the rest is listed here, and no descriptor of the kernel's has an event
-        // for it.
-        let server = wait.conn(member).ok_or("a member")?;
-        for number in 0..5 {
-            server.recv(MrSlice::EMPTY, number)?;
-            send(&client)?;
-        }
-        for _ in 0..5 {
-            assert!(readable(&wait, Duration::ZERO)?, "there is more");
-            assert!(wait.next(&mut wcs, Duration::ZERO)?.is_some());
-        }
-        drain(&mut wait)?;
-        assert!(!readable(&wait, SHORT)?);
-        drop(client);
-        assert!(readable(&wait, LIMIT)?, "an event");
-        assert!(matches!(drain(&mut wait)?[..], [Happened::Event(..)]));
-        drop(client_asks);
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let mut wait = Wait::new()?;
+    let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
+    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let endpoint = wait.add_ep(ep)?;
+    let conn = |wait: &Wait, number| -> Result {
+        assert!(write(wait.conn(member).ok_or("one")?, number));
         Ok(())
-    })
+    };
+    // Completions that were listed before the program asked for the descriptor.
+    for number in 0..3 {
+        conn(&wait, number)?;
+    }
+    for _ in 0..3 {
+        assert!(wait.next(&mut wcs, LIMIT)?.is_some());
+        let _ = wait.as_fd();
+    }
+    drain(&mut wait)?;
+    assert!(!readable(&wait, SHORT)?, "nothing is there");
+
+    conn(&wait, 1)?;
+    assert!(readable(&wait, LIMIT)?, "a completion");
+    assert_eq!(drain(&mut wait)?.len(), 1);
+    assert!(!readable(&wait, SHORT)?);
+    let client_asks = ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new())?;
+    assert!(readable(&wait, LIMIT)?, "a request");
+    assert!(matches!(drain(&mut wait)?[..], [Happened::Request(..)]));
+    assert!(!readable(&wait, SHORT)?);
+    waker.wake();
+    assert!(readable(&wait, LIMIT)?, "a wake-up");
+    assert!(matches!(drain(&mut wait)?[..], [Happened::Woken]));
+    assert!(!readable(&wait, SHORT)?);
+
+    // One at a time: the rest is listed here, and no descriptor of the kernel's has an event
+    // for it.
+    let server = wait.conn(member).ok_or("a member")?;
+    for number in 0..5 {
+        server.recv(MrSlice::EMPTY, number)?;
+        send(&client)?;
+    }
+    for _ in 0..5 {
+        assert!(readable(&wait, Duration::ZERO)?, "there is more");
+        assert!(wait.next(&mut wcs, Duration::ZERO)?.is_some());
+    }
+    drain(&mut wait)?;
+    assert!(!readable(&wait, SHORT)?);
+    drop(client);
+    assert!(readable(&wait, LIMIT)?, "an event");
+    assert!(matches!(drain(&mut wait)?[..], [Happened::Event(..)]));
+    drop(client_asks);
+    Ok(())
 }
 
 /// Promise: an edge of the descriptor is enough, if the loop calls `next` until it returns `None`.
 #[test]
 fn edges_are_enough() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
-        let mut clients: Vec<_> = (0..3)
-            .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
-            .collect::<Result<_, _>>()?;
-        let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&edges, &wait, epoll::EventData::new_u64(0), flags)?;
-        let take = |wait: &mut Wait, count: usize| -> Result {
-            let (mut got, deadline) = (0, Instant::now() + LIMIT);
-            while got < count {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let left = Timespec::try_from(left)?;
-                let mut events = Vec::with_capacity(4);
-                let edge = epoll::wait(&edges, spare_capacity(&mut events), Some(&left));
-                assert_eq!(edge?, 1, "no edge, with {got} of {count}");
-                got += drain(wait)?.len();
-            }
-            assert_eq!(got, count);
-            Ok(())
-        };
-        for round in 0..20 {
-            let mut count = 0;
-            for (number, (member, _)) in clients.iter().enumerate() {
-                for _ in 0..(round + number) % 4 {
-                    assert!(write(wait.conn(*member).ok_or("a member")?, 1));
-                    count += 1;
-                }
-            }
-            take(&mut wait, count)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let mut wait = Wait::new()?;
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
+        .collect::<Result<_, _>>()?;
+    let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&edges, &wait, epoll::EventData::new_u64(0), flags)?;
+    let take = |wait: &mut Wait, count: usize| -> Result {
+        let (mut got, deadline) = (0, Instant::now() + LIMIT);
+        while got < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left)?;
+            let mut events = Vec::with_capacity(4);
+            let edge = epoll::wait(&edges, spare_capacity(&mut events), Some(&left));
+            assert_eq!(edge?, 1, "no edge, with {got} of {count}");
+            got += drain(wait)?.len();
         }
-        let count = clients.len();
-        clients.clear();
-        take(&mut wait, count)?;
+        assert_eq!(got, count);
         Ok(())
-    })
+    };
+    for round in 0..20 {
+        let mut count = 0;
+        for (number, (member, _)) in clients.iter().enumerate() {
+            for _ in 0..(round + number) % 4 {
+                assert!(write(wait.conn(*member).ok_or("a member")?, 1));
+                count += 1;
+            }
+        }
+        take(&mut wait, count)?;
+    }
+    let count = clients.len();
+    clients.clear();
+    take(&mut wait, count)?;
+    Ok(())
 }

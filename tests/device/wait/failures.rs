@@ -1,11 +1,8 @@
 //! Failures: each is reported once, with the member's name, and the others go on.
 
-use std::time::{Duration, Instant};
-
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, Wc};
 
-use crate::common::{Result, ask, device_test, event, listen, peer};
+use crate::common::prelude::*;
 use crate::wait::support::{joined, next, nothing, write};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
@@ -35,7 +32,7 @@ impl NoDescriptors {
     #[cfg(feature = "sim")]
     fn for_requests(count: u32) -> Result<Self> {
         let arm = |nth| {
-            crate::common::with_fabric(|fabric, host| {
+            with_fabric(|fabric, host| {
                 let failing = fabric.fail("rdma_create_event_channel").on(host);
                 failing.nth(nth, rpma::sim::Errno::MFILE)
             })
@@ -62,54 +59,53 @@ impl Drop for NoDescriptors {
 #[test]
 fn an_endpoint_without_descriptors() -> Result {
     const CLIENTS: u32 = 5;
-    device_test(|| {
-        let peer = peer()?;
-        let mut wait = Wait::new()?;
-        let ep = listen(&peer)?;
-        let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        let endpoint = wait.add_ep(ep)?;
-        let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new());
-        let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
-        let none = NoDescriptors::for_requests(CLIENTS)?;
-        let (began, mut wcs) = (Instant::now(), [Wc::default()]);
-        for failed in 0..CLIENTS {
-            match next(&mut wait, &mut wcs)? {
-                Happened::Failed(of, error) => {
-                    assert_eq!(of, endpoint);
-                    let text = error.to_string();
-                    assert!(text.contains("rdma_create_event_channel"), "{text}");
-                    assert!(text.contains("RLIMIT_NOFILE"), "{text}");
-                }
-                happened => panic!("{happened:?}"),
-            }
-            assert!(wait.deadline().is_some(), "the end of its rest");
-            let rests = Duration::from_millis(100) * failed;
-            assert!(began.elapsed() >= rests, "{failed} failures too soon");
-            // The others do not rest.
-            assert!(write(wait.conn(member).ok_or("a member")?, 1));
-            let came = next(&mut wait, &mut wcs)?;
-            assert!(
-                matches!(came, Happened::Completions(of, 1) if of == member),
-                "{came:?}"
-            );
-        }
-        drop(none);
-        for client in asking {
-            assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
-        }
-        let client = ep(&wait)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut wait = Wait::new()?;
+    let ep = listen(&peer)?;
+    let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let endpoint = wait.add_ep(ep)?;
+    let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new());
+    let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
+    let none = NoDescriptors::for_requests(CLIENTS)?;
+    let (began, mut wcs) = (Instant::now(), [Wc::default()]);
+    for failed in 0..CLIENTS {
         match next(&mut wait, &mut wcs)? {
-            Happened::Request(of, request) => {
+            Happened::Failed(of, error) => {
                 assert_eq!(of, endpoint);
-                request.reject(b"full")?;
+                let text = error.to_string();
+                assert!(text.contains("rdma_create_event_channel"), "{text}");
+                assert!(text.contains("RLIMIT_NOFILE"), "{text}");
             }
             happened => panic!("{happened:?}"),
         }
+        assert!(wait.deadline().is_some(), "the end of its rest");
+        let rests = Duration::from_millis(100) * failed;
+        assert!(began.elapsed() >= rests, "{failed} failures too soon");
+        // The others do not rest.
+        assert!(write(wait.conn(member).ok_or("a member")?, 1));
+        let came = next(&mut wait, &mut wcs)?;
+        assert!(
+            matches!(came, Happened::Completions(of, 1) if of == member),
+            "{came:?}"
+        );
+    }
+    drop(none);
+    for client in asking {
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
-        assert_eq!(wait.deadline(), None);
-        nothing(&mut wait)?;
-        Ok(())
-    })
+    }
+    let client = ep(&wait)?;
+    match next(&mut wait, &mut wcs)? {
+        Happened::Request(of, request) => {
+            assert_eq!(of, endpoint);
+            request.reject(b"full")?;
+        }
+        happened => panic!("{happened:?}"),
+    }
+    assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
+    assert_eq!(wait.deadline(), None);
+    nothing(&mut wait)?;
+    Ok(())
 }
 
 #[cfg(feature = "sim")]
@@ -160,7 +156,7 @@ mod simulated {
 
             let (place, server, client) = connect(&mut wait)?;
             for number in 0..3 {
-                server.recv(rpma::MrSlice::EMPTY, number)?;
+                server.recv(MrSlice::EMPTY, number)?;
             }
             let member = if before_it_is_added {
                 break_queue_pair(&client, &peer)?;
@@ -209,7 +205,7 @@ mod simulated {
     #[test]
     fn a_verb_that_fails_for_one_member() -> Result {
         for call in ["ibv_poll_cq", "ibv_req_notify_cq", "rdma_get_cm_event"] {
-            device_test(|| {
+            leaving(&[], || {
                 let peer = peer()?;
                 let ep = listen(&peer)?;
                 let mut wait = Wait::new()?;
@@ -262,42 +258,41 @@ mod simulated {
     /// get another.
     #[test]
     fn a_channel_that_fails() -> Result {
-        device_test(|| {
-            let peer = peer()?;
-            let ep = listen(&peer)?;
-            let mut wait = Wait::new()?;
-            let mut wcs = [Wc::default(); 4];
-            let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            nothing(&mut wait)?;
-            let call = "ibv_get_cq_event";
-            let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
-            assert!(write(wait.conn(first).ok_or("a member")?, 1));
-            let (mut failed, mut completed) = (vec![], 0);
-            while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
-                match happened {
-                    Happened::Failed(of, error) => {
-                        assert!(error.to_string().contains(call), "{error}");
-                        failed.push(of);
-                    }
-                    Happened::Completions(of, count) => {
-                        assert_eq!(of, first);
-                        completed += count;
-                    }
-                    happened => panic!("{happened:?}"),
+        let _test = device_test();
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        let mut wait = Wait::new()?;
+        let mut wcs = [Wc::default(); 4];
+        let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+        let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+        nothing(&mut wait)?;
+        let call = "ibv_get_cq_event";
+        let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
+        assert!(write(wait.conn(first).ok_or("a member")?, 1));
+        let (mut failed, mut completed) = (vec![], 0);
+        while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
+            match happened {
+                Happened::Failed(of, error) => {
+                    assert!(error.to_string().contains(call), "{error}");
+                    failed.push(of);
                 }
+                Happened::Completions(of, count) => {
+                    assert_eq!(of, first);
+                    completed += count;
+                }
+                happened => panic!("{happened:?}"),
             }
-            failed.sort();
-            assert!(!failing.is_pending());
-            assert_eq!((failed, completed), (vec![first, second], 1));
-            let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            assert!(write(wait.conn(third).ok_or("a member")?, 1));
-            let came = next(&mut wait, &mut wcs)?;
-            assert!(
-                matches!(came, Happened::Completions(of, 1) if of == third),
-                "{came:?}"
-            );
-            Ok(())
-        })
+        }
+        failed.sort();
+        assert!(!failing.is_pending());
+        assert_eq!((failed, completed), (vec![first, second], 1));
+        let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+        assert!(write(wait.conn(third).ok_or("a member")?, 1));
+        let came = next(&mut wait, &mut wcs)?;
+        assert!(
+            matches!(came, Happened::Completions(of, 1) if of == third),
+            "{came:?}"
+        );
+        Ok(())
     }
 }

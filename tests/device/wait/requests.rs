@@ -3,134 +3,128 @@
 use std::thread;
 
 use rpma::wait::{Happened, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side, Wc};
 
-use crate::common::{
-    LIMIT, Result, addr, ask, device_test, event, here, invalid, listen, other_addr, peer,
-};
+use crate::common::prelude::*;
 use crate::wait::support::{SHORT, next, nothing, write};
 
 /// Promise: a server accepts clients with their private data in sight, and waits for them and for
 /// the endpoint in one call.
 #[test]
 fn a_server_with_one_wait() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let mut wait = Wait::new()?;
-        let endpoint = wait.add_ep(listen(&peer)?)?;
-        let port = wait.ep(endpoint).ok_or("a member")?.get_port();
-        let (mut clients, mut members) = (vec![], vec![]);
-        for number in 0..5_u8 {
-            let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
-            let client = req.connect(&[b'c', number])?;
-            // The client's side of the handshake.
-            clients.push(thread::spawn(here(move || client.wait_established(LIMIT))));
-        }
-        let (mut established, mut wcs) = (0, [Wc::default()]);
-        while established < 5 {
-            match next(&mut wait, &mut wcs)? {
-                Happened::Request(of, request) => {
-                    assert_eq!(of, endpoint);
-                    let data = request.private_data().to_vec();
-                    assert_eq!(data[0], b'c');
-                    let from = request.peer_addr()?;
-                    assert_eq!(from.ip().to_string(), addr());
-                    let place = wait.place();
-                    // A peer of its own for each client.
-                    let device = Device::from_addr(&addr(), Side::Local)?;
-                    let own = Peer::new(&device)?;
-                    let cfg = place.cfg(&own, &ConnCfg::new())?;
-                    let req = request.into_req(&own, &cfg)?;
-                    assert_eq!(req.get_private_data(), data);
-                    let conn = req.connect(&[data[1]])?;
-                    members.push((wait.add(place, conn)?, data[1]));
-                }
-                Happened::Event(of, ConnEvent::Established) => {
-                    assert!(members.iter().any(|(member, _)| *member == of));
-                    established += 1;
-                }
-                happened => panic!("{happened:?}"),
+    let _test = device_test();
+    let peer = peer()?;
+    let mut wait = Wait::new()?;
+    let endpoint = wait.add_ep(listen(&peer)?)?;
+    let port = wait.ep(endpoint).ok_or("a member")?.get_port();
+    let (mut clients, mut members) = (vec![], vec![]);
+    for number in 0..5_u8 {
+        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
+        let client = req.connect(&[b'c', number])?;
+        // The client's side of the handshake.
+        clients.push(thread::spawn(here(move || client.wait_established(LIMIT))));
+    }
+    let (mut established, mut wcs) = (0, [Wc::default()]);
+    while established < 5 {
+        match next(&mut wait, &mut wcs)? {
+            Happened::Request(of, request) => {
+                assert_eq!(of, endpoint);
+                let data = request.private_data().to_vec();
+                assert_eq!(data[0], b'c');
+                let from = request.peer_addr()?;
+                assert_eq!(from.ip().to_string(), addr());
+                let place = wait.place();
+                // A peer of its own for each client.
+                let device = Device::from_addr(&addr(), Side::Local)?;
+                let own = Peer::new(&device)?;
+                let cfg = place.cfg(&own, &ConnCfg::new())?;
+                let req = request.into_req(&own, &cfg)?;
+                assert_eq!(req.get_private_data(), data);
+                let conn = req.connect(&[data[1]])?;
+                members.push((wait.add(place, conn)?, data[1]));
             }
+            Happened::Event(of, ConnEvent::Established) => {
+                assert!(members.iter().any(|(member, _)| *member == of));
+                established += 1;
+            }
+            happened => panic!("{happened:?}"),
         }
-        let join = |client: thread::JoinHandle<_>| client.join().expect("no panic");
-        let clients: Vec<Conn> = clients
-            .into_iter()
-            .map(|client| join(client).expect("accepted"))
-            .collect();
-        for (member, number) in &members {
-            assert!(write(
-                wait.conn(*member).ok_or("a member")?,
-                u64::from(*number)
-            ));
-            let came = next(&mut wait, &mut wcs)?;
-            assert!(
-                matches!(came, Happened::Completions(of, 1) if of == *member),
-                "{came:?}"
-            );
-            let client = &clients[usize::from(*number)];
-            assert_eq!(client.get_private_data()[0], *number);
-        }
-        nothing(&mut wait)?;
-        Ok(())
-    })
+    }
+    let join = |client: thread::JoinHandle<_>| client.join().expect("no panic");
+    let clients: Vec<Conn> = clients
+        .into_iter()
+        .map(|client| join(client).expect("accepted"))
+        .collect();
+    for (member, number) in &members {
+        assert!(write(
+            wait.conn(*member).ok_or("a member")?,
+            u64::from(*number)
+        ));
+        let came = next(&mut wait, &mut wcs)?;
+        assert!(
+            matches!(came, Happened::Completions(of, 1) if of == *member),
+            "{came:?}"
+        );
+        let client = &clients[usize::from(*number)];
+        assert_eq!(client.get_private_data()[0], *number);
+    }
+    nothing(&mut wait)?;
+    Ok(())
 }
 
 /// Promise: a request is rejected with private data, without any, and by being dropped; and after
 /// an error.
 #[test]
 fn requests_that_are_not_accepted() -> Result {
-    device_test(|| {
-        let (peer, ep) = (peer()?, listen(&peer()?)?);
-        let rejected = |reject: &dyn Fn(rpma::Request)| -> Result<_> {
-            let client = ask(&peer, &ep, &ConnCfg::new())?;
-            reject(ep.next_request_timeout(LIMIT)?);
-            match event(&client)? {
-                ConnEvent::Rejected {
-                    reason,
-                    private_data,
-                    ..
-                } => {
-                    assert_eq!(reason, RejectReason::CONSUMER);
-                    Ok(private_data)
-                }
-                event => panic!("{event}"),
+    let _test = device_test();
+    let (peer, ep) = (peer()?, listen(&peer()?)?);
+    let rejected = |reject: &dyn Fn(rpma::Request)| -> Result<_> {
+        let client = ask(&peer, &ep, &ConnCfg::new())?;
+        reject(ep.next_request_timeout(LIMIT)?);
+        match event(&client)? {
+            ConnEvent::Rejected {
+                reason,
+                private_data,
+                ..
+            } => {
+                assert_eq!(reason, RejectReason::CONSUMER);
+                Ok(private_data)
             }
-        };
-        let data = rejected(&|request| request.reject(b"full").expect("rejects"))?;
-        assert!(data.starts_with(b"full"));
-        rejected(&|request| request.reject(&[]).expect("rejects"))?;
-        rejected(&drop)?;
-        rejected(&|request| drop(invalid(request.reject(&[0; 149]))))?;
-        rejected(&|request| {
-            let mut cfg = ConnCfg::new();
-            cfg.set_sq_size(u32::MAX);
-            invalid(request.into_req(&peer, &cfg));
-        })?;
-        let device = Device::from_addr(&other_addr(), Side::Local)?;
-        let other = Peer::new(&device)?;
-        rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
-        let none = ep.next_request_timeout(SHORT);
-        assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
-        Ok(())
-    })
+            event => panic!("{event}"),
+        }
+    };
+    let data = rejected(&|request| request.reject(b"full").expect("rejects"))?;
+    assert!(data.starts_with(b"full"));
+    rejected(&|request| request.reject(&[]).expect("rejects"))?;
+    rejected(&drop)?;
+    rejected(&|request| drop(invalid(request.reject(&[0; 149]))))?;
+    rejected(&|request| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(u32::MAX);
+        invalid(request.into_req(&peer, &cfg));
+    })?;
+    let device = Device::from_addr(&other_addr(), Side::Local)?;
+    let other = Peer::new(&device)?;
+    rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
+    let none = ep.next_request_timeout(SHORT);
+    assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+    Ok(())
 }
 
 /// Promise: a client that vanished between its request and the answer is only an error that names
 /// it.
 #[test]
 fn a_client_that_vanished() -> Result {
-    device_test(|| {
-        let (peer, ep) = (peer()?, listen(&peer()?)?);
-        for _ in 0..20 {
-            let client = ask(&peer, &ep, &ConnCfg::new())?;
-            let request = ep.next_request_timeout(LIMIT)?;
-            drop(client);
-            // It may be accepted before the kernel hears of its end.
-            match request.into_req(&peer, &ConnCfg::new()) {
-                Ok(req) => drop(req.connect(&[])),
-                Err(error) => assert!(error.to_string().contains("gave up"), "{error}"),
-            }
+    let _test = device_test();
+    let (peer, ep) = (peer()?, listen(&peer()?)?);
+    for _ in 0..20 {
+        let client = ask(&peer, &ep, &ConnCfg::new())?;
+        let request = ep.next_request_timeout(LIMIT)?;
+        drop(client);
+        // It may be accepted before the kernel hears of its end.
+        match request.into_req(&peer, &ConnCfg::new()) {
+            Ok(req) => drop(req.connect(&[])),
+            Err(error) => assert!(error.to_string().contains("gave up"), "{error}"),
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }

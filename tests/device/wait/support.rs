@@ -1,11 +1,8 @@
 //! Functions of these tests: a wait and its clients.
 
-use std::time::Duration;
-
 use rpma::wait::{Happened, Member, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Wc};
 
-use crate::common::{LIMIT, Result, accept, ask, completion, event};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const SHORT: Duration = Duration::from_millis(50);

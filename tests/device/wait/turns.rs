@@ -1,14 +1,12 @@
 //! Turns: no member keeps another one waiting.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use rpma::wait::{Happened, Member, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, MrSlice, Peer, Wc};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, Result, ask, device_test, listen, peer};
+use crate::common::prelude::*;
 use crate::wait::support::{joined, next, nothing, send, write};
 
 /// Turns for which an event waits at most, if few members are ready.
@@ -81,46 +79,45 @@ fn is_there(fd: impl AsFd) -> Result {
 #[test]
 fn a_flood_keeps_no_other_member_waiting() -> Result {
     let idle = if cfg!(feature = "sim") { 200 } else { 60 };
-    device_test(|| {
-        let peer = peer()?;
-        let mut wait = Wait::new()?;
-        let waker = wait.waker();
-        let ep = listen(&peer)?;
-        let mut others: Vec<_> = (0..idle)
-            .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
-            .collect::<Result<_, _>>()?;
-        let endpoint = wait.add_ep(ep)?;
-        let (mut flood, _clients) = Flood::new(wait, &peer, 1)?;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut wait = Wait::new()?;
+    let waker = wait.waker();
+    let ep = listen(&peer)?;
+    let mut others: Vec<_> = (0..idle)
+        .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
+        .collect::<Result<_, _>>()?;
+    let endpoint = wait.add_ep(ep)?;
+    let (mut flood, _clients) = Flood::new(wait, &peer, 1)?;
 
-        for _ in 0..5 {
-            let (member, client) = others.swap_remove(others.len() / 2);
-            let conn = flood.wait.conn(member).ok_or("a member")?;
-            conn.recv(MrSlice::EMPTY, 7)?;
-            send(&client)?;
-            let came = flood.comes_within(BOUND);
-            assert!(matches!(came, Happened::Completions(of, 1) if of == member));
+    for _ in 0..5 {
+        let (member, client) = others.swap_remove(others.len() / 2);
+        let conn = flood.wait.conn(member).ok_or("a member")?;
+        conn.recv(MrSlice::EMPTY, 7)?;
+        send(&client)?;
+        let came = flood.comes_within(BOUND);
+        assert!(matches!(came, Happened::Completions(of, 1) if of == member));
 
-            drop(client);
-            is_there(flood.wait.conn(member).ok_or("a member")?)?;
-            let came = flood.comes_within(BOUND);
-            let closed = ConnEvent::Closed;
-            assert!(matches!(came, Happened::Event(of, event) if of == member && event == closed));
+        drop(client);
+        is_there(flood.wait.conn(member).ok_or("a member")?)?;
+        let came = flood.comes_within(BOUND);
+        let closed = ConnEvent::Closed;
+        assert!(matches!(came, Happened::Event(of, event) if of == member && event == closed));
 
-            let client = ask(
-                &peer,
-                flood.wait.ep(endpoint).ok_or("a member")?,
-                &ConnCfg::new(),
-            )?;
-            is_there(flood.wait.ep(endpoint).ok_or("a member")?)?;
-            let came = flood.comes_within(BOUND);
-            assert!(matches!(came, Happened::Request(of, _) if of == endpoint));
-            drop(client);
+        let client = ask(
+            &peer,
+            flood.wait.ep(endpoint).ok_or("a member")?,
+            &ConnCfg::new(),
+        )?;
+        is_there(flood.wait.ep(endpoint).ok_or("a member")?)?;
+        let came = flood.comes_within(BOUND);
+        assert!(matches!(came, Happened::Request(of, _) if of == endpoint));
+        drop(client);
 
-            waker.wake();
-            assert!(matches!(flood.comes_within(BOUND), Happened::Woken));
-        }
-        Ok(())
-    })
+        waker.wake();
+        assert!(matches!(flood.comes_within(BOUND), Happened::Woken));
+    }
+    Ok(())
 }
 
 /// Promise: if more members are ready, an event comes after 8 turns and one round; and each of
@@ -128,134 +125,129 @@ fn a_flood_keeps_no_other_member_waiting() -> Result {
 #[test]
 fn each_of_many_has_its_turn() -> Result {
     const FLOODERS: usize = 40;
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS)?;
-        drop(client);
-        is_there(flood.wait.conn(member).ok_or("a member")?)?;
-        let came = flood.comes_within(8 + FLOODERS + 1);
-        assert!(matches!(came, Happened::Event(of, _) if of == member));
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let mut wait = Wait::new()?;
+    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS)?;
+    drop(client);
+    is_there(flood.wait.conn(member).ok_or("a member")?)?;
+    let came = flood.comes_within(8 + FLOODERS + 1);
+    assert!(matches!(came, Happened::Event(of, _) if of == member));
 
-        flood.turns.fill(0);
-        for _ in 0..20 * FLOODERS {
-            assert!(flood.turn()?.is_none());
-        }
-        // A member that runs dry for a moment misses a round.
-        let (least, most) = (flood.turns.iter().min(), flood.turns.iter().max());
-        assert!(most.ok_or("some")? <= &21, "{:?}", flood.turns);
-        assert!(least.ok_or("some")? >= &10, "{:?}", flood.turns);
-        Ok(())
-    })
+    flood.turns.fill(0);
+    for _ in 0..20 * FLOODERS {
+        assert!(flood.turn()?.is_none());
+    }
+    // A member that runs dry for a moment misses a round.
+    let (least, most) = (flood.turns.iter().min(), flood.turns.iter().max());
+    assert!(most.ok_or("some")? <= &21, "{:?}", flood.turns);
+    assert!(least.ok_or("some")? >= &10, "{:?}", flood.turns);
+    Ok(())
 }
 
 /// Promise: an event of a member waits for one turn of the member's own completions.
 #[test]
 fn an_event_waits_for_one_turn_of_its_own_completions() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let (mut flood, mut clients) = Flood::new(Wait::new()?, &peer, 1)?;
-        let (waker, member) = (flood.wait.waker(), flood.flooders[0]);
-        clients.clear();
-        is_there(flood.wait.conn(member).ok_or("a member")?)?;
-        // The flood ends with the connection: later completions have failed.
-        let mut wcs = [Wc::default()];
-        let happened =
-            (0..BOUND).find_map(|_| match next(&mut flood.wait, &mut wcs).expect("waits") {
-                Happened::Completions(..) => None,
-                happened => Some(happened),
-            });
-        assert!(matches!(happened, Some(Happened::Event(of, ConnEvent::Closed)) if of == member));
-        while let Some(Happened::Completions(..)) = flood.wait.next(&mut wcs, Duration::ZERO)? {}
-        waker.wake();
-        assert!(matches!(next(&mut flood.wait, &mut wcs)?, Happened::Woken));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let (mut flood, mut clients) = Flood::new(Wait::new()?, &peer, 1)?;
+    let (waker, member) = (flood.wait.waker(), flood.flooders[0]);
+    clients.clear();
+    is_there(flood.wait.conn(member).ok_or("a member")?)?;
+    // The flood ends with the connection: later completions have failed.
+    let mut wcs = [Wc::default()];
+    let happened = (0..BOUND).find_map(|_| match next(&mut flood.wait, &mut wcs).expect("waits") {
+        Happened::Completions(..) => None,
+        happened => Some(happened),
+    });
+    assert!(matches!(happened, Some(Happened::Event(of, ConnEvent::Closed)) if of == member));
+    while let Some(Happened::Completions(..)) = flood.wait.next(&mut wcs, Duration::ZERO)? {}
+    waker.wake();
+    assert!(matches!(next(&mut flood.wait, &mut wcs)?, Happened::Woken));
+    Ok(())
 }
 
 /// Promise: `None` means that the limit has passed and no member was ready after it; if the limit
 /// is 0 the wait looks.
 #[test]
 fn none_means_nothing() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let mut wait = Wait::new()?;
+    nothing(&mut wait)?;
+    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let mut wcs = [Wc::default(); 4];
+    for number in 0..10 {
+        let began = Instant::now();
         nothing(&mut wait)?;
-        let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        let mut wcs = [Wc::default(); 4];
-        for number in 0..10 {
-            let began = Instant::now();
-            nothing(&mut wait)?;
-            assert!(began.elapsed() >= crate::wait::support::SHORT);
-            let conn = wait.conn(member).ok_or("a member")?;
-            conn.recv(MrSlice::EMPTY, number)?;
-            send(&client)?;
-            let happened = wait.next(&mut wcs, Duration::ZERO)?;
-            assert!(matches!(happened, Some(Happened::Completions(of, 1)) if of == member));
-            assert_eq!(wcs[0].wr_id(), number);
-            assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
-        }
-        let error = wait.next(&mut [], LIMIT).expect_err("no room");
-        assert!(error.to_string().contains("room"), "{error}");
-        Ok(())
-    })
+        assert!(began.elapsed() >= crate::wait::support::SHORT);
+        let conn = wait.conn(member).ok_or("a member")?;
+        conn.recv(MrSlice::EMPTY, number)?;
+        send(&client)?;
+        let happened = wait.next(&mut wcs, Duration::ZERO)?;
+        assert!(matches!(happened, Some(Happened::Completions(of, 1)) if of == member));
+        assert_eq!(wcs[0].wr_id(), number);
+        assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
+    }
+    let error = wait.next(&mut [], LIMIT).expect_err("no room");
+    assert!(error.to_string().contains("room"), "{error}");
+    Ok(())
 }
 
 /// Promise: completions that come while the wait sleeps, polls or arms are all returned.
 #[test]
 fn no_completion_is_missed() -> Result {
     const WRITES: u64 = 2000;
-    device_test(|| {
-        let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
-        let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
-        let mut wcs = [Wc::default(); 3];
-        let (mut posted, mut came, mut received) = (0, 0, 0);
-        while came < WRITES {
-            let conn = wait.conn(member).ok_or("a member")?;
-            // One, or as many as there is room for.
-            while posted < WRITES && (posted == came || posted % 7 != 0) && write(conn, posted) {
-                posted += 1;
-            }
-            if posted % 5 == 0 {
-                conn.recv(MrSlice::EMPTY, u64::MAX)?;
-                send(&client)?;
-                received += 1;
-            }
-            match next(&mut wait, &mut wcs)? {
-                Happened::Completions(of, count) if of == member => {
-                    for wc in &wcs[..count] {
-                        match wc.wr_id() {
-                            u64::MAX => received -= 1,
-                            number => {
-                                assert_eq!(number, came, "in order");
-                                came += 1;
-                            }
+    let _test = device_test();
+    let peer = peer()?;
+    let ep = listen(&peer)?;
+    let mut wait = Wait::new()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10);
+    let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
+    let mut wcs = [Wc::default(); 3];
+    let (mut posted, mut came, mut received) = (0, 0, 0);
+    while came < WRITES {
+        let conn = wait.conn(member).ok_or("a member")?;
+        // One, or as many as there is room for.
+        while posted < WRITES && (posted == came || posted % 7 != 0) && write(conn, posted) {
+            posted += 1;
+        }
+        if posted % 5 == 0 {
+            conn.recv(MrSlice::EMPTY, u64::MAX)?;
+            send(&client)?;
+            received += 1;
+        }
+        match next(&mut wait, &mut wcs)? {
+            Happened::Completions(of, count) if of == member => {
+                for wc in &wcs[..count] {
+                    match wc.wr_id() {
+                        u64::MAX => received -= 1,
+                        number => {
+                            assert_eq!(number, came, "in order");
+                            came += 1;
                         }
                     }
                 }
-                happened => panic!("{happened:?}"),
             }
-            if posted % 7 == 0 && posted < WRITES {
-                let conn = wait.conn(member).ok_or("a member")?;
-                posted += u64::from(write(conn, posted));
-            }
+            happened => panic!("{happened:?}"),
         }
-        while received > 0 {
-            match next(&mut wait, &mut wcs)? {
-                Happened::Completions(_, count) => received -= count,
-                happened => panic!("{happened:?}"),
-            }
+        if posted % 7 == 0 && posted < WRITES {
+            let conn = wait.conn(member).ok_or("a member")?;
+            posted += u64::from(write(conn, posted));
         }
-        nothing(&mut wait)?;
-        Ok(())
-    })
+    }
+    while received > 0 {
+        match next(&mut wait, &mut wcs)? {
+            Happened::Completions(_, count) => received -= count,
+            happened => panic!("{happened:?}"),
+        }
+    }
+    nothing(&mut wait)?;
+    Ok(())
 }
 
 /// Promise: the cost of a call depends on the ready members, not on the registered ones.
@@ -264,7 +256,7 @@ fn no_completion_is_missed() -> Result {
 fn a_call_costs_what_is_ready() -> Result {
     let calls = |idle: usize| -> Result<_> {
         let mut spent = None;
-        device_test(|| {
+        leaving(&[], || {
             let peer = peer()?;
             let ep = listen(&peer)?;
             let mut wait = Wait::new()?;
@@ -273,8 +265,7 @@ fn a_call_costs_what_is_ready() -> Result {
                 .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
                 .collect::<Result<_, _>>()?;
             nothing(&mut wait)?;
-            let count =
-                || -> u64 { crate::common::with_fabric(|fabric, _| fabric.calls().values().sum()) };
+            let count = || -> u64 { with_fabric(|fabric, _| fabric.calls().values().sum()) };
             let conn = wait.conn(member).ok_or("a member")?;
             assert!(write(conn, 1));
             is_there(rpma_fd(&wait))?;

@@ -1,13 +1,11 @@
 //! Calls that block a runtime's only thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use rpma::sim::now;
-use rpma::{ComplChannel, ConnCfg, Error, Srq, SrqCfg};
 use tokio::time::{Instant, sleep};
 
-use crate::common::{Pair, Result, World, region};
+use crate::common::prelude::*;
 use crate::follow::world::{ALWAYS, DAY, completion, connect, virtually, write};
 
 const LEN: usize = 64;
@@ -60,13 +58,13 @@ fn a_drop_may_wait_for_its_device() -> Result {
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4);
         let srq = Srq::new(&world.peers[1], &cfg)?;
-        let memory = region(&world.peers[1], LEN, rpma::MrUsage::RECV)?;
+        let memory = region(&world.peers[1], LEN, MrUsage::RECV)?;
         srq.recv(memory.slice(..)?, 1)?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         cfg.set_compl_channel(ComplChannel::PerCq);
         let Pair { client, server } = connect(&world, &ConnCfg::new(), &cfg).await?;
-        let message = region(&world.peers[0], LEN, rpma::MrUsage::SEND)?;
+        let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
         let message = message.slice(..)?;
         client.send(message, ALWAYS, 2)?;
         assert!(completion(&client).await.result().is_ok());

@@ -2,12 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
-use rpma::{Conn, ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
+use rpma::sim::Visited;
 use tokio::time::sleep_until;
 
-use crate::common::{Memory, Result, World, region};
+use crate::common::prelude::*;
 use crate::follow::world::{ALWAYS, completion, connect, follow, paused, write};
 
 /// A record, and the number of records at the begin of the log.

@@ -1,17 +1,13 @@
 //! Retries, time-outs and delays at the instants of a paused clock.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant as RealInstant};
+use std::time::Instant as RealInstant;
 
 use rpma::reconnect::{Reconnect, ToConn};
-use rpma::sim::Fabric;
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Wc, WcStatus,
-};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::common::failed::Failed;
-use crate::common::{Memory, Pair, Result, World, region};
+use crate::common::prelude::*;
 use crate::follow::world::{
     ALWAYS, DAY, accept, completion, connect, event, next, readable, resolved, virtually, write,
 };

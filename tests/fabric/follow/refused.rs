@@ -2,13 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-use std::time::Duration;
 
-use rpma::ConnReq;
-use rpma::sim::{Fabric, Profile, sweep};
+use rpma::sim::sweep;
 use tokio::time::sleep_until;
 
-use crate::common::{World, profile};
+use crate::common::prelude::*;
 use crate::follow::world::{follow, paused};
 
 /// Runs something that panics, and returns the message.

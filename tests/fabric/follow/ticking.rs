@@ -2,14 +2,11 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::time::Duration;
 
-use rpma::ConnReq;
-use rpma::sim::{Fabric, Host};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::common::failed::Failed;
-use crate::common::{Result, World, profile};
+use crate::common::prelude::*;
 use crate::follow::world::{DAY, follow, paused, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,7 +21,7 @@ fn fails(world: &World) -> impl Future<Output = ()> + use<> {
 fn fails_after(world: &World, limit: Duration) -> impl Future<Output = ()> + use<> {
     let [a, b, c, _] = world.hosts[1].addr().octets();
     let nobody = ([a, b, c, 99], 7).into();
-    let mut cfg = rpma::ConnCfg::new();
+    let mut cfg = ConnCfg::new();
     cfg.set_timeout(limit);
     let resolving = ConnReq::resolve(&world.peers[0], nobody, &cfg).expect("begins");
     async { drop(resolved(resolving).await.expect_err("nobody is there")) }

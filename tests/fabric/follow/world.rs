@@ -2,19 +2,14 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Host};
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, Mr, Next, Progress, RemoteSlice,
-    Resolving, Result, Wc,
-};
+use rpma::{Progress, Resolving, Result};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::common::{Memory, Pair, World, profile};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.

@@ -1,9 +1,6 @@
 //! Buffers that are changed too early, and memory that is freed.
 
-use rpma::ConnCfg;
-use rpma::sim::Profile;
-
-use crate::common::{LIMIT, Result, World, pattern, remote};
+use crate::common::prelude::*;
 use crate::links::world::{ALWAYS, Both, Emptied, LEN};
 
 /// When a program changes a buffer that it has posted.

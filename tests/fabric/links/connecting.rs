@@ -1,11 +1,9 @@
 //! Connections that are made or ended while the hosts do not reach each other.
 
-use std::time::Duration;
+use rpma::Progress;
+use rpma::sim::now;
 
-use rpma::sim::{Profile, now};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, MrSlice, Progress, RemoteSlice, WcStatus};
-
-use crate::common::{LIMIT, Pair, Result, World, event, opcode_of};
+use crate::common::prelude::*;
 use crate::links::world::{
     ALWAYS, Emptied, completion, each, impatient, nothing, patient, unanswered,
 };

@@ -1,13 +1,8 @@
 //! Requests that stay on their way, some of them for longer than their requester lives.
 
-use std::time::{Duration, Instant};
+use rpma::sim::sleep;
 
-use rpma::sim::{Profile, sleep};
-use rpma::{Error, WcStatus};
-
-use crate::common::{
-    LIMIT, Pair, Result, World, assert_empty, contents, opcode_of, pattern, remote,
-};
+use crate::common::prelude::*;
 use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient};
 
 /// A delayed request is not there before its time, nor completed, and arrives in order.

@@ -3,10 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rpma::sim::{Fabric, Profile};
-use rpma::{Failure, FlushType, MrSlice, RemoteSlice, WcStatus};
-
-use crate::common::{LIMIT, Result, World, assert_empty, contents, opcode_of, pattern, remote};
+use crate::common::prelude::*;
 use crate::links::world::{
     ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered,
 };

@@ -2,11 +2,8 @@
 
 use std::iter;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::{ConnCfg, ConnEvent, Error, FlushType, MrSlice, RemoteSlice, WcStatus};
-
-use crate::common::{LIMIT, Result, assert_empty, contents, event, opcode_of};
+use crate::common::prelude::*;
 use crate::links::world::{
     ALWAYS, Both, LEN, completion, each, impatient, nothing, patient, unanswered,
 };

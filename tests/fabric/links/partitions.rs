@@ -1,12 +1,8 @@
 //! Requests of connected hosts that do not reach each other, in both directions or in one.
 
 use std::thread;
-use std::time::Duration;
 
-use rpma::sim::Profile;
-use rpma::{MrSlice, RemoteSlice, Wc, WcOpcode};
-
-use crate::common::{LIMIT, Result, World, assert_empty, contents, opcode_of, pattern, remote};
+use crate::common::prelude::*;
 use crate::links::world::{
     ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered,
 };

@@ -1,11 +1,8 @@
 //! Receives of messages that never arrive whole.
 
-use std::time::Duration;
+use rpma::sim::now;
 
-use rpma::sim::{Profile, now};
-use rpma::{ConnCfg, ConnEvent, Error, MrSlice, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus};
-
-use crate::common::{LIMIT, Pair, Result, World, assert_empty, event, next_completion, opcode_of};
+use crate::common::prelude::*;
 use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, patient, unanswered};
 
 /// Receives that a shared queue has room for, and each has no bytes.

@@ -1,11 +1,8 @@
 //! Requests that are sent again after a time-out.
 
-use std::time::Duration;
+use rpma::sim::{now, sleep};
 
-use rpma::sim::{Link, Profile, now, sleep};
-use rpma::{ConnCfg, Error, Flags, FlushType, MrSlice, Wc, WcOpcode, WcStatus};
-
-use crate::common::{LIMIT, Result, World, opcode_of, pattern};
+use crate::common::prelude::*;
 use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
 
 /// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.

@@ -1,11 +1,8 @@
 //! Waits for operations that fail or take longer than their limit.
 
-use std::time::Duration;
-
 use rpma::sim::Errno;
-use rpma::{Error, FlushType, MrSlice, Notify, RemoteSlice};
 
-use crate::common::{LIMIT, Result};
+use crate::common::prelude::*;
 use crate::links::world::{ALWAYS, Both, each, impatient, patient};
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after

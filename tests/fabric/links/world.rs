@@ -2,12 +2,8 @@
 
 use std::ops::Deref;
 use std::thread;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Profile};
-use rpma::{Conn, ConnCfg, Error, Flags, Mr, Posted, RemoteSlice, Wc, WcStatus};
-
-use crate::common::{Memories, Memory, Pair, Result, World, contents, next_completion, remote};
+use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// More than the MTU.

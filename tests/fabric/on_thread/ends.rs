@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::thread as real;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Host};
 use rpma::sync::mpsc;
 use rpma::thread;
 use rpma_async::{Closed, Conn, Reactor, block_on};
 
-use crate::common::{Result, profile};
+use crate::common::prelude::*;
 use crate::on_thread::program::{Server, nothing_is_left, peer_of, setup, wait};
 
 fn jumping() -> Fabric {

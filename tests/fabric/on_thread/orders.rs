@@ -1,10 +1,8 @@
 //! The order of threads follows from a seed, and each fault is met.
 
-use std::time::{Duration, Instant};
+use rpma::sim::{repeatable, sweep};
 
-use rpma::sim::{Fabric, repeatable, sweep};
-
-use crate::common::{Result, profile};
+use crate::common::prelude::*;
 use crate::on_thread::program::{nothing_is_left, run};
 
 /// Promise: a program with threads that await by `block_on`, on reactors with threads of their own,

@@ -1,14 +1,12 @@
 //! A program of two hosts. Each has a reactor on a thread of its own, and threads that await.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, now};
-use rpma::{
-    AlignedBuf, ConnCfg, Device, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side,
-    thread,
-};
+use rpma::sim::now;
+use rpma::{AlignedBuf, Result, thread};
 use rpma_async::{Conn, Listener, Pool, Reactor, Setup, block_on};
+
+use crate::common::prelude::*;
 
 /// No wait of the program is longer, in virtual time.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);

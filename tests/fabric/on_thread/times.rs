@@ -2,13 +2,12 @@
 
 use std::future::pending;
 use std::thread as real;
-use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Host, now};
-use rpma::{ConnEvent, Error, thread};
+use rpma::sim::now;
+use rpma::thread;
 use rpma_async::{Conn, Pool, Reactor, block_on};
 
-use crate::common::{Result, profile};
+use crate::common::prelude::*;
 use crate::on_thread::program::{SILENCE, Server, nothing_is_left, peer_of, setup, wait};
 
 const MINUTE: Duration = Duration::from_secs(60);

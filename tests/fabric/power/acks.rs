@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Cut, Link, Loss, Profile};
-use rpma::{Flags, FlushType, Posted};
 
+use crate::common::prelude::*;
 use crate::power::again::{read_tail, ways};
 use crate::power::protocols::{other_record, place, record};
 use crate::power::world::{LIMIT, Way, World, fabric};

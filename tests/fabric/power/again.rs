@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Fabric, Link, Loss, Platform, Profile};
-use rpma::{Flags, FlushType};
 
+use crate::common::prelude::*;
 use crate::power::protocols::{check, place, record};
 use crate::power::world::{SIZE, Way, World, fabric};
 

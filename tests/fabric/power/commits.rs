@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
-use rpma::FlushType;
-use rpma::Posted;
-use rpma::sim::{Cut, Loss, Platform, Profile, Visited};
+use rpma::sim::Visited;
 
+use crate::common::prelude::*;
 use crate::power::world::{SIZE, Way, World, fabric};
 
 const RECORDS: u64 = 12;

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Result;
-use rpma::pmem::{PmemKind, PmemMap};
-use rpma::sim::{self, Fabric, Platform, Pmem, Profile, persisted};
+use rpma::pmem::PmemKind;
+use rpma::sim::{self, persisted};
 
+use crate::common::prelude::*;
 use crate::power::world::{Way, World, fabric};
 use anyhow::Context;
 
@@ -22,7 +22,7 @@ pub(crate) fn images(
     run: impl FnOnce(),
 ) -> Vec<Vec<u8>> {
     let mut last = Vec::new();
-    let check = |cut: &sim::Cut<'_>| {
+    let check = |cut: &Cut<'_>| {
         last = cut
             .images_up_to(pmem, limit)
             .map(|image| image.bytes().to_vec())
@@ -138,7 +138,7 @@ fn two_lines_are_lost_together() -> Result<()> {
     for seed in 0..10 {
         let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOff);
         fabric.set_seed(seed);
-        let check = |cut: &sim::Cut<'_>| {
+        let check = |cut: &Cut<'_>| {
             for image in cut.images(&pmem) {
                 let lines = image.bytes()[..LEN].chunks(64);
                 let lost = lines.filter(|line| **line == [0; 64]).count();
@@ -274,7 +274,7 @@ fn a_report_says_what_matters() -> Result<()> {
         promise: None,
     };
     let world = World::new(&fabric, way)?;
-    let lost = |cut: &sim::Cut<'_>| {
+    let lost = |cut: &Cut<'_>| {
         for image in cut.images(&world.pmem) {
             let image = image.bytes();
             assert!(
@@ -324,7 +324,7 @@ fn a_report_on_bytes_in_the_device() -> Result<()> {
         };
         let world = World::new(&fabric, way)?;
         let told = AtomicU8::new(0);
-        let lost = |cut: &sim::Cut<'_>| {
+        let lost = |cut: &Cut<'_>| {
             for image in cut.images(&world.pmem) {
                 assert!(image.bytes()[0] >= told.load(Ordering::Relaxed));
             }
@@ -430,7 +430,7 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
     };
     let world = World::new(&fabric, way)?;
     let told = AtomicU8::new(0);
-    let check = |cut: &sim::Cut<'_>| {
+    let check = |cut: &Cut<'_>| {
         for image in cut.images(&world.pmem) {
             assert!(image.bytes()[0] >= told.load(Ordering::Relaxed), "told");
         }
@@ -469,7 +469,7 @@ fn a_check_is_not_called_after_its_end() -> Result<()> {
     let _other = host.spawn(|| sim::sleep(Duration::from_secs(3600)));
     let ended = catch_unwind(AssertUnwindSafe(|| {
         // It could as well have borrowed something of this frame.
-        let check = |_: &sim::Cut<'_>| {
+        let check = |_: &Cut<'_>| {
             CALLED.fetch_add(1, Ordering::Relaxed);
         };
         fabric.on_every_event(check, || thread::sleep(Duration::from_secs(4)));

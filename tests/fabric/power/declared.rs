@@ -1,9 +1,8 @@
 //! `PeerCfg::for_platform` beside the simulator's own table.
 
-use rpma::pmem::{self, Ddio, DevicePath, PmemMap};
-use rpma::sim::{Platform, Profile};
-use rpma::{Device, Durable, Peer, PeerCfg, Side};
+use rpma::pmem::{self, Ddio, DevicePath};
 
+use crate::common::prelude::*;
 use crate::power::world::fabric;
 use anyhow::Result;
 

@@ -1,11 +1,8 @@
 //! Writes become visible to a program on the target in any order.
 
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
-use rpma::sim::{Fabric, Platform, Profile};
-use rpma::{Flags, FlushType, Wc};
 
+use crate::common::prelude::*;
 use crate::power::world::{Way, World, arrives};
 
 const LEN: usize = 256;

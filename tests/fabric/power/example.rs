@@ -1,8 +1,8 @@
 //! The example `sim-log`: the meaning of its lines.
 
 use anyhow::Result;
-use rpma::sim::{Platform, Profile};
 
+use crate::common::prelude::*;
 use crate::power::sim_log::{Fault, Found, cut_at_every_event};
 
 /// Whether a native flush, or the platform, makes flushed data durable.

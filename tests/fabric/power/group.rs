@@ -1,14 +1,13 @@
 //! A log with writers that hand their records to one thread, which commits them in groups.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Trace};
+use rpma::sim::Trace;
 use rpma::sync::{Condvar, Mutex, PoisonError, mpsc};
 use rpma::thread;
-use rpma::{Flags, FlushType};
 
+use crate::common::prelude::*;
 use crate::power::protocols::{place, record};
 use crate::power::world::{Way, World};
 use anyhow::Context;

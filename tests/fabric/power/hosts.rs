@@ -2,13 +2,11 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Errno, Fabric, Host, Link, Platform, Profile};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Peer, Side};
+use rpma::sim::Errno;
 
+use crate::common::prelude::*;
 use crate::power::world::{LIMIT, SIZE, Way, World, arrives};
 
 /// In real time: threads wait here, and are waited for, as in any program.

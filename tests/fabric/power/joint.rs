@@ -1,11 +1,10 @@
 //! Replicas that lose their power together: images of several memories at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use anyhow::Result;
-use rpma::sim::{Cut, Fabric, Loss, Platform, Profile};
 
+use crate::common::prelude::*;
 use crate::power::world::{Way, World, fabric};
 
 const LEN: usize = 256;

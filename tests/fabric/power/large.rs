@@ -1,9 +1,8 @@
 //! Memories of a real size, of which little is touched.
 
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Platform, Profile};
 
+use crate::common::prelude::*;
 use crate::power::world::{SIZE, Way, World, fabric};
 
 /// Of a gibibyte, a few pages are touched.

@@ -8,8 +8,9 @@
 
 include!(concat!(env!("OUT_DIR"), "/log-of-the-docs.rs"));
 
-use rpma::MrSlice;
 use rpma::sim::sleep;
+
+use crate::common::prelude::*;
 
 /// Longer than the limit of a wait, 300 ms, and shorter than the device's retries.
 const PAUSE: Duration = Duration::from_millis(450);
@@ -54,7 +55,7 @@ fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Re
         )
     };
     let (acknowledged, mut late) = (AtomicU64::new(0), 0);
-    let check = |cut: &rpma::sim::Cut<'_>| {
+    let check = |cut: &Cut<'_>| {
         for image in cut.images(&log) {
             let (count, whole) = recover(image.path()).expect("a log");
             assert!(whole, "a record is torn");

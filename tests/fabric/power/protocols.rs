@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
-use rpma::sim::{Cut, Fabric, Loss, Platform, Pmem, Profile, Visited};
-use rpma::{Error, Flags, FlushType, Offer, PeerCfg};
+use rpma::sim::Visited;
 
+use crate::common::prelude::*;
 use crate::power::world::{SIZE, Way, World, fabric};
 use anyhow::Context;
 

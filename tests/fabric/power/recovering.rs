@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Loss, Platform, Profile, Visited};
+use rpma::sim::Visited;
+
+use crate::common::prelude::*;
 
 const SIZE: usize = 4096;
 /// Where the folded part of the counter is, and the part that is not folded yet.
@@ -134,7 +135,7 @@ fn memory_may_hold_old_contents() -> Result<()> {
     let host = fabric.host("used");
     let memory = host.pmem_filled("log", &[7; 100]);
     let _entered = host.enter();
-    let check = |cut: &rpma::sim::Cut<'_>| {
+    let check = |cut: &Cut<'_>| {
         for image in cut.images(&memory) {
             assert_eq!(image.bytes()[..100], [7; 100]);
         }

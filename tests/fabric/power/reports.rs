@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{env, fs};
 
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
-use rpma::{Device, Flags, FlushType, Mr, MrUsage, Peer, Side};
+use rpma::sim::Errno;
 
+use crate::common::prelude::*;
 use crate::common::program::command_alone;
 use crate::power::world::{Way, World, fabric};
 use anyhow::Context;

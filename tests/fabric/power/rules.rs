@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Platform, Pmem, Profile, seen};
-use rpma::{Flags, FlushType, Mr, MrUsage};
+use rpma::sim::seen;
 
+use crate::common::prelude::*;
 use crate::power::cuts::images;
 use crate::power::world::{LIMIT, SIZE, Way, World, fabric};
 

@@ -5,16 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Result;
 use rpma::commit::{Fate, Limits, Method, Responder, Ticket, Turn, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc, sim,
-};
+use rpma::sim;
+use rpma::sim::Visited;
 
+use crate::common::prelude::*;
 use crate::power::world::{LIMIT, SIZE, fabric};
 
 const RECORDS: u64 = 10;

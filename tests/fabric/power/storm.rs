@@ -2,9 +2,9 @@
 //! the end.
 
 use anyhow::Result;
-use rpma::sim::{Fabric, Platform, Profile, storm, sweep};
-use rpma::{Device, Peer, Side};
+use rpma::sim::{storm, sweep};
 
+use crate::common::prelude::*;
 use crate::power::sim_log::Fault;
 use crate::power::sim_log::log::{LOG, RECORD, Replica, Server, recover};
 

@@ -2,12 +2,11 @@
 //! again, for as long as the server keeps the old connection (docs/reconnecting.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::Result;
-use rpma::FlushType;
-use rpma::sim::{Cut, Fabric, Link, Loss, Platform, Profile, sleep};
+use rpma::sim::sleep;
 
+use crate::common::prelude::*;
 use crate::power::again::{read_tail, ways};
 use crate::power::protocols::{other_record, place, record};
 use crate::power::world::{Way, World};

@@ -4,8 +4,8 @@
 use std::sync::Mutex;
 
 use anyhow::Result;
-use rpma::sim::{Platform, Profile};
 
+use crate::common::prelude::*;
 use crate::power::world::{Way, World, fabric};
 
 /// Four lines, after that of the tail.
@@ -52,7 +52,7 @@ fn corrupt(
     };
     let world = World::new(&fabric, way)?;
     let counts = Mutex::new((0, 0));
-    let check = |cut: &rpma::sim::Cut<'_>| {
+    let check = |cut: &Cut<'_>| {
         if cut.what() != "at the end" {
             return;
         }

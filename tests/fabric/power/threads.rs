@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Trace};
+use rpma::sim::Trace;
 
+use crate::common::prelude::*;
 use crate::power::world::{Way, World};
 
 const WAY: Way = Way {

@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Fabric, Loss, Platform, Profile};
-use rpma::{Flags, FlushType};
 
+use crate::common::prelude::*;
 use crate::power::protocols::{check, place, record};
 use crate::power::world::{Way, World, arrives};
 
@@ -51,7 +50,7 @@ fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(
         told.store(number + 1, Ordering::Relaxed);
         world.expect_request()
     };
-    let check = |cut: &rpma::sim::Cut<'_>| check(&world.pmem, &told, cut);
+    let check = |cut: &Cut<'_>| check(&world.pmem, &told, cut);
     fabric.find_loss(check, || {
         (0..2).for_each(|number| append(number).expect("nothing fails"))
     })

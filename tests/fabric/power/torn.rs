@@ -3,8 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rpma::sim::{Cut, Loss, Platform, Profile};
-
+use crate::common::prelude::*;
 use crate::power::world::{Way, World, fabric};
 
 const LEN: usize = 200;

@@ -1,16 +1,8 @@
 //! Two hosts, a connection between them, and persistent memory of the server, all in one thread.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, Platform, Pmem, Profile};
-use rpma::{
-    Conn, ConnCfg, Device, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Next, Peer, PeerCfg,
-    Posted, RemoteSlice, Side, Wc,
-};
 
-use crate::common::Pair;
+use crate::common::prelude::*;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 

@@ -1,11 +1,11 @@
 //! The acknowledgement of each request of a run is lost, one in each run: requests to a replica,
 //! and the answers of a server.
 
-use rpma::FlushType;
 use rpma::commit::Method;
-use rpma::sim::{Fabric, Link, Platform, Profile, sleep};
+use rpma::sim::sleep;
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::cluster::Cluster;
 use crate::replicas::set::{LIMIT, Way, methods, whole};
 

@@ -1,13 +1,10 @@
 //! After the set-up, commits and their waits do not allocate in the library, by each method. The
 //! simulator's own allocations are not counted.
 
-use std::time::Duration;
-
-use rpma::FlushType;
 use rpma::commit::{Limits, Method};
-use rpma::sim::{Fabric, Platform, Profile};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::looking;
 use crate::replicas::cluster::Cluster;
 use crate::replicas::set::{LEN, LIMIT, Way, methods};

@@ -1,11 +1,10 @@
 //! Three replicas of any method, each with a program that runs by itself, and their client.
 
-use rpma::FlushType;
 use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas};
-use rpma::sim::{Fabric, Host, JoinHandle, Pmem};
-use rpma::{Device, Peer, Side};
+use rpma::sim::JoinHandle;
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::served::Served;
 use crate::replicas::set::{LEN, START, Server, Set, Way, record};
 

@@ -2,12 +2,11 @@
 //! bytes that are not its record's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use rpma::FlushType;
 use rpma::commit::{CommitId, Method};
-use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
+use rpma::sim::Visited;
 
+use crate::common::prelude::*;
 use crate::replicas::set::{LIMIT, Set, Way, methods, whole};
 
 const RECORDS: u64 = 6;

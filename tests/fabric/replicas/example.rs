@@ -1,8 +1,7 @@
 //! The example `sim-replicas`: the meaning of its lines.
 
-use rpma::sim::Profile;
-
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::sim_replicas::{Found, cut_each};
 
 /// Two replicas have each acknowledged record. One loss of power loses none; two lose the last one

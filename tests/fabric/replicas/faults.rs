@@ -7,13 +7,12 @@
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use rpma::FlushType;
 use rpma::commit::{CommitId, Method, Refused};
-use rpma::sim::{AtStep, Cut, Errno, Fabric, Failing, How, Link, Platform, Profile, now, sleep};
+use rpma::sim::{AtStep, Errno, Failing, now, sleep};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::cluster::{self, Cluster};
 use crate::replicas::set::{LEN, LIMIT, Way, methods, whole};
 

@@ -1,12 +1,10 @@
 //! A replica that is frozen, slow, dead or set aside.
 
-use std::time::Duration;
-
 use rpma::commit::{Method, Refused, Replicas};
-use rpma::sim::{Errno, Fabric, Host, How, Profile, sleep};
-use rpma::{Device, Mr, MrUsage, Peer, Side};
+use rpma::sim::{Errno, sleep};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, record, whole};
 
 const SHORT: Duration = Duration::from_millis(20);

@@ -1,10 +1,9 @@
 //! Wrong arguments: one clear error each, before any post.
 
 use rpma::commit::{Outcome, Refused, Replicas};
-use rpma::sim::{Fabric, Profile};
-use rpma::{ConnEvent, Device, Error, FlushType, Mr, MrUsage, Peer, Side, Wc};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::set::{LEN, LIMIT, SIZE, START, Set, Way};
 
 fn text(refused: Refused) -> String {
@@ -133,7 +132,7 @@ fn a_wrong_replica_is_refused_and_its_writer_goes_back() -> Result {
     let (writer, _) = fourth.writer(&client, &peer, way)?;
     let usage = MrUsage::READ_SRC;
     let closed = Mr::reg(&fourth.peer, vec![0; SIZE], usage)?;
-    let closed = rpma::MrRemote::from_descriptor(&closed.get_descriptor())?;
+    let closed = MrRemote::from_descriptor(&closed.get_descriptor())?;
     let writer = refuse(&mut set, (writer, closed), "WRITE_DST");
 
     // The writer that went back works. Set aside, its memory may be added again.

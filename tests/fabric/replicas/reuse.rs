@@ -1,12 +1,10 @@
 //! Places of replicas that were set aside go to new ones.
 
-use std::time::Duration;
-
 use rpma::commit::{Refused, ReplicaId, Replicas};
-use rpma::sim::{Errno, Fabric, How, Profile};
-use rpma::{Mr, MrUsage, Wc};
+use rpma::sim::Errno;
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::set::{LIMIT, SIZE, Set, Way, whole};
 
 /// Sets the third replica aside, and adds another connection of its server.

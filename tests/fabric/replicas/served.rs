@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use rpma::commit::{Limits, Method, Replicas, Responder, Turn, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited, now, sleep};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc};
+use rpma::sim::{Visited, now, sleep};
 
 use crate::common::failed::Result;
+use crate::common::prelude::*;
 use crate::replicas::set::{LEN, LIMIT, SIZE, START, record, whole};
 
 const RECORDS: u64 = 6;

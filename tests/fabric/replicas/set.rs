@@ -1,14 +1,9 @@
 //! A set of replicas, each on a host of its own, and their client.
 
-use std::time::Duration;
-
+use rpma::Result;
 use rpma::commit::{CommitId, Method, Record, Refused, ReplicaId, Replicas, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, Platform, Pmem, Profile};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg,
-    Result, Side,
-};
+
+use crate::common::prelude::*;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// The size of each region.
@@ -38,7 +33,7 @@ impl Way {
         }
     }
 
-    pub(crate) fn writer_cfg(&self) -> crate::common::failed::Result<WriterCfg> {
+    pub(crate) fn writer_cfg(&self) -> failed::Result<WriterCfg> {
         let mut cfg = WriterCfg::new(self.method);
         cfg.set_flush_type(self.flush_type)?;
         cfg.set_in_flight(self.in_flight)?;
@@ -64,11 +59,7 @@ pub(crate) struct Made {
 }
 
 impl Server {
-    pub(crate) fn new(
-        fabric: &Fabric,
-        name: &str,
-        way: Way,
-    ) -> crate::common::failed::Result<Self> {
+    pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> failed::Result<Self> {
         let host = fabric.host(name);
         host.set_platform(way.platform);
         let pmem = host.pmem("log", SIZE);
@@ -97,7 +88,7 @@ impl Server {
         client: &Host,
         peer: &Peer,
         way: Way,
-    ) -> crate::common::failed::Result<(Writer, MrRemote)> {
+    ) -> failed::Result<(Writer, MrRemote)> {
         let made = self.connect(client, peer, way, &self.target)?;
         self.ends.push(made.far);
         Ok((made.writer, made.region))
@@ -110,7 +101,7 @@ impl Server {
         peer: &Peer,
         way: Way,
         target: &Mr<M>,
-    ) -> crate::common::failed::Result<Made> {
+    ) -> failed::Result<Made> {
         let addr = self.host.addr().to_string();
         let ep = {
             let _entered = self.host.enter();
@@ -145,7 +136,7 @@ impl Server {
     }
 
     /// The region as the replica's program finds it.
-    pub(crate) fn bytes(&self) -> crate::common::failed::Result<Vec<u8>> {
+    pub(crate) fn bytes(&self) -> failed::Result<Vec<u8>> {
         let mut bytes = vec![0; SIZE];
         self.target.read_at(0, &mut bytes)?;
         Ok(bytes)
@@ -163,11 +154,7 @@ pub(crate) struct Set {
 
 impl Set {
     /// A set with a ring of the bytes of so many records.
-    pub(crate) fn new(
-        fabric: &Fabric,
-        way: Way,
-        records: usize,
-    ) -> crate::common::failed::Result<Self> {
+    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> failed::Result<Self> {
         let client = fabric.host("client");
         let names = ["a", "b", "c"];
         let mut servers: Vec<_> = names

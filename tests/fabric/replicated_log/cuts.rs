@@ -1,15 +1,14 @@
 //! The power of all replicas fails at each event.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use rpma::commit::Method;
-use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
+use rpma::sim::Visited;
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::thread;
 
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::faults::find;

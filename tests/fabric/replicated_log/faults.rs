@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 
-use crate::common::Result;
+use crate::common::prelude::*;
 use crate::replicated_log::example::Fault;
 use crate::replicated_log::found_by::{BREAK, FOUND_BY};
 

@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 
-use rpma::sim::Fabric;
-
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::{HEAD, Header, RING, TAIL, Tail};
 use crate::replicated_log::example::log::LogCfg;

@@ -2,15 +2,14 @@
 //! replica, and one that reconnects again and again.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use rpma::commit::Method;
-use rpma::sim::{Cut, Fabric, Link, Loss, Platform, now, sleep};
+use rpma::sim::{now, sleep};
 use rpma::sync::Mutex;
 use rpma::thread;
 
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::example::{LogError, Lsn};
 use crate::replicated_log::scenes::records;
@@ -133,7 +132,7 @@ struct All {
 }
 
 /// A writer that takes over, appends and truncates, again and again.
-fn writes(world: &World, host: &rpma::sim::Host, all: &Mutex<All>, name: u8) {
+fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
     for round in 0..2_u8 {
         let epoch = {
             let mut all = locked(all);
@@ -225,7 +224,7 @@ fn writers_take_over_from_each_other() -> Result {
         log.append(b"last")?;
         world.until_they_have(&[0, 1, 2], log.bounds().1);
         drop(log);
-        world.hosts.iter().for_each(rpma::sim::Host::power_cut);
+        world.hosts.iter().for_each(Host::power_cut);
         let logs: Vec<_> = world
             .pmems
             .iter()

@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::commit::Method;
-use rpma::sim::{AtStep, Fabric, Host, Platform};
+use rpma::sim::AtStep;
 use rpma::sync::Mutex;
 use rpma::thread;
 
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::{Fault, LogError};

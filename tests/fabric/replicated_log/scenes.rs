@@ -1,13 +1,11 @@
 //! Writers and replicas that come and go. Each scene is a promise, and the faults that break it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use rpma::sim::Fabric;
 use rpma::thread;
 
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::{Fault, LogError};
 use crate::replicated_log::faults::{find, panics};

@@ -6,12 +6,11 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
-use std::time::Duration;
 
-use rpma::sim::{Fabric, now, sleep, sweep};
+use rpma::sim::{now, sleep, sweep};
 
-use crate::common::Result;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::cuts::Told;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::{LogError, Lsn};

@@ -1,16 +1,13 @@
 //! The front end of the log for tokio, with all its tasks on one thread.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::tokio::runtime::{Builder, Runtime};
-use rpma::sim::Fabric;
-use rpma::{Device, Peer, Side};
 use rpma_async::Reactor;
 
-use crate::common::Result;
 use crate::common::failed::Failed;
 use crate::common::place::profile;
+use crate::common::prelude::*;
 use crate::replicated_log::example::LogError;
 use crate::replicated_log::example::log::Log;
 use crate::replicated_log::world::{READING, World};

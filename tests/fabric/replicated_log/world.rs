@@ -2,14 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rpma::commit::Method;
-use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem, sleep};
+use rpma::sim::{JoinHandle, sleep};
 use rpma::wait::Waker;
-use rpma::{Device, Peer, Side};
 
+use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::log::{LogCfg, REPLICAS};

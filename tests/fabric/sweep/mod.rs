@@ -12,16 +12,15 @@ mod scenario;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Context;
 use anyhow::Result;
 use log::LevelFilter;
-use rpma::sim::{Errno, Fabric, How, Profile};
+use rpma::sim::Errno;
 use scenario::{PHASES, Sides};
 
 use crate::common::failing_calls::{Calls, Fails, Run};
-use crate::common::lines;
+use crate::common::prelude::*;
 
 /// The longest that a run may take. Its own limits are a second; `Conn::close` gives the device 5.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -74,7 +73,7 @@ fn every_call_of(profile: &Profile, how: How) -> Result<()> {
 
     let mut by_phase = [0; PHASES.len()];
     let all = calls.last().context("phases")?;
-    let swept = crate::common::failing_calls::every_call(
+    let swept = failing_calls::every_call(
         all,
         how,
         "srq",

@@ -1,15 +1,9 @@
 //! The program with calls that fail: both sides in one thread, so that each run makes the same
 //! calls in the same order.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail, ensure};
-use rpma::sim::Host;
-use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags,
-    FlushType, Mr, MrRemote, MrSlice, MrUsage, Next, Notify, Peer, RemoteSlice, Side, Srq, SrqCfg,
-    Wc,
-};
+
+use crate::common::prelude::*;
 
 /// Its phases, one after the other.
 pub(crate) const PHASES: [&str; 5] = [

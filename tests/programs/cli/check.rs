@@ -1,11 +1,10 @@
 //! `rpma serve` and `rpma check` on one host. `cargo xtask test hosts` has two.
 
 use std::fs::{self, File};
-use std::time::Instant;
 
 use crate::cli::support::{executable, found, rpma, shell};
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{LIMIT, Result, addr, devdax, ext4};
 
 /// The memory that a server needs.
 const LEN: u64 = 2 << 20;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::cli::support::{finds, found, rpma, shell};
-use crate::common::{addr, devdax, ext4, fsdax, other_addr};
+use crate::common::prelude::*;
 
 /// All that this host has is found, and a remote flush can work.
 #[test]

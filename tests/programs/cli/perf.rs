@@ -1,12 +1,11 @@
 //! `rpma serve` and `rpma perf` on one host. `cargo xtask test hosts` has two.
 
 use std::thread::sleep;
-use std::time::Duration;
 
 use crate::cli::check::serve;
 use crate::cli::support::{executable, found, rpma};
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{LIMIT, addr, devdax};
 
 const COMPLETIONS: [&str; 3] = ["poll", "wait", "async"];
 

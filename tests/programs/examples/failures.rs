@@ -2,14 +2,9 @@
 //! events that cannot come. librpma's do not always; docs/examples.md lists the differences.
 
 use std::thread;
-use std::time::Duration;
 
-use rpma::{ConnEvent, MrUsage, Peer};
-
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, executable, free_port};
-use crate::common::{
-    LIMIT, Result, addr, completion, devdax, device_test, event, listen, peer, region,
-};
 use crate::examples::expected::Values;
 use crate::examples::pairs::forget;
 use crate::examples::runs::EXAMPLES;
@@ -105,53 +100,50 @@ fn an_argument_that_is_no_text_is_status_255() {
 /// A client without a server reports that and does not wait. (01 tries again, see below.)
 #[test]
 fn nothing_listens() -> Result {
-    device_test(|| {
-        let addr = addr();
-        let [port, second] = [(); 2].map(|()| free_port(&addr));
-        let values = Values {
-            pmem: None,
-            wait: 1,
-            second: Some((&addr, second)),
-        };
-        let mut started = Vec::new();
-        for example in EXAMPLES.iter().filter(|known| known.name != full("01")) {
-            let args = values.args(&example.dram.clients[0]);
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            started.push((example.name.to_owned(), client(example.name, port, &args)));
-        }
-        for (what, ended) in ends(started) {
-            let ended = ended.failure(FAILURE, &what);
-            assert!(ended.says("nobody listens"), "{what}: {ended:?}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let addr = addr();
+    let [port, second] = [(); 2].map(|()| free_port(&addr));
+    let values = Values {
+        pmem: None,
+        wait: 1,
+        second: Some((&addr, second)),
+    };
+    let mut started = Vec::new();
+    for example in EXAMPLES.iter().filter(|known| known.name != full("01")) {
+        let args = values.args(&example.dram.clients[0]);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        started.push((example.name.to_owned(), client(example.name, port, &args)));
+    }
+    for (what, ended) in ends(started) {
+        let ended = ended.failure(FAILURE, &what);
+        assert!(ended.says("nobody listens"), "{what}: {ended:?}");
+    }
+    Ok(())
 }
 
 /// 01 is about this: its client waits for the server.
 #[test]
 fn a_client_tries_again_until_the_server_listens() -> Result {
-    device_test(|| {
-        let port = free_port(&addr());
-        let mut client = client("01", port, &[]);
-        client.wait_for("Retrying...");
-        let server = Program::example_server(full("01"), &addr(), port, &[]);
-        let client = client.finish().success("the client");
-        assert_eq!(client.stdout, ["Received a message: Hello client!"]);
-        server.finish().success("the server");
-        Ok(())
-    })
+    let _test = device_test();
+    let port = free_port(&addr());
+    let mut client = client("01", port, &[]);
+    client.wait_for("Retrying...");
+    let server = Program::example_server(full("01"), &addr(), port, &[]);
+    let client = client.finish().success("the client");
+    assert_eq!(client.stdout, ["Received a message: Hello client!"]);
+    server.finish().success("the server");
+    Ok(())
 }
 
 /// An address without an RDMA device.
 #[test]
 fn no_such_device() -> Result {
-    device_test(|| {
-        for role in ["client", "server"] {
-            let program = Program::example(full("01"), &[role, "127.0.0.1", "7204"]);
-            fails_at_once(program, role);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for role in ["client", "server"] {
+        let program = Program::example(full("01"), &[role, "127.0.0.1", "7204"]);
+        fails_at_once(program, role);
+    }
+    Ok(())
 }
 
 /// A client of messages pauses between them: there it is killed. (13's server is in many.rs.)
@@ -170,17 +162,16 @@ fn a_server_whose_client_is_killed_ends_at_once() -> Result {
             .any(|line| line.contains("alue sent: 8"));
         assert!(answered, "{what}: {ended:?}");
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            scope.spawn(|| check("08", &[], "Value received: 8"));
-            for mode in [&[][..], &["m"], &["r"]] {
-                scope.spawn(|| check("08srq", mode, "Value received: 8"));
-            }
-            scope.spawn(|| check("12", &[], "CLIENT: Value received: 8"));
-            scope.spawn(|| check("12scch", &[], "CLIENT: Value received: 8"));
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        scope.spawn(|| check("08", &[], "Value received: 8"));
+        for mode in [&[][..], &["m"], &["r"]] {
+            scope.spawn(|| check("08srq", mode, "Value received: 8"));
+        }
+        scope.spawn(|| check("12", &[], "CLIENT: Value received: 8"));
+        scope.spawn(|| check("12scch", &[], "CLIENT: Value received: 8"));
+    });
+    Ok(())
 }
 
 /// The client connects and is gone, before anything that the server waits for.
@@ -194,27 +185,25 @@ fn a_server_whose_client_sends_nothing_ends_at_once() -> Result {
         assert_eq!(answer, None, "{name}: {ended:?}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"] {
-                scope.spawn(|| check(name).expect("a peer on the test device"));
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"] {
+            scope.spawn(|| check(name).expect("a peer on the test device"));
+        }
+    });
+    Ok(())
 }
 
 /// 03: the originals end with status 0 when there is no memory to read.
 #[test]
 fn a_client_that_describes_no_memory_fails_its_server() -> Result {
-    device_test(|| {
-        let (server, port) = server("03", &[]);
-        let conn = connect(&peer()?, port);
-        let ended = fails_at_once(server, "03");
-        assert_eq!(ended.stdout, [""; 0], "{ended:?}");
-        drop(conn);
-        Ok(())
-    })
+    let _test = device_test();
+    let (server, port) = server("03", &[]);
+    let conn = connect(&peer()?, port);
+    let ended = fails_at_once(server, "03");
+    assert_eq!(ended.stdout, [""; 0], "{ended:?}");
+    drop(conn);
+    Ok(())
 }
 
 /// The originals of some end with status 0.
@@ -230,16 +219,15 @@ fn a_server_that_describes_no_memory_fails_its_client() -> Result {
         drop(conn);
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["02", "04", "05", "09", "09scch"] {
-                scope.spawn(|| check(name, &[]).expect("listens"));
-            }
-            scope.spawn(|| check("07", &["word"]).expect("listens"));
-            scope.spawn(|| check("11", &["1234"]).expect("listens"));
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["02", "04", "05", "09", "09scch"] {
+            scope.spawn(|| check(name, &[]).expect("listens"));
+        }
+        scope.spawn(|| check("07", &["word"]).expect("listens"));
+        scope.spawn(|| check("11", &["1234"]).expect("listens"));
+    });
+    Ok(())
 }
 
 /// A server that accepts and is gone, before the client's operation can be done: it gives no
@@ -259,63 +247,62 @@ fn a_client_whose_server_vanishes_ends_at_once() -> Result {
         assert_eq!(ended.stdout.iter().find(done), None, "{name}: {ended:?}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["08", "08srq", "12", "12scch", "13"] {
-                scope.spawn(|| {
-                    check(
-                        name,
-                        &["7", "3"],
-                        &[],
-                        &peer().expect("a peer on the test device"),
-                    )
-                    .expect("listens")
-                });
-            }
-            // In one round there is only the last message.
-            for name in ["08", "12", "12scch"] {
-                scope.spawn(|| {
-                    check(
-                        name,
-                        &["7", "1"],
-                        &[],
-                        &peer().expect("a peer on the test device"),
-                    )
-                    .expect("listens")
-                });
-            }
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["08", "08srq", "12", "12scch", "13"] {
             scope.spawn(|| {
                 check(
-                    "10",
-                    &["1234"],
+                    name,
+                    &["7", "3"],
                     &[],
                     &peer().expect("a peer on the test device"),
                 )
                 .expect("listens")
             });
-            let cases = [
-                ("02", &[][..], 1024, 0, None),
-                ("04", &[], 1024, 0, None),
-                ("05", &[], 1024, 0, Some(0)),
-                ("07", &["word"], 1040, 8, None),
-                ("09", &[], 1024, 0, None),
-                ("09scch", &[], 1024, 0, None),
-                ("11", &["1234"], 1024, 0, None),
-            ];
-            for (name, args, size, offset, pcfg) in cases {
-                scope.spawn(move || {
-                    let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
-                    let usage = usage | MrUsage::FLUSH_TYPE_VISIBILITY;
-                    let peer = peer().expect("a peer on the test device");
-                    let gone = region(&peer, size, usage)
-                        .expect("registers")
-                        .get_descriptor();
-                    check(name, args, &describe(offset, &gone, pcfg), &peer).expect("listens");
-                });
-            }
+        }
+        // In one round there is only the last message.
+        for name in ["08", "12", "12scch"] {
+            scope.spawn(|| {
+                check(
+                    name,
+                    &["7", "1"],
+                    &[],
+                    &peer().expect("a peer on the test device"),
+                )
+                .expect("listens")
+            });
+        }
+        scope.spawn(|| {
+            check(
+                "10",
+                &["1234"],
+                &[],
+                &peer().expect("a peer on the test device"),
+            )
+            .expect("listens")
         });
-        Ok(())
-    })
+        let cases = [
+            ("02", &[][..], 1024, 0, None),
+            ("04", &[], 1024, 0, None),
+            ("05", &[], 1024, 0, Some(0)),
+            ("07", &["word"], 1040, 8, None),
+            ("09", &[], 1024, 0, None),
+            ("09scch", &[], 1024, 0, None),
+            ("11", &["1234"], 1024, 0, None),
+        ];
+        for (name, args, size, offset, pcfg) in cases {
+            scope.spawn(move || {
+                let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
+                let usage = usage | MrUsage::FLUSH_TYPE_VISIBILITY;
+                let peer = peer().expect("a peer on the test device");
+                let gone = region(&peer, size, usage)
+                    .expect("registers")
+                    .get_descriptor();
+                check(name, args, &describe(offset, &gone, pcfg), &peer).expect("listens");
+            });
+        }
+    });
+    Ok(())
 }
 
 /// It would be taken for the end. librpma's clients send it.
@@ -323,51 +310,50 @@ fn a_client_whose_server_vanishes_ends_at_once() -> Result {
 fn a_counter_that_means_the_end_is_refused() -> Result {
     const REASON: &str = "the message that ends the exchange";
     let max = &*u64::MAX.to_string();
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["08", "08srq", "12", "12scch"] {
-                scope.spawn(move || {
-                    let (server, client) = run(name, &[], &[max, "2"]);
-                    let client = client.failure(FAILURE, name);
-                    assert!(client.says(REASON), "{name}: {client:?}");
-                    assert_eq!(client.stdout, [""; 0], "{name}: {client:?}");
-                    let server = server.failure(FAILURE, name);
-                    assert_eq!(server.stdout, [""; 0], "{name}: {server:?}");
-                });
-            }
-            // 13's server would wait for other clients first.
-            scope.spawn(|| {
-                let peer = peer().expect("a peer on the test device");
-                let ep = listen(&peer).expect("listens");
-                let client = client("13", ep.get_port(), &[max, "2"]);
-                let conn = accept(&ep, &[]).expect("accepts");
-                let dst = region(&peer, 8, MrUsage::RECV).expect("registers");
-                conn.recv(dst.slice(..).expect("inside"), 0).expect("posts");
-                let ended = client.finish().failure(FAILURE, "13");
-                assert!(ended.says(REASON), "{ended:?}");
-                assert_eq!(ended.stdout, [""; 0], "{ended:?}");
-                assert_eq!(event(&conn).expect("an event in time"), ConnEvent::Closed);
-                conn.disconnect().expect("answers");
-                let received = completion(&conn).expect("polling works").result().is_ok();
-                assert!(!received, "a message came");
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["08", "08srq", "12", "12scch"] {
+            scope.spawn(move || {
+                let (server, client) = run(name, &[], &[max, "2"]);
+                let client = client.failure(FAILURE, name);
+                assert!(client.says(REASON), "{name}: {client:?}");
+                assert_eq!(client.stdout, [""; 0], "{name}: {client:?}");
+                let server = server.failure(FAILURE, name);
+                assert_eq!(server.stdout, [""; 0], "{name}: {server:?}");
             });
-            // One that is reached on the way, by an answer.
-            scope.spawn(|| {
-                let (server, client) = run("08", &[], &[&(u64::MAX - 1).to_string(), "3"]);
-                let client = client.failure(FAILURE, "the client");
-                assert!(client.says(REASON), "{client:?}");
-                let (of_client, of_server) = (
-                    [("sent", u64::MAX - 1), ("received", u64::MAX)],
-                    [("received", u64::MAX - 1), ("sent", u64::MAX)],
-                );
-                let line = |(what, value)| format!("Value {what}: {value}");
-                assert_eq!(client.stdout, of_client.map(line), "{client:?}");
-                let server = server.failure(FAILURE, "the server");
-                assert_eq!(server.stdout, of_server.map(line), "{server:?}");
-            });
+        }
+        // 13's server would wait for other clients first.
+        scope.spawn(|| {
+            let peer = peer().expect("a peer on the test device");
+            let ep = listen(&peer).expect("listens");
+            let client = client("13", ep.get_port(), &[max, "2"]);
+            let conn = accept(&ep, &[]).expect("accepts");
+            let dst = region(&peer, 8, MrUsage::RECV).expect("registers");
+            conn.recv(dst.slice(..).expect("inside"), 0).expect("posts");
+            let ended = client.finish().failure(FAILURE, "13");
+            assert!(ended.says(REASON), "{ended:?}");
+            assert_eq!(ended.stdout, [""; 0], "{ended:?}");
+            assert_eq!(event(&conn).expect("an event in time"), ConnEvent::Closed);
+            conn.disconnect().expect("answers");
+            let received = completion(&conn).expect("polling works").result().is_ok();
+            assert!(!received, "a message came");
         });
-        Ok(())
-    })
+        // One that is reached on the way, by an answer.
+        scope.spawn(|| {
+            let (server, client) = run("08", &[], &[&(u64::MAX - 1).to_string(), "3"]);
+            let client = client.failure(FAILURE, "the client");
+            assert!(client.says(REASON), "{client:?}");
+            let (of_client, of_server) = (
+                [("sent", u64::MAX - 1), ("received", u64::MAX)],
+                [("received", u64::MAX - 1), ("sent", u64::MAX)],
+            );
+            let line = |(what, value)| format!("Value {what}: {value}");
+            assert_eq!(client.stdout, of_client.map(line), "{client:?}");
+            let server = server.failure(FAILURE, "the server");
+            assert_eq!(server.stdout, of_server.map(line), "{server:?}");
+        });
+    });
+    Ok(())
 }
 
 /// 09: the range to flush comes from another program. Here the server does not offer it.
@@ -384,16 +370,14 @@ fn a_flush_of_more_than_the_server_offers_is_refused() -> Result {
         assert_eq!(ended.stdout, [shown], "{name}: {ended:?}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for (offset, length) in [(0, 1025), (1024, 1), (0, 0), (u64::MAX, 1024)] {
-                scope
-                    .spawn(move || check("09", offset, length).expect("a peer on the test device"));
-            }
-            scope.spawn(|| check("09scch", 1, 1024).expect("a peer on the test device"));
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for (offset, length) in [(0, 1025), (1024, 1), (0, 0), (u64::MAX, 1024)] {
+            scope.spawn(move || check("09", offset, length).expect("a peer on the test device"));
+        }
+        scope.spawn(|| check("09scch", 1, 1024).expect("a peer on the test device"));
+    });
+    Ok(())
 }
 
 /// The fields of a request, with their numbers.
@@ -430,27 +414,26 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() -> Result {
         assert_eq!(ended.stdout, [""; 0], "{name}: {what}: {ended:?}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for (what, fields) in REQUESTS {
-                scope.spawn(move || {
-                    check("09", what, &request(fields)).expect("a peer on the test device")
-                });
-            }
-            // It reads them with the same code.
-            for (what, fields) in [REQUESTS[1], REQUESTS[3], REQUESTS[5], REQUESTS[7]] {
-                scope.spawn(move || {
-                    check("09scch", what, &request(fields)).expect("a peer on the test device")
-                });
-            }
-            for name in ["09", "09scch"] {
-                scope.spawn(move || {
-                    check(name, "no fields", &[0xFF; 27]).expect("a peer on the test device")
-                });
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for (what, fields) in REQUESTS {
+            scope.spawn(move || {
+                check("09", what, &request(fields)).expect("a peer on the test device")
+            });
+        }
+        // It reads them with the same code.
+        for (what, fields) in [REQUESTS[1], REQUESTS[3], REQUESTS[5], REQUESTS[7]] {
+            scope.spawn(move || {
+                check("09scch", what, &request(fields)).expect("a peer on the test device")
+            });
+        }
+        for name in ["09", "09scch"] {
+            scope.spawn(move || {
+                check(name, "no fields", &[0xFF; 27]).expect("a peer on the test device")
+            });
+        }
+    });
+    Ok(())
 }
 
 /// 09: a client disconnects when it has the response, and its device may not have acknowledged
@@ -483,15 +466,14 @@ fn a_disconnect_is_the_answer_to_the_response() -> Result {
         assert!(ended.says(warning), "{name}: {ended:?}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["09", "09scch"] {
-                scope.spawn(move || check(name, false).expect("disconnects"));
-                scope.spawn(move || check(name, true).expect("disconnects"));
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["09", "09scch"] {
+            scope.spawn(move || check(name, false).expect("disconnects"));
+            scope.spawn(move || check(name, true).expect("disconnects"));
+        }
+    });
+    Ok(())
 }
 
 /// Sends a message to a server, which has to fail then.
@@ -506,25 +488,24 @@ fn send_to(server: Program, port: u16, message: &[u8], what: &str) -> Result<End
 /// Here the server has no receive for it yet, so it is queued for certain.
 #[test]
 fn a_client_does_not_lose_its_last_message() -> Result {
-    device_test(|| {
-        for name in ["08", "12", "12scch"] {
-            let peer = peer()?;
-            let ep = listen(&peer)?;
-            // In one round there is only the last message.
-            let client = client(name, ep.get_port(), &["7", "1"]);
-            let conn = accept(&ep, &[])?;
-            let dst = region(&peer, 8, MrUsage::RECV)?;
-            thread::sleep(Duration::from_millis(500));
-            conn.recv(dst.slice(..)?, 1)?;
-            completion(&conn)?.result()?;
-            assert_eq!(dst.load_u64(0)?, u64::MAX, "{name}");
-            assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
-            conn.disconnect()?;
-            let ended = client.finish().success(name);
-            assert_eq!(ended.stdout, [""; 0], "{name}: {ended:?}");
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for name in ["08", "12", "12scch"] {
+        let peer = peer()?;
+        let ep = listen(&peer)?;
+        // In one round there is only the last message.
+        let client = client(name, ep.get_port(), &["7", "1"]);
+        let conn = accept(&ep, &[])?;
+        let dst = region(&peer, 8, MrUsage::RECV)?;
+        thread::sleep(Duration::from_millis(500));
+        conn.recv(dst.slice(..)?, 1)?;
+        completion(&conn)?.result()?;
+        assert_eq!(dst.load_u64(0)?, u64::MAX, "{name}");
+        assert_eq!(event(&conn)?, ConnEvent::Closed, "{name}");
+        conn.disconnect()?;
+        let ended = client.finish().success(name);
+        assert_eq!(ended.stdout, [""; 0], "{name}: {ended:?}");
+    }
+    Ok(())
 }
 
 /// 08srq: its server takes the messages from either of three queues. librpma's queue gets full of
@@ -539,29 +520,27 @@ fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() -> Result {
         let server = server.success("the server");
         assert_eq!(server.stdout, around("V", &of_server, ""), "{mode:?}");
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for mode in [&[][..], &["m"], &["r"]] {
-                scope.spawn(|| check(mode));
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for mode in [&[][..], &["m"], &["r"]] {
+            scope.spawn(|| check(mode));
+        }
+    });
+    Ok(())
 }
 
 /// 10: a message may be empty except for its immediate data.
 #[test]
 fn immediate_data_without_a_word() -> Result {
-    device_test(|| {
-        for imm in ["0", "4294967295"] {
-            let (server, client) = run("10", &[], &[imm]);
-            let client = client.success(imm);
-            assert_eq!(client.stdout, [format!("Sending immediate data '{imm}'")]);
-            let shown = format!("Received value '' with immediate data '{imm}'");
-            assert_eq!(server.success(imm).stdout, [shown]);
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    for imm in ["0", "4294967295"] {
+        let (server, client) = run("10", &[], &[imm]);
+        let client = client.success(imm);
+        assert_eq!(client.stdout, [format!("Sending immediate data '{imm}'")]);
+        let shown = format!("Received value '' with immediate data '{imm}'");
+        assert_eq!(server.success(imm).stdout, [shown]);
+    }
+    Ok(())
 }
 
 /// 05: persistent memory without a declaration that writes go there directly.
@@ -569,19 +548,18 @@ fn immediate_data_without_a_word() -> Result {
 fn a_persistent_flush_needs_the_word_of_the_server() -> Result {
     const YES: &str = "supported";
     const NO: &str = "NOT supported, RPMA_FLUSH_TYPE_VISIBILITY is used instead";
-    device_test(|| {
-        forget()?;
-        let dax = devdax();
-        for (args, shown) in [
-            (&[&*dax][..], NO),
-            (&[&dax, "off"], NO),
-            (&[&dax, "on"], YES),
-        ] {
-            let (server, client) = run("05", args, &[]);
-            server.success("the server");
-            let line = &client.success("the client").stdout[1];
-            assert_eq!(*line, format!("RPMA_FLUSH_TYPE_PERSISTENT is {shown}"));
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    forget()?;
+    let dax = devdax();
+    for (args, shown) in [
+        (&[&*dax][..], NO),
+        (&[&dax, "off"], NO),
+        (&[&dax, "on"], YES),
+    ] {
+        let (server, client) = run("05", args, &[]);
+        server.success("the server");
+        let line = &client.success("the client").stdout[1];
+        assert_eq!(*line, format!("RPMA_FLUSH_TYPE_PERSISTENT is {shown}"));
+    }
+    Ok(())
 }

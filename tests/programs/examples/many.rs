@@ -2,11 +2,8 @@
 //! client that does not come. So all that is to be seen of them is seen at the same time.
 
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::{ConnEvent, Error, Flags, MrUsage};
-
-use crate::common::{LIMIT, Result, completion, completions, device_test, event, peer, region};
+use crate::common::prelude::*;
 use crate::examples::expected::canonical;
 use crate::examples::pairs::slow;
 use crate::examples::support::{
@@ -89,10 +86,9 @@ fn servers_of_many_clients() -> Result {
         ));
     }
     let checks = checks.into_iter().map(Check::in_its_turn).collect();
-    device_test(|| {
-        together(checks);
-        Ok(())
-    })
+    let _test = device_test();
+    together(checks);
+    Ok(())
 }
 
 /// A server that is stopped before it accepts. Its kernel asks the client's to wait, again and
@@ -222,7 +218,7 @@ fn serves_ten_with_messages() {
     }
     assert!(rejected > 0, "nobody was rejected");
 
-    let send = |(at, conn): &(usize, rpma::Conn), value: u64| {
+    let send = |(at, conn): &(usize, Conn), value: u64| {
         src.store_u64(*at, value).expect("inside");
         let message = src.slice(*at..*at + 8).expect("inside");
         conn.send(message, Flags::COMPLETION_ALWAYS, 0)

@@ -4,10 +4,9 @@
 //! interface rules out for its users.
 
 use std::thread;
-use std::time::Duration;
 
+use crate::common::prelude::*;
 use crate::common::program::free_port;
-use crate::common::{Result, addr, device_test};
 use crate::examples::expected::{Contents, Values};
 use crate::examples::pairs::{Conditions, SLOW, check};
 use crate::examples::runs::{self, EXAMPLES, Example};
@@ -106,14 +105,15 @@ fn memcheck_slow(example: &Example) -> Result {
 /// Messages, and two completion queues on one channel.
 #[test]
 fn no_memory_errors_in_one_pair() -> Result {
-    device_test(|| memcheck(example("12scch")?))
+    let _test = device_test();
+    memcheck(example("12scch")?)
 }
 
 #[test]
 #[ignore = "long: 10 minutes"]
 fn no_memory_errors_in_any_pair() -> Result {
     for example in EXAMPLES {
-        device_test(|| {
+        leaving(&[], || {
             match SLOW.contains(&example.name) {
                 true => memcheck_slow(example)?,
                 false => memcheck(example)?,

@@ -7,10 +7,8 @@
 
 use std::thread;
 
-use rpma::{ConnEvent, MrUsage};
-
+use crate::common::prelude::*;
 use crate::common::program::Ended;
-use crate::common::{Result, contents, device_test, event, listen, peer, region};
 use crate::examples::support::{
     accept, around, client, connect, counter, describe, ping_pong, receive, send, server,
 };
@@ -56,58 +54,56 @@ fn questions_come_first(name: &str, args: &[&str]) -> Result<Ended> {
 
 #[test]
 fn a_client_whose_answer_comes_before_its_message_has_left() -> Result {
-    device_test(|| {
-        // The last round of some is the message that ends the exchange.
-        let cases = [
-            ("08", "4", "V"),
-            ("08srq", "3", "V"),
-            ("12", "4", "CLIENT: V"),
-            ("12scch", "4", "CLIENT: V"),
-            ("13", "3", "v"),
-        ];
-        thread::scope(|scope| {
-            for (name, rounds, before) in cases {
-                scope.spawn(move || {
-                    let ended = answers_come_first(name, rounds).expect("answers");
-                    let (lines, _) = ping_pong(FIRST, VALUES);
-                    let expected = around(before, &lines, "");
-                    // 13's lines begin with the number of the process.
-                    let without = |line: &String| match line.split_once("] ") {
-                        Some((before, line)) if before.starts_with("[client #") => line.to_owned(),
-                        _ => line.clone(),
-                    };
-                    let printed: Vec<String> = ended.stdout.iter().map(without).collect();
-                    assert_eq!(printed, expected, "{name}: {ended:?}");
-                });
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    // The last round of some is the message that ends the exchange.
+    let cases = [
+        ("08", "4", "V"),
+        ("08srq", "3", "V"),
+        ("12", "4", "CLIENT: V"),
+        ("12scch", "4", "CLIENT: V"),
+        ("13", "3", "v"),
+    ];
+    thread::scope(|scope| {
+        for (name, rounds, before) in cases {
+            scope.spawn(move || {
+                let ended = answers_come_first(name, rounds).expect("answers");
+                let (lines, _) = ping_pong(FIRST, VALUES);
+                let expected = around(before, &lines, "");
+                // 13's lines begin with the number of the process.
+                let without = |line: &String| match line.split_once("] ") {
+                    Some((before, line)) if before.starts_with("[client #") => line.to_owned(),
+                    _ => line.clone(),
+                };
+                let printed: Vec<String> = ended.stdout.iter().map(without).collect();
+                assert_eq!(printed, expected, "{name}: {ended:?}");
+            });
+        }
+    });
+    Ok(())
 }
 
 #[test]
 fn a_server_whose_next_message_comes_before_its_answer_has_left() -> Result {
-    device_test(|| {
-        let cases = [
-            ("08", &[][..], "V"),
-            ("08srq", &[], "V"),
-            ("08srq", &["m"], "V"),
-            ("08srq", &["r"], "V"),
-            ("12", &[], "SERVER: V"),
-            ("12scch", &[], "SERVER: V"),
-        ];
-        thread::scope(|scope| {
-            for (name, args, before) in cases {
-                scope.spawn(move || {
-                    let ended = questions_come_first(name, args).expect("answers");
-                    let (_, lines) = ping_pong(FIRST, VALUES);
-                    let expected = around(before, &lines, "");
-                    assert_eq!(ended.stdout, expected, "{name} {args:?}: {ended:?}");
-                });
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    let cases = [
+        ("08", &[][..], "V"),
+        ("08srq", &[], "V"),
+        ("08srq", &["m"], "V"),
+        ("08srq", &["r"], "V"),
+        ("12", &[], "SERVER: V"),
+        ("12scch", &[], "SERVER: V"),
+    ];
+    thread::scope(|scope| {
+        for (name, args, before) in cases {
+            scope.spawn(move || {
+                let ended = questions_come_first(name, args).expect("answers");
+                let (_, lines) = ping_pong(FIRST, VALUES);
+                let expected = around(before, &lines, "");
+                assert_eq!(ended.stdout, expected, "{name} {args:?}: {ended:?}");
+            });
+        }
+    });
+    Ok(())
 }
 
 /// 09: the response, which is the same for every request of these clients.
@@ -137,12 +133,11 @@ fn a_response_that_comes_before_its_request_has_left() -> Result {
         assert!(contents(&memory)?.starts_with(b"Hello world!\0"), "{name}");
         Ok(())
     }
-    device_test(|| {
-        thread::scope(|scope| {
-            for name in ["09", "09scch"] {
-                scope.spawn(move || check(name).expect("answers"));
-            }
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    thread::scope(|scope| {
+        for name in ["09", "09scch"] {
+            scope.spawn(move || check(name).expect("answers"));
+        }
+    });
+    Ok(())
 }

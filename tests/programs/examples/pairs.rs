@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use rpma::pmem::PmemMap;
-
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, executable, free_port};
-use crate::common::{LIMIT, Result, addr, addr6, devdax, device_test};
 use crate::examples::expected::{Contents, Values, canonical};
 use crate::examples::many::{Check, together};
 use crate::examples::runs::{self, EXAMPLES, Example, LOG};
@@ -195,10 +192,9 @@ macro_rules! pairs {
 }
 
 fn on_dram(name: &str) -> Result {
-    device_test(|| {
-        Conditions::dram(addr()).run(example(name));
-        Ok(())
-    })
+    let _test = device_test();
+    Conditions::dram(addr()).run(example(name));
+    Ok(())
 }
 
 pairs! {
@@ -231,13 +227,12 @@ pairs! {
 
 /// The second time on persistent memory, both sides find the data of the first time.
 fn on_pmem(name: &str) -> Result {
-    device_test(|| {
-        let mut conditions = Conditions::pmem(addr())?;
-        for _ in 0..TIMES_ON_PMEM {
-            conditions.run(example(name));
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let mut conditions = Conditions::pmem(addr())?;
+    for _ in 0..TIMES_ON_PMEM {
+        conditions.run(example(name));
+    }
+    Ok(())
 }
 
 pairs! {
@@ -255,7 +250,7 @@ pairs! {
 fn pairs_work_over_ipv6() -> Result {
     for example in EXAMPLES.iter().filter(|example| example.pmem.is_none()) {
         if !SLOW.contains(&example.name) {
-            device_test(|| {
+            leaving(&[], || {
                 Conditions::dram(addr6()).run(example);
                 Ok(())
             })?;
@@ -383,7 +378,7 @@ fn ten_times_with_each_memory_and_address() -> Result {
             .filter(|example| !SLOW.contains(&example.name))
         {
             for addr in [addr(), addr6()] {
-                device_test(|| {
+                leaving(&[], || {
                     Conditions::dram(addr.clone()).run(example);
                     if example.pmem.is_some() {
                         let mut conditions = Conditions::pmem(addr)?;
@@ -396,7 +391,7 @@ fn ten_times_with_each_memory_and_address() -> Result {
             }
             println!("{}: {time} of 10", example.name);
         }
-        device_test(|| {
+        leaving(&[], || {
             together(slow());
             Ok(())
         })?;

@@ -1,9 +1,7 @@
 //! The two sides of a pair: programs, and those that a test plays itself.
 
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Flags, Mr, MrUsage, Peer};
-
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{Result, addr, completion, event, request};
 use crate::examples::runs;
 
 /// The status of a program that has failed, and of one with arguments that cannot be used.

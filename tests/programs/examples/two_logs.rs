@@ -1,9 +1,7 @@
 //! The client of two logs (15). These tests play its servers.
 
-use rpma::{Conn, Ep, Mr, MrUsage, Peer};
-
+use crate::common::prelude::*;
 use crate::common::program::Program;
-use crate::common::{Result, addr, contents, device_test, listen, peer, region};
 use crate::examples::support::{accept, describe, fails_at_once, full};
 
 /// The size of a log, the place of its number of used bytes, and that number of an empty one.
@@ -56,24 +54,23 @@ fn client([one, other]: [&Log; 2]) -> Program {
 /// each log is used.
 #[test]
 fn logs_that_differ_get_no_word() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let logs = [Log::new(&peer, EMPTY)?, Log::new(&peer, EMPTY + 5)?];
-        let client = client(logs.each_ref());
-        let _conns = logs.each_ref().map(Log::accept);
-        let ended = fails_at_once(client, "the client");
-        let [one, other] = logs.each_ref().map(Log::port);
-        let (host, text) = (addr(), "the logs are different: 16 bytes of the one at");
-        assert!(
-            ended.says(text) && ended.says(", and 21 of the"),
-            "{ended:?}"
-        );
-        for port in [one, other] {
-            assert!(ended.says(&format!("{host}:{port}")), "{ended:?}");
-        }
-        assert!(logs[0].is_unchanged(EMPTY) && logs[1].is_unchanged(EMPTY + 5));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let logs = [Log::new(&peer, EMPTY)?, Log::new(&peer, EMPTY + 5)?];
+    let client = client(logs.each_ref());
+    let _conns = logs.each_ref().map(Log::accept);
+    let ended = fails_at_once(client, "the client");
+    let [one, other] = logs.each_ref().map(Log::port);
+    let (host, text) = (addr(), "the logs are different: 16 bytes of the one at");
+    assert!(
+        ended.says(text) && ended.says(", and 21 of the"),
+        "{ended:?}"
+    );
+    for port in [one, other] {
+        assert!(ended.says(&format!("{host}:{port}")), "{ended:?}");
+    }
+    assert!(logs[0].is_unchanged(EMPTY) && logs[1].is_unchanged(EMPTY + 5));
+    Ok(())
 }
 
 /// Promise: a server that dies while the client has a connection to it ends the client, with the
@@ -82,7 +79,7 @@ fn logs_that_differ_get_no_word() -> Result {
 #[test]
 fn a_server_that_dies_ends_the_client() -> Result {
     for dead in [0, 1] {
-        device_test(|| {
+        leaving(&[], || {
             let peer = peer()?;
             let logs = [Log::new(&peer, EMPTY)?, Log::new(&peer, EMPTY)?];
             let client = client(logs.each_ref());

@@ -1,16 +1,7 @@
 //! Messages, with and without immediate data, and writes with immediate data.
 
-use std::time::Instant;
-
-use rpma::{
-    Conn, ConnCfg, Cq, Flags, Mr, MrSlice, MrUsage, Peer, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
-};
-
+use crate::common::prelude::*;
 use crate::common::program::{find, unhex};
-use crate::common::{
-    LIMIT, Result, completion, completions, contents, device_test, listen, pattern, peer, region,
-    request,
-};
 use crate::interop::support::{
     MESSAGE_MAX, MESSAGES, SHARED, client, connect, disconnect, establish, filled, finish, offer,
     server, slice, succeeded, take_offer,
@@ -94,21 +85,21 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) -> Result {
 
 #[test]
 fn messages_of_a_c_client() -> Result {
-    device_test(|| echo(&peer()?, 1, None))
+    let _test = device_test();
+    echo(&peer()?, 1, None)
 }
 
 #[test]
 fn messages_of_two_c_clients_into_a_shared_queue() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for rcq_size in [0, 20] {
-            let mut cfg = SrqCfg::new();
-            cfg.set_rcq_size(rcq_size);
-            let srq = Srq::new(&peer, &cfg)?;
-            echo(&peer, 2, Some(&srq))?;
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for rcq_size in [0, 20] {
+        let mut cfg = SrqCfg::new();
+        cfg.set_rcq_size(rcq_size);
+        let srq = Srq::new(&peer, &cfg)?;
+        echo(&peer, 2, Some(&srq))?;
+    }
+    Ok(())
 }
 
 /// Sends messages over each of `conns` in turn, and sees them come back inverted.
@@ -147,41 +138,39 @@ fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option
 
 #[test]
 fn messages_to_a_c_server() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
-        let landing = receive.slice(..)?;
-        let (server, port) = server(&["echo", "1"]);
-        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)])?;
-        let conns = [conn];
-        send_messages(&peer, &conns, &receive, None)?;
-        conns.into_iter().for_each(disconnect);
-        server.done();
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
+    let landing = receive.slice(..)?;
+    let (server, port) = server(&["echo", "1"]);
+    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)])?;
+    let conns = [conn];
+    send_messages(&peer, &conns, &receive, None)?;
+    conns.into_iter().for_each(disconnect);
+    server.done();
+    Ok(())
 }
 
 /// The clients share a receive queue here, and the server's connections share one there.
 #[test]
 fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for rcq_size in [0, 20] {
-            let mut srq_cfg = SrqCfg::new();
-            srq_cfg.set_rcq_size(rcq_size);
-            let srq = Srq::new(&peer, &srq_cfg)?;
-            let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
-            srq.recv(receive.slice(..)?, 7)?;
-            let mut cfg = ConnCfg::new();
-            cfg.set_srq(Some(&srq));
-            let (server, port) = server(&["echo", "2"]);
-            let conns = [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]).expect("resolves"));
-            send_messages(&peer, &conns, &receive, Some(&srq))?;
-            conns.into_iter().for_each(disconnect);
-            server.done();
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for rcq_size in [0, 20] {
+        let mut srq_cfg = SrqCfg::new();
+        srq_cfg.set_rcq_size(rcq_size);
+        let srq = Srq::new(&peer, &srq_cfg)?;
+        let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
+        srq.recv(receive.slice(..)?, 7)?;
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        let (server, port) = server(&["echo", "2"]);
+        let conns = [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]).expect("resolves"));
+        send_messages(&peer, &conns, &receive, Some(&srq))?;
+        conns.into_iter().for_each(disconnect);
+        server.done();
+    }
+    Ok(())
 }
 
 /// The memory after a write with immediate data of 100 bytes to offset 64.
@@ -218,78 +207,76 @@ fn is_imm(line: &&String) -> bool {
 
 #[test]
 fn immediate_data_with_a_c_client() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
-        let shared = filled(&peer, all)?;
-        let message = region(&peer, 8, MrUsage::RECV)?;
-        let receives = [
-            (message.slice(..)?, 1),
-            (MrSlice::EMPTY, 2),
-            (MrSlice::EMPTY, 3),
-        ];
-        let ep = listen(&peer)?;
-        let client = client(&ep, &["imm"]);
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
-        let conn = establish(request(&ep, &cfg)?, &offer(&shared, false), &receives)?;
-        let rcq = conn.get_rcq().ok_or("one was asked for")?;
-        for (i, expected) in IMM_OF_CLIENT.into_iter().enumerate() {
-            let wc = next(&[rcq]);
-            assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
-        }
-        assert_eq!(contents(&message)?, pattern(100, 3)[..8]);
-        assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 3));
+    let _test = device_test();
+    let peer = peer()?;
+    let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
+    let shared = filled(&peer, all)?;
+    let message = region(&peer, 8, MrUsage::RECV)?;
+    let receives = [
+        (message.slice(..)?, 1),
+        (MrSlice::EMPTY, 2),
+        (MrSlice::EMPTY, 3),
+    ];
+    let ep = listen(&peer)?;
+    let client = client(&ep, &["imm"]);
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10);
+    let conn = establish(request(&ep, &cfg)?, &offer(&shared, false), &receives)?;
+    let rcq = conn.get_rcq().ok_or("one was asked for")?;
+    for (i, expected) in IMM_OF_CLIENT.into_iter().enumerate() {
+        let wc = next(&[rcq]);
+        assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
+    }
+    assert_eq!(contents(&message)?, pattern(100, 3)[..8]);
+    assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 3));
 
-        let source = Mr::reg(&peer, pattern(100, 4), all)?;
-        let (part, whole) = (source.slice(..8)?, source.slice(..)?);
-        conn.send_with_imm(part, Flags::COMPLETION_ALWAYS, 0x0506_0708, 1)?;
-        succeeded(completion(&conn)?, 1, WcOpcode::SEND)?;
-        let remote = slice(&take_offer(&conn)?, 64, 100)?;
-        conn.write_with_imm(remote, whole, Flags::COMPLETION_ALWAYS, 0x8000_0001, 2)?;
-        succeeded(completion(&conn)?, 2, WcOpcode::RDMA_WRITE)?;
-        finish(conn);
-        let lines = client.done();
-        assert!(lines.iter().filter(is_imm).eq(&IMM_OF_SERVER), "{lines:?}");
-        Ok(())
-    })
+    let source = Mr::reg(&peer, pattern(100, 4), all)?;
+    let (part, whole) = (source.slice(..8)?, source.slice(..)?);
+    conn.send_with_imm(part, Flags::COMPLETION_ALWAYS, 0x0506_0708, 1)?;
+    succeeded(completion(&conn)?, 1, WcOpcode::SEND)?;
+    let remote = slice(&take_offer(&conn)?, 64, 100)?;
+    conn.write_with_imm(remote, whole, Flags::COMPLETION_ALWAYS, 0x8000_0001, 2)?;
+    succeeded(completion(&conn)?, 2, WcOpcode::RDMA_WRITE)?;
+    finish(conn);
+    let lines = client.done();
+    assert!(lines.iter().filter(is_imm).eq(&IMM_OF_SERVER), "{lines:?}");
+    Ok(())
 }
 
 #[test]
 fn immediate_data_with_a_c_server() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
-        let shared = filled(&peer, all)?;
-        let message = region(&peer, 8, MrUsage::RECV)?;
-        let receives = [(message.slice(..)?, 1), (MrSlice::EMPTY, 2)];
-        let (server, port) = server(&["imm"]);
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
-        let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives)?;
-        let remote = take_offer(&conn)?;
-        let source = Mr::reg(&peer, pattern(100, 3), all)?;
-        let (part, whole) = (source.slice(..8)?, source.slice(..)?);
-        let flags = Flags::COMPLETION_ALWAYS;
-        conn.send_with_imm(part, flags, 0x0102_0304, 1)?;
-        conn.write_with_imm(slice(&remote, 64, 100)?, whole, flags, 0xfffe_fdfc, 2)?;
-        conn.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 7, 3)?;
-        let wcs = completions(&conn, 3)?;
-        succeeded(wcs[0], 1, WcOpcode::SEND)?;
-        succeeded(wcs[1], 2, WcOpcode::RDMA_WRITE)?;
-        succeeded(wcs[2], 3, WcOpcode::RDMA_WRITE)?;
-        let rcq = conn.get_rcq().ok_or("one was asked for")?;
-        for (i, expected) in IMM_OF_SERVER.into_iter().enumerate() {
-            let wc = next(&[rcq]);
-            assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
-        }
-        assert_eq!(contents(&message)?, pattern(100, 4)[..8]);
-        assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 4));
-        disconnect(conn);
-        let lines = server.done();
-        assert!(lines.iter().filter(is_imm).eq(&IMM_OF_CLIENT), "{lines:?}");
-        assert_eq!(unhex(find(&lines, "message")), pattern(100, 3)[..8]);
-        assert!(unhex(find(&lines, "memory")) == with_imm(vec![0; SHARED], 3));
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
+    let shared = filled(&peer, all)?;
+    let message = region(&peer, 8, MrUsage::RECV)?;
+    let receives = [(message.slice(..)?, 1), (MrSlice::EMPTY, 2)];
+    let (server, port) = server(&["imm"]);
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10);
+    let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives)?;
+    let remote = take_offer(&conn)?;
+    let source = Mr::reg(&peer, pattern(100, 3), all)?;
+    let (part, whole) = (source.slice(..8)?, source.slice(..)?);
+    let flags = Flags::COMPLETION_ALWAYS;
+    conn.send_with_imm(part, flags, 0x0102_0304, 1)?;
+    conn.write_with_imm(slice(&remote, 64, 100)?, whole, flags, 0xfffe_fdfc, 2)?;
+    conn.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 7, 3)?;
+    let wcs = completions(&conn, 3)?;
+    succeeded(wcs[0], 1, WcOpcode::SEND)?;
+    succeeded(wcs[1], 2, WcOpcode::RDMA_WRITE)?;
+    succeeded(wcs[2], 3, WcOpcode::RDMA_WRITE)?;
+    let rcq = conn.get_rcq().ok_or("one was asked for")?;
+    for (i, expected) in IMM_OF_SERVER.into_iter().enumerate() {
+        let wc = next(&[rcq]);
+        assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
+    }
+    assert_eq!(contents(&message)?, pattern(100, 4)[..8]);
+    assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 4));
+    disconnect(conn);
+    let lines = server.done();
+    assert!(lines.iter().filter(is_imm).eq(&IMM_OF_CLIENT), "{lines:?}");
+    assert_eq!(unhex(find(&lines, "message")), pattern(100, 3)[..8]);
+    assert!(unhex(find(&lines, "memory")) == with_imm(vec![0; SHARED], 3));
+    Ok(())
 }

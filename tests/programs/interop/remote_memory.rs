@@ -1,13 +1,7 @@
 //! Writes, reads, flushes and atomic writes of the other side's memory.
 
-use rpma::pmem::PmemMap;
-use rpma::{
-    Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RegisterableMemory, RemoteSlice,
-    WcOpcode, WcStatus,
-};
-
+use crate::common::prelude::*;
 use crate::common::program::{find, unhex};
-use crate::common::{Result, completion, contents, devdax, device_test, pattern, peer, region};
 use crate::interop::support::{
     PARTS, SHARED, configurations, connect, disconnect, filled, serve, server, slice, succeeded,
     take_offer, written,
@@ -15,24 +9,22 @@ use crate::interop::support::{
 
 #[test]
 fn c_writes() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = filled(&peer, MrUsage::WRITE_DST)?;
-        serve(&peer, &ConnCfg::new(), &target, false, &["write"])?;
-        assert!(contents(&target)? == written());
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = filled(&peer, MrUsage::WRITE_DST)?;
+    serve(&peer, &ConnCfg::new(), &target, false, &["write"])?;
+    assert!(contents(&target)? == written());
+    Ok(())
 }
 
 #[test]
 fn c_reads() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = filled(&peer, MrUsage::READ_SRC)?;
-        // The client compares.
-        serve(&peer, &ConnCfg::new(), &target, false, &["read"])?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = filled(&peer, MrUsage::READ_SRC)?;
+    // The client compares.
+    serve(&peer, &ConnCfg::new(), &target, false, &["read"])?;
+    Ok(())
 }
 
 /// Writes `PARTS` and calls `after` after each of them.
@@ -55,38 +47,36 @@ fn write_parts(
 
 #[test]
 fn rust_writes() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = server(&["expose", &usage]);
-        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-        write_parts(&peer, &conn, &take_offer(&conn)?, |_| Ok(()))?;
-        disconnect(conn);
-        assert!(unhex(find(&server.done(), "memory")) == written());
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::WRITE_DST.bits().to_string();
+    let (server, port) = server(&["expose", &usage]);
+    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
+    write_parts(&peer, &conn, &take_offer(&conn)?, |_| Ok(()))?;
+    disconnect(conn);
+    assert!(unhex(find(&server.done(), "memory")) == written());
+    Ok(())
 }
 
 #[test]
 fn rust_reads() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let usage = MrUsage::READ_SRC.bits().to_string();
-        let (server, port) = server(&["expose", &usage]);
-        let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-        let remote = take_offer(&conn)?;
-        let target = region(&peer, SHARED, MrUsage::READ_DST)?;
-        for (i, (at, len)) in PARTS.into_iter().enumerate() {
-            let local = target.slice(at..at + len)?;
-            let part = slice(&remote, at, len)?;
-            conn.read(local, part, Flags::COMPLETION_ALWAYS, i as u64)?;
-            succeeded(completion(&conn)?, i as u64, WcOpcode::RDMA_READ)?;
-            assert!(contents(&target)?[at..at + len] == pattern(SHARED, 5)[at..at + len]);
-        }
-        disconnect(conn);
-        server.done();
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let usage = MrUsage::READ_SRC.bits().to_string();
+    let (server, port) = server(&["expose", &usage]);
+    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
+    let remote = take_offer(&conn)?;
+    let target = region(&peer, SHARED, MrUsage::READ_DST)?;
+    for (i, (at, len)) in PARTS.into_iter().enumerate() {
+        let local = target.slice(at..at + len)?;
+        let part = slice(&remote, at, len)?;
+        conn.read(local, part, Flags::COMPLETION_ALWAYS, i as u64)?;
+        succeeded(completion(&conn)?, i as u64, WcOpcode::RDMA_READ)?;
+        assert!(contents(&target)?[at..at + len] == pattern(SHARED, 5)[at..at + len]);
+    }
+    disconnect(conn);
+    server.done();
+    Ok(())
 }
 
 /// The C library flushes natively. A region that was registered for that serves it; one that was
@@ -119,24 +109,22 @@ fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &st
 
 #[test]
 fn c_flushes_for_visibility() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
-        c_flushes(&peer, &target, "1")?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
+    c_flushes(&peer, &target, "1")?;
+    Ok(())
 }
 
 #[test]
 fn c_flushes_for_persistence() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        let map = PmemMap::open(devdax(), SHARED)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let target = Mr::reg(&peer, map, usage)?;
-        c_flushes(&peer, &target, "0")?;
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    let map = PmemMap::open(devdax(), SHARED)?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let target = Mr::reg(&peer, map, usage)?;
+    c_flushes(&peer, &target, "0")?;
+    Ok(())
 }
 
 /// Flushes memory of a C server that was registered for `usage`.
@@ -179,37 +167,34 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
 
 #[test]
 fn rust_flushes_for_visibility() -> Result {
-    device_test(|| {
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        rust_flushes(usage | MrUsage::READ_SRC, None, FlushType::Visibility)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    rust_flushes(usage | MrUsage::READ_SRC, None, FlushType::Visibility)?;
+    Ok(())
 }
 
 #[test]
 fn rust_flushes_for_persistence() -> Result {
-    device_test(|| {
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let path = Some(devdax());
-        rust_flushes(
-            usage | MrUsage::READ_SRC,
-            path.as_deref(),
-            FlushType::Persistent,
-        )?;
-        Ok(())
-    })
+    let _test = device_test();
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let path = Some(devdax());
+    rust_flushes(
+        usage | MrUsage::READ_SRC,
+        path.as_deref(),
+        FlushType::Persistent,
+    )?;
+    Ok(())
 }
 
 #[test]
 fn a_fallback_flush_of_c_memory_needs_the_right_to_read() -> Result {
-    device_test(|| {
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        rust_flushes(usage, None, FlushType::Visibility)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let path = Some(devdax());
-        rust_flushes(usage, path.as_deref(), FlushType::Persistent)?;
-        Ok(())
-    })
+    let _test = device_test();
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    rust_flushes(usage, None, FlushType::Visibility)?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let path = Some(devdax());
+    rust_flushes(usage, path.as_deref(), FlushType::Persistent)?;
+    Ok(())
 }
 
 /// The contents of the memory after the atomic writes.
@@ -223,39 +208,37 @@ fn atomically_written() -> Vec<u8> {
 
 #[test]
 fn c_writes_atomically() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let target = filled(&peer, MrUsage::WRITE_DST)?;
-            serve(&peer, &cfg, &target, false, &["atomic"])?;
-            assert!(contents(&target)? == atomically_written());
-        }
-        Ok(())
-    })
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let target = filled(&peer, MrUsage::WRITE_DST)?;
+        serve(&peer, &cfg, &target, false, &["atomic"])?;
+        assert!(contents(&target)? == atomically_written());
+    }
+    Ok(())
 }
 
 #[test]
 fn rust_writes_atomically() -> Result {
-    device_test(|| {
-        let peer = peer()?;
-        for cfg in configurations() {
-            let usage = MrUsage::WRITE_DST.bits().to_string();
-            let (server, port) = server(&["expose", &usage]);
-            let conn = connect(&peer, port, &cfg, &[], &[])?;
-            let remote = take_offer(&conn)?;
-            let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
-                true => WcOpcode::ATOMIC_WRITE,
-                false => WcOpcode::RDMA_WRITE,
-            };
-            for at in [0, SHARED - 8] {
-                let word = pattern(8, at as u64 + 1).try_into().expect("8 bytes");
-                let part = slice(&remote, at, 8)?;
-                conn.atomic_write(part, &word, Flags::COMPLETION_ALWAYS, 1)?;
-                succeeded(completion(&conn)?, 1, opcode)?;
-            }
-            disconnect(conn);
-            assert!(unhex(find(&server.done(), "memory")) == atomically_written());
+    let _test = device_test();
+    let peer = peer()?;
+    for cfg in configurations() {
+        let usage = MrUsage::WRITE_DST.bits().to_string();
+        let (server, port) = server(&["expose", &usage]);
+        let conn = connect(&peer, port, &cfg, &[], &[])?;
+        let remote = take_offer(&conn)?;
+        let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
+            true => WcOpcode::ATOMIC_WRITE,
+            false => WcOpcode::RDMA_WRITE,
+        };
+        for at in [0, SHARED - 8] {
+            let word = pattern(8, at as u64 + 1).try_into().expect("8 bytes");
+            let part = slice(&remote, at, 8)?;
+            conn.atomic_write(part, &word, Flags::COMPLETION_ALWAYS, 1)?;
+            succeeded(completion(&conn)?, 1, opcode)?;
         }
-        Ok(())
-    })
+        disconnect(conn);
+        assert!(unhex(find(&server.done(), "memory")) == atomically_written());
+    }
+    Ok(())
 }

@@ -1,13 +1,8 @@
 //! The shared parts of these tests: both kinds of sides, their offers to each other, and the memory
 //! that they expect.
 
-use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Mr, MrRemote, MrSlice, MrUsage, Peer, PeerCfg,
-    RemoteSlice, Wc, WcOpcode,
-};
-
+use crate::common::prelude::*;
 use crate::common::program::{Program, free_port};
-use crate::common::{Result, addr, event, listen, pattern, request};
 
 /// How much memory each side offers to the other.
 pub(crate) const SHARED: usize = 8192;

@@ -1,7 +1,7 @@
 //! 08, 08srq, 12, 12scch and 13: messages.
 
+use crate::common::prelude::*;
 use crate::common::program::{find, hex};
-use crate::common::{Result, addr, device_test};
 use crate::swapped::support::{
     assert_fails, assert_prints, c_client, c_server, dial, listen, rust_client, rust_server,
     together, words,
@@ -70,53 +70,48 @@ fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &st
 /// it.
 #[test]
 fn c_client_of_08_12_and_12scch() -> Result {
-    device_test(|| {
-        together(&PING_PONG, |(example, prefix, _)| {
-            assert_serves_two_rounds(example, prefix, "leave");
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    together(&PING_PONG, |(example, prefix, _)| {
+        assert_serves_two_rounds(example, prefix, "leave");
+    });
+    Ok(())
 }
 
 /// These clients disconnect without the last message, as if it was lost: librpma's may lose it.
 #[test]
 fn c_client_of_08_12_and_12scch_that_loses_its_last_message() -> Result {
-    device_test(|| {
-        together(&PING_PONG, |(example, ..)| {
-            let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
-            assert_fails(&rust, "closed");
-            assert_eq!(rust.stdout.len(), 4, "{rust:?}");
-            assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    together(&PING_PONG, |(example, ..)| {
+        let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
+        assert_fails(&rust, "closed");
+        assert_eq!(rust.stdout.len(), 4, "{rust:?}");
+        assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+    });
+    Ok(())
 }
 
 /// The Rust clients never lose it.
 #[test]
 fn c_server_of_08_12_and_12scch() -> Result {
-    device_test(|| {
-        together(&PING_PONG, |(example, _, prefix)| {
-            assert_asks_two_rounds(example, prefix, "ping", "3");
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    together(&PING_PONG, |(example, _, prefix)| {
+        assert_asks_two_rounds(example, prefix, "ping", "3");
+    });
+    Ok(())
 }
 
 #[test]
 fn c_client_of_08srq() -> Result {
-    device_test(|| {
-        assert_serves_two_rounds(SRQ, "", "stay");
-        Ok(())
-    })
+    let _test = device_test();
+    assert_serves_two_rounds(SRQ, "", "stay");
+    Ok(())
 }
 
 #[test]
 fn c_server_of_08srq() -> Result {
-    device_test(|| {
-        assert_asks_two_rounds(SRQ, "", "srq", "2");
-        Ok(())
-    })
+    let _test = device_test();
+    assert_asks_two_rounds(SRQ, "", "srq", "2");
+    Ok(())
 }
 
 // 13: many clients, over a shared receive queue.
@@ -125,84 +120,81 @@ const MANY: &str = "13-messages-ping-pong-with-srq";
 
 #[test]
 fn c_clients_of_13() -> Result {
-    device_test(|| {
-        // The server waits so long for one more client: the second is started at once.
-        let (server, port) = rust_server(MANY, &addr(), &["15"]);
-        let clients =
-            ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
-        for (client, first) in clients.into_iter().zip([100, 200]) {
-            let c = client.done();
-            let expected = [
-                ("sent", first),
-                ("received", first + 1),
-                ("sent", first + 1),
-                ("received", first + 2),
-            ]
-            .map(|(what, number)| format!("{what} {}", value(number)));
-            assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
-        }
-        let rust = server.finish();
-        assert_eq!(rust.status, Some(0), "{rust:?}");
-        let (listening, serving) = rust.stdout.split_at(3);
+    let _test = device_test();
+    // The server waits so long for one more client: the second is started at once.
+    let (server, port) = rust_server(MANY, &addr(), &["15"]);
+    let clients = ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
+    for (client, first) in clients.into_iter().zip([100, 200]) {
+        let c = client.done();
         let expected = [
-            "The client #1 has been connected.",
-            "The client #2 has been connected.",
-            "Server ended listening.",
+            ("sent", first),
+            ("received", first + 1),
+            ("sent", first + 1),
+            ("received", first + 2),
+        ]
+        .map(|(what, number)| format!("{what} {}", value(number)));
+        assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
+    }
+    let rust = server.finish();
+    assert_eq!(rust.status, Some(0), "{rust:?}");
+    let (listening, serving) = rust.stdout.split_at(3);
+    let expected = [
+        "The client #1 has been connected.",
+        "The client #2 has been connected.",
+        "Server ended listening.",
+    ];
+    assert_eq!(listening, expected);
+    // Those of the two clients in any order.
+    let mut numbers = Vec::new();
+    for first in [100, 200] {
+        let of_client = |line: &&String| line.contains(&format!(": {}", first / 100));
+        let lines: Vec<&String> = serving.iter().filter(of_client).collect();
+        let number = find(
+            serving,
+            &format!("[server] value received: {first} from the"),
+        );
+        let number = number.to_owned();
+        let expected = [
+            format!("[server] value received: {first} from the {number}"),
+            format!("[server] value sent: {} from the {number}", first + 1),
+            format!("[server] value received: {} from the {number}", first + 1),
+            format!("[server] value sent: {} from the {number}", first + 2),
         ];
-        assert_eq!(listening, expected);
-        // Those of the two clients in any order.
-        let mut numbers = Vec::new();
-        for first in [100, 200] {
-            let of_client = |line: &&String| line.contains(&format!(": {}", first / 100));
-            let lines: Vec<&String> = serving.iter().filter(of_client).collect();
-            let number = find(
-                serving,
-                &format!("[server] value received: {first} from the"),
-            );
-            let number = number.to_owned();
-            let expected = [
-                format!("[server] value received: {first} from the {number}"),
-                format!("[server] value sent: {} from the {number}", first + 1),
-                format!("[server] value received: {} from the {number}", first + 1),
-                format!("[server] value sent: {} from the {number}", first + 2),
-            ];
-            assert!(lines.into_iter().eq(&expected), "{serving:?}");
-            assert!(number.starts_with("connection [qp#"), "{serving:?}");
-            numbers.push(number);
-        }
-        assert_ne!(numbers[0], numbers[1], "each has its connection");
-        assert_eq!(serving.len(), 8, "{serving:?}");
-        Ok(())
-    })
+        assert!(lines.into_iter().eq(&expected), "{serving:?}");
+        assert!(number.starts_with("connection [qp#"), "{serving:?}");
+        numbers.push(number);
+    }
+    assert_ne!(numbers[0], numbers[1], "each has its connection");
+    assert_eq!(serving.len(), 8, "{serving:?}");
+    Ok(())
 }
 
 #[test]
 fn c_server_of_13() -> Result {
-    device_test(|| {
-        let (server, port) = listen(&addr(), &["srq", "2"]);
-        let clients = ["100", "200"].map(|first| rust_client(MANY, &addr(), port, &[first, "2"]));
-        for (client, first) in clients.into_iter().zip([100, 200]) {
-            let rust = client.finish();
-            assert_eq!(rust.status, Some(0), "{rust:?}");
-            let line = |line: &String| {
-                let rest = line.strip_prefix("[client #").expect("a client");
-                rest.split_once("] ").expect("its number").1.to_owned()
-            };
-            let lines: Vec<String> = rust.stdout.iter().map(line).collect();
-            let expected = [
-                format!("value sent: {first}"),
-                format!("value received: {}", first + 1),
-                format!("value sent: {}", first + 1),
-                format!("value received: {}", first + 2),
-            ];
-            assert_eq!(lines, expected);
-        }
-        let c = server.done();
-        let mut lines = without_events(&c);
-        lines.sort();
-        let expected = [100, 101, 200, 201, u64::MAX, u64::MAX].map(value);
-        let expected = expected.map(|value| format!("received {value}"));
-        assert!(lines.into_iter().eq(&expected), "{c:?}");
-        Ok(())
-    })
+    let _test = device_test();
+    let (server, port) = listen(&addr(), &["srq", "2"]);
+    let clients = ["100", "200"].map(|first| rust_client(MANY, &addr(), port, &[first, "2"]));
+    for (client, first) in clients.into_iter().zip([100, 200]) {
+        let rust = client.finish();
+        assert_eq!(rust.status, Some(0), "{rust:?}");
+        let line = |line: &String| {
+            let rest = line.strip_prefix("[client #").expect("a client");
+            rest.split_once("] ").expect("its number").1.to_owned()
+        };
+        let lines: Vec<String> = rust.stdout.iter().map(line).collect();
+        let expected = [
+            format!("value sent: {first}"),
+            format!("value received: {}", first + 1),
+            format!("value sent: {}", first + 1),
+            format!("value received: {}", first + 2),
+        ];
+        assert_eq!(lines, expected);
+    }
+    let c = server.done();
+    let mut lines = without_events(&c);
+    lines.sort();
+    let expected = [100, 101, 200, 201, u64::MAX, u64::MAX].map(value);
+    let expected = expected.map(|value| format!("received {value}"));
+    assert!(lines.into_iter().eq(&expected), "{c:?}");
+    Ok(())
 }

@@ -1,8 +1,6 @@
 //! Peers that describe no memory, or another than the example needs.
 
-use rpma::MrUsage;
-
-use crate::common::{Result, addr, device_test};
+use crate::common::prelude::*;
 use crate::swapped::support::{
     FLUSHABLE, GPSPM, WRITE_READ, assert_fails, c_client, c_server, offer, padded, together, told,
     words,
@@ -12,49 +10,46 @@ use crate::swapped::support::{
 
 #[test]
 fn c_servers_that_describe_nothing() -> Result {
-    device_test(|| {
-        let cases: [(&str, &[&str]); 6] = [
-            ("02-read-to-volatile", &[]),
-            ("04-write-to-persistent", &[]),
-            ("05-flush-to-persistent", &[]),
-            ("07-atomic-write", &["word"]),
-            (GPSPM[0], &[]),
-            ("11-write-with-imm", &["7"]),
-        ];
-        together(&cases, |(example, more)| {
-            let (rust, _) = c_server(example, &addr(), &["answer", ""], more);
-            assert_fails(&rust, "descriptor");
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    let cases: [(&str, &[&str]); 6] = [
+        ("02-read-to-volatile", &[]),
+        ("04-write-to-persistent", &[]),
+        ("05-flush-to-persistent", &[]),
+        ("07-atomic-write", &["word"]),
+        (GPSPM[0], &[]),
+        ("11-write-with-imm", &["7"]),
+    ];
+    together(&cases, |(example, more)| {
+        let (rust, _) = c_server(example, &addr(), &["answer", ""], more);
+        assert_fails(&rust, "descriptor");
+    });
+    Ok(())
 }
 
 #[test]
 fn a_c_client_of_03_that_describes_nothing() -> Result {
-    device_test(|| {
-        let args = ["greet", ""];
-        let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
-        assert_fails(&rust, "descriptor");
-        Ok(())
-    })
+    let _test = device_test();
+    let args = ["greet", ""];
+    let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
+    assert_fails(&rust, "descriptor");
+    Ok(())
 }
 
 /// The memory is described, and there is too little of it; or too much: the client of 02 has room
 /// for 1024 bytes.
 #[test]
 fn c_servers_that_offer_another_size() -> Result {
-    device_test(|| {
-        let cases = [
-            ("02-read-to-volatile", MrUsage::READ_SRC, 0, 1025),
-            ("04-write-to-persistent", WRITE_READ, 17, 1040),
-            (GPSPM[0], FLUSHABLE, 17, 1040),
-        ];
-        together(&cases, |&(example, usage, offset, size)| {
-            let args = offer(usage, size, offset, "none", &[7; 17]);
-            let (rust, c) = c_server(example, &addr(), &words(&args), &[]);
-            assert_fails(&rust, &size.to_string());
-            assert_eq!(told(&c, "memory "), padded([7; 17], size), "untouched");
-        });
-        Ok(())
-    })
+    let _test = device_test();
+    let cases = [
+        ("02-read-to-volatile", MrUsage::READ_SRC, 0, 1025),
+        ("04-write-to-persistent", WRITE_READ, 17, 1040),
+        (GPSPM[0], FLUSHABLE, 17, 1040),
+    ];
+    together(&cases, |&(example, usage, offset, size)| {
+        let args = offer(usage, size, offset, "none", &[7; 17]);
+        let (rust, c) = c_server(example, &addr(), &words(&args), &[]);
+        assert_fails(&rust, &size.to_string());
+        assert_eq!(told(&c, "memory "), padded([7; 17], size), "untouched");
+    });
+    Ok(())
 }

@@ -3,11 +3,8 @@
 use std::ops::RangeBounds;
 use std::thread;
 
-use rpma::MrUsage;
-use rpma::pmem::PmemMap;
-
+use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
-use crate::common::{Result, devdax};
 
 /// The length of the greetings on the wire, and the messages of the examples with immediate data.
 pub(crate) const TEXT: usize = 1024;
