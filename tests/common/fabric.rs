@@ -8,6 +8,7 @@ use std::{env, thread};
 use rpma::sim::{Entered, Fabric, Host, Nic, Pmem, Profile};
 
 use super::failed::after_error;
+use super::rig::Rig;
 
 /// The fabric, the hosts and the memory of a test.
 struct Fixture {
@@ -112,22 +113,22 @@ pub(crate) fn is_in_share(number: usize) -> bool {
 
 /// Runs a test on a fabric of its own, if it is not on one already.
 pub(crate) fn on_fabric<T>(test: impl FnOnce() -> T) -> T {
-    let _fabric = OnFabric::new();
+    let _fabric = Placed::new();
     test()
 }
 
 /// A test is on its fabric while this lives.
-struct OnFabric {
+struct Placed {
     /// This is the one that has made the fabric.
     entered: Option<Entered>,
 }
 
-impl OnFabric {
+impl Placed {
     fn new() -> Self {
         if FIXTURE.with_borrow(Option::is_some) {
             return Self { entered: None };
         }
-        let fabric = Fabric::new(profile());
+        let fabric = Rig::new().fabric();
         let host = fabric.host("here");
         let other = host.add_nic();
         let entered = Some(host.enter());
@@ -141,7 +142,7 @@ impl OnFabric {
     }
 }
 
-impl Drop for OnFabric {
+impl Drop for Placed {
     fn drop(&mut self) {
         if self.entered.is_some() {
             FIXTURE.set(None);
@@ -153,13 +154,13 @@ impl Drop for OnFabric {
 #[must_use = "objects are counted when it is dropped"]
 pub(crate) struct Counted {
     expected: BTreeMap<&'static str, usize>,
-    _fabric: OnFabric,
+    _fabric: Placed,
 }
 
 impl Counted {
     /// So many objects more are left, of each kind.
     pub(crate) fn leaving(left: &[(&str, u64)]) -> Self {
-        let fabric = OnFabric::new();
+        let fabric = Placed::new();
         let mut expected = objects();
         for (kind, count) in left {
             let mut kinds = ["pd", "mr", "cq", "srq", "qp", "cm_id"].into_iter();

@@ -15,6 +15,8 @@ pub(crate) mod failed;
 pub(crate) mod failing_calls;
 pub(crate) mod lines;
 mod pair;
+#[cfg(feature = "sim")]
+pub(crate) mod paused;
 #[cfg(not(feature = "sim"))]
 #[path = "device.rs"]
 mod place;
@@ -23,6 +25,8 @@ mod place;
 pub(crate) mod place;
 pub(crate) mod prelude;
 pub(crate) mod program;
+#[cfg(feature = "sim")]
+mod rig;
 #[cfg(feature = "sim")]
 mod world;
 
@@ -37,6 +41,8 @@ use rpma::{
 pub(crate) use self::failed::Result;
 pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
+#[cfg(feature = "sim")]
+pub(crate) use self::rig::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::world::*;
 
@@ -58,6 +64,13 @@ pub(crate) fn device_test() -> Counted {
 pub(crate) fn leaving(left: &[(&str, u64)], part: impl FnOnce() -> Result) -> Result {
     let _counted = Counted::leaving(left);
     part()
+}
+
+/// A runtime of one thread with a paused clock.
+pub(crate) fn paused_runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let builder = builder.enable_all().start_paused(true);
+    builder.build().expect("a runtime")
 }
 
 /// The next event, in time.

@@ -13,9 +13,9 @@ use rpma::{
     Conn, Cq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice, Result, Side, Wc,
 };
 use rpma_async::{Driver, Frozen, Pool, Reactor, Setup};
-use tokio::time::Instant;
 
 use crate::commits;
+use crate::common::paused;
 use crate::common::place::with_fabric;
 use crate::rpma::{ALWAYS, Parts, cfg, pair, remote_descriptor};
 use crate::{LEN, Outcome, ROUNDS, counted};
@@ -36,13 +36,10 @@ pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
 pub(crate) fn run(addr: &str) -> Outcome {
     let link = &with_fabric(|fabric, host| {
         // The paused clock of the runtime: the driver has no work by the time.
-        fabric.follow(|| Instant::now().into_std());
+        paused::follow(fabric);
         fabric.between(host, host)
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()?;
+    let runtime = paused::runtime();
     let _entered = runtime.enter();
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);

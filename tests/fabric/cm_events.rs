@@ -34,13 +34,13 @@ fn hosts(fabric: &Fabric) -> [Host; 2] {
 /// Runs a program that must succeed: first alone, and then with each notice at each of its steps on
 /// each of its hosts. Returns the number of notices that arrived.
 fn with_each_notice(profile: &Profile, program: impl Fn(&[Host; 2]) -> Result<()>) -> usize {
-    let alone = Fabric::seeded(profile.clone(), 1);
+    let alone = Rig::of(profile).seed(1).fabric();
     program(&hosts(&alone)).expect("without a notice");
     let mut arrived = 0;
     for step in 1..=alone.steps() {
         for event in [ADDR_CHANGE, UNKNOWN] {
             for which in 0..2 {
-                let fabric = Fabric::seeded(profile.clone(), 1);
+                let fabric = Rig::of(profile).seed(1).fabric();
                 let hosts = hosts(&fabric);
                 let host = hosts[which].clone();
                 let (sent, came) = std::sync::mpsc::channel();
@@ -166,7 +166,7 @@ fn each_event_keeps_the_limits() {
 /// taken ends the wait for it.
 #[test]
 fn a_notice_is_returned_and_ends_nothing() -> Result<()> {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let [client, server] = hosts(&fabric);
     let addr = server.addr().to_string();
     let entered = server.enter();
@@ -210,7 +210,7 @@ fn a_notice_is_returned_and_ends_nothing() -> Result<()> {
 /// Promise: the fabric sends no event that the kernel never sends by itself.
 #[test]
 fn an_impossible_event_is_refused() {
-    let host = Fabric::new(Profile::STRICT).host("one");
+    let host = Rig::strict().fabric().host("one");
     for event in (0..16).filter(|event| ![7, 8, 11, 14].contains(event)) {
         let panic = catch_unwind(AssertUnwindSafe(|| host.cm_event(event))).expect_err("it panics");
         let text = panic.downcast_ref::<String>().expect("a text");
@@ -229,7 +229,7 @@ fn each_end_has_its_cause() -> Result<()> {
         (REJECTED, "does not know the connection"),
         (REMOVAL, "Connection lost"),
     ] {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let [client, server] = hosts(&fabric);
         let addr = server.addr().to_string();
         let entered = server.enter();
@@ -254,11 +254,11 @@ fn each_end_has_its_cause() -> Result<()> {
         let near = Peer::new(&Device::from_addr(&near, Side::Local)?)?;
         ConnReq::new(&near, &server.addr().to_string(), 7204, &ConnCfg::new()).map(drop)
     };
-    let alone = Fabric::seeded(Profile::STRICT, 1);
+    let alone = Rig::strict().seed(1).fabric();
     resolves(&hosts(&alone))?;
     let mut texts = Vec::new();
     for step in 1..=alone.steps() {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let hosts = hosts(&fabric);
         let client = hosts[0].clone();
         let removal = fabric.at_step(step, move || {

@@ -25,7 +25,7 @@ fn write(conn: &Conn) -> Result {
 
 #[test]
 fn a_thread_on_no_host_is_told_what_to_do() {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let addr = fabric.host("here").addr().to_string();
     let error = Device::from_addr(&addr, Side::Local).expect_err("on no host");
     let text = error.to_string();
@@ -38,7 +38,7 @@ fn a_thread_on_no_host_is_told_what_to_do() {
 /// Each has the same addresses, and no object of the other.
 #[test]
 fn fabrics_are_apart() -> Result {
-    let fabrics = [(); 2].map(|()| Fabric::new(Profile::RXE_6_12));
+    let fabrics = [(); 2].map(|()| Rig::of(&Profile::RXE_6_12).fabric());
     let [one, other] = [&fabrics[0], &fabrics[1]].map(|fabric| fabric.host("here"));
     assert_eq!((one.addr(), one.addr6()), (other.addr(), other.addr6()));
     let entered = one.enter();
@@ -61,7 +61,7 @@ fn fabrics_are_apart() -> Result {
 /// its clones.
 #[test]
 fn objects_of_one_host() -> Result {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let [one, other] = ["one", "other"].map(|name| fabric.host(name));
     let clone = fabric.clone();
     drop(fabric);
@@ -79,7 +79,7 @@ fn objects_of_one_host() -> Result {
 /// A thread is on the host of the last guard that it still has, in any order of drops.
 #[test]
 fn guards_may_go_in_any_order() {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let [one, other] = ["one", "other"].map(|name| fabric.host(name));
     let name = || Host::current().map(|host| host.name());
     let first: Entered = one.enter();
@@ -96,8 +96,8 @@ fn guards_may_go_in_any_order() {
 /// A failure that could never happen is refused, so that no test stands on it.
 #[test]
 fn failures_that_cannot_be_are_refused() {
-    let fabric = Fabric::new(Profile::RXE_6_12);
-    let elsewhere = Fabric::new(Profile::RXE_6_12).host("elsewhere");
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
+    let elsewhere = Rig::of(&Profile::RXE_6_12).fabric().host("elsewhere");
     let refused = |run: &dyn Fn()| {
         let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
         let text = panic.downcast_ref::<String>().cloned();
@@ -125,7 +125,7 @@ fn failures_that_cannot_be_are_refused() {
 /// It is the call of that number on that host, once; and it can be taken back.
 #[test]
 fn the_call_that_is_meant_fails() -> Result {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let [one, other] = ["one", "other"].map(|name| fabric.host(name));
     let failing = fabric.fail("ibv_reg_mr").on(&one).nth(2, Errno::NOSPC);
     let register = |peer: &Peer| Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC);
@@ -161,7 +161,7 @@ fn the_call_that_is_meant_fails() -> Result {
 /// that.
 #[test]
 fn a_request_alone_is_not_dropped_in_silence() -> Result {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let (conn, _server) = Pair::new(&peer()?)?.ends();
@@ -177,7 +177,7 @@ fn a_request_alone_is_not_dropped_in_silence() -> Result {
 #[test]
 fn events_that_nobody_reads() -> Result {
     const EVENTS: u32 = 70_000;
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let (conn, server) = Pair::new(&peer()?)?.ends();
@@ -199,7 +199,7 @@ fn events_that_nobody_reads() -> Result {
 /// A port is taken at an address, not at all of them.
 #[test]
 fn a_port_at_each_address() -> Result {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
@@ -270,7 +270,7 @@ fn open_and_persist(host: &Host, path: &Path) -> rpma::Result<()> {
 #[test]
 fn a_killed_program_does_not_go_on() -> Result {
     let run = |kill_at: Option<u64>| {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let host = fabric.host("one");
         let pmem = host.pmem("memory", 64);
         let _entered = host.enter();
@@ -297,10 +297,10 @@ fn a_killed_program_does_not_go_on() -> Result {
 /// no host, one on the other host, one on a host of another fabric. So are its failures.
 #[test]
 fn what_is_made_with_a_peer_is_on_its_host() -> Result {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let [near, far] = [&client, &server].map(peer_of);
-    let elsewhere = Fabric::new(Profile::RXE_6_12).host("elsewhere");
+    let elsewhere = Rig::of(&Profile::RXE_6_12).fabric().host("elsewhere");
     for entered in [None, Some(&client), Some(&server), Some(&elsewhere)] {
         let _entered = entered.map(Host::enter);
         let ids = |host: &Host| host.objects().get("cm_id").copied().unwrap_or(0);
@@ -348,7 +348,7 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
 /// own host takes no part in that.
 #[test]
 fn a_peer_of_a_dead_host_is_told_why() {
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let [host, other] = ["here", "other"].map(|name| fabric.host(name));
     let (peer, at) = (peer_of(&host), (host.addr(), 0).into());
     let refused = || {

@@ -61,7 +61,7 @@ fn receive(srq: &Srq, is_over: &AtomicBool) {
 impl Flood {
     /// Makes as many flooded writers.
     fn new(count: usize) -> Result<(Self, Vec<Writer>)> {
-        let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+        let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
         let near = fabric.host("client");
         let entered = near.enter();
         let addr = near.addr().to_string();

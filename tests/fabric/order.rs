@@ -32,8 +32,7 @@ fn write(conn: &Conn) {
 
 /// A fabric with a clock that jumps, and a host of it.
 fn jumping() -> (Fabric, Host) {
-    let fabric = Fabric::new(Profile::RXE_6_12);
-    fabric.jump_over_waits();
+    let fabric = Rig::of(&Profile::RXE_6_12).jumping().fabric();
     let host = fabric.host("here");
     (fabric, host)
 }
@@ -136,7 +135,7 @@ fn off_a_host_time_is_real() {
 
 /// The outcome of a run on a fabric with a seed.
 fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let host = fabric.host("here");
     let entered = host.enter();
     let result = test(&host);
@@ -305,7 +304,7 @@ fn a_bug_is_found_again() -> Result {
 /// that has the lock.
 #[test]
 fn a_lock_of_the_program_is_told() -> Result {
-    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let lock = Arc::new(Mutex::new(0));
@@ -337,7 +336,7 @@ fn a_lock_of_the_program_is_told() -> Result {
 /// A thread that sleeps elsewhere until its end keeps the others waiting, and not in vain.
 #[test]
 fn a_thread_that_ends_elsewhere_has_ended() -> Result {
-    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let ends = host.spawn(|| thread::sleep(Duration::from_secs(3)));
@@ -350,7 +349,7 @@ fn a_thread_that_ends_elsewhere_has_ended() -> Result {
 /// An event that comes at a time of its own is reported as well.
 #[test]
 fn what_is_not_ordered_is_told() -> Result {
-    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
     let host = fabric.host("here");
     let there = host.clone();
     let by_itself = thread::spawn(move || drop(there.enter()));
@@ -363,7 +362,7 @@ fn what_is_not_ordered_is_told() -> Result {
     let why = fabric.why_not_repeatable().ok_or("it came")?;
     assert!(why.contains("Host::spawn"), "{why}");
 
-    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
     let host = fabric.host("here");
     let called = thread::spawn(move || host.name()).join();
     assert_eq!(called.expect("no panic"), "here");
@@ -399,7 +398,7 @@ fn threads_come_and_go() {
 #[test]
 fn a_wait_in_vain_is_told() -> Result {
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+        let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
         let host = fabric.host("here");
         let _entered = host.enter();
         let (conn, _server) = pair();
@@ -455,7 +454,7 @@ fn a_wait_in_vain_is_told_without_a_seed() -> Result {
 /// not taken for one that is away: it would never go on.
 #[test]
 fn who_gives_the_turn_away_slowly_is_not_away() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let host = fabric.host("here");
     let pmem = host.pmem("log", 1);
     let _entered = host.enter();

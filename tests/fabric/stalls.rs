@@ -10,7 +10,6 @@ use std::thread;
 
 use rpma::sim::sleep;
 use rpma::sync;
-use tokio::runtime::Builder;
 
 use crate::common::failed::Result;
 use crate::common::prelude::*;
@@ -119,10 +118,8 @@ fn goes_on_in_the_end(host: &Host) -> Result {
 
 /// An async program waits for a request that is under way, on a fabric without a ticking future.
 fn is_not_ticked(fabric: &Fabric, host: &Host) -> Result {
-    let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.enable_all().start_paused(true).build();
-    runtime?.block_on(async {
-        fabric.follow(|| tokio::time::Instant::now().into_std());
+    paused::runtime().block_on(async {
+        paused::follow(fabric);
         let addr = host.addr().to_string();
         let device = Device::from_addr(&addr, Side::Local)?;
         let peer = Peer::new(&device)?;
@@ -140,8 +137,8 @@ fn planted() -> Result {
         return Ok(());
     };
     let fabric = match &*name {
-        "a check" | "a jump" | "no tick" => Fabric::new(Profile::STRICT),
-        _ => Fabric::seeded(Profile::STRICT, 1),
+        "a check" | "a jump" | "no tick" => Rig::strict().fabric(),
+        _ => Rig::strict().seed(1).fabric(),
     };
     if name == "a check" || name == "a check with a seed" {
         return check_locks(&fabric);

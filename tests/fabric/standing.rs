@@ -31,7 +31,7 @@ fn peer(addr: &str, side: Side) -> Result<Peer> {
 /// Returns the number of standstills.
 fn at_each_step(programs: impl Fn(&[Host; 2]) -> (JoinHandle<Result>, JoinHandle<Result>)) -> u64 {
     let run = |at: Option<u64>| {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let hosts = ["stands", "waits"].map(|name| fabric.host(name));
         let begin = fabric.now();
         let stands = at.map(|step| {
@@ -207,7 +207,7 @@ fn a_server_of_keys_stands_still() {
 /// limit, and the time in which the program stood still counts.
 #[test]
 fn nothing_comes_from_nothing() {
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let host = fabric.host("stands");
     let (ep, _peer, _addr) = listening(&host).expect("listens");
     let _entered = host.enter();

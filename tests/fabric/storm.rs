@@ -311,7 +311,7 @@ fn a_sweep_names_a_run_without_a_fault() -> Result {
 #[test]
 fn an_action_happens_at_its_step() -> Result {
     let steps = |at: Option<u64>| -> Result<_> {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let happened = Arc::new(AtomicU64::new(0));
         let action = |step: u64| {
             let (happened, of) = (Arc::clone(&happened), fabric.clone());

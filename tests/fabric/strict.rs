@@ -43,7 +43,7 @@ fn executed_on(
     then: Then,
     single: bool,
 ) -> Result<usize> {
-    let fabric = Fabric::new(profile);
+    let fabric = Rig::of(&profile).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
@@ -189,7 +189,7 @@ fn an_atomic_write_stays_behind_a_flush() -> Result {
 /// nothing wrong as well, and at once.
 #[test]
 fn a_failed_queue_pair_is_told() -> Result {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
@@ -226,7 +226,7 @@ fn fail_both(peer: &Peer, client: &Conn) -> Result {
 /// for ever.
 #[test]
 fn a_wait_ends_with_its_queue_pair() -> Result {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;

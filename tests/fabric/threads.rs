@@ -259,10 +259,10 @@ fn the_same_program_runs_with_std_and_off_a_host() {
 
 /// The three kinds of fabrics.
 fn fabrics() -> [Fabric; 3] {
-    let jumping = Fabric::new(Profile::STRICT);
+    let jumping = Rig::strict().fabric();
     jumping.jump_over_waits();
-    let seeded = Fabric::seeded(Profile::STRICT, 5);
-    [Fabric::new(Profile::STRICT), jumping, seeded]
+    let seeded = Rig::strict().seed(5).fabric();
+    [Rig::strict().fabric(), jumping, seeded]
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn the_same_program_runs_on_a_host() {
 fn the_same_program_is_repeated_by_its_seed() {
     let traces = (0..20).map(|seed| {
         let [first, again] = [(); 2].map(|()| {
-            let fabric = Fabric::seeded(Profile::STRICT, seed);
+            let fabric = Rig::strict().seed(seed).fabric();
             let entered = fabric.host("here").enter();
             of_rpma::run();
             drop(entered);
@@ -378,7 +378,7 @@ fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() -> Result {
 /// For each seed: the test's result, twice the same.
 fn by_seed<T: Ord + std::fmt::Debug>(test: impl Fn(&Host) -> T) -> BTreeSet<T> {
     let by = |seed| {
-        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let fabric = Rig::strict().seed(seed).fabric();
         let host = fabric.host("here");
         let entered = host.enter();
         let result = test(&host);
@@ -449,7 +449,7 @@ fn the_seed_chooses_who_gets_a_lock() {
 #[test]
 fn a_lost_notification_is_found() {
     let ends = |seed| {
-        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let fabric = Rig::strict().seed(seed).fabric();
         let _entered = fabric.host("here").enter();
         let (lock, changed, is_set) = (Mutex::new(()), Condvar::new(), AtomicBool::new(false));
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -509,7 +509,7 @@ fn a_deadlock_is_told() -> Result {
         assert!(ended.is_err(), "one of them panics");
     }
     // The text is that of the first thread that panics: here there is one.
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let _entered = fabric.host("here").enter();
     let (_sends, receives) = mpsc::channel::<u8>();
     let panic = catch_unwind(AssertUnwindSafe(|| receives.recv())).expect_err("nothing is to come");
@@ -572,7 +572,7 @@ fn a_lock_is_shared_between_fabrics() {
     let seeded = || {
         let lock = Arc::clone(&lock);
         std::thread::spawn(move || {
-            let fabric = Fabric::seeded(Profile::STRICT, 1);
+            let fabric = Rig::strict().seed(1).fabric();
             let _entered = fabric.host("here").enter();
             thread::scope(|scope| {
                 for _ in 0..2 {
@@ -705,7 +705,7 @@ fn a_check_does_not_wait_for_the_program() -> Result {
             Ok(())
         })?;
     }
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let (_sends, receives) = mpsc::channel::<u8>();

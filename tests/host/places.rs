@@ -181,3 +181,41 @@ fn each_subject_is_in_the_index() -> Result {
     );
     Ok(())
 }
+
+/// Promise: each test begins with its scenario, because one place makes the fabrics of all.
+#[test]
+fn the_rig_makes_all_fabrics() -> Result {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    // This file; and programs that users copy or build.
+    let without = ["host/places.rs", "hello.rs", "linking/src/main.rs"];
+    let makes = [
+        "Fabric::new(",
+        "Fabric::seeded(",
+        ".follow(||",
+        "start_paused(",
+    ];
+    let mut folders = vec![root.clone()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = fs::read_to_string(&path)?;
+                let name = path.strip_prefix(&root)?.to_string_lossy().into_owned();
+                if !name.starts_with("common/")
+                    && !without.contains(&&*name)
+                    && makes.iter().any(|call| text.contains(call))
+                {
+                    found.push(name);
+                }
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "use `Rig` of tests/common/rig.rs in {found:?}"
+    );
+    Ok(())
+}

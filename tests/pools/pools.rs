@@ -19,6 +19,7 @@ use rpma::{Flags, FlushType, Mr, MrRemote, MrUsage};
 use rustix::time::{ClockId, clock_gettime};
 
 use common::LIMIT;
+use common::Rig;
 use common::World;
 
 type Outcome<T = ()> = common::Result<T>;
@@ -124,7 +125,7 @@ struct Pool {
 
 impl Pool {
     fn new(size: usize) -> Outcome<Self> {
-        let fabric = Fabric::new(Profile::RXE_6_12);
+        let fabric = Rig::of(&Profile::RXE_6_12).fabric();
         let world = World::on(&fabric);
         world.hosts[1].set_platform(Platform::AdrDdioOn);
         let pmem = world.hosts[1].pmem("pool", size);

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::commit::{Method, Replicas as Set};
 use rpma_async::{Pool, Replicas};
-use tokio::runtime::Builder;
-use tokio::time::{Instant, sleep_until};
 
 use crate::awaited::hosts::{Far, methods};
 use crate::awaited::replicas::{self, RING};
@@ -39,10 +37,7 @@ fn cut_everywhere(
     method: Method,
     program: impl AsyncFn(&World, &mut [Far], &Acknowledged),
 ) -> Result {
-    let mut builder = Builder::new_current_thread();
-    let runtime = builder.enable_all().start_paused(true).build()?;
-    let fabric = Fabric::new(profile());
-    runtime.block_on(async { fabric.follow(|| Instant::now().into_std()) });
+    let (runtime, fabric) = paused::both(&Rig::new());
     let (pmems, acknowledged) = (OnceLock::<Vec<Pmem>>::new(), Acknowledged::default());
     let look = |cut: &Cut<'_>| {
         for (pmem, acknowledged) in pmems.get().into_iter().flatten().zip(&acknowledged) {
@@ -56,7 +51,7 @@ fn cut_everywhere(
         }
     };
     let run = async {
-        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        let ticking = paused::tick(&fabric);
         let world = World::new(&fabric);
         let names = ["one", "two", "three"].into_iter().take(servers);
         let mut fars: Vec<_> = names

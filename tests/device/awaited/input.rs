@@ -366,11 +366,7 @@ fn runtimes_that_do_not_fit() -> Result {
 fn a_paused_clock_that_is_not_followed() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build();
-    runtime?.block_on(async {
+    paused_runtime().block_on(async {
         let (reactor, driver) = Reactor::new(&peer)?;
         let driver = tokio::spawn(driver);
         let (_listener, _) = listen(&reactor)?;

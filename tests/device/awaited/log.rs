@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rpma::Result;
 use rpma::sim::Visited;
 use rpma_async::{Conn, Frozen, Listener, Op, Pool, Reactor, Setup, Sources};
-use tokio::runtime::Builder;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::awaited::support::CLOSE;
 use crate::common::prelude::*;
@@ -146,13 +145,7 @@ struct Found {
 
 /// Runs the program, and cuts the power of the replicas at every event.
 fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    let fabric = Fabric::new(profile);
-    runtime.block_on(async { fabric.follow(|| Instant::now().into_std()) });
+    let (runtime, fabric) = paused::both(&Rig::of(&profile));
     let client = fabric.host("client");
     let hosts = ["one", "other"].map(|name| fabric.host(name));
     let logs = hosts.each_ref().map(|host| {
@@ -170,7 +163,7 @@ fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
     };
     let program = async {
         let began = Instant::now();
-        tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        paused::tick(&fabric);
         let [one, other] = [0, 1].map(|at| start(&hosts[at], &logs[at]).expect("serves"));
         let peer = peer_of(&client).expect("a peer");
         let appended = append_all(&peer, [one.0, other.0], fault, &promised).await;

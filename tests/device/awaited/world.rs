@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use rpma_async::{Conn, Reactor, Setup};
-use tokio::time::{Instant, sleep_until};
 
 use crate::awaited::support::{Memories, connect_to};
 use crate::common;
@@ -43,24 +42,7 @@ pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Resul
 pub(crate) fn leaving<T>(
     test: impl AsyncFnOnce(&World) -> T,
 ) -> (T, BTreeMap<&'static str, usize>) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let fabric = Fabric::new(profile());
-        fabric.follow(|| Instant::now().into_std());
-        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
-        let world = World::new(&fabric);
-        let result = test(&world).await;
-        drop(world);
-        // The last handle may be a task's that was woken just now.
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
-        }
-        let left = fabric.objects();
-        // The remaining objects keep the fabric, and with it this future.
-        ticking.abort();
-        (result, left)
-    })
+    paused::leaving(&Rig::new(), async |fabric| test(&World::new(fabric)).await)
 }
 
 impl World {

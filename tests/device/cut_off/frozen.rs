@@ -61,7 +61,7 @@ fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) -> Result 
 
 /// Returns how many bytes of the server's memory change after the server has lost its client.
 fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result<usize> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let world = World::on(&fabric);
     let Memories { source, target } = world.memories(WRITES * LEN)?;
     let _entered = world.hosts[0].enter();

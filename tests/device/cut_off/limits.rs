@@ -9,7 +9,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Two hosts, and two ends of a connection.
 fn connected(profile: &Profile) -> Result<(World, Pair)> {
-    let world = World::on(&Fabric::seeded(profile.clone(), 1));
+    let world = World::on(&Rig::of(profile).seed(1).fabric());
     let pair = world.connect(&ConnCfg::new(), &ConnCfg::new())?;
     Ok((world, pair))
 }
@@ -97,7 +97,7 @@ fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
 #[test]
 fn an_incomplete_message() -> Result {
     for profile in Profile::ALL {
-        let world = World::on(&Fabric::seeded(profile.clone(), 1));
+        let world = World::on(&Rig::of(&profile).seed(1).fabric());
         let srq = queue(&world.peers[1])?;
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));

@@ -13,7 +13,7 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 #[test]
 fn a_wait_leaves_the_request_that_came_last() -> Result {
     for seed in 0..200 {
-        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let fabric = Rig::strict().seed(seed).fabric();
         let host = fabric.host("here");
         let _entered = host.enter();
         let Pair { client, server } = Pair::new(&peer()?)?;

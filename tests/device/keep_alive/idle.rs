@@ -15,7 +15,7 @@ const CLIENTS: usize = 4;
 #[test]
 fn an_hour_of_idle_connections() -> Result {
     // If there is a seed, time takes no real time.
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     let addr = server.addr().to_string();
     let _entered = server.enter();

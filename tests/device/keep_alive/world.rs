@@ -70,8 +70,7 @@ struct Opening {
 
 /// Two hosts, with a clock that jumps over waits.
 pub(crate) fn jumping() -> World {
-    let fabric = Fabric::new(profile());
-    fabric.jump_over_waits();
+    let fabric = Rig::new().jumping().fabric();
     World::on(&fabric)
 }
 

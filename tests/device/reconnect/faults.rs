@@ -180,7 +180,7 @@ fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
 /// the client does not try until its limit.
 #[test]
 fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let _entered = client.enter();
     let device = Device::from_addr(&client.addr().to_string(), Side::Local);
@@ -203,7 +203,7 @@ fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
 #[test]
 fn a_server_comes_back_after_a_power_cut() -> crate::common::Result {
     for seed in 0..5 {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let [client, server] = ["client", "server"].map(|name| fabric.host(name));
         server.set_platform(Platform::Eadr);
         let (pmem, addr) = (server.pmem("log", SIZE), server.addr().to_string());

@@ -88,7 +88,7 @@ impl Writer {
 
 /// Whether the old writer's bytes arrive over the next writer's.
 fn lands(profile: &Profile, does: Server, seed: u64) -> Result<bool> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let [old, new, server] = ["old", "new", "server"].map(|name| fabric.host(name));
     let on_server = server.enter();
     let addr = server.addr().to_string();

@@ -8,7 +8,6 @@ use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
 use rpma::sim::{JoinHandle, now, sleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, identified};
 
@@ -28,7 +27,7 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self::on(&Fabric::seeded(profile(), seed))
+        Self::on(&Rig::new().seed(seed).fabric())
     }
 
     pub(crate) fn on(fabric: &Fabric) -> Self {

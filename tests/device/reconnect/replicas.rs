@@ -5,7 +5,6 @@ use rpma::commit::{Limits, Method, ReplicaId, Replicas, Writer, WriterCfg};
 use rpma::reconnect::{Reconnect, ToWriter};
 use rpma::sim::sleep;
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::reconnect::hosts::{PORT, SECOND};
 use crate::reconnect::support::identified;
@@ -47,7 +46,7 @@ fn add(log: &mut Replicas, writer: Writer) -> crate::common::Result<ReplicaId> {
 #[test]
 fn a_replica_is_added_again() -> crate::common::Result {
     for method in [Method::Reading, Method::Native, Method::Server] {
-        let fabric = Fabric::seeded(profile(), 9);
+        let fabric = Rig::new().seed(9).fabric();
         let (client, server) = (fabric.host("client"), fabric.host("server"));
         server.set_platform(Platform::Eadr);
         let addr = server.addr().to_string();

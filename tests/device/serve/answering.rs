@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 impl Answering {
     fn new() -> Result<Self> {
-        let fabric = Fabric::seeded(profile(), 1);
+        let fabric = Rig::new().seed(1).fabric();
         let near = fabric.host("server");
         let (pmem, addr) = (near.pmem("memory", 3 * LEN), near.addr().to_string());
         let _entered = near.enter();

@@ -59,7 +59,7 @@ fn recover(path: &Path) -> Result<Vec<Identity>, String> {
 fn a_directory_survives_every_cut() {
     let mut visited = 0;
     for platform in PLATFORMS {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let host = fabric.host("server");
         host.set_platform(platform);
         let pmem = host.pmem("directory", LEN);
@@ -189,7 +189,7 @@ fn a_directory_that_was_being_made_is_made_again() -> Result {
     let mut visited = 0;
     for platform in PLATFORMS {
         for kind in [Before::Zeros, Before::Bytes, Before::Forgotten] {
-            let fabric = Fabric::seeded(Profile::STRICT, 1);
+            let fabric = Rig::strict().seed(1).fabric();
             let host = fabric.host("server");
             host.set_platform(platform);
             let pmem = host.pmem("directory", LEN);
@@ -245,7 +245,7 @@ fn every_cut<R: std::fmt::Debug>(
 ) -> u64 {
     let mut visited = 0;
     for platform in PLATFORMS {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let host = fabric.host("server");
         host.set_platform(platform);
         let pmem = host.pmem("memory", two_keys().len());
@@ -311,7 +311,7 @@ fn a_copy_survives_every_cut() -> Result {
     let (old, new) = (two_keys(), Layout::new(SLOTS, 3 * LEN).expect("fits"));
     let byte = |key: u64| 0xA0 + key as u8;
     for platform in PLATFORMS {
-        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let fabric = Rig::strict().seed(1).fabric();
         let host = fabric.host("server");
         host.set_platform(platform);
         let (from, to) = (host.pmem("old", old.len()), host.pmem("new", new.len()));
@@ -414,7 +414,7 @@ fn a_slot_that_is_given_up_survives_every_cut() {
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
 /// has learned that it was accepted, its identity is durable.
 fn accepts(profile: &Profile, seed: u64) -> Result<u64, Loss> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let (near, far) = (fabric.host("server"), fabric.host("client"));
     let pmem = near.pmem("memory", 2 * LEN);
     let addr = near.addr().to_string();

@@ -331,7 +331,7 @@ fn admit_slowly(
     meanwhile: impl FnOnce(&Host),
     then: impl FnOnce(&Fabric, &mut Server, Client, Conn) -> Result,
 ) -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let (near, far) = (fabric.host("server"), fabric.host("client"));
     let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
     let _entered = near.enter();

@@ -246,9 +246,7 @@ fn a_forked_child_has_the_lock() -> Result {
 #[test]
 #[cfg(feature = "sim")]
 fn a_simulated_memory_has_one_server() -> Result {
-    use rpma::sim::{Fabric, Profile};
-
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("server");
     let pmem = host.pmem("memory", LEN);
     let entered = host.enter();

@@ -140,7 +140,7 @@ fn files_have_identities() -> Result {
 
 #[cfg(feature = "sim")]
 mod fabric {
-    use rpma::sim::{Fabric, Profile};
+    use rpma::sim::Profile;
     use rpma::{Device, FailureDomain, Side};
 
     use super::*;
@@ -150,7 +150,7 @@ mod fabric {
     #[test]
     fn two_copies_are_on_two_hosts() -> Result {
         for profile in Profile::ALL {
-            let fabric = Fabric::new(profile);
+            let fabric = Rig::of(&profile).fabric();
             let (client, hosts) = (
                 fabric.host("client"),
                 ["a", "b"].map(|name| fabric.host(name)),
@@ -227,7 +227,7 @@ mod fabric {
     /// That of the memory stays.
     #[test]
     fn a_host_identity_is_that_of_a_boot() -> Result {
-        let fabric = Fabric::new(Profile::STRICT);
+        let fabric = Rig::strict().fabric();
         let (host, other) = (fabric.host("a"), fabric.host("b"));
         let pmem = host.pmem("memory", LEN);
         let site = || -> Result<Site> {

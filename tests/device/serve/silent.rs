@@ -56,7 +56,7 @@ fn joins(
 /// reported.
 #[test]
 fn a_silent_client_is_gone() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let near = fabric.host("server");
     let [idle, frozen] = ["idle", "frozen"].map(|name| fabric.host(name));
     let pmem = near.pmem("memory", 3 * LEN);

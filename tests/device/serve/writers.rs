@@ -300,7 +300,7 @@ fn run(seed: u64) {
         0 => Method::Server,
         _ => Method::Reading,
     };
-    let fabric = Fabric::seeded(profile, seed);
+    let fabric = Rig::of(&profile).seed(seed).fabric();
     let near = fabric.host("server");
     let server = Serving::new(near.clone());
     let acknowledged = Acknowledged::default();

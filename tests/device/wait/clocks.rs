@@ -11,8 +11,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Promise: limits, timers and wake-ups follow the fabric's clock.
 #[test]
 fn an_hour_passes_at_once() -> Result {
-    let fabric = Fabric::new(profile());
-    fabric.jump_over_waits();
+    let fabric = Rig::new().jumping().fabric();
     let host = fabric.host("here");
     let _entered = host.enter();
     let peer = peer()?;
@@ -52,7 +51,7 @@ fn an_hour_passes_at_once() -> Result {
 fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
     const CLIENTS: usize = 3;
     const MESSAGES: u64 = 6;
-    let fabric = Fabric::seeded(profile(), seed);
+    let fabric = Rig::new().seed(seed).fabric();
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     {
         let _entered = server.enter();

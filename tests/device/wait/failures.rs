@@ -110,7 +110,7 @@ fn an_endpoint_without_descriptors() -> Result {
 
 #[cfg(feature = "sim")]
 mod simulated {
-    use rpma::sim::{Errno, Fabric, Profile};
+    use rpma::sim::Errno;
     use rpma::{Conn, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, WcStatus};
 
     use super::*;
@@ -137,7 +137,7 @@ mod simulated {
     #[test]
     fn a_broken_queue_pair_is_one_members_failure() -> Result {
         for before_it_is_added in [false, true] {
-            let fabric = Fabric::new(Profile::STRICT);
+            let fabric = Rig::strict().fabric();
             let host = fabric.host("here");
             let _entered = host.enter();
             let peer = peer()?;

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::sim::Visited;
-use tokio::time::sleep_until;
 
 use crate::common::prelude::*;
-use crate::follow::world::{ALWAYS, completion, connect, follow, paused, write};
+use crate::follow::world::{ALWAYS, completion, connect, write};
 
 /// A record, and the number of records at the begin of the log.
 const RECORD: usize = 64;
@@ -85,9 +84,7 @@ impl Log {
 
 /// Runs the program with a power cut at each event. Both of its sides are tasks of this thread.
 fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result<Visited, Loss> {
-    let runtime = paused();
-    let fabric = Fabric::new(profile.clone());
-    runtime.block_on(async { follow(&fabric) });
+    let (runtime, fabric) = paused::both(&Rig::of(profile));
     let world = World::on(&fabric);
     let host = &world.hosts[1];
     host.set_platform(platform);
@@ -101,7 +98,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
     };
     let run = || {
         runtime.block_on(async {
-            tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+            paused::tick(&fabric);
             let target = serve(host, &pmem, &world.peers[1]).expect("registers");
             let cfg = ConnCfg::new();
             let (conn, _end) = connect(&world, &cfg, &cfg).await.expect("asks").ends();

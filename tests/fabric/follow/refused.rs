@@ -7,7 +7,6 @@ use rpma::sim::sweep;
 use tokio::time::sleep_until;
 
 use crate::common::prelude::*;
-use crate::follow::world::{follow, paused};
 
 /// Runs something that panics, and returns the message.
 fn refused(run: impl FnOnce()) -> String {
@@ -24,22 +23,21 @@ fn contains(text: &str, part: &str) {
 /// any change.
 #[test]
 fn one_clock_only() {
-    paused().block_on(async {
-        let seeded = Fabric::seeded(profile(), 1);
-        contains(&refused(|| follow(&seeded)), "has a seed");
+    paused::runtime().block_on(async {
+        let seeded = Rig::new().seed(1).fabric();
+        contains(&refused(|| paused::follow(&seeded)), "has a seed");
         assert!(seeded.why_not_repeatable().is_none());
         let swept = || {
-            sweep(&Profile::STRICT, follow);
+            sweep(&Profile::STRICT, paused::follow);
         };
         contains(&refused(swept), "has a seed");
 
-        let jumping = Fabric::new(profile());
+        let jumping = Rig::new().fabric();
         jumping.jump_over_waits();
-        contains(&refused(|| follow(&jumping)), "jump_over_waits");
+        contains(&refused(|| paused::follow(&jumping)), "jump_over_waits");
 
-        let twice = Fabric::new(profile());
-        follow(&twice);
-        contains(&refused(|| follow(&twice)), "already");
+        let twice = paused::fabric(&Rig::new());
+        contains(&refused(|| paused::follow(&twice)), "already");
         // It does so anyway.
         twice.jump_over_waits();
     });
@@ -48,13 +46,13 @@ fn one_clock_only() {
 /// Promise: a clock that runs already is not exchanged, because its timers would be lost.
 #[test]
 fn not_in_the_middle() {
-    paused().block_on(async {
-        let fabric = Fabric::new(profile());
+    paused::runtime().block_on(async {
+        let fabric = Rig::new().fabric();
         let world = World::on(&fabric);
         let [a, b, c, _] = world.hosts[1].addr().octets();
         let nobody = ([a, b, c, 99], 7).into();
         let resolving = ConnReq::resolve(&world.peers[0], nobody, &Default::default());
-        contains(&refused(|| follow(&fabric)), "put something off");
+        contains(&refused(|| paused::follow(&fabric)), "put something off");
         drop(resolving);
     });
 }
@@ -62,18 +60,18 @@ fn not_in_the_middle() {
 /// Promise: a future without work, or one that would run in another time, is refused.
 #[test]
 fn a_tick_that_is_of_no_use() {
-    let runtime = paused();
-    let fabric = Fabric::new(profile());
+    let runtime = paused::runtime();
+    let fabric = Rig::new().fabric();
     let tick = || fabric.tick(|at| sleep_until(at.into()));
     contains(&refused(|| drop(tick())), "Call Fabric::follow first");
-    runtime.block_on(async { follow(&fabric) });
+    runtime.block_on(async { paused::follow(&fabric) });
     let elsewhere = || thread::scope(|scope| scope.spawn(|| refused(|| drop(tick()))).join());
     contains(&elsewhere().expect("a text"), "not on the fabric");
 
     // A future that has gone to another thread.
     let ticking = tick();
     contains(&refused(|| drop(tick())), "already");
-    let polled = thread::spawn(|| refused(|| paused().block_on(ticking)));
+    let polled = thread::spawn(|| refused(|| paused::runtime().block_on(ticking)));
     contains(&polled.join().expect("a text"), "not on the fabric");
 
     // It is gone, so another one takes its place.

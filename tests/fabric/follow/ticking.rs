@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
-use crate::follow::world::{DAY, follow, paused, resolved};
+use crate::follow::world::{DAY, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,9 +31,8 @@ fn fails_after(world: &World, limit: Duration) -> impl Future<Output = ()> + use
 /// due in the meantime. It may be polled in the program's task.
 #[test]
 fn another_one_goes_on() {
-    paused().block_on(async {
-        let fabric = Fabric::new(profile());
-        follow(&fabric);
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::new());
         let tick = || fabric.tick(|at| sleep_until(at.into()));
         let world = World::on(&fabric);
         let began = Instant::now();
@@ -60,9 +59,8 @@ fn another_one_goes_on() {
 /// Promise: no thread does the work that is due, however long the runtime does not come to it.
 #[test]
 fn no_thread_does_what_is_due() {
-    paused().block_on(async {
-        let fabric = Fabric::new(profile());
-        follow(&fabric);
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::new());
         let world = World::on(&fabric);
         let short = Duration::from_millis(1);
         let mut failing = pin!(fails_after(&world, short));
@@ -80,10 +78,9 @@ fn no_thread_does_what_is_due() {
 #[test]
 fn it_ends_with_its_fabric() -> Result {
     for is_idle in [true, false] {
-        paused().block_on(async {
-            let fabric = Fabric::new(profile());
-            follow(&fabric);
-            let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        paused::runtime().block_on(async {
+            let fabric = paused::fabric(&Rig::new());
+            let ticking = paused::tick(&fabric);
             let world = World::on(&fabric);
             if !is_idle {
                 // The address is asked for until then.
@@ -106,9 +103,8 @@ fn it_ends_with_its_fabric() -> Result {
 /// Promise: after the fabric is gone the thread is on no fabric, and its time is the system's.
 #[test]
 fn the_thread_leaves() {
-    paused().block_on(async {
-        let fabric = Fabric::new(profile());
-        follow(&fabric);
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::new());
         sleep(DAY).await;
         assert_eq!(rpma::sim::now(), Instant::now().into_std());
         assert_eq!(fabric.now(), Instant::now().into_std());

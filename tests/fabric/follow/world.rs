@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 use rpma::{Progress, Resolving, Result};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use crate::common::prelude::*;
 
@@ -15,27 +14,14 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
-/// A runtime of one thread with a paused clock.
-pub(crate) fn paused() -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    let builder = builder.enable_all().start_paused(true);
-    builder.build().expect("a runtime")
-}
-
-/// Lets a fabric follow the clock of the runtime that the calling task is on.
-pub(crate) fn follow(fabric: &Fabric) {
-    fabric.follow(|| Instant::now().into_std());
-}
-
 /// Runs a test on a fabric that follows a paused clock. In the end no object is left on the fabric,
 /// and the future that does the work ends with it.
 pub(crate) fn virtually<T>(
     test: impl AsyncFnOnce(&Fabric) -> crate::common::Result<T>,
 ) -> crate::common::Result<T> {
-    paused().block_on(async {
-        let fabric = Fabric::new(profile());
-        follow(&fabric);
-        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::new());
+        let ticking = paused::tick(&fabric);
         let result = test(&fabric).await;
         assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
         drop(fabric);

@@ -1,7 +1,7 @@
 //! Buffers that are changed too early, and memory that is freed.
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, Emptied, LEN};
+use crate::links::world::{ALWAYS, Both, LEN};
 
 /// When a program changes a buffer that it has posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ enum Reuse {
 /// many as a mixture.
 fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> Result<(usize, usize)> {
     const COUNT: usize = 8;
-    let fabric = Emptied::seeded(profile, seed);
+    let fabric = Rig::of(profile).seed(seed).emptied();
     let world = World::on(&fabric);
     let both = Both::new(&world, &ConnCfg::new())?;
     if loses_packets {
@@ -74,7 +74,7 @@ fn a_buffer_that_is_used_again_too_early() {
 fn late_writes_land_before_their_memory_is_freed() -> Result {
     for profile in Profile::ALL {
         for seed in 1..=10 {
-            let fabric = Emptied::seeded(&profile, seed);
+            let fabric = Rig::of(&profile).seed(seed).emptied();
             let world = World::on(&fabric);
             let both = Both::new(&world, &ConnCfg::new())?;
             let written = both.write(1)?;

@@ -4,9 +4,7 @@ use rpma::Progress;
 use rpma::sim::now;
 
 use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Emptied, completion, each, impatient, nothing, patient, unanswered,
-};
+use crate::links::world::{ALWAYS, completion, each, impatient, nothing, patient, unanswered};
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]
@@ -221,7 +219,7 @@ fn an_accepting_side_counts_its_own_retries() -> Result {
 /// No wait is endless: a request without an answer ends after the kernel's time.
 #[test]
 fn the_connection_manager_gives_up() -> Result {
-    let fabric = Emptied::new(&Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).emptied();
     let world = World::on(&fabric);
     world.fabric.jump_over_waits();
     let _entered = world.hosts[0].enter();

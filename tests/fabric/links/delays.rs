@@ -3,7 +3,7 @@
 use rpma::sim::sleep;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient};
 
 /// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]
@@ -109,7 +109,7 @@ fn requests_that_outlive_their_requester() -> Result {
         disconnects: bool,
         server_stays: bool,
     ) -> Result<usize> {
-        let fabric = Emptied::seeded(profile, seed);
+        let fabric = Rig::of(profile).seed(seed).emptied();
         let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
         let Both {

@@ -4,9 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered,
-};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient, unanswered};
 
 /// A lost write is not there, an earlier one is, and a later one is flushed; each with the endless
 /// retries that rxe has as well.
@@ -171,7 +169,7 @@ fn acknowledgements_that_are_all_lost() -> Result {
 /// other.
 #[test]
 fn faults_that_have_not_happened_are_taken_back() -> Result {
-    let fabric = Emptied::new(&Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).emptied();
     let world = World::on(&fabric);
     let both = Both::new(&world, &patient()?)?;
     let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
@@ -189,7 +187,7 @@ fn faults_that_have_not_happened_are_taken_back() -> Result {
 /// A fault that could never happen is refused, so that no test stands on it.
 #[test]
 fn faults_that_cannot_be_are_refused() {
-    let [here, there] = [(); 2].map(|()| Fabric::new(Profile::STRICT));
+    let [here, there] = [(); 2].map(|()| Rig::strict().fabric());
     let [own, other] = [here.host("own"), there.host("other")];
     let refused = |run: &dyn Fn()| {
         catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");

@@ -3,9 +3,7 @@
 use std::thread;
 
 use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered,
-};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient, unanswered};
 
 /// Requests that are posted during a partition are executed after it: with retries without end,
 /// however long it took, and in both directions.
@@ -52,7 +50,7 @@ fn a_partition_exhausts_retries() -> Result {
 #[test]
 fn endless_retries_outlast_a_partition() -> Result {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
-        let fabric = Emptied::new(&profile);
+        let fabric = Rig::of(&profile).emptied();
         let world = World::on(&fabric);
         let mut cfg = impatient()?;
         cfg.set_retry_count(7)?;

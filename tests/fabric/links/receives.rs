@@ -3,7 +3,7 @@
 use rpma::sim::now;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, patient, unanswered};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, patient, unanswered};
 
 /// Receives that a shared queue has room for, and each has no bytes.
 const DEPTH: u32 = 4;
@@ -73,7 +73,7 @@ fn returned(profile: &Profile, srq: &Srq, count: u32) -> Result<bool> {
 #[test]
 fn a_receive_of_an_incomplete_message() -> Result {
     for profile in Profile::ALL {
-        let fabric = Emptied::new(&profile);
+        let fabric = Rig::of(&profile).emptied();
         let world = World::on(&fabric);
         world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
@@ -103,7 +103,7 @@ fn a_receive_of_an_incomplete_message() -> Result {
 #[test]
 fn a_queue_that_is_used_up_is_replaced() -> Result {
     for profile in Profile::ALL {
-        let fabric = Emptied::new(&profile);
+        let fabric = Rig::of(&profile).emptied();
         let world = World::on(&fabric);
         world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {

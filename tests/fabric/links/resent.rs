@@ -3,7 +3,7 @@
 use rpma::sim::{now, sleep};
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient};
 
 /// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
 #[test]
@@ -42,7 +42,7 @@ fn what_is_sent_again_takes_a_time_out() -> Result {
 #[test]
 fn a_bad_network_loses_time_alone() -> Result {
     fn takes(profile: &Profile, seed: u64) -> Result<Duration> {
-        let fabric = Emptied::seeded(profile, seed);
+        let fabric = Rig::of(profile).seed(seed).emptied();
         let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
         let both = Both::new(&world, &ConnCfg::new())?;
@@ -83,7 +83,7 @@ fn a_native_flush_that_is_sent_again() -> Result {
         profile: &Profile,
         accident: impl FnOnce(&World, &Both) -> Result,
     ) -> Result<Option<WcStatus>> {
-        let fabric = Emptied::new(profile);
+        let fabric = Rig::of(profile).emptied();
         let world = World::on(&fabric);
         let both = Both::new(&world, &impatient()?)?;
         world.fabric.jump_over_waits();

@@ -1,16 +1,10 @@
 //! A connection of two hosts, for all of these tests.
 
-use std::ops::Deref;
-use std::thread;
-
 use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// More than the MTU.
 pub(crate) const LEN: usize = 4096;
-
-/// A fabric without any object left in the end, when it is dropped after all others.
-pub(crate) struct Emptied(Fabric);
 
 /// A connection, and memory at both ends.
 pub(crate) struct Both {
@@ -19,31 +13,6 @@ pub(crate) struct Both {
     pub(crate) source: Mr<Memory>,
     pub(crate) target: Mr<Memory>,
     pub(crate) fabric: Fabric,
-}
-
-impl Emptied {
-    pub(crate) fn new(profile: &Profile) -> Self {
-        Self(Fabric::new(profile.clone()))
-    }
-
-    pub(crate) fn seeded(profile: &Profile, seed: u64) -> Self {
-        Self(Fabric::seeded(profile.clone(), seed))
-    }
-}
-
-impl Deref for Emptied {
-    type Target = Fabric;
-
-    fn deref(&self) -> &Fabric {
-        &self.0
-    }
-}
-
-impl Drop for Emptied {
-    fn drop(&mut self) {
-        let objects = self.0.objects();
-        assert!(thread::panicking() || objects.is_empty(), "{objects:?}");
-    }
 }
 
 impl Both {
@@ -78,7 +47,7 @@ impl Both {
 
 pub(crate) fn each(test: impl Fn(&World) -> Result) -> Result {
     for profile in Profile::ALL {
-        let fabric = Emptied::new(&profile);
+        let fabric = Rig::of(&profile).emptied();
         test(&World::on(&fabric))?;
     }
     Ok(())

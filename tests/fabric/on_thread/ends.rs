@@ -16,9 +16,7 @@ use crate::common::prelude::*;
 use crate::on_thread::program::{Server, nothing_is_left, peer_of, setup, wait};
 
 fn jumping() -> Fabric {
-    let fabric = Fabric::new(profile());
-    fabric.jump_over_waits();
-    fabric
+    Rig::new().jumping().fabric()
 }
 
 /// A reactor that was made on the host.
@@ -33,7 +31,7 @@ fn reactor_on(host: &Host) -> Result<Reactor> {
 #[test]
 fn the_last_handle_waits_for_the_thread() -> Result {
     for seed in 1..30 {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let host = fabric.host("here");
         let reactor = reactor_on(&host)?;
         let other = reactor.clone();
@@ -53,7 +51,7 @@ fn the_last_handle_waits_for_the_thread() -> Result {
 /// fabric's threads go on.
 #[test]
 fn a_thread_off_any_host_drops_the_last_handle() -> Result {
-    for fabric in [jumping(), Fabric::seeded(profile(), 3)] {
+    for fabric in [jumping(), Rig::new().seed(3).fabric()] {
         let reactor = reactor_on(&fabric.host("here"))?;
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
@@ -91,7 +89,7 @@ impl Wake for Last {
 #[test]
 fn the_thread_drops_the_last_handle() -> Result {
     for seed in 1..10 {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let [here, there] = ["client", "server"].map(|name| fabric.host(name));
         let server = Server::new(&there)?;
         let addr = server.addr;
@@ -124,7 +122,7 @@ fn the_thread_drops_the_last_handle() -> Result {
 /// peer learns of the end.
 #[test]
 fn a_future_panics() -> Result {
-    for fabric in [jumping(), Fabric::seeded(profile(), 5)] {
+    for fabric in [jumping(), Rig::new().seed(5).fabric()] {
         let _entered = fabric.host("main").enter();
         let [here, there] = ["client", "server"].map(|name| fabric.host(name));
         let server = Server::new(&there)?;
@@ -154,7 +152,7 @@ fn a_future_panics() -> Result {
 /// reactor's thread does not, and goes on.
 #[test]
 fn a_wait_in_vain_panics_in_its_own_thread() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let [here, there] = ["client", "server"].map(|name| fabric.host(name));
     let reactor = reactor_on(&here)?;
     for _ in 0..2 {

@@ -10,7 +10,7 @@ use crate::on_thread::program::{nothing_is_left, run};
 #[test]
 fn a_seed_repeats_the_threads_of_reactors() -> Result {
     let once = |seed| -> Result<_> {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let times = run(&fabric, 2, 3)?;
         nothing_is_left(&fabric);
         assert_eq!(fabric.why_not_repeatable(), None, "seed {seed}");

@@ -14,14 +14,13 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Runs a test in which the clock jumps, and one with a seed.
 fn in_each_time(test: impl Fn(&Fabric) -> Result) -> Result {
-    let fabric = Fabric::new(profile());
-    fabric.jump_over_waits();
+    let fabric = Rig::new().jumping().fabric();
     {
         // Otherwise the clock would jump while this thread starts another one.
         let _entered = fabric.host("main").enter();
         test(&fabric)?;
     }
-    let fabric = Fabric::seeded(profile(), 7);
+    let fabric = Rig::new().seed(7).fabric();
     test(&fabric)?;
     assert_eq!(fabric.why_not_repeatable(), None);
     Ok(())
@@ -166,8 +165,7 @@ fn a_frozen_peer_is_an_end_in_virtual_time() -> Result {
 #[test]
 fn off_a_host_time_is_real() -> Result {
     const SHORT: Duration = Duration::from_millis(50);
-    let fabric = Fabric::new(profile());
-    fabric.jump_over_waits();
+    let fabric = Rig::new().jumping().fabric();
     let peer = peer_of(&fabric.host("client"))?;
     let before = fabric.now();
     let began = Instant::now();

@@ -463,7 +463,7 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
 #[test]
 fn a_check_is_not_called_after_its_end() -> Result<()> {
     static CALLED: AtomicU8 = AtomicU8::new(0);
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let host = fabric.host("host");
     let _on = host.enter();
     let _other = host.spawn(|| sim::sleep(Duration::from_secs(3600)));

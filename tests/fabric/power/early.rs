@@ -47,7 +47,7 @@ fn breaks(profile: &Profile, flag: Flag) -> bool {
 /// The server waits for the flag and reads the data. Returns how often that was old, and the
 /// findings of the fabric.
 fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let way = Way {
         platform: Platform::Eadr,
         by_reading: false,

@@ -89,7 +89,7 @@ impl Log<'_> {
 }
 
 fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss>, Trace) {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let world = World::new(&fabric, way).expect("a connection");
     let log = Log {
         world: &world,
@@ -154,7 +154,7 @@ fn ways() -> Vec<(Profile, Way)> {
     let mut ways = Vec::new();
     for profile in Profile::ALL {
         for platform in WAYS {
-            let fabric = Fabric::new(profile.clone());
+            let fabric = Rig::of(&profile).fabric();
             let host = fabric.host("server");
             host.set_platform(platform);
             if host.may_promise_direct_write(profile.flushes_natively()) {

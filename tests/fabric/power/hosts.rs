@@ -11,7 +11,7 @@ use crate::power::world::{LIMIT, SIZE, Way, World, arrives};
 
 /// In real time: threads wait here, and are waited for, as in any program.
 fn fabric(profile: &Profile) -> Fabric {
-    Fabric::new(profile.clone())
+    Rig::of(profile).fabric()
 }
 
 fn world(fabric: &Fabric) -> Result<World> {

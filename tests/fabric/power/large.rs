@@ -72,7 +72,7 @@ fn a_sweep_of_a_large_memory_has_the_same_results() -> Result<()> {
 /// Promise: a store anywhere in a large memory is found, without the program's help.
 #[test]
 fn a_store_at_the_end_of_a_large_memory_is_found() -> Result<()> {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("host");
     host.set_platform(Platform::AdrDdioOn);
     let (pmem, _entered) = (host.pmem("pool", LARGE), host.enter());
@@ -100,7 +100,7 @@ fn a_store_at_the_end_of_a_large_memory_is_found() -> Result<()> {
 #[test]
 fn a_memory_of_16_gib_takes_what_is_touched() -> Result<()> {
     let size = 16 * LARGE;
-    let fabric = Fabric::new(Profile::RXE_6_12);
+    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
     let host = fabric.host("host");
     let (pmem, _entered) = (host.pmem("pool", size), host.enter());
     let map = PmemMap::open(pmem.path(), size)?;

@@ -35,7 +35,7 @@ fn serve_and_greet(ep: &Ep, peer: &Peer, path: &Path) -> Result<()> {
 /// Every cut, while the replica stands still in the middle of appends. Returns how many records
 /// were acknowledged, and how many appends took too long.
 fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Result<(u64, u32)> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let (client, replica) = (fabric.host("client"), fabric.host("replica"));
     replica.set_platform(platform);
     let log = replica.pmem("log", LOG);

@@ -74,7 +74,7 @@ fn run_in(
     platform: Platform,
     folds: Folds,
 ) -> Result<Visited, Loss> {
-    let fabric = Fabric::new(profile.clone());
+    let fabric = Rig::of(profile).fabric();
     let host = fabric.host("counter");
     host.set_platform(platform);
     let memory = host.pmem("counter", size);
@@ -131,7 +131,7 @@ fn a_recovery_that_counts_twice_is_found() {
 /// A memory that was used before is not empty, and its contents are durable.
 #[test]
 fn memory_may_hold_old_contents() -> Result<()> {
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("used");
     let memory = host.pmem_filled("log", &[7; 100]);
     let _entered = host.enter();

@@ -419,7 +419,7 @@ fn a_recovery_is_run_again_from_its_event() -> Result<()> {
 fn the_times_of_events_are_in_order() -> Result<()> {
     const LEN: usize = 1 << 18;
     // In real time.
-    let fabric = Fabric::new(Profile::STRICT);
+    let fabric = Rig::strict().fabric();
     let host = fabric.host("host");
     let pmem = host.pmem("log", LEN);
     let _on = host.enter();

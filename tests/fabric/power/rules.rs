@@ -471,7 +471,7 @@ fn behind_a_large_write() -> Result<()> {
 fn one_of_two_is_polled() -> Result<()> {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         // Its time goes by calls, so that the flush is not executed meanwhile.
-        let fabric = Fabric::seeded(profile.clone(), 1);
+        let fabric = Rig::of(&profile).seed(1).fabric();
         let world = World::new(&fabric, way(Platform::AdrDdioOn))?;
         let found = told_before(&world, &fabric, |tell| {
             world.write(0, &[5; 8])?;

@@ -246,7 +246,7 @@ fn an_answer_comes_after_the_bytes_are_durable() -> Result<()> {
     };
     for profile in Profile::ALL {
         for seed in 0..10 {
-            let fabric = Fabric::seeded(profile.clone(), seed);
+            let fabric = Rig::of(&profile).seed(seed).fabric();
             let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
             let pmem = served.pmem.clone();
             let acknowledged = AtomicU64::new(0);

@@ -81,7 +81,7 @@ fn check(image: &[u8], told: u64) {
 }
 
 fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let world = World::new(&fabric, way).expect("a connection");
     let (link, pmem) = (
         fabric.between(&world.client, &world.server),
@@ -130,7 +130,7 @@ fn a_pointer_after_a_read_is_never_left_in_flight() -> Result<()> {
     };
     for profile in [Profile::STRICT, Profile::ADAPTER] {
         for seed in 1..=30 {
-            let fabric = Fabric::seeded(profile.clone(), seed);
+            let fabric = Rig::of(&profile).seed(seed).fabric();
             let World {
                 client,
                 server,

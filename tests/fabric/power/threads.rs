@@ -20,7 +20,7 @@ const COUNT: u64 = 4;
 /// A client counts up in the server's memory, and asks the server's program to persist it; the
 /// server does, or forgets it the third time.
 fn run(profile: &Profile, seed: u64, forgets: bool) -> Result<(Result<(), Loss>, Trace)> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let world = Arc::new(World::new(&fabric, WAY)?);
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {

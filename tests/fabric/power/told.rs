@@ -21,7 +21,7 @@ enum Order {
 
 /// Appends two records. The server answers its user when it gets the message of each.
 fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let way = Way {
         platform: match by_reading {
             true => Platform::AdrDdioOff,

@@ -247,5 +247,5 @@ pub(crate) fn arrives(conn: &Conn, op_context: u64) -> Result<()> {
 /// A fabric of these devices, with time that goes by calls: the load of the machine makes no
 /// difference.
 pub(crate) fn fabric(profile: &Profile) -> Fabric {
-    Fabric::seeded(profile.clone(), 1)
+    Rig::of(profile).seed(1).fabric()
 }

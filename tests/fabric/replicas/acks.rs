@@ -16,7 +16,7 @@ type Lose = fn(&Link, u32);
 
 /// Appends records; `false`: there are fewer requests.
 fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> Result<bool> {
-    let fabric = Fabric::seeded(profile.clone(), 9);
+    let fabric = Rig::of(profile).seed(9).fabric();
     let mut of = Cluster::new(&fabric, way, 2)?;
     let (client, host) = (of.client.clone(), of.hosts[1].clone());
     let link = match from_server {
@@ -68,7 +68,7 @@ fn an_acknowledgement_is_lost_at_each_request() {
                 in_flight: 2,
                 retries: 2,
             };
-            let host = Fabric::seeded(profile.clone(), 1).host("server");
+            let host = Rig::of(&profile).seed(1).fabric().host("server");
             host.set_platform(platform);
             let is_native = method == Method::Native;
             if method != Method::Server && !host.may_promise_direct_write(is_native) {

@@ -45,7 +45,7 @@ fn commits_on_replicas_allocate_nothing() -> Result {
                 in_flight: 2,
                 retries: 7,
             };
-            let fabric = Fabric::seeded(profile.clone(), 1);
+            let fabric = Rig::of(&profile).seed(1).fabric();
             let mut of = Cluster::new(&fabric, way, 3)?;
             let client = of.client.clone();
             let _entered = client.enter();

@@ -13,7 +13,7 @@ const RECORDS: u64 = 6;
 
 /// Appends records, `pipelined` of them at a time, under every cut of all replicas together.
 fn run(profile: &Profile, way: Way, pipelined: u64, seed: u64) -> Result<Visited, Loss> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     // As few records as can be in flight: bytes are used again at once.
     let mut set = Set::new(&fabric, way, pipelined as usize + 1).expect("added");
     let acknowledged = AtomicU64::new(0);
@@ -56,7 +56,7 @@ fn two_of_three_survive_every_cut() {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         for profile in Profile::ALL {
             for method in methods(&profile) {
-                let host = Fabric::seeded(profile.clone(), 1).host("server");
+                let host = Rig::of(&profile).seed(1).fabric().host("server");
                 host.set_platform(platform);
                 if !host.may_promise_direct_write(method == Method::Native) {
                     continue;

@@ -253,7 +253,7 @@ impl Program<'_> {
 
 /// One run. At each of its events the power may fail for all replicas together.
 fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let mut draw = Draw(seed);
     let pipelined = 1 + draw.below(3);
     let retries = 2 + draw.below(6) as u8;
@@ -380,7 +380,7 @@ fn commits_by_reading_survive_drawn_faults() {
     let way = durable(Method::Reading, Platform::AdrDdioOff);
     runs(way, |_| {
         all(|profile| {
-            let host = Fabric::seeded(profile.clone(), 1).host("server");
+            let host = Rig::of(profile).seed(1).fabric().host("server");
             host.set_platform(way.platform);
             host.may_promise_direct_write(false)
         })

@@ -10,7 +10,7 @@ use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, record, wh
 const SHORT: Duration = Duration::from_millis(20);
 
 fn set(profile: &Profile, records: usize, way: Way) -> Result<(Fabric, Set, rpma::sim::Entered)> {
-    let fabric = Fabric::seeded(profile.clone(), 3);
+    let fabric = Rig::of(profile).seed(3).fabric();
     let set = Set::new(&fabric, way, records)?;
     let entered = set.client.enter();
     Ok((fabric, set, entered))
@@ -349,7 +349,7 @@ fn a_post_that_fails_is_unknown() -> Result {
     let mut there = [0; 2];
     let runs = (0..20).flat_map(|seed| [How::Refused, How::Done].map(|how| (seed, how)));
     for (seed, how) in runs {
-        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let fabric = Rig::strict().seed(seed).fabric();
         let mut set = Set::new(&fabric, way, 4)?;
         let client = set.client.clone();
         let _entered = client.enter();
@@ -403,7 +403,7 @@ fn a_wait_ends_when_a_host_is_gone() -> Result {
 #[test]
 fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
     for profile in Profile::ALL {
-        let fabric = Fabric::seeded(profile, 3);
+        let fabric = Rig::of(&profile).seed(3).fabric();
         let client = fabric.host("client");
         let servers = ["a", "b", "c"]
             .map(|name| Server::new(&fabric, name, Way::visible()).expect("registered"));

@@ -17,7 +17,7 @@ fn text(refused: Refused) -> String {
 /// and sets no replica aside.
 #[test]
 fn names_of_another_set_are_refused() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let mut old = Set::new(&fabric, Way::visible(), 4)?;
     let mut new = Set::new(&fabric, Way::visible(), 4)?;
     let client = new.client.clone();
@@ -40,7 +40,7 @@ fn names_of_another_set_are_refused() -> Result {
 
 #[test]
 fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let mut set = Set::new(&fabric, Way::visible(), 4)?;
     let client = set.client.clone();
     let _entered = client.enter();
@@ -96,7 +96,7 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
 
 #[test]
 fn a_wrong_replica_is_refused_and_its_writer_goes_back() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let fabric = Rig::strict().seed(1).fabric();
     let way = Way::visible();
     let mut set = Set::new(&fabric, way, 4)?;
     let client = set.client.clone();

@@ -23,7 +23,7 @@ fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {
 #[test]
 fn a_set_reconnects_for_ever() -> Result {
     for profile in Profile::ALL {
-        let fabric = Fabric::seeded(profile, 1);
+        let fabric = Rig::of(&profile).seed(1).fabric();
         let way = Way::visible();
         let mut set = Set::new(&fabric, way, 4)?;
         let client = set.client.clone();
@@ -77,7 +77,7 @@ fn a_set_reconnects_for_ever() -> Result {
 #[test]
 fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
     for profile in Profile::ALL {
-        let fabric = Fabric::seeded(profile, 2);
+        let fabric = Rig::of(&profile).seed(2).fabric();
         let way = Way {
             retries: 7,
             ..Way::visible()
@@ -142,7 +142,7 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
 /// and one of a replica that is over and was not set aside.
 #[test]
 fn places_that_may_be_in_use_stay() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 3);
+    let fabric = Rig::strict().seed(3).fabric();
     let way = Way::visible();
     let mut set = Set::new(&fabric, way, 4)?;
     let client = set.client.clone();
@@ -178,7 +178,7 @@ fn places_that_may_be_in_use_stay() -> Result {
 /// Promise: a set of 64 replicas that were not set aside takes no other one, and names the remedy.
 #[test]
 fn a_full_set_takes_no_other_replica() -> Result {
-    let fabric = Fabric::seeded(Profile::STRICT, 4);
+    let fabric = Rig::strict().seed(4).fabric();
     let way = Way::visible();
     let mut set = Set::new(&fabric, way, 4)?;
     let (client, peer) = (set.client.clone(), set.peer.clone());

@@ -94,7 +94,7 @@ impl Served {
 }
 
 fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
-    let fabric = Fabric::seeded(profile.clone(), 5);
+    let fabric = Rig::of(profile).seed(5).fabric();
     let client = fabric.host("client");
     let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
     let _entered = client.enter();
@@ -163,7 +163,7 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
 #[test]
 fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
     for profile in Profile::ALL {
-        let fabric = Fabric::seeded(profile.clone(), 5);
+        let fabric = Rig::of(&profile).seed(5).fabric();
         let (client, host) = (fabric.host("client"), fabric.host("a"));
         let _entered = client.enter();
         let device = Device::from_addr(&host.addr().to_string(), Side::Remote);

@@ -64,7 +64,7 @@ fn cut(
     fault: Fault,
     program: impl Fn(&World, &Mutex<Told>) -> Result<(), LogError>,
 ) -> Result<(Visited, Result<(), LogError>), Loss> {
-    let fabric = Fabric::seeded(profile.clone(), seed);
+    let fabric = Rig::of(profile).seed(seed).fabric();
     let mut world = World::idle(&fabric, way);
     world.fault = fault;
     for n in 0..3 {

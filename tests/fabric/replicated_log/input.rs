@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::{HEAD, Header, RING, TAIL, Tail};
@@ -118,7 +117,7 @@ const CASES: [Case; 10] = [
 #[test]
 fn memory_of_something_else_is_left_alone() -> Result {
     for (name, spoils, why) in CASES {
-        let fabric = Fabric::seeded(profile(), 1);
+        let fabric = Rig::new().seed(1).fabric();
         let mut world = made(&fabric)?;
         spoil(&mut world, 2, spoils);
         let before = memories(&world);
@@ -156,7 +155,7 @@ fn refused(world: &mut World, cfg: &LogCfg) -> LogError {
 /// not two replicas.
 #[test]
 fn replicas_that_do_not_belong_together_are_no_log() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     spoil(&mut world, 1, |memory| {
         header(memory, |header| header.log ^= 1)
@@ -173,7 +172,7 @@ fn replicas_that_do_not_belong_together_are_no_log() -> Result {
         "{error}"
     );
 
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     let one = world.bytes(0);
     for n in [1, 2] {
@@ -194,7 +193,7 @@ fn replicas_that_do_not_belong_together_are_no_log() -> Result {
 #[test]
 fn a_copy_of_a_memory_is_one_replica() -> Result {
     for [one, other] in [[0, 1], [0, 2], [1, 2]] {
-        let fabric = Fabric::seeded(profile(), 1);
+        let fabric = Rig::new().seed(1).fabric();
         let mut world = made(&fabric)?;
         let bytes = world.bytes(one);
         world.refill(other, "copy", &bytes);
@@ -212,7 +211,7 @@ fn a_copy_of_a_memory_is_one_replica() -> Result {
 /// Promise: of two servers of one memory, the second one does not start.
 #[test]
 fn one_memory_has_one_server() {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = World::idle(&fabric, READING);
     world.hosts[1] = world.hosts[0].clone();
     world.pmems[1] = world.pmems[0].clone();
@@ -225,7 +224,7 @@ fn one_memory_has_one_server() {
 /// Promise: a log is made only where none is, and opened only where one is.
 #[test]
 fn a_log_is_made_once() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let mut cfg = world.cfg(2);
@@ -246,7 +245,7 @@ fn a_log_is_made_once() -> Result {
 /// Promise: replicas that offer too little are an error with both sizes.
 #[test]
 fn an_offer_that_is_too_small_is_an_error() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let mut cfg = world.cfg(2);
@@ -263,7 +262,7 @@ fn an_offer_that_is_too_small_is_an_error() -> Result {
 /// Promise: settings that make no log are an error before anything is connected.
 #[test]
 fn wrong_settings_are_an_error_at_once() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     type Change = fn(&mut LogCfg);
@@ -308,7 +307,7 @@ fn unchanged(world: &World, log: &Log, call: impl FnOnce(&Log)) {
 /// record are errors, and nothing changes. After a truncation there is room again.
 #[test]
 fn calls_that_cannot_be_done_change_nothing() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let log = world.open(2)?;
@@ -372,7 +371,7 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
 fn a_broken_directory_is_an_error() -> Result {
     let broken = [("no first half", 0..32, 0), ("garbage", 0..32, 0xA5)];
     for (name, range, byte) in broken {
-        let fabric = Fabric::seeded(profile(), 1);
+        let fabric = Rig::new().seed(1).fabric();
         let mut world = made(&fabric)?;
         let mut bytes = world.bytes(0);
         bytes[range].fill(byte);
@@ -389,7 +388,7 @@ fn a_broken_directory_is_an_error() -> Result {
 /// epoch than its own.
 #[test]
 fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0, 1, 2]);
     let log = world.open(5)?;
@@ -412,7 +411,7 @@ fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
 /// Promise: an address where no replica is is an error with the call that failed.
 #[test]
 fn an_address_without_a_replica_is_an_error() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = made(&fabric)?;
     world.only(&[0]);
     let mut cfg = world.cfg(2);

@@ -8,7 +8,6 @@ use rpma::sim::{now, sleep};
 use rpma::sync::Mutex;
 use rpma::thread;
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::example::{LogError, Lsn};
@@ -37,7 +36,7 @@ fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
 fn a_direction_is_blocked() -> Result {
     for to_replica in [true, false] {
         for blocked in [&[0][..], &[2], &[0, 1], &[1, 2]] {
-            let fabric = Fabric::seeded(profile(), 1);
+            let fabric = Rig::new().seed(1).fabric();
             let world = World::new(&fabric, READING);
             let log = world.open(1)?;
             let entered = world.client.enter();
@@ -73,7 +72,7 @@ fn a_direction_is_blocked() -> Result {
 fn late_writes_change_nothing() -> Result {
     for seed in 1..=10 {
         for frozen in 0..4 {
-            let fabric = Fabric::seeded(profile(), seed);
+            let fabric = Rig::new().seed(seed).fabric();
             let world = World::new(&fabric, READING);
             let first = world.open(1)?;
             first.append(b"one")?;
@@ -176,7 +175,7 @@ fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
 fn writers_take_over_from_each_other() -> Result {
     let mut ends = 0;
     for seed in 1..=100 {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let mut world = World::new(&fabric, READING);
         world.open(1)?.close()?;
         let all = Mutex::new(All {
@@ -241,7 +240,7 @@ fn writers_take_over_from_each_other() -> Result {
 /// Appends into a log that is full most of the time, while another thread truncates it. One replica
 /// is slow.
 fn uses_room_again(seed: u64, way: Way) -> Result<(), Loss> {
-    let fabric = Fabric::seeded(profile(), seed);
+    let fabric = Rig::new().seed(seed).fabric();
     let mut world = World::idle(&fabric, way);
     for n in 0..3 {
         world.start(n).expect("a replica");
@@ -313,7 +312,7 @@ fn a_slow_replica_has_no_record_overwritten() {
 /// within their limits.
 #[test]
 fn a_slow_replica_fails_no_call() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let world = World::new(&fabric, READING);
     let log = world.open(1)?;
     let _entered = world.client.enter();
@@ -340,7 +339,7 @@ fn a_slow_replica_fails_no_call() -> Result {
 /// the writer nor a replica keeps anything of the connections before.
 #[test]
 fn a_replica_reconnects_a_hundred_times() -> Result {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = World::new(&fabric, READING);
     let log = world.open(1)?;
     let mut before = None;

@@ -10,7 +10,6 @@ use rpma::sim::AtStep;
 use rpma::sync::Mutex;
 use rpma::thread;
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::example::blocking::Log;
@@ -182,7 +181,7 @@ impl Run<'_> {
 
 /// Runs one log through its writers. `false`: it does not open in this way on these devices.
 fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
-    let fabric = Fabric::seeded(profile(), seed);
+    let fabric = Rig::new().seed(seed).fabric();
     let mut world = World::idle(&fabric, way);
     world.fault = fault;
     (0..3).for_each(|n| world.start(n).expect("a replica"));

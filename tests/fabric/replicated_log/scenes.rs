@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rpma::thread;
 
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::{Fault, LogError};
@@ -37,7 +36,7 @@ fn has(log: &Log, record: &[u8]) -> bool {
 /// one of them.
 fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) -> Result {
     let play = |seed: u64, fault: Fault| {
-        let fabric = Fabric::seeded(profile(), seed);
+        let fabric = Rig::new().seed(seed).fabric();
         let mut world = World::idle(&fabric, READING);
         world.fault = fault;
         // Off a host the order of threads would not be the seed's.
@@ -245,7 +244,7 @@ const DEATHS: usize = 20;
 
 /// The last writer but one dies at a step after its begin. Returns how many steps it had.
 fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
-    let fabric = Fabric::seeded(profile(), 1);
+    let fabric = Rig::new().seed(1).fabric();
     let mut world = World::idle(&fabric, READING);
     let client = world.client.clone();
     let entered = client.enter();
@@ -300,7 +299,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
 #[test]
 fn a_replica_dies_while_the_log_opens() {
     let opens = |step: u64, n: usize| {
-        let fabric = Fabric::seeded(profile(), 1);
+        let fabric = Rig::new().seed(1).fabric();
         let mut world = World::idle(&fabric, READING);
         let client = world.client.clone();
         let _entered = client.enter();

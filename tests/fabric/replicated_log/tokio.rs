@@ -6,7 +6,6 @@ use ::tokio::runtime::{Builder, Runtime};
 use rpma_async::Reactor;
 
 use crate::common::failed::Failed;
-use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::example::LogError;
 use crate::replicated_log::example::log::Log;
@@ -57,7 +56,7 @@ async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
 /// and the next writer takes over with all records. The first one can write no more.
 #[test]
 fn tasks_append_and_a_writer_takes_over() -> Result {
-    let fabric = Fabric::new(profile());
+    let fabric = Rig::new().fabric();
     let world = World::new(&fabric, READING);
     let _entered = world.client.enter();
     runtime()?.block_on(async {
@@ -89,7 +88,7 @@ fn tasks_append_and_a_writer_takes_over() -> Result {
 /// Promise: a replica that is killed costs no append, and gets all records when it is back.
 #[test]
 fn a_killed_replica_comes_back() -> Result {
-    let fabric = Fabric::new(profile());
+    let fabric = Rig::new().fabric();
     let mut world = World::new(&fabric, READING);
     let entered = world.client.enter();
     let runtime = runtime()?;

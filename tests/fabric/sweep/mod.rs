@@ -44,7 +44,7 @@ fn run(profile: &Profile, fails: Option<Fails>) -> Ran {
 
 fn run_here(profile: &Profile, fails: Option<Fails>) -> Ran {
     lines::keep(LevelFilter::Warn);
-    let fabric = Fabric::new(profile.clone());
+    let fabric = Rig::of(profile).fabric();
     let sides = Sides {
         client: fabric.host("client"),
         server: fabric.host("server"),
