@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -12,6 +12,15 @@ use crate::process::{spawn_logged, tail};
 
 /// The steps that are running: two where something runs beside the guest.
 static STEPS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// The steps that have ended, with their times.
+static TIMES: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
+
+/// The steps that have ended so far, with their times.
+pub(crate) fn times() -> Vec<(String, Duration)> {
+    let times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+    times.clone()
+}
 
 /// A step that is running. The code that starts one ends it with [`Step::done`], [`Step::failed`]
 /// or [`Step::gave_up`].
@@ -52,8 +61,11 @@ impl Step {
         self.spinner.finish_and_clear();
         STEPS.remove(&self.spinner);
         let comma = if note.is_empty() { "" } else { ", " };
-        let seconds = self.spinner.elapsed().as_secs_f64();
-        let name = &self.name;
+        let (name, time) = (&self.name, self.spinner.elapsed());
+        let seconds = time.as_secs_f64();
+        let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((name.clone(), time));
+        drop(times);
         STEPS.suspend(|| println!("  {verdict:<4} {name} ({note}{comma}{seconds:.1} s)"));
     }
 }

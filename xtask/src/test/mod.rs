@@ -7,6 +7,7 @@ mod hosts;
 mod libtest;
 mod one;
 mod report;
+mod shares;
 mod sim;
 mod subjects;
 mod versions;
@@ -14,7 +15,7 @@ mod versions;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use rustix::process::nice;
@@ -22,6 +23,7 @@ use rustix::process::nice;
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
 use crate::lab::Lab;
+use crate::progress::times;
 pub(crate) use one::{list, some};
 use report::Report;
 pub(crate) use sim::FEATURES;
@@ -67,6 +69,7 @@ const CHANGED_BY_HEADERS: [&str; 5] = ["atomic", "batch", "connect", "syscalls",
 
 /// Runs everything; returns whether all of it passed.
 pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
+    let began = Instant::now();
     let mut report = Report::new(workspace);
     // A host without a device gets that error before any long step runs in vain.
     let open = || Lab::open(workspace, "test", options.host);
@@ -88,6 +91,9 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
         checkers::miri(&mut report, workspace)?;
         checkers::sanitizers(&mut report, workspace)?;
         versions::check(&mut report, workspace)?;
+    }
+    for line in shares::report(workspace, &times(), began.elapsed())? {
+        println!("{line}");
     }
     Ok(report.close())
 }
