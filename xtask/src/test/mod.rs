@@ -12,6 +12,7 @@ mod sim;
 mod subjects;
 mod versions;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
@@ -27,7 +28,7 @@ use crate::progress::times;
 pub(crate) use one::{list, some};
 use report::Report;
 pub(crate) use sim::FEATURES;
-use subjects::{Subject, subjects};
+use subjects::{Subject, subjects, tests_of};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -74,15 +75,11 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     // A host without a device gets that error before any long step runs in vain.
     let open = || Lab::open(workspace, "test", options.host);
     let on_host = options.host.then(open).transpose()?;
-    host_checks(&mut report, workspace)?;
+    report.check("format", &mut workspace.cargo("fmt --all --check"))?;
     match on_host.map_or_else(open, Ok) {
-        Ok(mut lab) => {
-            if !options.host {
-                guest_clippy(&mut report, &lab)?;
-            }
-            device_tests(&mut report, workspace, &mut lab, options)?;
-        }
+        Ok(mut lab) => device_tests(&mut report, workspace, &mut lab, options)?,
         Err(error) => {
+            host_checks(&mut report, workspace)?;
             host_tests(&mut report, workspace, options)?;
             report.not_run("everything in the guest", &error);
         }
@@ -103,7 +100,7 @@ pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -
     let mut lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
     let hosts = "build --bin hosts --example replicated-log";
-    let builds = [
+    let builds = vec![
         ("compile".to_owned(), lab.cargo(Headers::Native, hosts)?),
         ("compile rpma".to_owned(), lab.cargo(Headers::Native, CLI)?),
     ];
@@ -128,10 +125,8 @@ pub(crate) fn versions(workspace: &Workspace) -> Result<bool> {
     Ok(report.close())
 }
 
-/// The tests without a device, with the host's own libraries: first those that find the most in the
-/// shortest time.
+/// The checks of the sources, with the host's own libraries.
 fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
-    report.check("format", &mut workspace.cargo("fmt --all --check"))?;
     let mut clippy = workspace.cargo(&format!("{CLIPPY} -- -Dwarnings"));
     report.check("clippy", &mut clippy)?;
     let clippy = format!("clippy --locked --all-targets {SIM} -- -Dwarnings");
@@ -149,18 +144,18 @@ fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) 
     sim::run(report, workspace, options)
 }
 
-/// The host's checks once more where the guest's newer rdma-core brings other code to life: clippy,
-/// and [`guest_tests`]. Without xtask, which is a program of the host.
-fn guest_clippy(report: &mut Report<'_>, lab: &Lab<'_>) -> Result<()> {
+/// Clippy once more where the guest's newer rdma-core brings other code to life. Without xtask, which
+/// is a program of the host.
+fn guest_clippy(lab: &Lab<'_>) -> Result<Command> {
     let clippy = format!("{CLIPPY} --exclude=xtask -- -Dwarnings");
-    let mut clippy = lab.bare_cargo(Headers::Native, &clippy)?;
-    report.check("guest: clippy", &mut clippy)?;
-    Ok(())
+    lab.bare_cargo(Headers::Native, &clippy)
 }
 
-/// The tests without a device in the guest's root directory.
+/// The tests without a device that depend on rdma-core, in the guest's root directory.
 fn guest_tests(lab: &Lab<'_>, options: Options) -> Result<Command> {
-    let mut test = lab.bare_cargo(Headers::Native, &format!("{TEST} --exclude=xtask --"))?;
+    let packages = "-p rpma-sys -p rpma -p rpma-cli --lib --bins --tests";
+    let words = format!("test --locked --no-fail-fast {packages} --");
+    let mut test = lab.bare_cargo(Headers::Native, &words)?;
     test.args(options.long_args());
     Ok(test)
 }
@@ -175,12 +170,17 @@ fn device_tests(
     if subjects.is_empty() {
         report.not_run("device tests", &anyhow!("the root package has none"));
     }
-    let is_built = build(report, lab, Headers::Native)?;
     let of_guest = match options.host {
         true => None,
-        false => Some((builds(lab, Headers::Old44)?, guest_tests(lab, options)?)),
+        false => Some((
+            guest_clippy(lab)?,
+            builds(lab, Headers::Old44, options)?,
+            guest_tests(lab, options)?,
+        )),
     };
-    // The guests wait most of the time: for limits that have to pass, and for their own processors.
+    // The guests are the longest row of steps, and wait most of the time: for limits that have to
+    // pass, and for their own processors. So they begin as early as they can, and everything else
+    // runs beside them.
     let (built_44, is_built_44) = mpsc::channel();
     let (beside, answers) = thread::scope(|scope| {
         let beside = scope.spawn(move || -> Result<_> {
@@ -188,7 +188,9 @@ fn device_tests(
             // of these tests. On Linux this is about this thread and its children.
             nice(19)?;
             let mut report = Report::beside(workspace);
-            if let Some((builds_of_44, mut tests)) = of_guest {
+            host_checks(&mut report, workspace)?;
+            if let Some((mut clippy, builds_of_44, mut tests)) = of_guest {
+                report.check("guest: clippy", &mut clippy)?;
                 let is_built = check_all(&mut report, builds_of_44)?;
                 // Nobody asks if the guest does not answer.
                 let _ = built_44.send(is_built);
@@ -197,9 +199,10 @@ fn device_tests(
             host_tests(&mut report, workspace, options)?;
             Ok(report)
         });
-        let mut answers = match is_built {
-            true => tests_on_device(report, lab, Headers::Native, &subjects, options),
-            false => Ok(true),
+        let mut answers = match build(report, lab, options) {
+            Ok(true) => tests_on_device(report, lab, Headers::Native, &subjects, options),
+            Ok(false) => Ok(true),
+            Err(error) => Err(error),
         };
         if !options.host {
             if let Ok(true) = answers {
@@ -242,7 +245,6 @@ fn tests_for_44(
     tests_on_device(report, lab, Headers::Old44, &subjects, options)
 }
 
-const BUILD: &str = "test --no-run";
 /// The command of rpma-cli, which a test program starts.
 const CLI: &str = "build -p rpma-cli --bin rpma";
 
@@ -254,25 +256,35 @@ fn label(headers: Headers) -> &'static str {
 }
 
 /// Compiles the device tests; returns whether they are there.
-fn build(report: &mut Report<'_>, lab: &Lab<'_>, headers: Headers) -> Result<bool> {
-    let is_built = check_all(report, builds(lab, headers)?)?;
+fn build(report: &mut Report<'_>, lab: &Lab<'_>, options: Options) -> Result<bool> {
+    let is_built = check_all(report, builds(lab, Headers::Native, options)?)?;
     if !is_built {
-        not_built(report, headers);
+        not_built(report, Headers::Native);
     }
     Ok(is_built)
 }
 
 /// The builds of the device tests and of the programs that they start, with their names.
-fn builds(lab: &Lab<'_>, headers: Headers) -> Result<[(String, Command); 2]> {
-    let label = label(headers);
-    Ok([
-        (format!("{label}: build"), lab.cargo(headers, BUILD)?),
-        (format!("{label}: build rpma"), lab.cargo(headers, CLI)?),
-    ])
+fn builds(lab: &Lab<'_>, headers: Headers, options: Options) -> Result<Vec<(String, Command)>> {
+    let all = [("build", "test --no-run"), ("build rpma", CLI)];
+    // Those of the tests that always run.
+    let changed = [
+        ("build", "test --no-run --test device --test programs"),
+        ("build 01", "build --example 01-connection"),
+    ];
+    let builds = match headers {
+        Headers::Old44 if !options.long => changed,
+        _ => all,
+    };
+    let named = |(name, words)| {
+        let name = format!("{}: {name}", label(headers));
+        Ok((name, lab.cargo(headers, words)?))
+    };
+    builds.into_iter().map(named).collect()
 }
 
 /// Whether all of them succeed.
-fn check_all(report: &mut Report<'_>, builds: [(String, Command); 2]) -> Result<bool> {
+fn check_all(report: &mut Report<'_>, builds: Vec<(String, Command)>) -> Result<bool> {
     let mut all = true;
     for (label, mut build) in builds {
         all &= report.check(&label, &mut build)?;
@@ -293,9 +305,15 @@ fn tests_on_device(
     subjects: &[Subject],
     options: Options,
 ) -> Result<bool> {
+    let mut of_programs = BTreeMap::new();
     for subject in subjects {
         let step = format!("{}: {}", label(headers), subject.name);
-        let tests = subject.tests(lab, headers, &[])?;
+        let program = &*subject.program;
+        if !of_programs.contains_key(program) {
+            let tests = tests_of(lab, headers, program, &[])?;
+            of_programs.insert(program.to_owned(), tests);
+        }
+        let tests = subject.of(&of_programs[program], &[]);
         let mut test = match lab.cargo_on_device(headers, "test", options.limit()) {
             Ok(test) => test,
             Err(error) => {

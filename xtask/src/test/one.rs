@@ -1,10 +1,11 @@
 //! `cargo xtask test SUBJECT`: the device tests about one subject; and the list of all of them.
 
+use std::collections::BTreeMap;
 use std::process::ExitStatus;
 
 use anyhow::{Result, bail};
 
-use super::subjects::{subject, subjects};
+use super::subjects::{subject, subjects, tests_of};
 use super::{CLI, Options};
 use crate::guest::chroot::Headers::Native;
 use crate::host::Workspace;
@@ -40,7 +41,7 @@ pub(crate) fn some(
             return Ok(status);
         }
     }
-    let tests = subject.tests(&lab, Native, names)?;
+    let tests = subject.of(&tests_of(&lab, Native, &subject.program, &[])?, names);
     if tests.is_empty() {
         bail!(
             "no test of {name} has \"{}\" in its name; `cargo xtask test --list {name}` shows them",
@@ -48,7 +49,8 @@ pub(crate) fn some(
         );
     }
     // A long test that is named is meant to run, for as long as it takes.
-    let is_long = !names.is_empty() && !subject.long_tests(&lab, names)?.is_empty();
+    let long = tests_of(&lab, Native, &subject.program, &["--ignored"])?;
+    let is_long = !names.is_empty() && !subject.of(&long, names).is_empty();
     let options = Options {
         long: options.long || is_long,
         ..options
@@ -80,9 +82,15 @@ pub(crate) fn list(
         &mut lab.cargo(Native, &build)?,
         &log,
     )?;
+    let mut of_programs = BTreeMap::new();
     for subject in subjects {
-        let long = subject.long_tests(&lab, names)?;
-        for test in subject.tests(&lab, Native, names)? {
+        let program = &*subject.program;
+        if !of_programs.contains_key(program) {
+            let list = |options: &[&str]| tests_of(&lab, Native, program, options);
+            of_programs.insert(program.to_owned(), (list(&[])?, list(&["--ignored"])?));
+        }
+        let (tests, long) = &of_programs[program];
+        for test in subject.of(tests, names) {
             let mark = if long.contains(&test) { "  # long" } else { "" };
             let own = subject.without_program(&test).expect("its own");
             println!("{} {own}{mark}", subject.name);

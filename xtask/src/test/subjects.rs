@@ -20,42 +20,15 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The names of its tests in their program, of those with one of `words` in theirs; all of
-    /// them without words.
-    pub(super) fn tests(
-        &self,
-        lab: &Lab<'_>,
-        headers: Headers,
-        words: &[String],
-    ) -> Result<Vec<String>> {
-        self.list(lab, headers, words, &[])
-    }
-
-    /// Those of them that only `--long` runs.
-    pub(super) fn long_tests(&self, lab: &Lab<'_>, words: &[String]) -> Result<Vec<String>> {
-        self.list(lab, Headers::Native, words, &["--ignored"])
-    }
-
-    fn list(
-        &self,
-        lab: &Lab<'_>,
-        headers: Headers,
-        words: &[String],
-        options: &[&str],
-    ) -> Result<Vec<String>> {
-        let mut cargo = lab.cargo(headers, &format!("test --test {}", self.program))?;
-        cargo.args(["--", "--list", "--format=terse"]).args(options);
-        let listed = output(&mut cargo)?;
-        let tests = listed
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"));
-        let is_asked = |test: &&str| {
-            let test = self.without_program(test);
-            test.is_some_and(|test| {
-                words.is_empty() || words.iter().any(|word| test.contains(&**word))
-            })
+    /// Those of its program's tests that are its own and have one of `words` in their names; all of
+    /// its own without words.
+    pub(super) fn of(&self, tests: &[String], words: &[String]) -> Vec<String> {
+        let is_asked = |test: &&String| {
+            let own = self.without_program(test);
+            let has_word = |own: &str| words.iter().any(|word| own.contains(&**word));
+            own.is_some_and(|own| words.is_empty() || has_word(own))
         };
-        Ok(tests.filter(is_asked).map(str::to_owned).collect())
+        tests.iter().filter(is_asked).cloned().collect()
     }
 
     /// A test's name without that of the subject; `None` for a test of another subject.
@@ -69,6 +42,22 @@ impl Subject {
         let words = words.into_iter().map(str::to_owned);
         words.chain(tests.iter().cloned()).collect()
     }
+}
+
+/// The names of all tests of a program; only those for `--long` with `--ignored` as an option.
+pub(super) fn tests_of(
+    lab: &Lab<'_>,
+    headers: Headers,
+    program: &str,
+    options: &[&str],
+) -> Result<Vec<String>> {
+    let mut cargo = lab.cargo(headers, &format!("test --test {program}"))?;
+    cargo.args(["--", "--list", "--format=terse"]).args(options);
+    let listed = output(&mut cargo)?;
+    let tests = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.map(str::to_owned).collect())
 }
 
 /// The subjects of the device tests, by name.
@@ -159,7 +148,17 @@ mod tests {
             subject.without_program("commit::parts::one"),
             Some("parts::one")
         );
-        assert_eq!(subject.without_program("commits::one"), None);
-        assert_eq!(subject.without_program("awaited::commit::one"), None);
+        let tests = [
+            "commit::one",
+            "commit::two",
+            "commits::one",
+            "awaited::commit::one",
+        ];
+        let tests = tests.map(str::to_owned);
+        assert_eq!(subject.of(&tests, &[]), tests[..2]);
+        assert_eq!(
+            subject.of(&tests, &["two".to_owned(), "commit".to_owned()]),
+            tests[1..2]
+        );
     }
 }
