@@ -1,15 +1,10 @@
 //! `rpma perf` on the simulated fabric, as a user runs it.
 
-mod common;
-
-use std::error::Error;
 use std::fs;
 
 use serde_json::Value;
 
-use common::{Ended, rpma};
-
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+use crate::common::{Ended, Result, rpma};
 
 /// Runs a measurement of so many operations, without a warm-up. Returns its lines of JSON.
 fn measured(args: &str) -> Result<Vec<Value>> {

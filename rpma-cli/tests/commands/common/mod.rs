@@ -1,9 +1,10 @@
 //! The program `rpma`, as a user runs it.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
+use std::error::Error;
 use std::io;
 use std::process::{Command, Stdio};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The end of a run.
 #[derive(Debug)]

@@ -1,14 +1,10 @@
 //! `rpma doctor` on a simulated host, and what all commands share.
 
-mod common;
-
-use std::error::Error;
 use std::fs::{self, OpenOptions};
 
-use common::{command, rpma};
 use serde_json::Value;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+use crate::common::{Result, command, rpma};
 
 const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
 const DAX: &str = "/dev/dax0.0";

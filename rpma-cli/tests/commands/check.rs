@@ -1,17 +1,13 @@
 //! `rpma check` on a simulated fabric, as a user runs it. The unit tests have the rest.
 
-mod common;
-
-use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::rpma;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+use crate::common::{Result, rpma};
 
 const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
 const SHORT: [&str; 3] = ["--only", "transfer-zero", "batch"];
