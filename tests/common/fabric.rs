@@ -97,20 +97,6 @@ pub(crate) fn profile() -> Profile {
     }
 }
 
-/// Whether this run includes the item with this number, of a test with many similar items.
-///
-/// `RPMA_SIM_SHARE` is `1/4` in the run of the second of four profiles: each item is in one of these
-/// runs. If it is not set, a run includes all items.
-pub(crate) fn is_in_share(number: usize) -> bool {
-    let Ok(share) = env::var("RPMA_SIM_SHARE") else {
-        return true;
-    };
-    let parts = share.split_once('/');
-    let parts = parts.and_then(|(own, all)| Some((own.parse().ok()?, all.parse().ok()?)));
-    let (own, all): (usize, usize) = parts.expect("RPMA_SIM_SHARE is a fraction, such as 1/4");
-    number % all == own
-}
-
 /// Runs a test on a fabric of its own, if it is not on one already.
 pub(crate) fn on_fabric<T>(test: impl FnOnce() -> T) -> T {
     let _fabric = Placed::new();

@@ -28,6 +28,8 @@ pub(crate) mod program;
 #[cfg(feature = "sim")]
 mod rig;
 #[cfg(feature = "sim")]
+mod share;
+#[cfg(feature = "sim")]
 mod world;
 
 use std::thread;
@@ -43,6 +45,8 @@ pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::rig::*;
+#[cfg(feature = "sim")]
+pub(crate) use self::share::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::world::*;
 

@@ -80,16 +80,19 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
     let own = Programs::only(workspace, "sim")?;
     let both = Programs::only(workspace, ONE_PROCESS)?;
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --no-fail-fast");
+    // Tests of many similar items have a share of them: another one for each profile.
+    let share = |number: usize| match options.long {
+        true => "all".to_owned(),
+        false => number.to_string(),
+    };
     let mut test = workspace.cargo(&format!("{tests} {own} --"));
     test.env("RUST_TEST_THREADS", THREADS);
+    test.env("RPMA_SIM_SHARE", share(0));
     report.cargo_test("simulated: every device", &mut test)?;
     for (number, (profile, others)) in PROFILES.into_iter().enumerate() {
         let mut test = workspace.cargo(&format!("{tests} {both} --"));
         test.env("RPMA_SIM_PROFILE", profile);
-        if !options.long {
-            // Long tests of many similar items are divided among the profiles.
-            test.env("RPMA_SIM_SHARE", format!("{number}/{}", PROFILES.len()));
-        }
+        test.env("RPMA_SIM_SHARE", share(number));
         test.env("RUST_TEST_THREADS", THREADS);
         for other in others {
             test.args(["--skip", other]);
