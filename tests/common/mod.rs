@@ -10,6 +10,7 @@
     reason = "each test program uses a part of it"
 )]
 
+mod checks;
 pub(crate) mod failed;
 #[cfg(feature = "sim")]
 pub(crate) mod failing_calls;
@@ -40,6 +41,7 @@ use rpma::{
     WcOpcode,
 };
 
+pub(crate) use self::checks::*;
 pub(crate) use self::failed::Result;
 pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
