@@ -9,7 +9,7 @@ use log::LevelFilter;
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
-use crate::failing::support::{ALWAYS, Failing, How, with_failures_left, write};
+use crate::failing::support::{Failing, How, assert_logged, two_queues, with_failures_left, work};
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +32,7 @@ impl End {
             Self::Drop => {
                 drop(conn);
                 failing.happened();
-                let lines = lines::take();
-                let told = |line: &String| line.starts_with(&format!("{call} failed: "));
-                assert!(lines.iter().any(told), "{call} is not logged: {lines:?}");
+                assert_logged(call);
             }
         }
         Ok(())
@@ -43,28 +41,20 @@ impl End {
 
 /// Two connections of one peer. One cannot be freed: the other one goes on. `left`: the objects
 /// that stay.
-fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) -> Result {
+fn cannot_free(call: &'static str, left: &[(&str, u64)], channel: ComplChannel) -> Result {
+    let cfg = &two_queues(channel);
+    lines::keep(LevelFilter::Error);
     for end in End::ALL {
-        leaving(left, || {
-            let peer = peer()?;
-            let [pair, other] =
-                [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()).expect("established"));
-            write(&pair.client, 1)?;
-            end.ends(pair.client, call)?;
-            assert_eq!(event(&pair.server)?, ConnEvent::Closed, "{end:?}");
-            write(&other.client, 2)?;
-            opcode_of(&completion(&other.client)?, 2)?;
-            Ok(())
-        })?;
+        let _left = Counted::leaving(left);
+        let peer = peer()?;
+        let [pair, other] = Pair::two(&peer, cfg, &ConnCfg::new())?;
+        write_nothing(&pair.client, 1)?;
+        end.ends(pair.client, call)?;
+        assert_eq!(event(&pair.server)?, ConnEvent::Closed, "{end:?}");
+        write_nothing(&other.client, 2)?;
+        done(&other.client, 2)?;
     }
     Ok(())
-}
-
-/// Settings with two queues, which have a channel each, or one.
-fn two_queues(channel: ComplChannel) -> ConnCfg {
-    let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10).set_compl_channel(channel);
-    cfg
 }
 
 /// Promise: a call that ends a connection reports that its queue pair could not be destroyed. The
@@ -72,10 +62,8 @@ fn two_queues(channel: ComplChannel) -> ConnCfg {
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed() -> Result {
     with_failures_left(|| {
-        lines::keep(LevelFilter::Error);
         let left = [("qp", 1), ("cq", 2), ("pd", 1)];
-        cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq))?;
-        Ok(())
+        cannot_free("ibv_destroy_qp", &left, ComplChannel::PerCq)
     })
 }
 
@@ -84,26 +72,15 @@ fn a_queue_pair_that_cannot_be_destroyed() -> Result {
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
     with_failures_left(|| {
-        leaving(&[("qp", 1), ("cq", 2), ("pd", 1)], || {
-            let peer = peer()?;
-            let target = region(&peer, 8, MrUsage::WRITE_DST)?;
-            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-            source.write_at(0, &[7; 8])?;
-            let cfg = two_queues(ComplChannel::PerCq);
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            let failing = Failing::next("ibv_destroy_qp", Errno::IO)?;
-            drop(server);
-            failing.happened();
-            let to = remote(&target).slice(..)?;
-            // The client may have heard of the end.
-            if client.write(to, source.slice(..)?, ALWAYS, 1).is_ok() {
-                completion(&client)?.result().expect_err("nobody serves it");
-            }
-            let mut bytes = [0; 8];
-            target.read_at(0, &mut bytes)?;
-            assert_ne!(bytes, [7; 8], "it was written");
-            Ok(())
-        })
+        let _left = Counted::leaving(&[("qp", 1), ("cq", 2), ("pd", 1)]);
+        let peer = peer()?;
+        let memories = Memories::new(&peer, &peer, 8)?;
+        let cfg = two_queues(ComplChannel::PerCq);
+        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        let failing = Failing::next("ibv_destroy_qp", Errno::IO)?;
+        drop(server);
+        failing.happened();
+        memories.assert_not_served(&client)
     })
 }
 
@@ -111,16 +88,14 @@ fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() -> Result {
 #[test]
 fn an_id_that_cannot_be_destroyed() -> Result {
     with_failures_left(|| {
-        lines::keep(LevelFilter::Error);
         // librdmacm has a domain of its own on a device while there is an id, and so for ever
         // after this.
         let _id = peer()?;
-        cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq))?;
-        leaving(&[], || {
-            let ep = Ep::listen(&peer()?, &addr(), 0)?;
-            Failing::next("rdma_destroy_id", Errno::IO)?.told(ep.shutdown());
-            Ok(())
-        })
+        cannot_free("rdma_destroy_id", &[], ComplChannel::PerCq)?;
+        let _left = Counted::leaving(&[]);
+        let ep = Ep::listen(&peer()?, &addr(), 0)?;
+        Failing::next("rdma_destroy_id", Errno::IO)?.told(ep.shutdown());
+        Ok(())
     })
 }
 
@@ -128,9 +103,8 @@ fn an_id_that_cannot_be_destroyed() -> Result {
 #[test]
 fn a_completion_queue_that_cannot_be_destroyed() -> Result {
     with_failures_left(|| {
-        lines::keep(LevelFilter::Error);
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
-            cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel))?;
+            cannot_free("ibv_destroy_cq", &[("cq", 1)], channel)?;
         }
         Ok(())
     })
@@ -140,16 +114,15 @@ fn a_completion_queue_that_cannot_be_destroyed() -> Result {
 #[test]
 fn a_completion_channel_that_cannot_be_destroyed() -> Result {
     with_failures_left(|| {
-        lines::keep(LevelFilter::Error);
         for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
-            cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel))?;
+            cannot_free("ibv_destroy_comp_channel", &[], channel)?;
         }
         Ok(())
     })
 }
 
-fn srq(peer: &Peer) -> Srq {
-    Srq::new(peer, &SrqCfg::new()).expect("a shared receive queue")
+fn srq(peer: &Peer) -> Result<Srq> {
+    Ok(Srq::new(peer, &SrqCfg::new())?)
 }
 
 /// Promise: `Srq::delete` returns the first verb that failed.
@@ -161,14 +134,12 @@ fn a_shared_receive_queue_that_cannot_be_destroyed() -> Result {
             ("ibv_destroy_cq", &[("cq", 1)]),
             ("ibv_destroy_comp_channel", &[]),
         ] {
-            leaving(left, || {
-                let peer = peer()?;
-                let [one, other] = [(); 2].map(|()| srq(&peer));
-                Failing::next(call, Errno::IO)?.told(one.delete());
-                other.recv(MrSlice::EMPTY, 1)?;
-                other.delete()?;
-                Ok(())
-            })?;
+            let _left = Counted::leaving(left);
+            let peer = peer()?;
+            let (one, other) = (srq(&peer)?, srq(&peer)?);
+            Failing::next(call, Errno::IO)?.told(one.delete());
+            other.recv(MrSlice::EMPTY, 1)?;
+            other.delete()?;
         }
         Ok(())
     })
@@ -183,18 +154,14 @@ fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() -> Result {
             ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
             ("ibv_destroy_cq", &[("cq", 1)]),
         ] {
-            leaving(left, || {
-                let peer = peer()?;
-                let mut cfg = ConnCfg::new();
-                cfg.set_srq(Some(&srq(&peer)));
-                let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-                drop(cfg);
-                // The connection's own queue goes first.
-                let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
-                let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
-                failing.told(pair.server.delete());
-                Ok(())
-            })?;
+            let _left = Counted::leaving(left);
+            let peer = peer()?;
+            let cfg = ConnCfg::new().set_srq(Some(&srq(&peer)?)).clone();
+            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+            drop(cfg);
+            // The connection's own queue goes first.
+            let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
+            Failing::nth(nth, call, Errno::IO, How::Refused)?.told(pair.server.delete());
         }
         Ok(())
     })
@@ -231,33 +198,28 @@ fn memory_that_cannot_be_deregistered_stays() -> Result {
     with_failures_left(|| {
         lines::keep(LevelFilter::Error);
         for drops in [false, true] {
-            leaving(&[("mr", 1), ("pd", 1)], || {
-                let peer = peer()?;
-                let pair = Pair::new(&peer)?;
-                let freed = Arc::new(AtomicBool::new(false));
-                let memory = Watched {
-                    bytes: vec![0; 64],
-                    freed: Arc::clone(&freed),
-                };
-                let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST)?;
-                let part = remote(&target).slice(..)?;
-                let failing = Failing::next("ibv_dereg_mr", Errno::IO)?;
-                if drops {
-                    drop(target);
-                    failing.happened();
-                    let lines = lines::take();
-                    let told = |line: &String| line.starts_with("ibv_dereg_mr failed: ");
-                    assert!(lines.iter().any(told), "{lines:?}");
-                } else {
-                    failing.told(target.dereg().map(drop));
-                }
-                assert!(!freed.load(Ordering::Relaxed), "it is registered");
-                let local = region(&peer, 64, MrUsage::WRITE_SRC)?;
-                let local = local.slice(..)?;
-                pair.client.write(part, local, ALWAYS, 1)?;
-                opcode_of(&completion(&pair.client)?, 1)?;
-                Ok(())
-            })?;
+            let _left = Counted::leaving(&[("mr", 1), ("pd", 1)]);
+            let peer = peer()?;
+            let pair = Pair::new(&peer)?;
+            let freed = Arc::new(AtomicBool::new(false));
+            let memory = Watched {
+                bytes: vec![0; 64],
+                freed: Arc::clone(&freed),
+            };
+            let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST)?;
+            let part = remote(&target).slice(..)?;
+            let failing = Failing::next("ibv_dereg_mr", Errno::IO)?;
+            if drops {
+                drop(target);
+                failing.happened();
+                assert_logged("ibv_dereg_mr");
+            } else {
+                failing.told(target.dereg().map(drop));
+            }
+            assert!(!freed.load(Ordering::Relaxed), "it is registered");
+            let local = region(&peer, 64, MrUsage::WRITE_SRC)?;
+            pair.client.write(part, local.slice(..)?, ALWAYS, 1)?;
+            done(&pair.client, 1)?;
         }
         Ok(())
     })
@@ -267,30 +229,24 @@ fn memory_that_cannot_be_deregistered_stays() -> Result {
 /// which the nth `call` fails. The completions that come back are in order, and all of their
 /// operations were posted.
 fn closes_with(nth: u32, call: &'static str) -> Result {
-    leaving(&[], || {
-        let Pair { client, server } = Pair::new(&peer()?)?;
-        for number in 10..15 {
-            client.recv(MrSlice::EMPTY, number)?;
-        }
-        for number in 0..3 {
-            write(&client, number)?;
-        }
-        let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
-        let closed = client.close(LIMIT);
-        failing.happened();
-        let error = closed.expect_err(call);
-        let of = |range: Range<u64>| {
-            let mut numbers = range.clone();
-            let wcs = error.completions.iter().map(Wc::wr_id);
-            let mut wcs = wcs.filter(|number| range.contains(number));
-            wcs.all(|number| numbers.next() == Some(number))
-        };
-        assert!(of(0..3) && of(10..15), "{call}: {error:?}");
-        assert!(error.completions.len() <= 8, "{call}: {error:?}");
-        failing.told(Err::<(), _>(error));
-        assert_eq!(event(&server)?, ConnEvent::Closed);
-        Ok(())
-    })
+    let _left = Counted::leaving(&[]);
+    let Pair { client, server } = Pair::new(&peer()?)?;
+    work(&client, 3, 5)?;
+    let failing = Failing::nth(nth, call, Errno::IO, How::Refused)?;
+    let closed = client.close(LIMIT);
+    failing.happened();
+    let error = closed.expect_err(call);
+    let of = |range: Range<u64>| {
+        let mut numbers = range.clone();
+        let wcs = error.completions.iter().map(Wc::wr_id);
+        let mut wcs = wcs.filter(|number| range.contains(number));
+        wcs.all(|number| numbers.next() == Some(number))
+    };
+    assert!(of(0..3) && of(10..15), "{call}: {error:?}");
+    assert!(error.completions.len() <= 8, "{call}: {error:?}");
+    failing.told(Err::<(), _>(error));
+    assert_eq!(event(&server)?, ConnEvent::Closed);
+    Ok(())
 }
 
 /// Promise: `Conn::close` returns the verb that failed, any of them, and still frees the

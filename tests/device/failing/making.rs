@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
-use crate::failing::support::{Failing, How, with_failures, write};
+use crate::failing::support::{Failing, How, with_failures};
 
 /// Settings with a queue of its own for receives, so that two queues are made, and two channels or
 /// one.
@@ -39,14 +39,12 @@ fn a_request_whose_queues_cannot_be_made() -> Result {
                 let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
                 // No other object stays in the kernel, also while the peer and the endpoint
                 // live on.
-                leaving(&[], || {
-                    failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
-                    Ok(())
-                })?;
+                let _left = Counted::leaving(&[]);
+                failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             }
             let pair = Pair::with(&peer, &cfg, &cfg)?;
-            write(&pair.client, 1)?;
-            opcode_of(&completion(&pair.client)?, 1)?;
+            write_nothing(&pair.client, 1)?;
+            done(&pair.client, 1)?;
         }
         Ok(())
     })
@@ -62,8 +60,8 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
         for (cfg, channels) in two_queues() {
             for (call, nth) in calls(channels) {
                 let client = ask()?;
-                let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
-                failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+                Failing::nth(nth, call, Errno::NOSPC, How::Refused)?
+                    .told(ep.next_conn_req_timeout(&cfg, LIMIT));
                 match event(&client)? {
                     ConnEvent::Rejected { reason, .. } => {
                         assert_eq!(reason, RejectReason::CONSUMER);
@@ -92,14 +90,11 @@ fn a_shared_receive_queue_that_cannot_be_made() -> Result {
             "ibv_create_srq",
         ] {
             let failing = Failing::next(call, Errno::NOSPC)?;
-            leaving(&[], || {
-                failing.told(srq());
-                Ok(())
-            })?;
+            let _left = Counted::leaving(&[]);
+            failing.told(srq());
         }
         srq()?;
-        let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC)?;
-        failing.told(CompletionChannel::new(&peer));
+        Failing::next("ibv_create_comp_channel", Errno::NOSPC)?.told(CompletionChannel::new(&peer));
         CompletionChannel::new(&peer)?;
         Ok(())
     })
@@ -111,8 +106,8 @@ fn a_shared_receive_queue_that_cannot_be_made() -> Result {
 fn too_many_open_files_have_a_hint() -> Result {
     with_failures(|| {
         let peer = peer()?;
-        let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE)?;
-        let text = failing.text(CompletionChannel::new(&peer));
+        let text = Failing::next("ibv_create_comp_channel", Errno::MFILE)?
+            .text(CompletionChannel::new(&peer));
         assert!(text.contains("RLIMIT_NOFILE"), "{text}");
         Ok(())
     })
@@ -133,8 +128,7 @@ fn memory_that_cannot_be_registered() -> Result {
         failing.told(Err::<(), Error>(failed.into()));
         region(&peer, 100, MrUsage::SEND)?;
 
-        let mut cfg = ConnCfg::new();
-        cfg.set_force_fallback(true);
+        let cfg = ConnCfg::new().set_force_fallback(true).clone();
         let ep = listen(&peer)?;
         let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
         let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
@@ -170,15 +164,12 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() -> Result {
         let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
         for (call, nth) in ACCEPTING.into_iter().flat_map(each) {
             for how in [How::Refused, How::Done] {
-                leaving(&[], || {
-                    let client = ask(&peer, &ep, &cfg)?;
-                    let req = request(&ep, &cfg)?;
-                    let failing = Failing::nth(nth, call, Errno::IO, how)?;
-                    failing.told(req.connect(&[]));
-                    // Accepted it may have been, but then it has ended.
-                    while event(&client)? == ConnEvent::Established {}
-                    Ok(())
-                })?;
+                let _left = Counted::leaving(&[]);
+                let client = ask(&peer, &ep, &cfg)?;
+                let req = request(&ep, &cfg)?;
+                Failing::nth(nth, call, Errno::IO, how)?.told(req.connect(&[]));
+                // Accepted it may have been, but then it has ended.
+                while event(&client)? == ConnEvent::Established {}
             }
         }
         drop(Pair::new(&peer)?);
@@ -196,8 +187,7 @@ fn a_connection_that_cannot_be_set_up_is_not_established() -> Result {
             let client = ask(&peer, &ep, &cfg)?;
             let _server = accept(&ep, &cfg)?;
             Failing::next(call, Errno::IO)?.told(client.next_event_timeout(LIMIT));
-            let error = write(&client, 1).expect_err("it is not established");
-            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+            assert_not_connected(write_nothing(&client, 1));
         }
         drop(Pair::new(&peer)?);
         Ok(())

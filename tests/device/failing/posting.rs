@@ -7,33 +7,14 @@ use std::thread;
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
-use crate::failing::support::{
-    ALWAYS, Failing, How, ends_with, pause_in_posts, with_failures, write,
-};
+use crate::failing::support::{Failing, How, ends_with, pause_in_posts, with_failures, work};
 
 const DEPTH: u64 = 10;
 
-/// Posts until the queue is full; how many there were.
-fn fill(queue: Queue, mut post: impl FnMut(u64) -> Result<(), Error>) -> u64 {
-    for posted in 0.. {
-        match post(posted) {
-            Ok(()) => {}
-            Err(error) => {
-                full(queue, Err(error));
-                return posted;
-            }
-        }
-    }
-    unreachable!("the queue has an end")
-}
-
-fn full(queue: Queue, result: Result<(), Error>) {
-    match result {
-        Err(Error::QueueFull { queue: said, depth }) => {
-            assert_eq!((said, u64::from(depth)), (queue, DEPTH));
-        }
-        other => panic!("{other:?}"),
-    }
+/// With so many operations in the queue, the rest of its slots can be used.
+fn fill_rest(queue: Queue, posted: u64, post: impl Fn(u64) -> Result<(), Error>) {
+    let rest = fill(queue, DEPTH, |number| post(posted + number));
+    assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
 }
 
 /// Polls so many successes, with the numbers from `first` on.
@@ -44,18 +25,23 @@ fn in_order(conn: &Conn, opcode: WcOpcode, first: u64, count: u64) -> Result {
     Ok(())
 }
 
-/// The connection takes no operations any more.
-fn ended(conn: &Conn) {
-    let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-    for result in [
-        conn.write(none.0, none.1, ALWAYS, 99),
-        conn.read(none.1, none.0, ALWAYS, 99),
-        conn.send(none.1, ALWAYS, 99),
-        conn.send(none.1, Flags::COMPLETION_ON_ERROR, 99),
-    ] {
-        let error = result.expect_err("the connection has ended");
-        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+/// Whatever a queue has, a device without room for one more is `QueueFull`, without any effect: every
+/// slot can be used. `complete` polls a full queue.
+fn without_room(
+    call: &'static str,
+    queue: Queue,
+    post: impl Fn(u64) -> Result<(), Error>,
+    complete: impl Fn() -> Result,
+) -> Result {
+    for posted in 0..DEPTH {
+        (0..posted).try_for_each(&post)?;
+        let failing = Failing::next(call, Errno::NOMEM)?;
+        assert_eq!(full(post(99)), (queue, DEPTH));
+        failing.happened();
+        fill_rest(queue, posted, &post);
+        complete()?;
     }
+    Ok(())
 }
 
 /// Promise: a device with a full queue is `QueueFull`, without any effect: the connection goes on,
@@ -65,18 +51,9 @@ fn a_device_without_room_is_a_full_queue() -> Result {
     with_failures(|| {
         let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
-        for posted in 0..DEPTH {
-            for number in 0..posted {
-                write(conn, number)?;
-            }
-            let failing = Failing::next("ibv_post_send", Errno::NOMEM)?;
-            full(Queue::Send, write(conn, 99).map(drop));
-            failing.happened();
-            let rest = fill(Queue::Send, |number| write(conn, posted + number).map(drop));
-            assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-            in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
-        }
-        Ok(())
+        let write = |number| write_nothing(conn, number).map(drop);
+        let complete = || in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH);
+        without_room("ibv_post_send", Queue::Send, write, complete)
     })
 }
 
@@ -97,15 +74,16 @@ fn a_failed_post_ends_the_connection() -> Result {
         ] {
             for closes in [false, true] {
                 let Pair { client, server } = Pair::new(&peer)?;
-                for number in 0..3 {
-                    client.recv(MrSlice::EMPTY, 10 + number)?;
-                    write(&client, number)?;
-                }
-                Failing::nth(1, "ibv_post_send", errno, how)?.told(write(&client, 3));
-                ended(&client);
+                work(&client, 3, 3)?;
+                Failing::nth(1, "ibv_post_send", errno, how)?.told(write_nothing(&client, 3));
                 let posted = if how.happens() { 4 } else { 3 };
-                ends_with("ibv_post_send", errno, client, closes, (posted, 3))?;
-                assert_eq!(event(&server)?, ConnEvent::Closed);
+                ends_with(
+                    ("ibv_post_send", errno),
+                    client,
+                    &server,
+                    closes,
+                    (posted, 3),
+                )?;
             }
         }
         Ok(())
@@ -136,24 +114,24 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
             if flushes && !client.has_native_flush() {
                 continue; // rdma-core 44 has the atomic write only.
             }
-            for number in 0..3 {
-                client.recv(MrSlice::EMPTY, 10 + number)?;
-                write(&client, number)?;
-            }
-            let failing = Failing::nth(1, "ibv_wr_complete", errno, how)?;
-            failing.told(match flushes {
+            work(&client, 3, 3)?;
+            Failing::nth(1, "ibv_wr_complete", errno, how)?.told(match flushes {
                 true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
                 false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
             });
-            ended(&client);
             let sends = if how.happens() { 4 } else { 3 };
-            for wc in ends_with("ibv_wr_complete", errno, client, false, (sends, 3))? {
+            for wc in ends_with(
+                ("ibv_wr_complete", errno),
+                client,
+                &server,
+                false,
+                (sends, 3),
+            )? {
                 if let Ok(done) = wc.result() {
                     let written = [WcOpcode::RDMA_WRITE, opcode][usize::from(wc.wr_id() == 3)];
                     assert_eq!(done.opcode(), written);
                 }
             }
-            assert_eq!(event(&server)?, ConnEvent::Closed);
             tried += 1;
         }
         assert!(tried >= 3, "the guest has them");
@@ -161,14 +139,13 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
     })
 }
 
-/// Sends so many messages. Their receives have the numbers from `first` on.
-fn messages(pair: &Pair, first: u64, count: u64) -> Result {
-    for number in 0..count {
+/// Sends as many messages as there are receives, which have the numbers from 0 on.
+fn messages(pair: &Pair) -> Result {
+    for number in 0..DEPTH {
         pair.client.send(MrSlice::EMPTY, ALWAYS, number)?;
         in_order(&pair.client, WcOpcode::SEND, number, 1)?;
     }
-    in_order(&pair.server, WcOpcode::RECV, first, count)?;
-    Ok(())
+    in_order(&pair.server, WcOpcode::RECV, 0, DEPTH)
 }
 
 /// Promise: a device with a full receive queue is `QueueFull`, without any effect, before the
@@ -183,27 +160,16 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() -> Result {
         let recv = |number| req.recv(MrSlice::EMPTY, number);
         recv(0)?;
         let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
-        full(Queue::Receive, recv(99));
+        assert_eq!(full(recv(99)), (Queue::Receive, DEPTH));
         failing.happened();
-        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+        fill_rest(Queue::Receive, 1, recv);
         let server = req.connect(&[])?;
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
+        established(&client, &server)?;
         let pair = Pair { client, server };
-        messages(&pair, 0, DEPTH)?;
-        for posted in 0..DEPTH {
-            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
-            for number in 0..posted {
-                recv(number)?;
-            }
-            let failing = Failing::next("ibv_post_recv", Errno::NOMEM)?;
-            full(Queue::Receive, recv(99));
-            failing.happened();
-            let rest = fill(Queue::Receive, |number| recv(posted + number));
-            assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-            messages(&pair, 0, DEPTH)?;
-        }
-        Ok(())
+        messages(&pair)?;
+        let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+        let complete = || messages(&pair);
+        without_room("ibv_post_recv", Queue::Receive, recv, complete)
     })
 }
 
@@ -221,9 +187,7 @@ fn a_receive_that_fails_and_happens_all_the_same() -> Result {
             let refused = recv(2).expect_err("the connection has ended");
             let failed = Error::NotConnected(NotConnected::Failed);
             assert_eq!(refused.to_string(), failed.to_string());
-            ended(&client);
-            ends_with("ibv_post_recv", errno, client, false, (0, 2))?;
-            assert_eq!(event(&server)?, ConnEvent::Closed);
+            ends_with(("ibv_post_recv", errno), client, &server, false, (0, 2))?;
         }
         Ok(())
     })
@@ -236,9 +200,9 @@ fn a_refused_receive_ends_nothing() -> Result {
         let pair = Pair::new(&peer()?)?;
         let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
         recv(0)?;
-        Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused)?.told(recv(1));
-        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-        messages(&pair, 0, DEPTH)?;
+        Failing::next("ibv_post_recv", Errno::INVAL)?.told(recv(1));
+        fill_rest(Queue::Receive, 1, recv);
+        messages(&pair)?;
         assert_eq!(pair.server.failure(), None);
         Ok(())
     })
@@ -253,8 +217,8 @@ fn a_receive_that_the_device_refuses_takes_no_slot() -> Result {
         let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
         recv(0)?;
         Failing::next("ibv_post_recv", Errno::INVAL)?.told(recv(99));
-        assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
-        messages(&pair, 0, DEPTH)?;
+        fill_rest(Queue::Receive, 1, recv);
+        messages(&pair)?;
         Ok(())
     })
 }
@@ -264,27 +228,20 @@ fn a_receive_that_the_device_refuses_takes_no_slot() -> Result {
 fn shared(rcq_size: u32) -> Result<(Srq, Pair)> {
     let peer = peer()?;
     let mut cfg = SrqCfg::new();
-    cfg.set_rq_size(DEPTH as u32).set_rcq_size(rcq_size);
-    let srq = Srq::new(&peer, &cfg)?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_srq(Some(&srq));
-    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let srq = Srq::new(&peer, cfg.set_rq_size(DEPTH as u32).set_rcq_size(rcq_size))?;
+    let pair = Pair::with(&peer, &ConnCfg::new(), ConnCfg::new().set_srq(Some(&srq)))?;
     Ok((srq, pair))
 }
 
-/// Sends as many messages as there are receives; the numbers of these.
-fn shared_messages(srq: &Srq, pair: &Pair) -> Vec<u64> {
-    let receive = |number| {
-        pair.client
-            .send(MrSlice::EMPTY, ALWAYS, number)
-            .expect("posted");
-        in_order(&pair.client, WcOpcode::SEND, number, 1).expect("polling works");
-        let wc =
-            next_completion(srq.get_rcq().unwrap_or(pair.server.get_cq())).expect("polling works");
-        opcode_of(&wc, wc.wr_id()).expect("the operation succeeds");
-        wc.wr_id()
-    };
-    (0..DEPTH).map(receive).collect()
+/// Sends as many messages as there are receives, which have the numbers from 0 on.
+fn shared_messages(srq: &Srq, pair: &Pair) -> Result {
+    for number in 0..DEPTH {
+        pair.client.send(MrSlice::EMPTY, ALWAYS, number)?;
+        in_order(&pair.client, WcOpcode::SEND, number, 1)?;
+        let cq = srq.get_rcq().unwrap_or(pair.server.get_cq());
+        opcode_of(&next_completion(cq)?, number)?;
+    }
+    Ok(())
 }
 
 /// Promise, as above, for shared receive queues.
@@ -294,17 +251,8 @@ fn a_device_without_room_in_a_shared_receive_queue_is_a_full_queue() -> Result {
         for rcq_size in [0, 10] {
             let (srq, pair) = shared(rcq_size)?;
             let recv = |number| srq.recv(MrSlice::EMPTY, number);
-            for posted in 0..DEPTH {
-                for number in 0..posted {
-                    recv(number)?;
-                }
-                let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM)?;
-                full(Queue::SharedReceive, recv(99));
-                failing.happened();
-                let rest = fill(Queue::SharedReceive, |number| recv(posted + number));
-                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
-                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
-            }
+            let complete = || shared_messages(&srq, &pair);
+            without_room("ibv_post_srq_recv", Queue::SharedReceive, recv, complete)?;
         }
         Ok(())
     })
@@ -320,11 +268,10 @@ fn a_shared_receive_that_fails_and_happens_all_the_same() -> Result {
             for errno in [Errno::IO, Errno::NOMEM] {
                 recv(0)?;
                 Failing::nth(1, "ibv_post_srq_recv", errno, How::Done)?.told(recv(1));
-                let rest = fill(Queue::SharedReceive, |number| recv(2 + number));
-                assert_eq!(rest, DEPTH - 2);
-                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+                fill_rest(Queue::SharedReceive, 2, recv);
+                shared_messages(&srq, &pair)?;
             }
-            assert_eq!(fill(Queue::SharedReceive, recv), DEPTH);
+            fill_rest(Queue::SharedReceive, 0, recv);
         }
         Ok(())
     })
@@ -339,11 +286,8 @@ fn a_shared_receive_that_the_device_refuses_takes_no_slot() -> Result {
             let recv = |number| srq.recv(MrSlice::EMPTY, number);
             recv(0)?;
             Failing::next("ibv_post_srq_recv", Errno::INVAL)?.told(recv(99));
-            assert_eq!(
-                fill(Queue::SharedReceive, |number| recv(1 + number)),
-                DEPTH - 1
-            );
-            assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+            fill_rest(Queue::SharedReceive, 1, recv);
+            shared_messages(&srq, &pair)?;
         }
         Ok(())
     })
@@ -365,7 +309,7 @@ fn a_thread_that_stops_in_the_middle_of_a_post() -> Result {
         for burst in 0..BURSTS {
             let post = |poster: u64| {
                 for n in 0..EACH {
-                    while let Err(error) = write(conn, poster * EACH + n) {
+                    while let Err(error) = write_nothing(conn, poster * EACH + n) {
                         assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
                         assert!(Instant::now() < deadline, "stuck in burst {burst}");
                         thread::yield_now();
@@ -394,7 +338,9 @@ fn a_thread_that_stops_in_the_middle_of_a_post() -> Result {
             })?;
             assert!(polled.into_iter().eq(0..POSTERS * EACH));
             assert_empty(conn.get_cq())?;
-            let all = fill(Queue::Send, |number| write(conn, number).map(drop));
+            let all = fill(Queue::Send, DEPTH, |number| {
+                write_nothing(conn, number).map(drop)
+            });
             assert_eq!(all, DEPTH, "after burst {burst}");
             in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH)?;
         }

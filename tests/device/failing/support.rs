@@ -21,8 +21,6 @@ pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
     with_failures_left(|| leaving(&[], test))
 }
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
 /// How a call fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
@@ -74,22 +72,16 @@ impl Failing {
             Ok(value) => panic!("{self:?} is swallowed: {value:?}"),
             Err(error) => error.into(),
         };
-        assert!(
-            matches!(error, Error::Provider { .. }),
-            "{self:?}: {error:?}"
-        );
         let text = error.to_string();
+        let is_told = text.starts_with(&format!("{} failed: ", self.call));
         assert!(
-            text.starts_with(&format!("{} failed: ", self.call)),
-            "{self:?}: {text}"
+            is_told && matches!(error, Error::Provider { .. }),
+            "{self:?}: {error:?}"
         );
         // The one verb that does not report why.
         if self.call != "ibv_poll_cq" {
-            assert_eq!(
-                error.raw_os_error(),
-                Some(self.errno.raw_os_error()),
-                "{text}"
-            );
+            let errno = self.errno.raw_os_error();
+            assert_eq!(error.raw_os_error(), Some(errno), "{text}");
             let why = io::Error::from(self.errno).to_string();
             assert!(text.contains(&why), "{self:?}: {text}");
         }
@@ -102,65 +94,85 @@ impl Failing {
     }
 }
 
-/// Posts a write of 0 bytes.
-pub(crate) fn write(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
+/// Fills a connection's queues with writes of the numbers from 0 on, and receives of those from 10
+/// on.
+pub(crate) fn work(conn: &Conn, writes: u64, receives: u64) -> Result {
+    for number in 10..10 + receives {
+        conn.recv(MrSlice::EMPTY, number)?;
+    }
+    for number in 0..writes {
+        write_nothing(conn, number)?;
+    }
+    Ok(())
 }
 
-/// Promise: this call has failed, `failure` has it, and so many sends and receives complete, from
-/// any call that gives them back.
+/// A server's settings: a queue of its own for receives, so that there are two queues, which have a
+/// channel each, or one.
+pub(crate) fn two_queues(channel: ComplChannel) -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10).set_compl_channel(channel).clone()
+}
+
+/// The line in the log that this call has failed.
+pub(crate) fn assert_logged(call: &str) {
+    let lines = lines::take();
+    let told = format!("{call} failed: ");
+    assert!(
+        lines.iter().any(|line| line.starts_with(&told)),
+        "{lines:?}"
+    );
+}
+
+/// Promise: a connection ends with this call, which has failed: it takes no operations any more,
+/// `failure` has the call, and so many sends and receives complete, from any call that gives them
+/// back. The other side is notified of the end.
 pub(crate) fn ends_with(
-    call: &'static str,
-    errno: Errno,
+    (call, errno): (&'static str, Errno),
     conn: Conn,
+    other: &Conn,
     closes: bool,
     (sends, receives): (usize, usize),
 ) -> Result<Vec<Wc>> {
-    let failed = Failure::Post {
-        call,
-        errno: errno.raw_os_error(),
-    };
+    let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+    for result in [
+        conn.write(none.0, none.1, ALWAYS, 99),
+        conn.read(none.1, none.0, ALWAYS, 99),
+        conn.send(none.1, ALWAYS, 99),
+        conn.send(none.1, ON_ERROR, 99),
+    ] {
+        assert_not_connected(result);
+    }
+    let errno = errno.raw_os_error();
+    let failed = Failure::Post { call, errno };
     assert_eq!(conn.failure(), Some(failed));
-    let rest = match closes {
-        true => {
-            let error = conn.close(LIMIT).expect_err("it has failed");
-            let told = error.error.to_string();
-            assert!(told.starts_with(&failed.to_string()), "{told}");
-            error.completions
-        }
-        false => {
-            let rest = completions(&conn, sends + receives)?;
-            assert_eq!(conn.failure(), Some(failed), "still the first");
-            rest
-        }
+    let rest = if closes {
+        let error = conn.close(LIMIT).expect_err("it has failed");
+        let told = error.error.to_string();
+        assert!(told.starts_with(&failed.to_string()), "{told}");
+        error.completions
+    } else {
+        let rest = completions(&conn, sends + receives)?;
+        assert_eq!(conn.failure(), Some(failed), "still the first");
+        drop(conn);
+        rest
     };
-    let (sent, received): (Vec<_>, Vec<_>) = rest
-        .iter()
-        .copied()
-        .partition(|wc: &Wc| wc.posted().is_some());
-    only_receives(&received, receives as u64);
+    let is_sent = |wc: &Wc| wc.posted().is_some();
+    let (sent, received): (Vec<_>, Vec<_>) = rest.iter().copied().partition(is_sent);
+    assert_eq!(received.len(), receives, "{rest:?}");
+    for (wc, number) in received.iter().zip(10..) {
+        assert_eq!((wc.status(), wc.wr_id()), (WcStatus::WR_FLUSH_ERR, number));
+    }
     assert_eq!(sent.len(), sends, "{rest:?}");
     let mut flushed = false;
     for (number, wc) in sent.iter().enumerate() {
         assert_eq!(wc.wr_id(), number as u64);
         flushed |= wc.status() == WcStatus::WR_FLUSH_ERR;
-        assert!(flushed || wc.result().is_ok(), "{wc:?}");
-        assert!(
-            !flushed || wc.result().is_err(),
-            "executed after a flushed one"
-        );
-    }
-    Ok(rest)
-}
-
-/// So many receives that were flushed, with the numbers from 10 on.
-pub(crate) fn only_receives(wcs: &[Wc], count: u64) {
-    assert_eq!(wcs.len() as u64, count, "{wcs:?}");
-    for (wc, number) in wcs.iter().zip(10..) {
-        let failure = wc.result().expect_err("flushed");
         assert_eq!(
-            (failure.status, failure.wr_id),
-            (WcStatus::WR_FLUSH_ERR, number)
+            wc.result().is_err(),
+            flushed,
+            "{wc:?}: each after a flushed one is"
         );
     }
+    assert_eq!(event(other)?, ConnEvent::Closed);
+    Ok(rest)
 }

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
-use crate::failing::support::{Failing, How, with_failures, write};
+use crate::failing::support::{Failing, How, with_failures};
 
 type Wait<'a> = Box<dyn Fn(Duration) -> Result<(), Error> + Sync + 'a>;
 
@@ -24,8 +24,7 @@ fn each() -> Result<Vec<(Pair, Option<CompletionChannel>)>> {
         (of, Some(own)),
     ];
     let pair = |(kind, own)| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_compl_channel(kind);
+        let cfg = ConnCfg::new().set_compl_channel(kind).clone();
         (
             Pair::with(&peer, &cfg, &ConnCfg::new()).expect("established"),
             own,
@@ -51,11 +50,10 @@ fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() -> Result {
         for (pair, own) in each()? {
             let wait = wait(&pair.client, &own);
             for round in 0..3 {
-                write(&pair.client, round)?;
-                let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-                failing.told(wait(LIMIT));
+                write_nothing(&pair.client, round)?;
+                Failing::next("ibv_get_cq_event", Errno::IO)?.told(wait(LIMIT));
                 wait(LIMIT)?;
-                opcode_of(&completion(&pair.client)?, round)?;
+                done(&pair.client, round)?;
             }
         }
         Ok(())
@@ -72,10 +70,10 @@ fn a_failure_ends_one_wait_of_two() -> Result {
             let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
             let results = thread::scope(|scope| -> Result<_> {
                 let waiters = [(); 2].map(|()| scope.spawn(|| wait(LIMIT)));
-                write(&pair.client, 1)?;
+                write_nothing(&pair.client, 1)?;
                 Ok(waiters.map(|waiter| waiter.join().expect("no panic")))
             })?;
-            opcode_of(&completion(&pair.client)?, 1)?;
+            done(&pair.client, 1)?;
             match results {
                 [Ok(()), failed @ Err(_)] | [failed @ Err(_), Ok(())] => failing.told(failed),
                 other => panic!("{other:?}"),
@@ -94,20 +92,18 @@ fn a_queue_that_cannot_be_armed_after_an_event() -> Result {
         for (pair, own) in each()? {
             let wait = wait(&pair.client, &own);
             for round in 0..3 {
-                write(&pair.client, round)?;
-                let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
-                let text = failing.text(wait(LIMIT));
+                write_nothing(&pair.client, round)?;
+                let text = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.text(wait(LIMIT));
                 assert!(text.contains("Cq::req_notify"), "{text}");
-                opcode_of(&completion(&pair.client)?, round)?;
+                done(&pair.client, round)?;
                 let cq = pair.client.get_cq();
-                let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM)?;
-                failing.told(cq.req_notify(Notify::Any));
+                Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.told(cq.req_notify(Notify::Any));
                 cq.req_notify(Notify::Any)?;
-                write(&pair.client, round)?;
+                write_nothing(&pair.client, round)?;
                 wait(LIMIT)?;
-                opcode_of(&completion(&pair.client)?, round)?;
+                done(&pair.client, round)?;
             }
-            write(&pair.client, 7)?;
+            write_nothing(&pair.client, 7)?;
             Failing::next("ibv_req_notify_cq", Errno::NOMEM)?.told(wait(LIMIT));
             drop(wait);
             pair.client.delete()?;
@@ -122,15 +118,15 @@ fn a_queue_that_cannot_be_polled() -> Result {
     with_failures(|| {
         let pair = Pair::new(&peer()?)?;
         let cq = pair.client.get_cq();
-        write(&pair.client, 1)?;
+        write_nothing(&pair.client, 1)?;
         cq.wait_timeout(LIMIT)?;
         for _ in 0..3 {
             let mut wcs = [Wc::default(); 4];
             Failing::next("ibv_poll_cq", Errno::IO)?.told(cq.get_wc(&mut wcs));
         }
-        opcode_of(&completion(&pair.client)?, 1)?;
+        done(&pair.client, 1)?;
 
-        let written = write(&pair.client, 2)?;
+        let written = write_nothing(&pair.client, 2)?;
         let wait = || pair.client.wait_for(written, LIMIT, |wc| panic!("{wc:?}"));
         Failing::next("ibv_poll_cq", Errno::IO)?.told(wait());
         let wc = wait();
@@ -147,19 +143,16 @@ fn an_event_of_a_connection_that_cannot_be_taken() -> Result {
         let (peer, cfg) = (peer()?, ConnCfg::new());
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, &cfg)?;
-        let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-        failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+        Failing::next("rdma_get_cm_event", Errno::IO)?.told(ep.next_conn_req_timeout(&cfg, LIMIT));
         let server = accept(&ep, &cfg)?;
         for conn in [&client, &server] {
-            let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-            failing.told(conn.next_event_timeout(LIMIT));
+            Failing::next("rdma_get_cm_event", Errno::IO)?.told(conn.next_event_timeout(LIMIT));
             assert_eq!(event(conn)?, ConnEvent::Established);
         }
-        write(&client, 1)?;
-        opcode_of(&completion(&client)?, 1)?;
+        write_nothing(&client, 1)?;
+        done(&client, 1)?;
         client.disconnect()?;
-        let failing = Failing::next("rdma_get_cm_event", Errno::IO)?;
-        failing.told(server.next_event());
+        Failing::next("rdma_get_cm_event", Errno::IO)?.told(server.next_event());
         assert_eq!(event(&server)?, ConnEvent::Closed);
         Ok(())
     })
@@ -174,8 +167,12 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
         let ep = listen(&peer)?;
         // The first is that of the address, the second that of the route.
         for nth in [1, 2] {
-            let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused)?;
-            failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+            Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused)?.told(ConnReq::new(
+                &peer,
+                &addr(),
+                ep.get_port(),
+                &cfg,
+            ));
         }
         let client = ask(&peer, &ep, &cfg)?;
         let server = accept(&ep, &cfg)?;
@@ -191,17 +188,14 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
 #[test]
 fn next_returns_what_one_queue_has_if_the_other_fails() -> Result {
     with_failures(|| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
-        let pair = Pair::with(&peer()?, &ConnCfg::new(), &cfg)?;
+        let pair = Pair::with(&peer()?, &ConnCfg::new(), ConnCfg::new().set_rcq_size(10))?;
         let server = &pair.server;
         // Which queue is looked at first is not said: each has its turn.
         for round in 0..4 {
             server.recv(MrSlice::EMPTY, 100 + round)?;
-            write(server, round)?;
-            write(&pair.client, 1)?;
-            pair.client
-                .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2)?;
+            write_nothing(server, round)?;
+            write_nothing(&pair.client, 1)?;
+            pair.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
             completions(&pair.client, 2)?;
             // Both are there: their events have come.
             server.get_cq().wait_timeout(LIMIT)?;
@@ -231,7 +225,7 @@ fn next_tells_the_end_though_the_channel_fails() -> Result {
         let pair = Pair::new(&peer()?)?;
         let conn = &pair.client;
         // Its event stays when it has been polled.
-        write(conn, 1)?;
+        write_nothing(conn, 1)?;
         completion(conn)?;
         pair.server.disconnect()?;
         let deadline = Instant::now() + LIMIT;
@@ -247,8 +241,7 @@ fn next_tells_the_end_though_the_channel_fails() -> Result {
         let next = conn.next(&mut [Wc::default()], LIMIT);
         assert_eq!(next?, Next::Event(ConnEvent::Closed));
         failing.happened();
-        let failing = Failing::next("ibv_get_cq_event", Errno::IO)?;
-        failing.told(conn.next(&mut [Wc::default()], LIMIT));
+        Failing::next("ibv_get_cq_event", Errno::IO)?.told(conn.next(&mut [Wc::default()], LIMIT));
         Ok(())
     })
 }
