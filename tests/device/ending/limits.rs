@@ -3,42 +3,34 @@
 use std::{iter, thread};
 
 use crate::common::prelude::*;
-use crate::ending::support::{ALWAYS, SOON, unanswered, write_nothing};
+use crate::ending::support::{SOON, asked, unanswered};
 
 /// `wait_established` gives the connection back when it is there.
 #[test]
 fn waiting_to_be_accepted() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let (client, ep) = unanswered(&peer)?;
-    let req = request(&ep, &ConnCfg::new())?;
+    let (_test, peer) = peer_test()?;
+    let (client, _ep, req) = asked(&peer)?;
     let server = req.connect(b"welcome")?;
     let client = client.wait_established(LIMIT)?;
     let server = server.wait_established(LIMIT)?;
     assert!(client.get_private_data().starts_with(b"welcome"));
     assert_ne!(client.get_event_fd(), server.get_event_fd());
     assert_ne!(client.get_event_fd(), client.get_cq().get_fd());
-    write_nothing(&client, 1)?;
-    opcode_of(&completion(&client)?, 1)?;
-    write_nothing(&server, 2)?;
-    opcode_of(&completion(&server)?, 2)?;
+    for conn in [&client, &server] {
+        write_nothing(conn, 1)?;
+        done(conn, 1)?;
+    }
     Ok(())
 }
 
 /// A reject ends the wait with the event; so does a port without a listener.
 #[test]
 fn waiting_to_be_accepted_and_rejected() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let (client, ep) = unanswered(&peer)?;
-    let req = request(&ep, &ConnCfg::new())?;
+    let (_test, peer) = peer_test()?;
+    let (client, ep, req) = asked(&peer)?;
     req.reject(b"not you")?;
     let error = client.wait_established(LIMIT).expect_err("rejected");
-    let text = error.to_string();
-    assert!(
-        text.contains("not established") && text.contains("reason 28"),
-        "{text}"
-    );
+    assert_says(&error, &["not established", "reason 28"]);
     let Error::NotEstablished(event) = &error else {
         panic!("{error:?}")
     };
@@ -54,33 +46,35 @@ fn waiting_to_be_accepted_and_rejected() -> Result {
     let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
     let client = req.connect(&[])?;
     let error = client.wait_established(LIMIT).expect_err("nobody listens");
-    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert_says(&error, &["nobody listens"]);
     Ok(())
+}
+
+/// The wait ends at its limit, which the kernel does not know.
+fn unanswered_until_the_limit(conn: Conn) -> Error {
+    let start = Instant::now();
+    let error = conn.wait_established(SOON).expect_err("nobody answers");
+    let took = start.elapsed();
+    assert!(took >= SOON && took < LIMIT / 2, "{took:?}");
+    assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+    error
 }
 
 /// A listener that never accepts: the kernel would wait for more than a minute, this ends at the
 /// limit. The connection is gone then: accepting it afterwards cannot bring it back.
 #[test]
 fn nobody_accepts_in_time() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let (client, ep) = unanswered(&peer)?;
-    let start = Instant::now();
-    let error = client.wait_established(SOON).expect_err("nobody accepts");
-    let took = start.elapsed();
-    assert!(took >= SOON && took < LIMIT / 2, "{took:?}");
-    assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
-    assert!(error.to_string().contains("did not answer"), "{error}");
+    let error = unanswered_until_the_limit(client);
+    assert_says(&error, &["did not answer"]);
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     // Skipped, or taken and failing; never established.
     let req = ep.next_conn_req_timeout(&ConnCfg::new(), SOON);
-    let accepted = req.and_then(|req| Ok(req.connect(&[])?));
-    if let Ok(server) = accepted {
-        let error = server
-            .wait_established(LIMIT)
-            .expect_err("the client is gone");
-        assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
+    if let Ok(server) = req.and_then(|req| Ok(req.connect(&[])?)) {
+        let gone = server.wait_established(LIMIT);
+        assert!(matches!(gone, Err(Error::NotEstablished(_))), "{gone:?}");
     }
     Ok(())
 }
@@ -90,21 +84,16 @@ fn nobody_accepts_in_time() -> Result {
 /// own answer.
 #[test]
 fn nobody_takes_the_answer_in_time() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let (client, ep) = unanswered(&peer)?;
     let server = accept(&ep, &ConnCfg::new())?;
-    let start = Instant::now();
-    let error = server.wait_established(SOON).expect_err("nobody answers");
-    let took = start.elapsed();
-    assert!(took >= SOON && took < LIMIT / 2, "{took:?}");
-    assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+    unanswered_until_the_limit(server);
     // The answer is here, and taken. The reject that came with the server's end is here as
     // well, or on its way.
     match client.wait_established(LIMIT) {
         Err(error) => assert!(matches!(error, Error::NotEstablished(_)), "{error:?}"),
         Ok(client) => {
-            let end = client.next_event_timeout(LIMIT)?;
+            let end = event(&client)?;
             let ended = matches!(end, ConnEvent::Rejected { .. } | ConnEvent::Closed);
             assert!(ended, "{end}");
         }
@@ -118,8 +107,7 @@ type Wait<'a> = &'a dyn Fn(Duration) -> Option<Error>;
 /// Every wait has a limit, and reports that no event came.
 #[test]
 fn every_wait_can_be_limited() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let ep = listen(&peer)?;
     let mut cfg = ConnCfg::new();
     cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
@@ -148,13 +136,12 @@ fn every_wait_can_be_limited() -> Result {
             let took = || {
                 let start = Instant::now();
                 let error = wait(limit);
-                assert!(
-                    matches!(
-                        error,
-                        Some(Error::NoEvent | Error::NoCompletion | Error::TimedOut(_))
-                    ),
-                    "{name}: {error:?}"
+                let error = error.expect("nothing comes");
+                let is_over = matches!(
+                    error,
+                    Error::NoEvent | Error::NoCompletion | Error::TimedOut(_)
                 );
+                assert!(is_over, "{name}: {error:?}");
                 let took = start.elapsed();
                 assert!(took >= limit, "{name}: {took:?}");
                 took
@@ -176,8 +163,7 @@ fn every_wait_can_be_limited() -> Result {
 /// were not heeded, the connection that began earlier would end earlier.
 #[test]
 fn a_dead_peer_can_be_known_sooner() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     // 7 × 1.1 s, 2 × 1.1 s and 2 × 17 ms by the book.
     let cfgs = [(None, 18), (Some(1), 18), (Some(1), 12)];
     let end_order = |pause: Duration| {

@@ -1,17 +1,15 @@
 //! Refusing a request, with a reason.
 
 use crate::common::prelude::*;
-use crate::ending::support::{unanswered, write_nothing};
+use crate::ending::support::asked;
 
 /// A reject brings its reason and its data, which the C library throws away; padded to the room
 /// that the message has.
 #[test]
 fn a_reject_tells_why() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for data in [&[][..], b"no room", &[5; 148]] {
-        let (client, ep) = unanswered(&peer)?;
-        let req = request(&ep, &ConnCfg::new())?;
+        let (client, _ep, req) = asked(&peer)?;
         req.reject(data)?;
         match event(&client)? {
             ConnEvent::Rejected {
@@ -26,8 +24,7 @@ fn a_reject_tells_why() -> Result {
             }
             other => panic!("{other:?}"),
         }
-        let error = write_nothing(&client, 1).expect_err("no connection");
-        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+        assert_not_connected(write_nothing(&client, 1));
     }
     Ok(())
 }
@@ -36,20 +33,15 @@ fn a_reject_tells_why() -> Result {
 /// taken.
 #[test]
 fn every_refusal_of_a_reject() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let (client, ep) = unanswered(&peer)?;
-    let req = request(&ep, &ConnCfg::new())?;
+    let (_test, peer) = peer_test()?;
+    let (client, ep, req) = asked(&peer)?;
     let refused = req.reject(&[1; 149]).expect_err("148 bytes fit");
-    let text = refused.to_string();
-    assert!(text.contains("149") && text.contains("148"), "{text}");
+    assert_says(&refused, &["149", "148"]);
     assert!(matches!(refused.error, Error::InvalidArgument(_)));
-    let req = refused.req.ok_or("the request")?;
-    let server = req.connect(&[])?;
-    assert_eq!(event(&client)?, ConnEvent::Established);
-    assert_eq!(event(&server)?, ConnEvent::Established);
+    let server = refused.req.ok_or("the request")?.connect(&[])?;
+    established(&client, &server)?;
 
-    let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new())?;
+    let req = resolve(&peer, &ep, &ConnCfg::new())?;
     let refused = req.reject(b"what?").expect_err("it is this side's own");
     assert!(refused.to_string().contains("outgoing"), "{refused}");
     let client = refused.req.ok_or("the request")?.connect(&[])?;

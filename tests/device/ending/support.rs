@@ -2,13 +2,14 @@
 
 use crate::common::prelude::*;
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
 /// Long enough that only a hang is longer, short enough that the kernel's own limits are longer.
 pub(crate) const SOON: Duration = Duration::from_millis(300);
 
-pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<Posted, Error> {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
+/// A client without an answer yet, and the request at the endpoint that it asks.
+pub(crate) fn asked(peer: &Peer) -> Result<(Conn, Ep, ConnReq)> {
+    let (client, ep) = unanswered(peer)?;
+    let req = request(&ep, &ConnCfg::new())?;
+    Ok((client, ep, req))
 }
 
 /// An outgoing connection without an answer yet, and the endpoint that it asks.
