@@ -1,22 +1,17 @@
 //! Operations of several parts, and of data that is taken when they are posted.
 
 use crate::common::prelude::*;
-use crate::messages::support::{ALWAYS, all, any_use, received};
+use crate::messages::support::{all, any_use, receives};
 
 /// Several local parts of any sizes become one write and one message, in their order.
 #[test]
 fn gathered_parts_arrive_as_one() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_max_send_sge(4)?;
+    let (_test, peer) = peer_test()?;
+    let cfg = ConnCfg::new().set_max_send_sge(4)?.clone();
     assert_eq!(cfg.get_max_send_sge(), 4);
     let pair = Pair::with(&peer, &cfg, &cfg)?;
-    let (one, other, dst) = (
-        any_use(&peer, 5000)?,
-        any_use(&peer, 5000)?,
-        any_use(&peer, 8192)?,
-    );
+    let (one, other) = (any_use(&peer, 5000)?, any_use(&peer, 5000)?);
+    let dst = any_use(&peer, 8192)?;
     one.write_at(0, &pattern(5000, 1))?;
     other.write_at(0, &pattern(5000, 2))?;
     let parts = [
@@ -25,28 +20,21 @@ fn gathered_parts_arrive_as_one() -> Result {
         MrSlice::EMPTY,
         one.slice(..3000)?,
     ];
-    let expected = [
-        &contents(&one)?[17..2000],
-        &contents(&other)?[4999..],
-        &contents(&one)?[..3000],
-    ]
-    .concat();
+    let (first, last) = (contents(&one)?, contents(&other)?);
+    let expected = [&first[17..2000], &last[4999..], &first[..3000]].concat();
     let len = expected.len();
 
     let far = remote(&dst).slice(100..100 + len as u64)?;
     pair.client.write_gather(far, &parts, ALWAYS, 1)?;
-    assert_eq!(
-        opcode_of(&completion(&pair.client)?, 1)?,
-        WcOpcode::RDMA_WRITE
-    );
+    assert_eq!(done(&pair.client, 1)?, WcOpcode::RDMA_WRITE);
     assert_eq!(contents(&dst)?[100..100 + len], expected);
 
     dst.write_at(0, &[0; 8192])?;
     pair.server.recv(all(&dst), 2)?;
     pair.client.send_gather(&parts, ALWAYS, 3)?;
-    assert_eq!(opcode_of(&completion(&pair.client)?, 3)?, WcOpcode::SEND);
-    let got = received(&completion(&pair.server)?, 2)?;
-    assert_eq!(got, (WcOpcode::RECV, Some(len as u32), None));
+    assert_eq!(done(&pair.client, 3)?, WcOpcode::SEND);
+    let message = (WcOpcode::RECV, Some(len as u32), None);
+    assert_eq!(receives(&pair.server, 2)?, message);
     assert_eq!(contents(&dst)?[..len], expected);
     Ok(())
 }
@@ -56,63 +44,50 @@ fn gathered_parts_arrive_as_one() -> Result {
 fn every_refusal_of_gathered_parts() -> Result {
     let _test = device_test();
     let (peer, stranger) = (peer()?, peer()?);
-    let mut cfg = ConnCfg::new();
-    cfg.set_max_send_sge(3)?;
+    let cfg = ConnCfg::new().set_max_send_sge(3)?.clone();
     let pair = Pair::with(&peer, &cfg, &cfg)?;
     let conn = &pair.client;
     let (src, dst) = (any_use(&peer, 8)?, any_use(&peer, 64)?);
     let far = |len| remote(&dst).slice(..len);
     let four = [all(&src); 4];
-    for text in [
-        invalid(conn.write_gather(far(32)?, &four, ALWAYS, 1)),
-        invalid(conn.send_gather(&four, ALWAYS, 1)),
+    for refused in [
+        conn.write_gather(far(32)?, &four, ALWAYS, 1),
+        conn.send_gather(&four, ALWAYS, 1),
     ] {
-        assert!(
-            text.contains("4 local parts") && text.contains("set_max_send_sge"),
-            "{text}"
-        );
+        assert_invalid(refused, &["4 local parts", "set_max_send_sge"]);
     }
     let text = invalid(conn.write_gather(far(23)?, &four[..3], ALWAYS, 1));
     assert!(text.contains("24 bytes and the remote part 23"), "{text}");
     let foreign = any_use(&stranger, 8)?;
-    for text in [
-        invalid(conn.write_gather(far(16)?, &[all(&src), all(&foreign)], ALWAYS, 1)),
-        invalid(conn.send_gather(&[all(&src), all(&foreign)], ALWAYS, 1)),
-        invalid(conn.send(all(&foreign), ALWAYS, 1)),
-        invalid(conn.recv(all(&foreign), 1)),
+    let both = [all(&src), all(&foreign)];
+    for refused in [
+        conn.write_gather(far(16)?, &both, ALWAYS, 1).map(drop),
+        conn.send_gather(&both, ALWAYS, 1).map(drop),
+        conn.send(all(&foreign), ALWAYS, 1).map(drop),
+        conn.recv(all(&foreign), 1),
     ] {
-        assert!(text.contains("another Peer"), "{text}");
+        assert_invalid(refused, &["another Peer"]);
     }
     let wrong = region(&peer, 8, MrUsage::READ_DST)?;
-    for (text, needed) in [
-        (
-            invalid(conn.write_gather(far(16)?, &[all(&src), all(&wrong)], ALWAYS, 1)),
-            "WRITE_SRC",
-        ),
-        (invalid(conn.send_gather(&[all(&wrong)], ALWAYS, 1)), "SEND"),
-        (invalid(conn.send(all(&wrong), ALWAYS, 1)), "SEND"),
-        (
-            invalid(conn.send_with_imm(all(&wrong), ALWAYS, 1, 1)),
-            "SEND",
-        ),
-        (invalid(conn.recv(all(&wrong), 1)), "RECV"),
+    let written = conn.write_gather(far(16)?, &[all(&src), all(&wrong)], ALWAYS, 1);
+    assert_invalid(written, &["needs WRITE_SRC"]);
+    for sent in [
+        conn.send_gather(&[all(&wrong)], ALWAYS, 1),
+        conn.send(all(&wrong), ALWAYS, 1),
+        conn.send_with_imm(all(&wrong), ALWAYS, 1, 1),
     ] {
-        assert!(text.contains(&format!("needs {needed}")), "{text}");
+        assert_invalid(sent, &["needs SEND"]);
     }
+    assert_invalid(conn.recv(all(&wrong), 1), &["needs RECV"]);
     no_completion(conn)?;
     assert_eq!(contents(&dst)?, [0; 64]);
 
-    let mut greedy = ConnCfg::new();
-    greedy.set_max_send_sge(17)?;
-    let text = invalid(ConnReq::new(&peer, &addr(), 1, &greedy));
-    assert!(
-        text.contains("17 local parts") && text.contains("at most 16"),
-        "{text}"
-    );
+    let greedy = ConnReq::new(&peer, &addr(), 1, ConnCfg::new().set_max_send_sge(17)?);
+    assert_invalid(greedy, &["17 local parts", "at most 16"]);
 
     // The connection is as good as before.
     conn.write_gather(far(24)?, &four[..3], ALWAYS, 2)?;
-    assert_eq!(opcode_of(&completion(conn)?, 2)?, WcOpcode::RDMA_WRITE);
+    assert_eq!(done(conn, 2)?, WcOpcode::RDMA_WRITE);
     Ok(())
 }
 
@@ -120,8 +95,7 @@ fn every_refusal_of_gathered_parts() -> Result {
 /// wait after a message without a receive, so that the change comes first for certain.
 #[test]
 fn inline_data_may_change_at_once() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let mut cfg = ConnCfg::new();
     cfg.set_max_inline_data(64).set_rq_size(16);
     cfg.set_max_send_sge(2)?;
@@ -151,26 +125,17 @@ fn inline_data_may_change_at_once() -> Result {
         let part = dst.slice(64 * nth..64 * (nth + 1))?;
         pair.server.recv(part, nth as u64)?;
     }
-    for (wr_id, wc) in completions(conn, 8)?.iter().enumerate() {
-        opcode_of(wc, wr_id as u64)?;
-    }
+    assert_done(&completions(conn, 8)?, 0..8)?;
     for wc in completions(&pair.server, 5)? {
         wc.result()?;
     }
     let there = contents(&dst)?;
     let there: Vec<_> = there.chunks(64).collect();
     let turned = [&old[32..], &old[..32]].concat();
-    for (nth, expected) in [&old, &turned, &old, &old, &old, &turned]
-        .into_iter()
-        .enumerate()
-    {
-        assert_eq!(there[nth], *expected, "operation {nth}");
-    }
+    assert_eq!(there[..6], [&old, &turned, &old, &old, &old, &turned]);
     // An adapter may have read the first bytes before.
-    let sent = there[6].iter().zip(old.iter().zip(&new));
-    let is_either = sent
-        .into_iter()
-        .all(|(byte, (old, new))| byte == old || byte == new);
+    let mut sent = there[6].iter().zip(old.iter().zip(&new));
+    let is_either = sent.all(|(byte, (old, new))| byte == old || byte == new);
     assert!(is_either && there[6].last() == new.last(), "operation 6");
     Ok(())
 }
@@ -179,46 +144,37 @@ fn inline_data_may_change_at_once() -> Result {
 /// where the connection is made.
 #[test]
 fn every_refusal_of_inline_data() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let (src, dst) = (any_use(&peer, 1000)?, any_use(&peer, 1000)?);
     let far = |len| remote(&dst).slice(..len);
     let near = |len| src.slice(..len);
     let inline = ALWAYS | Flags::INLINE;
     // Room that was not asked for is missing on any device alike, even if this one has more.
     for limit in [0, 8, 100] {
-        let mut cfg = ConnCfg::new();
-        cfg.set_max_inline_data(limit as u32);
+        let cfg = ConnCfg::new().set_max_inline_data(limit as u32).clone();
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
-        for text in [
-            invalid(conn.write(far(limit as u64 + 1)?, near(limit + 1)?, inline, 1)),
-            invalid(conn.write_with_imm(far(limit as u64 + 1)?, near(limit + 1)?, inline, 1, 1)),
-            invalid(conn.write_gather(far(limit as u64 + 1)?, &[near(limit + 1)?], inline, 1)),
-            invalid(conn.send(near(limit + 1)?, inline, 1)),
-            invalid(conn.send_with_imm(near(limit + 1)?, inline, 1, 1)),
-            invalid(conn.send_gather(&[near(limit + 1)?], inline, 1)),
+        let (to, from) = (far(limit as u64 + 1)?, near(limit + 1)?);
+        for refused in [
+            conn.write(to, from, inline, 1),
+            conn.write_with_imm(to, from, inline, 1, 1),
+            conn.write_gather(to, &[from], inline, 1),
+            conn.send(from, inline, 1),
+            conn.send_with_imm(from, inline, 1, 1),
+            conn.send_gather(&[from], inline, 1),
         ] {
             let said = format!("{} bytes with Flags::INLINE", limit + 1);
-            assert!(
-                text.contains(&said) && text.contains("set_max_inline_data"),
-                "{text}"
-            );
+            assert_invalid(refused, &[&said, "set_max_inline_data"]);
         }
-        let text = invalid(conn.read(near(8)?, far(8)?, inline, 1));
-        assert!(text.contains("not for reads"), "{text}");
+        assert_invalid(conn.read(near(8)?, far(8)?, inline, 1), &["not for reads"]);
         no_completion(conn)?;
         conn.write(far(limit as u64)?, near(limit)?, inline, 2)?;
-        assert_eq!(opcode_of(&completion(conn)?, 2)?, WcOpcode::RDMA_WRITE);
+        assert_eq!(done(conn, 2)?, WcOpcode::RDMA_WRITE);
     }
-    let mut greedy = ConnCfg::new();
-    greedy.set_max_inline_data(1 << 20);
+    let greedy = ConnCfg::new().set_max_inline_data(1 << 20).clone();
     let ep = listen(&peer)?;
     let error = ConnReq::new(&peer, &addr(), ep.get_port(), &greedy).expect_err("too much");
-    let text = error.to_string();
-    assert!(
-        text.starts_with("rdma_create_qp") && text.contains("inline"),
-        "{text}"
-    );
+    assert!(error.to_string().starts_with("rdma_create_qp"), "{error}");
+    assert_says(&error, &["inline"]);
     Ok(())
 }

@@ -3,52 +3,34 @@
 use std::thread;
 
 use crate::common::prelude::*;
-use crate::messages::support::{ALWAYS, all, any_use, failure};
+use crate::messages::support::{all, any_use};
 
 /// A full receive queue is `QueueFull` with its remedy, and a slot comes back with each completion.
 #[test]
 fn a_full_receive_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let dst = any_use(&peer, 8)?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_rq_size(0);
-    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let pair = Pair::with(&peer, &ConnCfg::new(), ConnCfg::new().set_rq_size(0))?;
     let text = invalid(pair.server.recv(all(&dst), 1));
     assert!(text.contains("set_rq_size"), "polling cannot help: {text}");
     drop(pair);
     for depth in [1, 3, 100] {
-        let mut cfg = ConnCfg::new();
-        cfg.set_rq_size(depth);
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        let pair = Pair::with(&peer, &ConnCfg::new(), ConnCfg::new().set_rq_size(depth))?;
         let fill = || {
-            let mut posted = 0;
-            loop {
-                match pair.server.recv(all(&dst), posted) {
-                    Ok(()) => posted += 1,
-                    Err(error) => {
-                        let Error::QueueFull { queue, depth: said } = error else {
-                            panic!("{error:?}")
-                        };
-                        assert_eq!((queue, said), (Queue::Receive, depth));
-                        assert!(error.to_string().contains("set_rq_size"), "{error}");
-                        return posted;
-                    }
-                }
-            }
+            let recv = |wr_id| pair.server.recv(all(&dst), wr_id);
+            let posted = fill(Queue::Receive, depth.into(), recv);
+            assert_says(&recv(posted).expect_err("full"), &["set_rq_size"]);
+            posted
         };
         assert_eq!(fill(), depth.into());
-        for _ in 0..depth.min(7) {
-            pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
-            completion(&pair.client)?.result()?;
+        let messages = depth.min(7);
+        for _ in 0..messages {
+            send_nothing(&pair.client)?;
         }
-        assert_eq!(
-            fill(),
-            0,
-            "a slot comes back when the completion is polled, not before"
-        );
-        completions(&pair.server, depth.min(7) as usize)?;
-        assert_eq!(fill(), depth.min(7).into());
+        // A slot comes back when the completion is polled, not before.
+        assert_eq!(fill(), 0);
+        completions(&pair.server, messages as usize)?;
+        assert_eq!(fill(), messages.into());
     }
     Ok(())
 }
@@ -57,13 +39,10 @@ fn a_full_receive_queue() -> Result {
 /// other's, and more than its size asked for fit into both.
 #[test]
 fn a_completion_queue_for_receives() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(1)
-        .set_cq_size(1)
-        .set_rq_size(50)
-        .set_sq_size(50);
+    cfg.set_rcq_size(1).set_cq_size(1);
+    cfg.set_rq_size(50).set_sq_size(50);
     let pair = Pair::with(&peer, &cfg, &cfg)?;
     let rcq = pair.server.get_rcq().ok_or("one of its own")?;
     for wr_id in 0..50 {
@@ -71,17 +50,16 @@ fn a_completion_queue_for_receives() -> Result {
     }
     for wr_id in 50..100 {
         pair.client.send(MrSlice::EMPTY, ALWAYS, wr_id)?;
-        pair.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id + 50)?;
+        write_nothing(&pair.server, wr_id + 50)?;
     }
     for wr_id in 0..50 {
         assert_eq!(opcode_of(&next_completion(rcq)?, wr_id)?, WcOpcode::RECV);
     }
-    for (n, wc) in completions(&pair.client, 50)?.iter().enumerate() {
-        assert_eq!(opcode_of(wc, 50 + n as u64)?, WcOpcode::SEND);
+    for (wc, wr_id) in completions(&pair.client, 50)?.iter().zip(50..) {
+        assert_eq!(opcode_of(wc, wr_id)?, WcOpcode::SEND);
     }
-    for (n, wc) in completions(&pair.server, 50)?.iter().enumerate() {
-        assert_eq!(opcode_of(wc, 100 + n as u64)?, WcOpcode::RDMA_WRITE);
+    for (wc, wr_id) in completions(&pair.server, 50)?.iter().zip(100..) {
+        assert_eq!(opcode_of(wc, wr_id)?, WcOpcode::RDMA_WRITE);
     }
     assert_empty(rcq)?;
     assert_empty(pair.client.get_rcq().ok_or("one of its own")?)?;
@@ -91,12 +69,10 @@ fn a_completion_queue_for_receives() -> Result {
 /// Polling moves as many completions as there is room for, and keeps the rest.
 #[test]
 fn polling_takes_as_many_as_fit() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let pair = Pair::new(&peer)?;
     for wr_id in 0..5 {
-        pair.client
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)?;
+        write_nothing(&pair.client, wr_id)?;
     }
     let cq = pair.client.get_cq();
     assert_eq!(cq.get_wc(&mut [])?, 0, "no room");
@@ -118,11 +94,8 @@ fn waiting_for_one_operation() -> Result {
     let _test = device_test();
     let pair = Pair::new(&peer()?)?;
     let conn = &pair.client;
-    let write = |wr_id| {
-        let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
-        posted.expect("posted")
-    };
-    let posted: Vec<_> = (0..6).map(write).collect();
+    let posted = (0..6).map(|wr_id| write_nothing(conn, wr_id));
+    let posted: Vec<_> = posted.collect::<Result<_, _>>()?;
     let mut others = Vec::new();
     let wc = conn.wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))?;
     assert_eq!(opcode_of(&wc, 3)?, WcOpcode::RDMA_WRITE);
@@ -149,7 +122,7 @@ fn no_other_completion_satisfies_a_wait() -> Result {
     let _test = device_test();
     let pair = Pair::new(&peer()?)?;
     let (conn, far) = (&pair.client, &pair.server);
-    let write = || -> Result<_> { Ok(conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?) };
+    let write = || write_nothing(conn, 7);
     conn.recv(MrSlice::EMPTY, 7)?;
     far.send(MrSlice::EMPTY, ALWAYS, 7)?;
     completion(far)?.result()?;
@@ -159,12 +132,9 @@ fn no_other_completion_satisfies_a_wait() -> Result {
     let wc = conn.wait_for(second, LIMIT, |wc| others.push(wc))?;
     assert_eq!(wc.posted(), Some(second));
     others.sort_by_key(|wc| wc.posted().is_some());
-    let named: Vec<_> = others.iter().map(Wc::posted).collect();
-    assert_eq!(
-        named,
-        [None, Some(first)],
-        "the message and the earlier write"
-    );
+    // The message and the earlier write.
+    let named = others.iter().map(Wc::posted);
+    assert!(named.eq([None, Some(first)]), "{others:?}");
     let wc = conn.wait_for(third, LIMIT, |wc| panic!("{wc:?}"))?;
     assert_eq!(wc.posted(), Some(third));
     Ok(())
@@ -174,36 +144,26 @@ fn no_other_completion_satisfies_a_wait() -> Result {
 /// completion, of another connection, and also where the connection has ended.
 #[test]
 fn waiting_for_what_cannot_come() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let [pair, other] = [(); 2].map(|()| Pair::new(&peer).expect("established"));
+    let (_test, peer) = peer_test()?;
+    let [conn, other] = [Pair::new(&peer)?, Pair::new(&peer)?];
+    let (conn, other) = (&conn.client, &other.client);
     let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-    let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
-    let foreign = other.client.write(to, from, ALWAYS, 1)?;
-    let mut batch = pair.client.batch::<2>();
+    let quiet = conn.write(to, from, ON_ERROR, 1)?;
+    let foreign = write_nothing(other, 1)?;
+    let mut batch = conn.batch::<2>();
     batch.write(to, from, ALWAYS, 2)?;
-    batch.write(to, from, Flags::COMPLETION_ON_ERROR, 3)?;
+    batch.write(to, from, ON_ERROR, 3)?;
     let quiet_batch = batch.post()?;
-    let wait = |posted| {
-        invalid(
-            pair.client
-                .wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}")),
-        )
-    };
+    let wait = |posted| conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
     for ended in [false, true] {
-        for posted in [quiet.as_ref().copied()?, quiet_batch] {
-            let text = wait(posted);
-            assert!(text.contains("COMPLETION_ALWAYS"), "{text}");
-        }
-        let text = wait(foreign);
-        assert!(text.contains("another connection"), "{text}");
+        assert_invalid(wait(quiet), &["COMPLETION_ALWAYS"]);
+        assert_invalid(wait(quiet_batch), &["COMPLETION_ALWAYS"]);
+        assert_invalid(wait(foreign), &["another connection"]);
         if !ended {
-            pair.client.disconnect()?;
+            conn.disconnect()?;
         }
     }
-    other
-        .client
-        .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))?;
+    other.wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))?;
     Ok(())
 }
 
@@ -213,10 +173,7 @@ fn waiting_for_two_operations_at_once() -> Result {
     let _test = device_test();
     let pair = Pair::new(&peer()?)?;
     let conn = &pair.client;
-    let [first, second] = [1, 2].map(|wr_id| {
-        let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
-        posted.expect("posted")
-    });
+    let (first, second) = (write_nothing(conn, 1)?, write_nothing(conn, 2)?);
     let mut refused = None;
     conn.wait_for(second, LIMIT, |wc| {
         assert_eq!(wc.posted(), Some(first));
@@ -225,13 +182,10 @@ fn waiting_for_two_operations_at_once() -> Result {
             other.join().expect("ends")
         });
     })?;
-    let text = invalid(Err::<(), _>(refused.ok_or("refused")?));
-    assert!(text.contains("another thread"), "{text}");
+    assert_invalid(Err::<(), _>(refused.ok_or("refused")?), &["another thread"]);
     // Another one may go on when the first has ended.
-    let error = conn
-        .wait_for(first, LIMIT, |_| {})
-        .expect_err("handed to the first");
-    assert!(matches!(error, Error::PolledElsewhere), "{error:?}");
+    let handed = conn.wait_for(first, LIMIT, |_| {});
+    assert!(matches!(handed, Err(Error::PolledElsewhere)), "{handed:?}");
     Ok(())
 }
 
@@ -239,33 +193,26 @@ fn waiting_for_two_operations_at_once() -> Result {
 /// was flushed. The connection remembers it.
 #[test]
 fn waiting_for_one_operation_that_fails() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = any_use(&peer, 8)?;
     let gone = remote(&any_use(&peer, 8)?).slice(..)?;
     for asked in [1, 2] {
         let pair = Pair::new(&peer)?;
-        let posted = [1, 2].map(|wr_id| {
-            let posted = pair.client.write(gone, all(&source), ALWAYS, wr_id);
-            posted.expect("posted")
-        });
+        let write = |wr_id| pair.client.write(gone, all(&source), ALWAYS, wr_id);
+        let posted = [write(1)?, write(2)?];
         assert_eq!(pair.client.failure(), None);
         let mut others = Vec::new();
-        let error = pair
-            .client
-            .wait_for(posted[asked - 1], LIMIT, |wc| {
-                others.push(failure(&wc).status)
-            })
-            .expect_err("fails");
-        let Error::Operation(failure) = error else {
-            panic!("{error:?}")
+        let other = |wc: Wc| others.push(wc.status());
+        let waited = pair.client.wait_for(posted[asked - 1], LIMIT, other);
+        let Err(Error::Operation(failure)) = waited else {
+            panic!("{waited:?}")
         };
         assert_eq!(failure.wr_id, 1, "the first");
         assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
         let before = [WcStatus::REM_ACCESS_ERR];
         assert_eq!(others, before[..asked - 1]);
         if asked == 1 {
-            completion(&pair.client)?.result().expect_err("flushed");
+            fails(&pair.client)?;
         }
         let first = Some(Failure::Operation(failure));
         assert_eq!(pair.client.failure(), first, "still the first");
@@ -278,17 +225,12 @@ fn waiting_for_one_operation_that_fails() -> Result {
 #[test]
 fn receives_come_back_when_the_connection_ends() -> Result {
     fn flushed(conn: &Conn) -> Result {
-        for (n, wc) in completions(conn, 5)?.iter().enumerate() {
-            let failure = failure(wc);
-            assert_eq!(
-                (failure.wr_id, failure.status),
-                (n as u64, WcStatus::WR_FLUSH_ERR)
-            );
+        for (wc, wr_id) in completions(conn, 5)?.iter().zip(0..) {
+            assert_eq!((wc.wr_id(), wc.status()), (wr_id, WcStatus::WR_FLUSH_ERR));
         }
         Ok(())
     }
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let dst = any_use(&peer, 8)?;
     let pair = Pair::new(&peer)?;
     for wr_id in 0..5 {

@@ -1,10 +1,8 @@
 //! The shared parts of these tests: regions, and the contents of a completion.
 
-use rpma::{WcFailure, WcFlags};
+use rpma::WcFlags;
 
 use crate::common::prelude::*;
-
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 /// A region for everything but persistent flushes.
 pub(crate) fn any_use(peer: &Peer, len: usize) -> Result<Mr<Memory>> {
@@ -27,6 +25,13 @@ pub(crate) fn received(wc: &Wc, wr_id: u64) -> Result<(WcOpcode, Option<u32>, Op
     Ok((success.opcode(), len, success.imm_data()))
 }
 
-pub(crate) fn failure(wc: &Wc) -> WcFailure {
-    wc.result().expect_err("the operation fails")
+/// The next message has come: its kind, its length, and the immediate data.
+#[track_caller]
+pub(crate) fn receives(conn: &Conn, wr_id: u64) -> Result<(WcOpcode, Option<u32>, Option<u32>)> {
+    received(&completion(conn)?, wr_id)
+}
+
+/// Both directions of a connection: the sender, and the receiver.
+pub(crate) fn directions(pair: &Pair) -> [(&Conn, &Conn); 2] {
+    [(&pair.client, &pair.server), (&pair.server, &pair.client)]
 }
