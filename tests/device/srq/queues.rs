@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::prelude::*;
-use crate::srq::support::{ALWAYS, fill, pairs, send, srq, using};
+use crate::srq::support::{fill, pairs, receives_of, srq, take, using};
 
 /// Where the receives of a connection complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,17 +29,12 @@ fn check_row(
         cfg.set_compl_channel(ComplChannel::Shared);
     }
     let Pair { client, server } = Pair::with(peer, &ConnCfg::new(), &cfg)?;
-    let main = server.get_cq();
     assert_eq!(server.get_rcq().is_some(), expected == Where::OwnRcq);
-    let srqs = srq.and_then(Srq::get_rcq);
-    let queues: Vec<(Where, &Cq)> = [
-        (Where::Main, Some(main)),
-        (Where::OwnRcq, server.get_rcq()),
-        (Where::SrqsRcq, srqs),
-    ]
-    .into_iter()
-    .filter_map(|(place, cq)| Some((place, cq?)))
-    .collect();
+    let queue = |place| match place {
+        Where::Main => Some(server.get_cq()),
+        Where::OwnRcq => server.get_rcq(),
+        Where::SrqsRcq => srq.and_then(Srq::get_rcq),
+    };
 
     for round in 0..3 {
         match srq {
@@ -51,22 +46,16 @@ fn check_row(
             (expected, WcOpcode::RECV),
         ] {
             match opcode {
-                WcOpcode::RECV => send(&client)?,
-                _ => {
-                    server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
-                }
+                WcOpcode::RECV => send_nothing(&client)?,
+                _ => drop(write_nothing(&server, 7)?),
             }
-            let cq = queues
-                .iter()
-                .find(|(at, _)| *at == place)
-                .map(|(_, cq)| *cq)
-                .ok_or("it is there")?;
+            let cq = queue(place).ok_or("it is there")?;
             wait(&server, cq, place, shared)?;
             let wc = next_completion(cq)?;
             assert_eq!(opcode_of(&wc, 7)?, opcode, "round {round}");
             assert_eq!(wc.qp_num(), server.get_qp_num());
-            for (_, cq) in &queues {
-                assert_empty(cq)?;
+            for place in [Where::Main, Where::OwnRcq, Where::SrqsRcq] {
+                queue(place).map_or(Ok(()), assert_empty)?;
             }
         }
     }
@@ -92,10 +81,8 @@ fn wait(server: &Conn, cq: &Cq, place: Where, shared: bool) -> Result {
         for refused in [server.wait_timeout(LIMIT), server.wait()] {
             assert!(matches!(refused, Err(Error::NotSharedChannel)));
         }
-        assert!(matches!(
-            server.get_compl_fd(),
-            Err(Error::NotSharedChannel)
-        ));
+        let fd = server.get_compl_fd();
+        assert!(matches!(fd, Err(Error::NotSharedChannel)));
     }
     Ok(())
 }
@@ -126,8 +113,7 @@ fn row_4_two_queues_on_a_shared_channel() -> Result {
 
 #[test]
 fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 10, 0)?;
     assert!(srq.get_rcq().is_none());
     for shared in [false, true] {
@@ -138,8 +124,7 @@ fn row_5_a_shared_receive_queue_and_the_main_queue() -> Result {
 
 #[test]
 fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 10, 0)?;
     for shared in [false, true] {
         check_row(&peer, Some(&srq), 10, shared, Where::OwnRcq)?;
@@ -149,8 +134,7 @@ fn row_6_a_shared_receive_queue_and_a_queue_for_receives() -> Result {
 
 #[test]
 fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 10, 10)?;
     for rcq_size in [0, 10] {
         check_row(&peer, Some(&srq), rcq_size, false, Where::SrqsRcq)?;
@@ -160,8 +144,7 @@ fn row_7_a_shared_receive_queue_with_its_own_queue() -> Result {
 
 #[test]
 fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 10, 10)?;
     let ep = listen(&peer)?;
     for rcq_size in [0, 10] {
@@ -170,8 +153,7 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
             .set_rcq_size(rcq_size);
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
         assert!(text.contains("ComplChannel::Shared"), "{text}");
-        let text = invalid(ep.next_conn_req_timeout(&cfg, LIMIT));
-        assert!(text.contains("ComplChannel::Of"), "{text}");
+        assert_invalid(ep.next_conn_req_timeout(&cfg, LIMIT), &["ComplChannel::Of"]);
     }
     Ok(())
 }
@@ -180,8 +162,7 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() -> Result {
 /// queues of both.
 #[test]
 fn one_channel_over_the_queues_of_everything() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let channel = CompletionChannel::new(&peer)?;
     let of = |key| ComplChannel::Of {
         channel: channel.clone(),
@@ -191,9 +172,7 @@ fn one_channel_over_the_queues_of_everything() -> Result {
     cfg.set_compl_channel(Some((channel.clone(), 100)));
     assert_eq!(cfg.get_compl_channel().map(|(_, key)| *key), Some(100));
     let srq = Srq::new(&peer, &cfg)?;
-    let mut cfg = using(&srq);
-    cfg.set_compl_channel(of(1));
-    let one = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let one = Pair::with(&peer, &ConnCfg::new(), using(&srq).set_compl_channel(of(1)))?;
     let mut cfg = ConnCfg::new();
     cfg.set_compl_channel(of(2)).set_rcq_size(10);
     let two = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
@@ -203,26 +182,23 @@ fn one_channel_over_the_queues_of_everything() -> Result {
         Ok((event.key, event.kind))
     };
     srq.recv(MrSlice::EMPTY, 1)?;
-    send(&one.client)?;
+    send_nothing(&one.client)?;
     assert_eq!(next()?, (100, CqKind::Receive));
     let rcq = srq.get_rcq().ok_or("one of its own")?;
     assert_eq!(opcode_of(&next_completion(rcq)?, 1)?, WcOpcode::RECV);
     two.server.recv(MrSlice::EMPTY, 2)?;
-    send(&two.client)?;
+    send_nothing(&two.client)?;
     assert_eq!(next()?, (2, CqKind::Receive));
     for (pair, key) in [(&one, 1), (&two, 2)] {
-        pair.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
+        write_nothing(&pair.server, 3)?;
         assert_eq!(next()?, (key, CqKind::Main));
     }
     for cq in [rcq, one.server.get_cq(), two.server.get_cq()] {
         assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::SharedChannel)));
     }
     for conn in [&one.server, &two.server] {
-        assert!(matches!(
-            conn.wait_timeout(LIMIT),
-            Err(Error::NotSharedChannel)
-        ));
+        let waited = conn.wait_timeout(LIMIT);
+        assert!(matches!(waited, Err(Error::NotSharedChannel)));
     }
     Ok(())
 }
@@ -234,8 +210,7 @@ fn one_channel_over_the_queues_of_everything() -> Result {
 fn connections_are_told_apart() -> Result {
     const CLIENTS: usize = 4;
     const EACH: usize = 5;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for rcq_size in [0, 20] {
         let total = CLIENTS * EACH;
         let srq = srq(&peer, total as u32, rcq_size)?;
@@ -248,28 +223,20 @@ fn connections_are_told_apart() -> Result {
         let src = Mr::reg(&peer, names, MrUsage::SEND)?;
         for _ in 0..EACH {
             for (n, pair) in pairs.iter().enumerate() {
-                let name = src.slice(n..=n)?;
-                pair.client.send(name, ALWAYS, 1)?;
+                pair.client.send(src.slice(n..=n)?, ALWAYS, 1)?;
             }
         }
-        let got: Vec<_> = match srq.get_rcq() {
-            Some(rcq) => (0..total)
-                .map(|_| next_completion(rcq))
-                .collect::<Result<_, _>>()?,
-            None => pairs
-                .iter()
-                .flat_map(|pair| completions(&pair.server, EACH).expect("polling works"))
-                .collect(),
-        };
+        let mut got = Vec::new();
+        for pair in &pairs {
+            got.extend(take(receives_of(&srq, &pair.server), EACH)?);
+        }
         let bytes = contents(&dst)?;
         let mut used = BTreeMap::new();
         let mut last = BTreeMap::new();
         for wc in &got {
             let success = wc.result()?;
-            assert_eq!(
-                (success.opcode(), success.byte_len()),
-                (WcOpcode::RECV, Some(1))
-            );
+            let message = (success.opcode(), success.byte_len());
+            assert_eq!(message, (WcOpcode::RECV, Some(1)));
             let name = usize::from(bytes[wc.wr_id() as usize]);
             assert_eq!(wc.qp_num(), pairs[name - 1].server.get_qp_num());
             assert_eq!(used.insert(wc.wr_id(), name), None, "each receive once");
@@ -289,19 +256,18 @@ fn connections_are_told_apart() -> Result {
 /// Waiting for events on the queue's own completion queue.
 #[test]
 fn waiting_for_receives() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 10, 10)?;
     let rcq = srq.get_rcq().ok_or("one of its own")?;
     let pairs = pairs(&peer, &using(&srq), 2)?;
     assert_eq!(fill(&srq, 10), 10);
     for round in 0..5 {
-        send(&pairs[round % 2].client)?;
+        send_nothing(&pairs[round % 2].client)?;
         rcq.wait()?;
         opcode_of(&next_completion(rcq)?, round as u64)?;
     }
     for round in 5..8 {
-        send(&pairs[round % 2].client)?;
+        send_nothing(&pairs[round % 2].client)?;
     }
     for round in 5..8 {
         opcode_of(&next_completion(rcq)?, round)?;

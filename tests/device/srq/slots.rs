@@ -1,36 +1,30 @@
 //! Each receive is used or comes back, however messages and connections fail.
 
 use crate::common::prelude::*;
-use crate::srq::support::{ALWAYS, fill, pairs, send, srq, using};
+use crate::srq::support::{fill, messages, pairs, receives_of, srq, take, using};
 
 /// A full queue is `QueueFull` with its remedy. A slot comes back when its completion is polled, on
 /// whichever connection it arrived, and not before.
 #[test]
 fn a_full_shared_receive_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
+    // Polling cannot help.
     let none = srq(&peer, 0, 0)?.recv(MrSlice::EMPTY, 1);
-    let text = invalid(none);
-    assert!(
-        text.contains("SrqCfg::set_rq_size"),
-        "polling cannot help: {text}"
-    );
+    assert_invalid(none, &["SrqCfg::set_rq_size"]);
     for (depth, rcq_size) in [(1, 0), (1, 1), (7, 0), (7, 3), (100, 1)] {
         let srq = srq(&peer, depth, rcq_size)?;
         let pairs = pairs(&peer, &using(&srq), 2)?;
         assert_eq!(fill(&srq, depth), depth);
-        let text = srq.recv(MrSlice::EMPTY, 1).expect_err("full").to_string();
-        assert!(text.contains("SrqCfg::set_rq_size"), "{text}");
+        let error = srq.recv(MrSlice::EMPTY, 1).expect_err("full");
+        assert_says(&error, &["SrqCfg::set_rq_size"]);
         for _ in 0..3 {
             let messages = depth.min(8);
             for n in 0..messages {
-                send(&pairs[n as usize % 2].client)?;
+                send_nothing(&pairs[n as usize % 2].client)?;
             }
             assert_eq!(fill(&srq, depth), 0, "nothing was polled yet");
             for n in 0..messages {
-                let cq = srq.get_rcq();
-                let cq = cq.unwrap_or(pairs[n as usize % 2].server.get_cq());
-                next_completion(cq)?.result()?;
+                take(receives_of(&srq, &pairs[n as usize % 2].server), 1)?;
             }
             assert_eq!(fill(&srq, depth), messages);
         }
@@ -43,18 +37,14 @@ fn a_full_shared_receive_queue() -> Result {
 #[test]
 fn slots_come_back_from_dropped_connections() -> Result {
     const DEPTH: u32 = 6;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for (rcq_size, conn_rcq_size) in [(0, 0), (0, 10), (DEPTH, 0)] {
         let srq = srq(&peer, DEPTH, rcq_size)?;
-        let mut cfg = using(&srq);
-        cfg.set_rcq_size(conn_rcq_size);
+        let cfg = using(&srq).set_rcq_size(conn_rcq_size).clone();
         for round in 0..25 {
             assert_eq!(fill(&srq, DEPTH), if round == 0 { DEPTH } else { 3 });
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-            for _ in 0..3 {
-                send(&client)?;
-            }
+            messages(&client, 3)?;
             match round % 3 {
                 0 => drop((client, server)),
                 1 => drop((server, client)),
@@ -65,9 +55,7 @@ fn slots_come_back_from_dropped_connections() -> Result {
                 }
             }
             if let Some(rcq) = srq.get_rcq() {
-                for _ in 0..3 {
-                    next_completion(rcq)?.result()?;
-                }
+                take(rcq, 3)?;
             }
         }
     }
@@ -78,22 +66,16 @@ fn slots_come_back_from_dropped_connections() -> Result {
 /// the connection's, which another one may have by then. Others keep theirs.
 #[test]
 fn a_message_of_a_dropped_connection_has_no_number() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 4, 4)?;
     assert_eq!(fill(&srq, 4), 4);
     let rcq = srq.get_rcq().ok_or("its own")?;
-    let mut pairs = pairs(&peer, &using(&srq), 2)?;
-    let (stays, goes) = (pairs.remove(0), pairs.remove(0));
-    send(&stays.client)?;
-    send(&goes.client)?;
+    let [stays, goes] = Pair::two(&peer, &ConnCfg::new(), &using(&srq))?;
+    send_nothing(&stays.client)?;
+    send_nothing(&goes.client)?;
     let number = stays.server.get_qp_num();
     drop(goes.server);
-    let numbers = [(); 2].map(|()| {
-        let wc = next_completion(rcq).expect("polling works");
-        wc.result().expect("a message");
-        wc.qp_num()
-    });
+    let numbers = take(rcq, 2)?.iter().map(Wc::qp_num).collect::<Vec<_>>();
     assert_eq!(numbers, [number, 0]);
     Ok(())
 }
@@ -103,8 +85,7 @@ fn a_message_of_a_dropped_connection_has_no_number() -> Result {
 #[test]
 fn receives_that_come_back_are_not_kept() -> Result {
     const DEPTH: u32 = 4;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, DEPTH, DEPTH)?;
     assert_eq!(fill(&srq, DEPTH), DEPTH);
     assert_eq!(srq.kept(), 0);
@@ -112,14 +93,10 @@ fn receives_that_come_back_are_not_kept() -> Result {
         drop(Pair::with(&peer, &ConnCfg::new(), &using(&srq))?);
         assert!(srq.kept() <= 1, "{} after one connection", srq.kept());
         let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &using(&srq))?;
-        for _ in 0..DEPTH {
-            send(&client)?;
-        }
+        messages(&client, DEPTH as usize)?;
         drop((client, server));
         let rcq = srq.get_rcq().ok_or("its own")?;
-        for _ in 0..DEPTH {
-            next_completion(rcq)?.result()?;
-        }
+        take(rcq, DEPTH as usize)?;
         assert_eq!(srq.kept(), 0, "round {round}: all have come back");
         assert_eq!(fill(&srq, DEPTH), DEPTH);
     }
@@ -129,29 +106,21 @@ fn receives_that_come_back_are_not_kept() -> Result {
 /// Closing a connection returns the receives that arrived on it, and their slots come back.
 #[test]
 fn closing_returns_what_arrived() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for (rcq_size, conn_rcq_size) in [(0, 0), (0, 10), (5, 0)] {
         let srq = srq(&peer, 5, rcq_size)?;
-        let mut cfg = using(&srq);
-        cfg.set_rcq_size(conn_rcq_size);
+        let cfg = using(&srq).set_rcq_size(conn_rcq_size).clone();
         assert_eq!(fill(&srq, 5), 5);
         let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-        for _ in 0..3 {
-            send(&client)?;
-        }
+        messages(&client, 3)?;
         let mut rest = server.close(LIMIT)?;
         if let Some(rcq) = srq.get_rcq() {
-            assert!(
-                rest.is_empty(),
-                "what the other queue has stays there: {rest:?}"
-            );
-            rest = (0..3)
-                .map(|_| next_completion(rcq))
-                .collect::<Result<_, _>>()?;
+            // What the other queue has stays there.
+            assert!(rest.is_empty(), "{rest:?}");
+            rest = take(rcq, 3)?;
         }
-        for (n, wc) in rest.iter().enumerate() {
-            assert_eq!(opcode_of(wc, n as u64)?, WcOpcode::RECV);
+        for (wc, wr_id) in rest.iter().zip(0..) {
+            assert_eq!(opcode_of(wc, wr_id)?, WcOpcode::RECV);
         }
         assert_eq!(rest.len(), 3);
         assert_eq!(fill(&srq, 5), 3, "2 receives are still there for others");
@@ -163,39 +132,25 @@ fn closing_returns_what_arrived() -> Result {
 /// One connection that fails does not disturb the others, nor take receives away.
 #[test]
 fn a_failed_connection_leaves_the_receives_to_the_others() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let src = region(&peer, 64, MrUsage::SEND)?;
+    let (_test, peer) = peer_test()?;
     for (rcq_size, conn_rcq_size) in [(0, 0), (0, 4), (4, 0)] {
         let srq = srq(&peer, 4, rcq_size)?;
-        let mut cfg = using(&srq);
-        cfg.set_rcq_size(conn_rcq_size);
+        let cfg = using(&srq).set_rcq_size(conn_rcq_size).clone();
         for round in 0..6 {
             assert_eq!(fill(&srq, 4), 4, "round {round}: all slots are back");
-            let pairs = pairs(&peer, &cfg, 2)?;
-            let receives = |pair: usize| -> Result<_> {
-                let server = &pairs[pair].server;
-                let cq = srq.get_rcq().or(server.get_rcq());
-                next_completion(cq.unwrap_or(server.get_cq()))
-            };
-            // The receives have no room for it.
-            let message = src.slice(..)?;
-            pairs[0].client.send(message, ALWAYS, 1)?;
-            let failure = completion(&pairs[0].client)?
-                .result()
-                .expect_err("too long");
-            assert!(
-                [WcStatus::REM_OP_ERR, WcStatus::REM_INV_REQ_ERR].contains(&failure.status),
-                "{failure}"
-            );
-            let failure = receives(0)?.result().expect_err("too long");
+            let [failing, other] = Pair::two(&peer, &ConnCfg::new(), &cfg)?;
+            let receives = |server| next_completion(receives_of(&srq, server));
+            let status = send_too_much(&peer, &failing.client)?;
+            let is_told = [WcStatus::REM_OP_ERR, WcStatus::REM_INV_REQ_ERR].contains(&status);
+            assert!(is_told, "{status}");
+            let failure = failure(&receives(&failing.server)?);
             assert_eq!(
                 (failure.wr_id, failure.qp_num),
-                (0, pairs[0].server.get_qp_num())
+                (0, failing.server.get_qp_num())
             );
             for wr_id in 1..4 {
-                send(&pairs[1].client)?;
-                assert_eq!(opcode_of(&receives(1)?, wr_id)?, WcOpcode::RECV);
+                send_nothing(&other.client)?;
+                assert_eq!(opcode_of(&receives(&other.server)?, wr_id)?, WcOpcode::RECV);
             }
         }
     }
@@ -203,37 +158,33 @@ fn a_failed_connection_leaves_the_receives_to_the_others() -> Result {
 }
 
 /// A message that is too long for the receive that it takes: it fails on both sides.
-fn send_too_much(peer: &Peer, client: &Conn) -> Result {
-    let src = region(peer, 64, MrUsage::SEND)?;
-    let message = src.slice(..)?;
-    client.send(message, ALWAYS, 1)?;
-    completion(client)?.result().expect_err("too long");
-    Ok(())
+fn send_too_much(peer: &Peer, client: &Conn) -> Result<WcStatus> {
+    let message = region(peer, 64, MrUsage::SEND)?;
+    client.send(message.slice(..)?, ALWAYS, 1)?;
+    Ok(fails(client)?.status)
 }
 
 /// The receive that a failed connection took comes back, whether the program learns first that the
 /// peer is gone or that the receive has failed. Else a client could empty the queue for ever.
 #[test]
 fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let srq = srq(&peer, 2, 0)?;
     let cfg = using(&srq);
     for end in ["event", "disconnect", "close", "drop"] {
         assert_eq!(fill(&srq, 2), 2, "before {end}: all slots are back");
-        let [failing, other] =
-            [(); 2].map(|()| Pair::with(&peer, &ConnCfg::new(), &cfg).expect("established"));
+        let [failing, other] = Pair::two(&peer, &ConnCfg::new(), &cfg)?;
         send_too_much(&peer, &failing.client)?;
         let Pair { client, server } = failing;
         match end {
             "event" => {
                 drop(client);
                 assert_eq!(event(&server)?, ConnEvent::Closed);
-                completion(&server)?.result().expect_err("too long");
+                fails(&server)?;
             }
             "disconnect" => {
                 server.disconnect()?;
-                completion(&server)?.result().expect_err("too long");
+                fails(&server)?;
             }
             "close" => {
                 let error = server.close(LIMIT).expect_err("it has failed");
@@ -241,8 +192,8 @@ fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
             }
             _ => drop(server),
         }
-        send(&other.client)?;
-        assert_eq!(opcode_of(&completion(&other.server)?, 1)?, WcOpcode::RECV);
+        send_nothing(&other.client)?;
+        assert_eq!(done(&other.server, 1)?, WcOpcode::RECV);
     }
     Ok(())
 }
@@ -250,25 +201,18 @@ fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
 /// A failure in a queue where no receive of the shared queue completes gives no receive back.
 #[test]
 fn a_failed_send_gives_no_receive_back() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let gone = {
-        let target = region(&peer, 8, MrUsage::WRITE_DST)?;
-        remote(&target)
-    };
+    let (_test, peer) = peer_test()?;
+    let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST)?);
     let src = region(&peer, 8, MrUsage::WRITE_SRC)?;
     for (rcq_size, conn_rcq_size) in [(4, 0), (0, 4)] {
         let srq = srq(&peer, 4, rcq_size)?;
-        let mut cfg = using(&srq);
-        cfg.set_rcq_size(conn_rcq_size);
+        let cfg = using(&srq).set_rcq_size(conn_rcq_size).clone();
         assert_eq!(fill(&srq, 4), 4);
         for _ in 0..2 {
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
             let (to, from) = (gone.slice(..)?, src.slice(..)?);
             server.write(to, from, ALWAYS, 1)?;
-            completion(&server)?
-                .result()
-                .expect_err("there is no such memory");
+            fails(&server)?;
             assert_eq!(fill(&srq, 4), 0, "4 receives are still posted");
             drop(client);
         }
