@@ -3,19 +3,14 @@
 
 use crate::common::prelude::*;
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-const ON_ERROR: Flags = Flags::COMPLETION_ON_ERROR;
 const VISIBLE: FlushType = FlushType::Visibility;
 
 /// Both ways to flush, with room for everything below.
 fn configurations() -> [ConnCfg; 2] {
-    [false, true].map(|fallback| {
-        let mut cfg = ConnCfg::new();
+    both_ways().map(|mut cfg| {
         cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
         cfg.set_max_inline_data(64);
-        cfg.set_max_send_sge(3).expect("three parts");
-        cfg.set_force_fallback(fallback);
-        cfg
+        cfg.set_max_send_sge(3).expect("three parts").clone()
     })
 }
 
@@ -34,14 +29,12 @@ fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
 /// A batch has only one completion: 16 records and their flush.
 #[test]
 fn records_and_their_flush() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, 1024, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(1024, 3))?;
-    for cfg in configurations() {
+    for pair in Pair::each(&peer, configurations()) {
         let target = region(&peer, 1024, all_usages())?;
         let far = remote(&target);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let mut batch = pair.client.batch::<17>();
         // Twice with the same one: posting empties it.
         for at in [0, 512] {
@@ -73,33 +66,29 @@ fn add_every_kind<'a>(batch: &mut Batch<'a, 24>, source: &'a Mr<Memory>, far: &M
         part(source, 500, 0)?,
         part(source, 700, 20)?,
     ];
-    let add = |added: Result<(), Error>| added;
     let (inline, fenced) = (ALWAYS | Flags::INLINE, ALWAYS | Flags::FENCE);
-    add(batch.write(there(far, 0, 100), part(source, 0, 100)?, ALWAYS, 1))?;
-    add(batch.write(there(far, 100, 50), part(source, 100, 50)?, inline, 2))?;
-    add(batch.write_with_imm(there(far, 150, 8), part(source, 150, 8)?, ALWAYS, 77, 3))?;
-    add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4))?;
-    add(batch.flush(there(far, 0, 158), VISIBLE, ALWAYS, 5))?;
-    add(batch.write_gather(there(far, 200, 30), &parts, ALWAYS, 6))?;
-    add(batch.atomic_write(there(far, 240, 8), &WORD, ALWAYS, 7))?;
-    add(batch.send(part(source, 1000, 40)?, ALWAYS, 8))?;
-    add(batch.send_with_imm(part(source, 1100, 40)?, inline, 78, 9))?;
-    add(batch.send_gather(&parts, ALWAYS, 10))?;
-    add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11))?;
-    add(batch.flush(there(far, 200, 48), VISIBLE, ALWAYS, 12))?;
-    add(batch.read(part(source, 2000, 100)?, there(far, 0, 100), ALWAYS, 13))?;
-    add(batch.write(there(far, 300, 4), part(source, 300, 4)?, fenced, 14))?;
-    add(batch.write_gather(there(far, 310, 20), &[parts[2]], inline, 15))?;
+    batch.write(there(far, 0, 100), part(source, 0, 100)?, ALWAYS, 1)?;
+    batch.write(there(far, 100, 50), part(source, 100, 50)?, inline, 2)?;
+    batch.write_with_imm(there(far, 150, 8), part(source, 150, 8)?, ALWAYS, 77, 3)?;
+    batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4)?;
+    batch.flush(there(far, 0, 158), VISIBLE, ALWAYS, 5)?;
+    batch.write_gather(there(far, 200, 30), &parts, ALWAYS, 6)?;
+    batch.atomic_write(there(far, 240, 8), &WORD, ALWAYS, 7)?;
+    batch.send(part(source, 1000, 40)?, ALWAYS, 8)?;
+    batch.send_with_imm(part(source, 1100, 40)?, inline, 78, 9)?;
+    batch.send_gather(&parts, ALWAYS, 10)?;
+    batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11)?;
+    batch.flush(there(far, 200, 48), VISIBLE, ALWAYS, 12)?;
+    batch.read(part(source, 2000, 100)?, there(far, 0, 100), ALWAYS, 13)?;
+    batch.write(there(far, 300, 4), part(source, 300, 4)?, fenced, 14)?;
+    batch.write_gather(there(far, 310, 20), &[parts[2]], inline, 15)?;
     assert_eq!(batch.len(), 15);
     Ok(())
 }
 
 /// The kinds of the completions of these operations, in order.
 fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
-    let flush = match client.has_native_flush() {
-        true => WcOpcode::FLUSH,
-        false => WcOpcode::RDMA_READ,
-    };
+    let flush = flush_opcode(client);
     let word = match client.has_native_atomic_write() {
         true => WcOpcode::ATOMIC_WRITE,
         false => WcOpcode::RDMA_WRITE,
@@ -114,19 +103,18 @@ fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
 /// The messages and the notice of these operations have arrived, in order.
 fn check_received(server: &Conn) -> Result {
     let received = completions(server, 5)?;
-    let received = received.iter().map(|wc| -> Result<_> {
-        let message = wc.result()?;
-        Ok((wc.wr_id(), message.opcode(), message.imm_data()))
-    });
+    assert_done(&received, 100..105)?;
     let (message, notice) = (WcOpcode::RECV, WcOpcode::RECV_RDMA_WITH_IMM);
-    let expected = [
-        (100, notice, Some(77)),
-        (101, message, None),
-        (102, message, Some(78)),
-        (103, message, None),
-        (104, message, None),
-    ];
-    assert_eq!(received.collect::<Result<Vec<_>, _>>()?, expected);
+    for (wc, expected) in received.iter().zip([
+        (notice, Some(77)),
+        (message, None),
+        (message, Some(78)),
+        (message, None),
+        (message, None),
+    ]) {
+        let received = wc.result()?;
+        assert_eq!((received.opcode(), received.imm_data()), expected);
+    }
     Ok(())
 }
 
@@ -148,18 +136,16 @@ fn check_bytes(from: &[u8], to: &[u8], inbox: &[u8]) {
 /// chain does not have, take turns with others, and there is an operation without any bytes.
 #[test]
 fn every_kind_of_operation_among_others() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, configurations()) {
         let source = region(&peer, 4096, all_usages())?;
         source.write_at(0, &pattern(4096, 5))?;
         let target = region(&peer, 4096, all_usages())?;
         let inbox = region(&peer, 4096, MrUsage::RECV)?;
         let far = remote(&target);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
         for n in 0..6 {
-            let receive = part(&inbox, n * 100, 100)?;
-            pair.server.recv(receive, 100 + n as u64)?;
+            pair.server
+                .recv(part(&inbox, n * 100, 100)?, 100 + n as u64)?;
         }
         let mut batch = pair.client.batch::<24>();
         add_every_kind(&mut batch, &source, &far)?;
@@ -180,13 +166,12 @@ fn every_kind_of_operation_among_others() -> Result {
 fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
     let _test = device_test();
     let (peer, other) = (peer()?, peer()?);
-    for cfg in configurations() {
+    for pair in Pair::each(&peer, configurations()) {
         let source = region(&peer, 100, all_usages())?;
         let elsewhere = region(&other, 100, all_usages())?;
         let target = region(&peer, 100, all_usages())?;
         let write_only = region(&peer, 100, MrUsage::WRITE_DST)?;
         let far = remote(&target);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
 
         let mut batch = conn.batch::<3>();
@@ -196,20 +181,12 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
         assert!(text.contains("another Peer"), "{text}");
         let text = invalid(batch.write(to, part(&source, 0, 9)?, ALWAYS, 2));
         assert!(text.contains("has 9 bytes and the remote part 8"), "{text}");
-        invalid(batch.read(
-            part(&source, 0, 8)?,
-            there(&remote(&write_only), 0, 8),
-            ALWAYS,
-            2,
-        ));
+        let unreadable = there(&remote(&write_only), 0, 8);
+        invalid(batch.read(part(&source, 0, 8)?, unreadable, ALWAYS, 2));
         invalid(batch.send(part(&elsewhere, 0, 8)?, ALWAYS, 2));
         invalid(batch.send(part(&source, 0, 65)?, ALWAYS | Flags::INLINE, 2));
         invalid(batch.flush(RemoteSlice::EMPTY, VISIBLE, ALWAYS, 2));
-        let persistent = batch.flush(to, FlushType::Persistent, ALWAYS, 2);
-        assert!(
-            matches!(persistent, Err(Error::NotSupported(_))),
-            "{persistent:?}"
-        );
+        not_supported(batch.flush(to, FlushType::Persistent, ALWAYS, 2));
         invalid(batch.atomic_write(there(&far, 4, 8), &[0; 8], ALWAYS, 2));
         let parts = [part(&source, 0, 2)?; 4];
         invalid(batch.write_gather(there(&far, 0, 8), &parts, ALWAYS, 2));
@@ -218,8 +195,8 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
         let two = [part(&source, 0, 2)?; 2];
         let four = there(&far, 0, 4);
         batch.write_gather(four, &two, ALWAYS, 2)?;
-        let text = invalid(batch.write_gather(four, &two, ALWAYS, 2));
-        assert!(text.contains("no room") && text.contains(" 3 "), "{text}");
+        let third = batch.write_gather(four, &two, ALWAYS, 2);
+        assert_invalid(third, &["no room", " 3 "]);
         invalid(batch.flush(to, VISIBLE, ALWAYS, 3));
         invalid(batch.atomic_write(to, &[0; 8], ALWAYS, 3));
         invalid(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3));
@@ -227,14 +204,13 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
 
         // Not sent: it is dropped, or taken back. An open one holds no lock and no slot:
         // another operation is posted.
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)?;
+        write_nothing(conn, 9)?;
         assert_eq!(completion(conn)?.wr_id(), 9);
         drop(batch);
         let mut batch = conn.batch::<3>();
         batch.flush(to, VISIBLE, ALWAYS, 1)?;
         batch.clear();
-        let text = invalid(batch.post());
-        assert!(text.contains("empty"), "{text}");
+        assert_invalid(batch.post(), &["empty"]);
         no_completion(conn)?;
         assert_eq!(contents(&target)?, [0; 100]);
     }
@@ -246,8 +222,7 @@ fn what_is_wrong_is_refused_and_the_rest_stays() -> Result {
 /// reads are refused until then, as the post of a single one is.
 #[test]
 fn nothing_that_reads_is_added_before_the_connection() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for cfg in configurations() {
         let memory = region(&peer, 64, all_usages())?;
         let far = there(&remote(&memory), 0, 8);
@@ -255,12 +230,9 @@ fn nothing_that_reads_is_added_before_the_connection() -> Result {
         let client = ask(&peer, &ep, &cfg)?;
         let server = accept(&ep, &cfg)?;
         let mut batch = client.batch::<2>();
-        let read = batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
-        assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
-        let single = client.read(part(&memory, 8, 8)?, far, ALWAYS, 1);
-        assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
-        assert_eq!(event(&client)?, ConnEvent::Established);
-        assert_eq!(event(&server)?, ConnEvent::Established);
+        assert_not_connected(batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1));
+        assert_not_connected(client.read(part(&memory, 8, 8)?, far, ALWAYS, 1));
+        established(&client, &server)?;
         batch.read(part(&memory, 8, 8)?, far, ALWAYS, 1)?;
         batch.post()?;
         assert_eq!(completion(&client)?.wr_id(), 1);
@@ -271,8 +243,7 @@ fn nothing_that_reads_is_added_before_the_connection() -> Result {
 /// All of a batch has slots, or no part of it; it can be posted again when completions were polled.
 #[test]
 fn a_batch_waits_for_slots_as_a_whole() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for mut cfg in configurations() {
         cfg.set_sq_size(4);
         let pair = Pair::with(&peer, &cfg, &cfg)?;
@@ -285,19 +256,13 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
         for n in 0..5 {
             five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)?;
         }
-        let text = invalid(five.post());
-        assert!(
-            text.contains("the batch takes 5 slots") && text.contains("has 4"),
-            "{text}"
-        );
+        assert_invalid(five.post(), &["the batch takes 5 slots", "has 4"]);
 
         let mut four = conn.batch::<4>();
         for n in 0..4 {
-            let to = there(&far, 0, 8);
-            four.atomic_write(to, &[7; 8], ON_ERROR, n)?;
+            four.atomic_write(there(&far, 0, 8), &[7; 8], ON_ERROR, n)?;
         }
-        let text = invalid(four.post());
-        assert!(text.contains("an operation with that flag"), "{text}");
+        assert_invalid(four.post(), &["an operation with that flag"]);
 
         let mut three = conn.batch::<3>();
         for n in 0..3 {
@@ -305,21 +270,10 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
         }
         empty(ALWAYS, 10)?;
         empty(ON_ERROR, 11)?;
-        let full = three.post();
-        assert!(
-            matches!(
-                full,
-                Err(Error::QueueFull {
-                    queue: Queue::Send,
-                    depth: 4
-                })
-            ),
-            "{full:?}"
-        );
+        assert_eq!(full(three.post()), (Queue::Send, 4));
         assert_eq!(completion(conn)?.wr_id(), 10);
         three.post()?;
-        let ids: Vec<_> = completions(conn, 3)?.iter().map(|wc| wc.wr_id()).collect();
-        assert_eq!(ids, [0, 1, 2]);
+        assert_eq!(numbers(&completions(conn, 3)?), [0, 1, 2]);
 
         // Without any completion they would fill the queue for ever: one slot is kept.
         for _ in 0..3 {
@@ -328,10 +282,8 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
         let mut one = conn.batch::<1>();
         one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)?;
         let kept = one.post();
-        assert!(
-            matches!(kept, Err(Error::NoCompletionDue { depth: 4 })),
-            "{kept:?}"
-        );
+        let is_kept = matches!(kept, Err(Error::NoCompletionDue { depth: 4 }));
+        assert!(is_kept, "{kept:?}");
         one.clear();
         one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)?;
         one.post()?;
@@ -343,13 +295,11 @@ fn a_batch_waits_for_slots_as_a_whole() -> Result {
 /// Data that travels inside a request is read when the batch is posted, and then it may change.
 #[test]
 fn inline_data_is_read_when_it_is_posted() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, configurations()) {
         let source = region(&peer, 64, all_usages())?;
         let target = region(&peer, 64, all_usages())?;
         let far = remote(&target);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let mut batch = pair.client.batch::<3>();
         let bytes = part(&source, 0, 64)?;
         batch.write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)?;
@@ -367,31 +317,25 @@ fn inline_data_is_read_when_it_is_posted() -> Result {
 /// with its own `op_context`.
 #[test]
 fn a_failure_in_the_middle_of_a_batch() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, configurations()) {
         let source = region(&peer, 8, all_usages())?;
         let target = region(&peer, 8, all_usages())?;
-        let (far, gone) = {
-            let deregistered = region(&peer, 8, all_usages())?;
-            (remote(&target), remote(&deregistered))
-        };
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+        let far = remote(&target);
+        let gone = remote(&region(&peer, 8, all_usages())?);
         let mut batch = pair.client.batch::<5>();
         for (n, to) in [far, far, gone, far, far].iter().enumerate() {
             let to = there(to, 0, 8);
             batch.write(to, part(&source, 0, 8)?, ON_ERROR, n as u64)?;
         }
         batch.post()?;
-        let failed: Vec<_> = completions(&pair.client, 3)?
-            .iter()
-            .map(|wc| (wc.wr_id(), wc.status()))
-            .collect();
+        let failed = completions(&pair.client, 3)?;
+        assert_eq!(numbers(&failed), [2, 3, 4]);
         let (access, flushed) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
-        assert_eq!(failed, [(2, access), (3, flushed), (4, flushed)]);
+        let statuses = failed.iter().map(Wc::status);
+        assert!(statuses.eq([access, flushed, flushed]), "{failed:?}");
         batch.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)?;
-        let ended = batch.post();
-        assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
+        assert_not_connected(batch.post());
     }
     Ok(())
 }
@@ -399,120 +343,78 @@ fn a_failure_in_the_middle_of_a_batch() -> Result {
 /// A batch and single operations of two threads: no completion is lost, and none comes twice.
 #[test]
 fn batches_beside_single_operations() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, configurations()) {
         let target = region(&peer, 8, all_usages())?;
         let far = remote(&target);
         let conn = &pair.client;
-        let again = |mut post: Box<dyn FnMut() -> Result<(), Error> + '_>| loop {
-            match post() {
-                Err(Error::QueueFull { .. }) => std::thread::yield_now(),
-                posted => break posted.expect("posted"),
-            }
-        };
-        let ids = std::thread::scope(|scope| -> Result<_> {
+        let wcs = std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..50 {
                     let mut batch = conn.batch::<7>();
                     for k in 0..7 {
-                        batch
-                            .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k)
-                            .expect("added");
+                        let added = batch.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k);
+                        added.expect("added");
                     }
-                    again(Box::new(|| batch.post().map(drop)));
+                    until_posted(|| batch.post());
                 }
             });
             scope.spawn(|| {
                 for n in 1000..1200 {
-                    again(Box::new(|| {
-                        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
-                            .map(drop)
-                    }));
+                    until_posted(|| write_nothing(conn, n));
                 }
             });
             completions(conn, 550)
         })?;
-        let (batches, singles): (Vec<_>, Vec<_>) =
-            ids.iter().map(|wc| wc.wr_id()).partition(|id| *id < 1000);
+        let numbers = numbers(&wcs).into_iter();
+        let (batches, singles): (Vec<_>, Vec<_>) = numbers.partition(|number| *number < 1000);
         assert!(batches.into_iter().eq(0..350), "each once, in order");
         assert!(singles.into_iter().eq(1000..1200), "each once, in order");
     }
     Ok(())
 }
 
+/// So many receives of 8 bytes.
+fn receives(inbox: &Mr<Memory>, count: usize) -> Result<Vec<(MrSlice<'_>, u64)>> {
+    let receive = |n| Ok((part(inbox, n * 8, 8)?, n as u64));
+    (0..count).map(receive).collect()
+}
+
 /// Many receives with one call: on a request, a connection and a shared queue; messages take them
 /// in order.
 #[test]
 fn many_receives_at_once() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let cfg = &configurations()[0];
     let inbox = region(&peer, 40 * 8, MrUsage::RECV)?;
     let source = region(&peer, 8, all_usages())?;
-    let receives: Vec<_> = (0..40)
-        .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
-        .collect::<Result<_, _>>()?;
-    let send = |conn: &Conn, count: u64| -> Result {
-        for n in 0..count {
-            source.store_u64(0, n + 1)?;
-            conn.send(part(&source, 0, 8)?, ALWAYS | Flags::INLINE, n)?;
-        }
-        for wc in completions(conn, count as usize)? {
-            wc.result()?;
-        }
-        Ok(())
-    };
-    let arrived = |count: u64| -> Result {
-        for n in 0..count {
-            let word = inbox.load_u64(n as usize * 8)?;
-            assert_eq!(word, n + 1, "message {n}");
-        }
-        Ok(())
-    };
-
+    let receives = receives(&inbox, 40)?;
     // Before there is a connection, and on it.
     let ep = listen(&peer)?;
     let client = ask(&peer, &ep, cfg)?;
     let req = request(&ep, cfg)?;
     req.recv_many(&receives[..17])?;
     let server = req.connect(&[])?;
-    assert_eq!(event(&client)?, ConnEvent::Established);
-    assert_eq!(event(&server)?, ConnEvent::Established);
+    established(&client, &server)?;
     server.recv_many(&receives[17..])?;
-    let full = server.recv_many(&receives[..1]);
-    assert!(
-        matches!(
-            full,
-            Err(Error::QueueFull {
-                queue: Queue::Receive,
-                depth: 40
-            })
-        ),
-        "{full:?}"
-    );
-    send(&client, 40)?;
-    let ids: Vec<_> = completions(&server, 40)?
-        .iter()
-        .map(|wc| wc.wr_id())
-        .collect();
-    assert!(ids.into_iter().eq(0..40));
-    arrived(40)?;
+    assert_eq!(full(server.recv_many(&receives[..1])), (Queue::Receive, 40));
+    for n in 0..40 {
+        source.store_u64(0, n + 1)?;
+        client.send(part(&source, 0, 8)?, ALWAYS | Flags::INLINE, n)?;
+    }
+    assert_done(&completions(&client, 40)?, 0..40)?;
+    assert_done(&completions(&server, 40)?, 0..40)?;
+    for n in 0..40 {
+        assert_eq!(inbox.load_u64(n * 8)?, n as u64 + 1, "message {n}");
+    }
 
     // All receives, or no receive.
     server.recv(receives[0].0, 1)?;
-    let full = server.recv_many(&receives);
-    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+    full(server.recv_many(&receives));
     server.recv_many(&receives[1..])?;
-    let text = invalid(server.recv_many(&[]));
-    assert!(text.contains("no receives"), "{text}");
-    let twice = [&receives[..], &receives].concat();
-    let text = invalid(server.recv_many(&twice));
-    assert!(
-        text.contains("80 receives at once") && text.contains("40 slots"),
-        "{text}"
-    );
+    assert_invalid(server.recv_many(&[]), &["no receives"]);
+    let twice = server.recv_many(&[&receives[..], &receives].concat());
+    assert_invalid(twice, &["80 receives at once", "40 slots"]);
     let no_right = region(&peer, 8, MrUsage::WRITE_SRC)?;
     let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8)?, 1)]));
     assert!(text.contains("receive 2 of 2"), "{text}");
@@ -522,21 +424,14 @@ fn many_receives_at_once() -> Result {
 /// The same for a shared queue, with numbers that come back in any order.
 #[test]
 fn many_receives_of_a_shared_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let mut srq_cfg = SrqCfg::new();
-    srq_cfg.set_rq_size(20);
-    let srq = Srq::new(&peer, &srq_cfg)?;
-    let mut server = ConnCfg::new();
-    server.set_srq(Some(&srq));
-    let mut client = ConnCfg::new();
-    client.set_sq_size(20);
+    let (_test, peer) = peer_test()?;
+    let srq = Srq::new(&peer, SrqCfg::new().set_rq_size(20))?;
+    let server = ConnCfg::new().set_srq(Some(&srq)).clone();
+    let client = ConnCfg::new().set_sq_size(20).clone();
     let pair = Pair::with(&peer, &client, &server)?;
     let inbox = region(&peer, 20 * 8, MrUsage::RECV)?;
     let source = region(&peer, 8, all_usages())?;
-    let receives: Vec<_> = (0..20)
-        .map(|n| -> Result<_> { Ok((part(&inbox, n * 8, 8)?, n as u64)) })
-        .collect::<Result<_, _>>()?;
+    let receives = receives(&inbox, 20)?;
 
     let text = invalid(pair.server.recv_many(&receives[..2]));
     assert!(text.contains("shared receive queue"), "{text}");
@@ -544,30 +439,21 @@ fn many_receives_of_a_shared_queue() -> Result {
     for _ in 0..3 {
         srq.recv_many(&receives[..3])?;
         srq.recv_many(&receives[3..20])?;
-        let full = srq.recv_many(&receives[..1]);
-        assert!(
-            matches!(
-                full,
-                Err(Error::QueueFull {
-                    queue: Queue::SharedReceive,
-                    depth: 20
-                })
-            ),
-            "{full:?}"
+        assert_eq!(
+            full(srq.recv_many(&receives[..1])),
+            (Queue::SharedReceive, 20)
         );
         for _ in 0..20 {
             pair.client.send(part(&source, 0, 8)?, ALWAYS, 0)?;
         }
-        let ids: Vec<_> = (0..20)
-            .map(|_| -> Result<_> { Ok(next_completion(rcq)?.wr_id()) })
-            .collect::<Result<_, _>>()?;
-        assert!(ids.into_iter().eq(0..20));
+        for wr_id in 0..20 {
+            assert_eq!(next_completion(rcq)?.wr_id(), wr_id);
+        }
         assert_empty(rcq)?;
         completions(&pair.client, 20)?;
     }
     let twice = [&receives[..], &receives].concat();
-    let text = invalid(srq.recv_many(&twice));
-    assert!(text.contains("40 receives at once"), "{text}");
+    assert_invalid(srq.recv_many(&twice), &["40 receives at once"]);
     invalid(srq.recv_many(&[]));
     Ok(())
 }
