@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::thread;
 
 use rpma::WcSuccess;
-use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterCfg};
+use rpma::commit::{Fate, Limits, Method, Responder, Turn, Writer, WriterCfg};
 
 use crate::common::prelude::*;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const SIZE: usize = 4096;
 /// The offered bytes: not the last ones.
 const OFFERED: usize = 2048;
@@ -26,7 +25,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(peer: &Peer, limits: Limits) -> Result<Self> {
+    fn new(peer: &Peer, credits: u16) -> Result<Self> {
         let map = PmemMap::open(devdax(), SIZE)?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let log = Mr::reg(peer, map, usage)?;
@@ -35,7 +34,7 @@ impl Server {
             peer: peer.clone(),
             ep: listen(peer)?,
             log: Arc::new(log),
-            responder: Responder::new(limits),
+            responder: Responder::new(Limits::new(credits, 4, 512)?),
             conns: Vec::new(),
             ended: Vec::new(),
         })
@@ -43,40 +42,37 @@ impl Server {
 
     fn offer(&self) -> Offer {
         let mut offer = Offer::new(&PeerCfg::new());
-        offer
-            .add_region(&self.log)
-            .set_limits(self.responder.limits());
-        offer
+        offer.add_region(&self.log);
+        offer.set_limits(self.responder.limits()).clone()
     }
 
     fn request(&self, cfg: &ConnCfg) -> ConnReq {
-        ConnReq::new(&self.peer, &addr(), self.ep.get_port(), cfg).expect("resolves")
+        resolve(&self.peer, &self.ep, cfg).expect("resolves")
     }
 
     /// Accepts the client that asks.
-    fn accept(&mut self) -> Result<Slots> {
+    fn accept(&mut self) -> Result {
         let cfg = self.responder.conn_cfg(&ConnCfg::new())?;
         let req = self.ep.next_conn_req_timeout(&cfg, LIMIT)?;
         let slots = self.responder.prepare(&req, &self.log, ..OFFERED);
         let answer = self.offer().encode(Offer::ACCEPT)?;
         self.conns.push(req.connect(&answer)?);
-        Ok(slots?)
+        self.responder.add(self.conns.len() - 1, slots?);
+        Ok(())
     }
 
     fn writer(&mut self, cfg: &WriterCfg) -> Result<Writer> {
         let settings = cfg.conn_cfg(&ConnCfg::new())?;
         let req = self.request(&settings);
         let connecting = Writer::connect(req, cfg, &Offer::default())?;
-        let slots = self.accept()?;
-        self.responder.add(self.conns.len() - 1, slots);
+        self.accept()?;
         Ok(connecting.wait(LIMIT)?)
     }
 
     /// A client that sends messages of its own, and its memory.
     fn raw(&mut self, cfg: &ConnCfg) -> Result<(Conn, Mr<Memory>)> {
         let asking = self.request(cfg).connect(&[])?;
-        let slots = self.accept()?;
-        self.responder.add(self.conns.len() - 1, slots);
+        self.accept()?;
         let memory = region(&self.peer, 1024, MrUsage::SEND | MrUsage::RECV)?;
         Ok((asking.wait_established(LIMIT)?, memory))
     }
@@ -102,6 +98,14 @@ impl Server {
         }
     }
 
+    /// Serves until this is so for a writer.
+    fn serve(&mut self, writer: &mut Writer, is_so: impl Fn(&Writer) -> bool) {
+        self.until(|_| {
+            writer.look(|_| {}).expect("connected");
+            is_so(writer)
+        });
+    }
+
     /// Serves until this is so.
     fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
         let begin = Instant::now();
@@ -114,18 +118,12 @@ impl Server {
     }
 }
 
-fn limits(credits: u16) -> Result<Limits> {
-    Ok(Limits::new(credits, 4, 512)?)
-}
-
-fn part<'a>(
-    far: &MrRemote,
-    source: &'a Mr<Memory>,
-    at: usize,
-    len: usize,
-) -> Result<(RemoteSlice, MrSlice<'a>)> {
-    let dst = far.slice(at as u64..(at + len) as u64)?;
-    Ok((dst, source.slice(at..at + len)?))
+/// A server of so many credits, a writer of it, and its memory as the writer sees it.
+fn served(peer: &Peer, credits: u16) -> Result<(Server, Writer, MrRemote)> {
+    let mut server = Server::new(peer, credits)?;
+    let writer = server.writer(&WriterCfg::new(Method::Server))?;
+    let far = writer.offer().regions()[0];
+    Ok((server, writer, far))
 }
 
 fn source(peer: &Peer) -> Result<Mr<Memory>> {
@@ -143,16 +141,13 @@ fn tail(far: &MrRemote, number: u64) -> Result<Option<(RemoteSlice, [u8; 8])>> {
 /// completion comes in between.
 #[test]
 fn requests_that_wait_are_served_by_later_turns() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(16)?)?;
-    let mut cfg = WriterCfg::new(Method::Server);
-    cfg.set_in_flight(16)?;
-    let mut writer = server.writer(&cfg)?;
+    let mut server = Server::new(&peer, 16)?;
+    let mut writer = server.writer(WriterCfg::new(Method::Server).set_in_flight(16)?)?;
     let far = writer.offer().regions()[0];
     for number in 1..=15 {
-        let parts = [part(&far, &source, 32 * number as usize, 8)?];
+        let parts = [part_of(&far, &source, 32 * number as usize, 8)];
         writer.commit(&parts, tail(&far, number)?)?;
     }
     let begin = Instant::now();
@@ -160,25 +155,20 @@ fn requests_that_wait_are_served_by_later_turns() -> Result {
         writer.look(|_| {})?;
         assert!(begin.elapsed() < LIMIT);
     }
-    server.until(|_| {
-        writer.look(|_| {}).expect("connected");
-        writer.durable() == 15
-    });
+    server.serve(&mut writer, |writer| writer.durable() == 15);
     assert_eq!(server.log.load_u64(TAIL)?, 15);
     Ok(())
 }
 
 #[test]
 fn commits_are_answered_in_their_order() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
     // More credits than commits in flight, and fewer.
     for (credits, in_flight, room) in [(16, 3, 3), (2, 16, 2)] {
-        let mut server = Server::new(&peer, limits(credits)?)?;
+        let mut server = Server::new(&peer, credits)?;
         let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_in_flight(in_flight)?;
-        let mut writer = server.writer(&cfg)?;
+        let mut writer = server.writer(cfg.set_in_flight(in_flight)?)?;
         assert_eq!(writer.room(), room, "the smaller limit");
         let far = writer.offer().regions()[0];
         let mut last = None;
@@ -188,27 +178,21 @@ fn commits_are_answered_in_their_order() -> Result {
                 writer.room() > 0
             });
             let at = number as usize * 32;
-            let parts = [
-                part(&far, &source, at, 8)?,
-                part(&far, &source, at + 16, 16)?,
-            ];
+            let parts = [(at, 8), (at + 16, 16)];
+            let parts = parts.map(|(at, len)| part_of(&far, &source, at, len));
             let ticket = writer.commit(&parts, tail(&far, number + 1)?)?;
             assert_eq!(ticket.number(), number + 1);
             last = Some(ticket);
         }
         let last = last.ok_or("the last one")?;
-        server.until(|_| {
-            writer.look(|_| {}).expect("connected");
+        server.serve(&mut writer, |writer| {
             writer.fate(last).expect("its own") == Fate::Durable
         });
         let mut bytes = [0; SIZE];
         server.log.read_at(0, &mut bytes)?;
         assert_eq!(bytes[TAIL..TAIL + 8], 30u64.to_ne_bytes());
         assert_eq!(bytes[..8], pattern(SIZE, 4)[..8]);
-        server.until(|_| {
-            writer.look(|_| {}).expect("connected");
-            writer.room() == room
-        });
+        server.serve(&mut writer, |writer| writer.room() == room);
         assert_eq!((writer.durable(), writer.released()), (30, 30));
         assert!(server.ended.is_empty(), "{:?}", server.ended);
     }
@@ -219,18 +203,14 @@ fn commits_are_answered_in_their_order() -> Result {
 /// keeps to its limit.
 #[test]
 fn a_wait_for_room_needs_an_answer() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(1)?)?;
-    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-    let far = writer.offer().regions()[0];
-    let parts = [part(&far, &source, 0, 8)?];
+    let (mut server, mut writer, far) = served(&peer, 1)?;
+    let parts = [part_of(&far, &source, 0, 8)];
     for number in 1..=5 {
         writer.commit(&parts, tail(&far, number)?)?;
         let short = Duration::from_millis(10);
-        let late = writer.wait_room(short, |_| {}).expect_err("no answer");
-        assert!(matches!(late, Error::TimedOut(_)), "{late}");
+        assert_timed_out(writer.wait_room(short, |_| {}));
         server.until(|server| server.log.load_u64(TAIL).expect("inside") == number);
         writer.wait_room(LIMIT, |_| {})?;
         assert_eq!((writer.durable(), writer.released()), (number, number));
@@ -242,13 +222,10 @@ fn a_wait_for_room_needs_an_answer() -> Result {
 /// waits with a limit that is shorter than the time in which an answer may still come.
 #[test]
 fn short_waits_learn_of_the_end() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(1)?)?;
-    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-    let far = writer.offer().regions()[0];
-    let ticket = writer.commit(&[part(&far, &source, 0, 8)?], tail(&far, 1)?)?;
+    let (mut server, mut writer, far) = served(&peer, 1)?;
+    let ticket = writer.commit(&[part_of(&far, &source, 0, 8)], tail(&far, 1)?)?;
     drop(server.conns.pop());
     let begin = Instant::now();
     let ended = loop {
@@ -266,60 +243,46 @@ fn short_waits_learn_of_the_end() -> Result {
 /// another commit is refused because of the end, and not because there is no room.
 #[test]
 fn a_full_writer_tells_of_the_end() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(1)?)?;
-    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-    let far = writer.offer().regions()[0];
-    let parts = [part(&far, &source, 0, 8)?];
+    let (mut server, mut writer, far) = served(&peer, 1)?;
+    let parts = [part_of(&far, &source, 0, 8)];
     writer.commit(&parts, tail(&far, 1)?)?;
-    let full = writer.commit(&parts, tail(&far, 2)?).expect_err("no room");
-    assert!(matches!(full, Error::QueueFull { .. }), "{full}");
+    full(writer.commit(&parts, tail(&far, 2)?));
     drop(server.conns.pop());
     writer.wait_room(LIMIT, |_| {}).expect_err("it has ended");
-    let over = writer
-        .commit(&parts, tail(&far, 2)?)
-        .expect_err("it has ended");
-    assert!(matches!(over, Error::NotConnected(_)), "{over}");
+    assert_not_connected(writer.commit(&parts, tail(&far, 2)?));
     Ok(())
 }
 
 /// Each is refused before anything is posted.
 #[test]
 fn a_writer_asks_for_nothing_that_is_refused() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(2)?)?;
-    let mut cfg = WriterCfg::new(Method::Server);
-    cfg.set_parts(16)?;
-    let mut writer = server.writer(&cfg)?;
+    let mut server = Server::new(&peer, 2)?;
+    let mut writer = server.writer(WriterCfg::new(Method::Server).set_parts(16)?)?;
     let far = writer.offer().regions()[0];
-    let one = part(&far, &source, 0, 8)?;
+    let one = part_of(&far, &source, 0, 8);
     let odd = far.slice(20..28)?;
     let long = far.slice(16..32)?;
     for (parts, pointer, words) in [
         (&[][..], None, "0 parts"),
         (&[one; 5][..], None, "up to 4 parts"),
-        (&[part(&far, &source, 0, 513)?][..], None, "513 bytes"),
-        (&[part(&far, &source, 0, 0)?][..], None, "0 bytes"),
+        (&[part_of(&far, &source, 0, 513)][..], None, "513 bytes"),
+        (&[part_of(&far, &source, 0, 0)][..], None, "0 bytes"),
         (&[one][..], Some((odd, [1; 8])), "multiple of 8"),
         (&[one][..], Some((long, [1; 8])), "16 bytes"),
         (&[one][..], Some((one.0, [1; 8])), "lies in part 1"),
     ] {
-        let text = invalid(writer.commit(parts, pointer));
-        assert!(text.contains(words), "{words}: {text}");
+        assert_invalid(writer.commit(parts, pointer), &[words]);
     }
     assert_eq!(writer.posted(), 0);
     writer.commit(&[one], tail(&far, 1)?)?;
     writer.commit(&[one], tail(&far, 2)?)?;
-    let full = writer.commit(&[one], None).expect_err("no credit is left");
-    assert!(matches!(full, Error::QueueFull { depth: 2, .. }), "{full}");
-    server.until(|_| {
-        writer.look(|_| {}).expect("connected");
-        writer.durable() == 2
-    });
+    // No credit is left.
+    assert_eq!(full(writer.commit(&[one], None)).1, 2);
+    server.serve(&mut writer, |writer| writer.durable() == 2);
     Ok(())
 }
 
@@ -328,11 +291,8 @@ fn request(number: u32, pointer: Option<(u64, u64)>, ranges: &[(u64, u64)]) -> V
     let mut bytes = vec![b'r', b'C', 1, ranges.len() as u8];
     bytes.extend(number.to_le_bytes());
     bytes.extend([u8::from(pointer.is_some()), 0, 0, 0, 0, 0, 0, 0]);
-    let (address, value) = pointer.unwrap_or_default();
-    for word in [address, value]
-        .into_iter()
-        .chain(ranges.iter().flat_map(|(a, l)| [*a, *l]))
-    {
+    for (address, word) in [pointer.unwrap_or_default()].iter().chain(ranges) {
+        bytes.extend(address.to_le_bytes());
         bytes.extend(word.to_le_bytes());
     }
     bytes
@@ -340,60 +300,48 @@ fn request(number: u32, pointer: Option<(u64, u64)>, ranges: &[(u64, u64)]) -> V
 
 fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) -> Result {
     memory.write_at(0, bytes)?;
-    let message = memory.slice(..bytes.len())?;
-    conn.send(message, Flags::COMPLETION_ALWAYS, 0)?;
+    conn.send(memory.slice(..bytes.len())?, ALWAYS, 0)?;
     Ok(())
 }
 
 /// A client with a wrong request is cut off, no byte is stored for it, and the others go on.
 #[test]
 fn a_wrong_request_ends_its_connection_alone() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(2)?)?;
-    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-    let far = writer.offer().regions()[0];
+    let (mut server, mut writer, far) = served(&peer, 2)?;
     let base = server.log.get_ptr().addr() as u64;
     let end = base + OFFERED as u64;
     let good = (base, 8);
     let at = Some((base + TAIL as u64, 7));
-    let mut wrong = vec![
-        (request(1, at, &[]), "0 ranges"),
-        (request(1, at, &[good; 5]), "5 ranges"),
-        (request(1, at, &[good, (base, 0)]), "names 0 bytes"),
-        (request(1, at, &[(base - 1, 8)]), "names 8 bytes"),
-        (request(1, at, &[(end - 7, 8)]), "names 8 bytes"),
-        (request(1, at, &[(end, 1)]), "names 1 bytes"),
+    let one = |pointer, ranges: &[_]| request(1, pointer, ranges);
+    let mut newer = one(at, &[good]);
+    newer[2] = 2;
+    let wrong = vec![
+        (one(at, &[]), "0 ranges"),
+        (one(at, &[good; 5]), "5 ranges"),
+        (one(at, &[good, (base, 0)]), "names 0 bytes"),
+        (one(at, &[(base - 1, 8)]), "names 8 bytes"),
+        (one(at, &[(end - 7, 8)]), "names 8 bytes"),
+        (one(at, &[(end, 1)]), "names 1 bytes"),
+        (one(at, &[(base, u64::MAX)]), "names 18446744073709551615"),
+        (one(at, &[(u64::MAX, 2)]), "names 2 bytes"),
+        (one(at, &[(base, 256), (base, 257)]), "has 513 bytes"),
+        (one(Some((base + 4, 7)), &[good]), "multiple of 8"),
+        (one(Some((end, 7)), &[good]), "its pointer at"),
+        (one(Some((u64::MAX - 7, 7)), &[good]), "its pointer at"),
         (
-            request(1, at, &[(base, u64::MAX)]),
-            "names 18446744073709551615",
-        ),
-        (request(1, at, &[(u64::MAX, 2)]), "names 2 bytes"),
-        (request(1, at, &[(base, 256), (base, 257)]), "has 513 bytes"),
-        (request(1, Some((base + 4, 7)), &[good]), "multiple of 8"),
-        (request(1, Some((end, 7)), &[good]), "its pointer at"),
-        (
-            request(1, Some((u64::MAX - 7, 7)), &[good]),
-            "its pointer at",
-        ),
-        (
-            request(1, Some((base + 8, 7)), &[(base + 15, 8)]),
+            one(Some((base + 8, 7)), &[(base + 15, 8)]),
             "inside the 8 bytes",
         ),
+        (newer, "version 2"),
         (request(2, at, &[good]), "number 2, where 1 is due"),
         (b"hello".to_vec(), "of 5 bytes"),
         (vec![], "of 0 bytes"),
-        (
-            [request(1, at, &[good]), vec![0; 241]].concat(),
-            "of 289 bytes",
-        ),
+        ([one(at, &[good]), vec![0; 241]].concat(), "of 289 bytes"),
         // It does not fit into the receive.
-        ([request(1, at, &[good]), vec![0; 256]].concat(), "failed"),
+        ([one(at, &[good]), vec![0; 256]].concat(), "failed"),
     ];
-    let mut newer = request(1, at, &[good]);
-    newer[2] = 2;
-    wrong.push((newer, "version 2"));
     for (number, (bytes, words)) in wrong.into_iter().enumerate() {
         let (conn, memory) = server.raw(&ConnCfg::new())?;
         let client = server.conns.len() - 1;
@@ -403,10 +351,9 @@ fn a_wrong_request_ends_its_connection_alone() -> Result {
         assert_eq!(ended, client);
         assert!(text.contains(words), "{words}: {text}");
         assert_eq!(server.log.load_u64(TAIL)?, number as u64);
-        let parts = [part(&far, &source, 0, 8)?];
+        let parts = [part_of(&far, &source, 0, 8)];
         let honest = writer.commit(&parts, tail(&far, number as u64 + 1)?)?;
-        server.until(|_| {
-            writer.look(|_| {}).expect("connected");
+        server.serve(&mut writer, |writer| {
             writer.fate(honest).expect("its own") == Fate::Durable && writer.room() == 2
         });
         drop(conn);
@@ -418,15 +365,11 @@ fn a_wrong_request_ends_its_connection_alone() -> Result {
 /// one from its commits.
 #[test]
 fn floods_and_deaf_clients_delay_nobody() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
-    let mut server = Server::new(&peer, limits(2)?)?;
+    let (mut server, mut writer, far) = served(&peer, 2)?;
     let base = server.log.get_ptr().addr() as u64;
-    let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-    let far = writer.offer().regions()[0];
-    let mut cfg = ConnCfg::new();
-    cfg.set_sq_size(64).set_cq_size(64);
+    let cfg = ConnCfg::new().set_sq_size(64).set_cq_size(64).clone();
     let (deaf, deaf_memory) = server.raw(&cfg)?;
     let (flood, flood_memory) = server.raw(&cfg)?;
     let answer = flood_memory.slice(512..520)?;
@@ -439,21 +382,17 @@ fn floods_and_deaf_clients_delay_nobody() -> Result {
         send(&deaf, &deaf_memory, &request(number, None, &[(base, 8)]))?;
     }
     for number in 1..=30u64 {
-        let parts = [part(&far, &source, 0, 8)?];
+        let parts = [part_of(&far, &source, 0, 8)];
         let ticket = writer.commit(&parts, tail(&far, number)?)?;
         server.until(|_| {
             // Six at a time, where two are allowed. All have the same bytes.
             while in_flight < 6 && flooded < 3 && flood.failure().is_none() {
                 flooded += 1;
                 let bytes = request(flooded, None, &[(base, 8)]);
-                flood_memory
-                    .write_at(64 * flooded as usize, &bytes)
-                    .expect("inside");
                 let at = 64 * flooded as usize;
+                flood_memory.write_at(at, &bytes).expect("inside");
                 let message = flood_memory.slice(at..at + bytes.len()).expect("inside");
-                if flood.send(message, Flags::COMPLETION_ALWAYS, 0).is_ok() {
-                    in_flight += 1;
-                }
+                in_flight += usize::from(flood.send(message, ALWAYS, 0).is_ok());
             }
             while let Ok(1..) = flood.get_cq().get_wc(&mut wcs) {}
             writer.look(|_| {}).expect("connected");
@@ -468,76 +407,63 @@ fn floods_and_deaf_clients_delay_nobody() -> Result {
 /// The needs of commits are checked before a client is accepted.
 #[test]
 fn a_client_is_prepared_with_the_right_memory_and_queues_only() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let server = Server::new(&peer, limits(2)?)?;
+    let (_test, peer) = peer_test()?;
+    let server = Server::new(&peer, 2)?;
     let map = PmemMap::open(devdax(), SIZE)?;
     let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
     let right = server.responder.conn_cfg(&ConnCfg::new())?;
-    let mut few = ConnCfg::new();
-    few.set_sq_size(2).set_rq_size(3);
-    let _asking = [(); 2].map(|()| {
-        let request = server.request(&ConnCfg::new());
-        request.connect(&[]).expect("asks")
-    });
-    let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT);
+    let few = ConnCfg::new().set_sq_size(2).set_rq_size(3).clone();
+    let ask = || server.request(&ConnCfg::new()).connect(&[]);
+    let _asking = [ask()?, ask()?];
+    let asked = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT);
     let responder = &server.responder;
-    let refused = responder.prepare(&ask(&right)?, &Arc::new(unflushed), ..);
-    let refused = refused.expect_err("no persistent flushes");
-    assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
-    let text = invalid(responder.prepare(&ask(&few)?, &server.log, ..));
-    assert!(text.contains("Responder::conn_cfg"), "{text}");
+    // It has no persistent flushes.
+    not_supported(responder.prepare(&asked(&right)?, &Arc::new(unflushed), ..));
+    let refused = responder.prepare(&asked(&few)?, &server.log, ..);
+    assert_invalid(refused, &["Responder::conn_cfg"]);
     Ok(())
 }
 
 /// A peer that does not serve the method refuses it with words, or is refused by the writer.
 #[test]
 fn a_method_that_is_not_served_is_refused_with_words() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let mut server = Server::new(&peer, limits(2)?)?;
+    let (_test, peer) = peer_test()?;
+    let mut server = Server::new(&peer, 2)?;
     let cfg = WriterCfg::new(Method::Server);
-    let settings = cfg.conn_cfg(&ConnCfg::new())?;
     let without = Offer::new(&PeerCfg::new());
+    let ask = |server: &Server| -> Result<_> {
+        let req = server.request(&cfg.conn_cfg(&ConnCfg::new())?);
+        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+        let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+        Ok((connecting, asked))
+    };
 
-    let req = server.request(&settings);
-    let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-    let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-    let refusal = without
-        .judge(asked.get_private_data())
-        .expect_err("not served");
+    let (connecting, asked) = ask(&server)?;
+    let refusal = without.judge(asked.get_private_data());
+    let refusal = refusal.expect_err("not served");
     assert_eq!(refusal.code(), RefusalCode::Refused);
     asked.reject(&refusal.encode())?;
-    let text = connecting.wait(LIMIT).expect_err("rejected").to_string();
-    assert!(
-        text.contains("no durable commits by server's method"),
-        "{text}"
-    );
+    let error = connecting.wait(LIMIT).expect_err("rejected");
+    assert_says(&error, &["no durable commits by server's method"]);
 
     // A server that does not look.
-    let req = server.request(&settings);
-    let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-    let asked = server.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-    let encoded = without.encode(Offer::ACCEPT)?;
-    server.conns.push(asked?.connect(&encoded)?);
-    let error = connecting.wait(LIMIT).expect_err("not served");
-    assert!(matches!(error, Error::NotSupported(_)), "{error}");
-    let judged = server.offer().judge(&cfg_offer(&cfg)?);
-    judged.expect("served");
-    Ok(())
-}
+    let (connecting, asked) = ask(&server)?;
+    server
+        .conns
+        .push(asked.connect(&without.encode(Offer::ACCEPT)?)?);
+    not_supported(connecting.wait(LIMIT));
 
-fn cfg_offer(cfg: &WriterCfg) -> Result<Vec<u8>> {
     let mut offer = Offer::default();
     offer.set_method(cfg.method(), cfg.flush_type());
-    Ok(offer.encode(Offer::CONNECT)?)
+    let judged = server.offer().judge(&offer.encode(Offer::CONNECT)?);
+    judged.expect("served");
+    Ok(())
 }
 
 /// A server that sends a wrong answer ends the connection, and no commit is called durable.
 #[test]
 fn a_wrong_answer_is_no_acknowledgement() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = source(&peer)?;
     let answers = region(&peer, 64, MrUsage::SEND)?;
     for wrong in [
@@ -547,21 +473,17 @@ fn a_wrong_answer_is_no_acknowledgement() -> Result {
         b"rA\x01\0\x01\0\0",
         b"",
     ] {
-        let mut server = Server::new(&peer, limits(2)?)?;
-        let mut writer = server.writer(&WriterCfg::new(Method::Server))?;
-        let far = writer.offer().regions()[0];
-        let parts = [part(&far, &source, 0, 8)?];
+        let (server, mut writer, far) = served(&peer, 2)?;
+        let parts = [part_of(&far, &source, 0, 8)];
         let ticket = writer.commit(&parts, None)?;
         answers.write_at(0, wrong)?;
-        let message = answers.slice(..wrong.len())?;
-        server.conns[0].send(message, Flags::COMPLETION_ALWAYS, 0)?;
+        server.conns[0].send(answers.slice(..wrong.len())?, ALWAYS, 0)?;
         let begin = Instant::now();
         while !writer.is_over() {
             let _ = writer.look(|_| {});
             assert!(begin.elapsed() < LIMIT, "{wrong:?}");
         }
-        assert_eq!(writer.fate(ticket)?, Fate::Unknown);
-        assert_eq!(writer.durable(), 0);
+        assert_eq!((writer.fate(ticket)?, writer.durable()), (Fate::Unknown, 0));
         writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
     }
     Ok(())
@@ -572,16 +494,12 @@ fn a_wrong_answer_is_no_acknowledgement() -> Result {
 /// even if another connection has its name, and if the program finds no connection for the client.
 #[test]
 fn a_client_that_was_cut_off_is_not_served() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for removes in [true, false] {
-        let mut server = Server::new(&peer, limits(4)?)?;
+        let mut server = Server::new(&peer, 4)?;
         // Without a receive for the first answer, the server's end fails after its retries.
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(4);
-        let (client, memory) = server.raw(&cfg)?;
-        let answer = memory.slice(512..520)?;
-        client.recv(answer, 0)?;
+        let (client, memory) = server.raw(ConnCfg::new().set_rcq_size(4))?;
+        client.recv(memory.slice(512..520)?, 0)?;
         let (_next, _memory) = server.raw(&ConnCfg::new())?;
         let base = server.log.get_ptr().addr() as u64;
         let asks = |number: u32| -> Result {
