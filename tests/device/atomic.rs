@@ -6,15 +6,6 @@ use std::thread;
 
 use crate::common::prelude::*;
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-/// Both ways to write atomically.
-fn configurations() -> [ConnCfg; 2] {
-    let mut fallback = ConnCfg::new();
-    fallback.set_force_fallback(true);
-    [ConnCfg::new(), fallback]
-}
-
 /// The opcode of an atomic write's completion: its own only if this program's headers and the
 /// device have the operation and the configuration does not forbid it.
 fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
@@ -26,13 +17,12 @@ fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
 }
 
 fn target(peer: &Peer, len: usize) -> Result<Mr<Memory>> {
-    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-    region(peer, len, usage)
+    region(peer, len, FLUSHED)
 }
 
 /// The offset of the first 8 aligned bytes: a `Vec` need not be aligned.
 fn aligned(mr: &Mr<Memory>) -> usize {
-    (mr.get_ptr() as usize).next_multiple_of(8) - mr.get_ptr() as usize
+    mr.get_ptr().align_offset(8)
 }
 
 fn eight(far: &MrRemote, offset: usize) -> Result<RemoteSlice> {
@@ -42,9 +32,8 @@ fn eight(far: &MrRemote, offset: usize) -> Result<RemoteSlice> {
 /// 8 bytes arrive, in their order, and no other byte changes; the source may be gone at once.
 #[test]
 fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for cfg in both_ways() {
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         let native = expected(&peer, &cfg) == WcOpcode::ATOMIC_WRITE;
         assert_eq!(pair.client.has_native_atomic_write(), native);
@@ -59,16 +48,12 @@ fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
             dst.write_at(0, &[0xEE; 64])?;
             let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
             from.atomic_write(eight(&remote(&dst), at)?, &bytes, flags, 3)?;
-            assert_eq!(opcode_of(&completion(from)?, 3)?, expected(&peer, &cfg));
+            assert_eq!(done(from, 3)?, expected(&peer, &cfg));
             let there = contents(&dst)?;
             assert_eq!(there[at..at + 8], bytes);
             assert_eq!(dst.load_u64(at)?, u64::from_ne_bytes(bytes));
-            assert!(
-                there[..at]
-                    .iter()
-                    .chain(&there[at + 8..])
-                    .all(|&byte| byte == 0xEE)
-            );
+            let mut around = there[..at].iter().chain(&there[at + 8..]);
+            assert!(around.all(|&byte| byte == 0xEE));
         }
     }
     Ok(())
@@ -78,10 +63,9 @@ fn eight_bytes_arrive_and_nothing_else_changes() -> Result {
 #[test]
 #[cfg(native_atomic_write)]
 fn the_native_atomic_write_is_there_to_be_tested() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     assert!(peer.is_native_atomic_write_capable());
-    let [native, fallback] = configurations();
+    let [native, fallback] = both_ways();
     assert_eq!(expected(&peer, &native), WcOpcode::ATOMIC_WRITE);
     assert_eq!(expected(&peer, &fallback), WcOpcode::RDMA_WRITE);
     Ok(())
@@ -91,30 +75,26 @@ fn the_native_atomic_write_is_there_to_be_tested() -> Result {
 #[test]
 fn a_reader_never_sees_half_a_value() -> Result {
     const ROUNDS: u64 = 500;
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, both_ways()) {
         let dst = target(&peer, 64)?;
         let at = aligned(&dst);
         let far = eight(&remote(&dst), at)?;
         let done = AtomicBool::new(false);
         thread::scope(|scope| -> Result {
             let reader = scope.spawn(|| -> Result<_> {
-                let mut values = 0;
-                let mut last = 0;
+                let (mut values, mut last) = (0, 0);
                 loop {
                     let last_look = done.load(Ordering::Relaxed);
                     let value = dst.load_u64(at)?;
                     let bytes = value.to_ne_bytes();
-                    assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{bytes:?}");
+                    assert_eq!(bytes, [bytes[0]; 8]);
                     values += u64::from(value != last);
                     last = value;
                     if last_look {
-                        break;
+                        break Ok(values);
                     }
                 }
-                Ok(values)
             });
             for round in 0..ROUNDS {
                 let bytes = [round as u8; 8];
@@ -135,10 +115,8 @@ fn a_reader_never_sees_half_a_value() -> Result {
 fn a_pointer_is_never_seen_before_its_data() -> Result {
     const LEN: usize = 32 << 10;
     const ROUNDS: usize = 30;
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, both_ways()) {
         let dst = target(&peer, 2 * LEN + 16)?;
         let src = region(&peer, 2 * LEN, MrUsage::WRITE_SRC)?;
         let at = aligned(&dst);
@@ -152,26 +130,19 @@ fn a_pointer_is_never_seen_before_its_data() -> Result {
             let part = far.slice(data as u64..(data + LEN) as u64)?;
             let local = src.slice(half..half + LEN)?;
             let conn = &pair.client;
-            let quiet = Flags::COMPLETION_ON_ERROR;
-            conn.write(part, local, quiet, 1)?;
-            conn.flush(part, FlushType::Visibility, quiet, 2)?;
+            conn.write(part, local, ON_ERROR, 1)?;
+            conn.flush(part, FlushType::Visibility, ON_ERROR, 2)?;
             let pointer = (round as u64).to_ne_bytes();
-            conn.atomic_write(eight(&far, at)?, &pointer, quiet, 3)?;
+            conn.atomic_write(eight(&far, at)?, &pointer, ON_ERROR, 3)?;
             conn.flush(eight(&far, at)?, FlushType::Visibility, ALWAYS, 4)?;
 
             let start = Instant::now();
             while dst.load_u64(at)? != round as u64 {
-                assert!(
-                    start.elapsed() < LIMIT,
-                    "the pointer of round {round} in time"
-                );
+                assert!(start.elapsed() < LIMIT, "no pointer of round {round}");
             }
             let mut there = vec![0; LEN];
             dst.read_at(data, &mut there)?;
-            assert!(
-                there == bytes,
-                "the pointer of round {round} came before its data"
-            );
+            assert!(there == bytes, "round {round}: its pointer came before");
             assert_eq!(completion(conn)?.wr_id(), 4);
         }
     }
@@ -181,9 +152,8 @@ fn a_pointer_is_never_seen_before_its_data() -> Result {
 /// Every mistake is refused with its reason before anything is sent.
 #[test]
 fn every_refusal_of_an_atomic_write() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for cfg in both_ways() {
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         let conn = &pair.client;
         let dst = target(&peer, 64)?;
@@ -191,26 +161,21 @@ fn every_refusal_of_an_atomic_write() -> Result {
         let write = |part| conn.atomic_write(part, &[1; 8], ALWAYS, 1);
         // The address counts, not the offset: the C library checks only that.
         for offset in 1..8 {
-            let text = invalid(write(eight(&far, at + offset)?));
-            assert!(text.contains("multiple of 8"), "{text}");
+            assert_invalid(write(eight(&far, at + offset)?), &["multiple of 8"]);
         }
         for len in [0, 1, 7, 9, 16] {
             let part = far.slice(at as u64..(at + len) as u64)?;
-            let text = invalid(write(part));
-            assert!(text.contains(&format!("not of {len} at")), "{text}");
+            assert_invalid(write(part), &[&format!("not of {len} at")]);
         }
         assert!(invalid(write(RemoteSlice::EMPTY)).contains("not of 0"));
-        let read_only = region(
-            &peer,
-            64,
-            MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY,
-        )?;
-        let text = invalid(write(eight(&remote(&read_only), aligned(&read_only))?));
-        assert!(text.contains("needs WRITE_DST"), "{text}");
+        let usage = MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let read_only = region(&peer, 64, usage)?;
+        let part = eight(&remote(&read_only), aligned(&read_only))?;
+        assert_invalid(write(part), &["needs WRITE_DST"]);
         no_completion(conn)?;
         assert_eq!(contents(&dst)?, [0; 64]);
         write(eight(&far, at)?)?;
-        assert_eq!(opcode_of(&completion(conn)?, 1)?, expected(&peer, &cfg));
+        assert_eq!(done(conn, 1)?, expected(&peer, &cfg));
     }
     Ok(())
 }
@@ -219,9 +184,8 @@ fn every_refusal_of_an_atomic_write() -> Result {
 /// completion of its own.
 #[test]
 fn atomic_writes_fill_the_send_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for mut cfg in configurations() {
+    let (_test, peer) = peer_test()?;
+    for mut cfg in both_ways() {
         cfg.set_sq_size(5);
         let pair = Pair::with(&peer, &cfg, &cfg)?;
         let dst = target(&peer, 64)?;
@@ -229,22 +193,12 @@ fn atomic_writes_fill_the_send_queue() -> Result {
         let write = |flags, wr_id| pair.client.atomic_write(far, &[9; 8], flags, wr_id);
         for round in 0..10 {
             for wr_id in 0..4 {
-                write(Flags::COMPLETION_ON_ERROR, wr_id)?;
+                write(ON_ERROR, wr_id)?;
             }
             write(ALWAYS, 4)?;
-            let error = write(ALWAYS, 5).expect_err("full");
-            let full = matches!(
-                error,
-                Error::QueueFull {
-                    queue: Queue::Send,
-                    depth: 5
-                }
-            );
-            assert!(full, "round {round}: {error:?}");
-            assert_eq!(
-                opcode_of(&completions(&pair.client, 1)?[0], 4)?,
-                expected(&peer, &cfg)
-            );
+            let full = full(write(ALWAYS, 5));
+            assert_eq!(full, (Queue::Send, 5), "round {round}");
+            assert_eq!(done(&pair.client, 4)?, expected(&peer, &cfg));
         }
     }
     Ok(())
@@ -253,23 +207,19 @@ fn atomic_writes_fill_the_send_queue() -> Result {
 /// A region that is gone: the failure names the operation, and ends the connection.
 #[test]
 fn an_atomic_write_to_a_region_that_is_gone() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let (_test, peer) = peer_test()?;
+    for pair in Pair::each(&peer, both_ways()) {
         let dst = target(&peer, 64)?;
         let far = eight(&remote(&dst), aligned(&dst))?;
         drop(dst);
         // Without a completion on success, there is one on failure.
-        pair.client
-            .atomic_write(far, &[1; 8], Flags::COMPLETION_ON_ERROR, 8)?;
-        let failure = completion(&pair.client)?.result().expect_err("refused");
+        pair.client.atomic_write(far, &[1; 8], ON_ERROR, 8)?;
+        let failure = fails(&pair.client)?;
         assert_eq!(
             (failure.wr_id, failure.status),
             (8, WcStatus::REM_ACCESS_ERR)
         );
-        let error = pair.client.atomic_write(far, &[1; 8], ALWAYS, 9);
-        assert!(matches!(error, Err(Error::NotConnected(_))), "{error:?}");
+        assert_not_connected(pair.client.atomic_write(far, &[1; 8], ALWAYS, 9));
     }
     Ok(())
 }

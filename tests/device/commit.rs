@@ -12,11 +12,7 @@ const SIZE: usize = 64 * 1024;
 const POINTER: usize = SIZE - 8;
 
 fn configurations() -> [ConnCfg; 2] {
-    [false, true].map(|fallback| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(40).set_force_fallback(fallback);
-        cfg
-    })
+    both_ways().map(|mut cfg| cfg.set_sq_size(40).clone())
 }
 
 fn target_usage() -> MrUsage {
@@ -29,18 +25,13 @@ fn parts<'a>(
     source: &'a Mr<Memory>,
     (count, len, apart): (usize, usize, usize),
 ) -> Vec<(RemoteSlice, MrSlice<'a>)> {
-    let part = |n| {
-        let (start, end) = (n * apart, n * apart + len);
-        let dst = far.slice(start as u64..end as u64).expect("inside");
-        (dst, source.slice(start..end).expect("inside"))
-    };
+    let part = |n| part_of(far, source, n * apart, len);
     (0..count).map(part).collect()
 }
 
 #[test]
 fn everything_is_there_with_one_completion() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(SIZE, 5))?;
     for cfg in configurations() {
@@ -84,27 +75,20 @@ fn everything_is_there_with_one_completion() -> Result {
 
 #[test]
 fn parts_of_several_regions() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, 256, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(256, 6))?;
     for cfg in configurations() {
         let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()).expect("registers"));
         let far = targets.each_ref().map(remote);
         let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let part = |n: usize, at: usize| -> Result<_> {
-            let (start, end) = (at as u64, at as u64 + 32);
-            let dst = far[n].slice(start..end)?;
-            Ok((dst, source.slice(at..at + 32)?))
-        };
-        let parts = [part(0, 0)?, part(1, 32)?, part(0, 64)?];
+        let parts = [(0, 0), (1, 32), (0, 64)].map(|(n, at)| part_of(&far[n], &source, at, 32));
         let pointer = (far[2].slice(8..16)?, [9; 8]);
         let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
         assert_eq!(completion(&pair.client)?.posted(), Some(posted?));
         assert_empty(pair.client.get_cq())?;
         // Three writes, a flush of each of their two regions, and the pointer with its flush.
-        let mut few = cfg.clone();
-        few.set_sq_size(6);
+        let few = cfg.clone().set_sq_size(6).clone();
         let small = Pair::with(&peer, &few, &few)?;
         let text = invalid(small.client.commit(&parts, Some(pointer), VISIBLE, 3));
         assert!(text.contains("commit takes 7 slots"), "{text}");
@@ -135,23 +119,16 @@ fn what_is_wrong_is_refused() -> Result {
     let here = |len: usize| source.slice(..len);
     let good = (there(0, 32)?, here(32)?);
     let pointer = |at, len| -> Result<_> { Ok(Some((there(at, len)?, [1; 8]))) };
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let conn: &Conn = &pair.client;
+    for pair in Pair::each(&peer, configurations()) {
+        let conn = &pair.client;
         let refused = |parts: &[_], pointer, words: &[&str]| {
-            let text = invalid(conn.commit(parts, pointer, VISIBLE, 1));
-            for word in words {
-                assert!(text.contains(word), "{word}: {text}");
-            }
+            assert_invalid(conn.commit(parts, pointer, VISIBLE, 1), words);
         };
         refused(&[], pointer(512, 8)?, &["0 parts", "1 to 16"]);
         refused(&[good; 17], None, &["17 parts", "1 to 16"]);
         let empty = (there(64, 0)?, here(0)?);
-        refused(
-            &[good, empty],
-            pointer(512, 8)?,
-            &["part 2 of 2", "0 bytes"],
-        );
+        let second = &["part 2 of 2", "0 bytes"];
+        refused(&[good, empty], pointer(512, 8)?, second);
         refused(&[empty, good], None, &["part 1 of 2", "0 bytes"]);
         let longer = (there(64, 33)?, here(32)?);
         refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
@@ -185,7 +162,7 @@ fn what_is_wrong_is_refused() -> Result {
             conn.commit(&[good], at(&unflushed)?, VISIBLE, 1),
             conn.commit(&[good], pointer(512, 8)?, FlushType::Persistent, 1),
         ] {
-            assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
+            not_supported(result);
         }
         assert_empty(conn.get_cq())?;
     }
@@ -195,27 +172,22 @@ fn what_is_wrong_is_refused() -> Result {
 /// A pointer may touch a part, and has no byte of it.
 #[test]
 fn a_pointer_beside_its_data_is_right() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
     let target = region(&peer, 64, target_usage())?;
     let far = remote(&target);
     let pointer = Some((far.slice(24..32)?, [1; 8]));
-    let part = |start: u64, end: u64| -> Result<_> {
-        let src = source.slice(..(end - start) as usize)?;
-        Ok([(far.slice(start..end)?, src)])
-    };
-    for cfg in configurations() {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    let part = |start, end| [part_of(&far, &source, start, end - start)];
+    for pair in Pair::each(&peer, configurations()) {
         for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
-            let text = invalid(pair.client.commit(&part(start, end)?, pointer, VISIBLE, 1));
-            assert!(text.contains("the pointer"), "{start}..{end}: {text}");
+            let beside = pair.client.commit(&part(start, end), pointer, VISIBLE, 1);
+            assert_invalid(beside, &["the pointer"]);
         }
         for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
-            pair.client
-                .commit(&part(start, end)?, pointer, VISIBLE, 1)?;
+            let parts = part(start, end);
+            pair.client.commit(&parts, pointer, VISIBLE, 1)?;
             // A read of the region's last byte reads no more than that byte.
-            completion(&pair.client)?.result()?;
+            done(&pair.client, 1)?;
         }
     }
     Ok(())
@@ -224,15 +196,13 @@ fn a_pointer_beside_its_data_is_right() -> Result {
 /// The peer's declaration decides, and not the rights of its region alone.
 #[test]
 fn a_durable_commit_needs_the_peers_promise() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
     let target = region(&peer, 64, target_usage())?;
-    let mut descriptor = target.get_descriptor();
     // No program may register volatile memory so.
-    descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
-    let far = MrRemote::from_descriptor(&descriptor)?;
-    let part = [(far.slice(..8)?, source.slice(..8)?)];
+    let persistent = MrUsage::FLUSH_TYPE_PERSISTENT.bits();
+    let far = forged(&target, |bytes| bytes[20] |= persistent);
+    let part = [part_of(&far, &source, 0, 8)];
     let pointer = Some((far.slice(8..16)?, [1; 8]));
     for cfg in configurations() {
         for (durable, promised) in [
@@ -243,18 +213,14 @@ fn a_durable_commit_needs_the_peers_promise() -> Result {
         ] {
             let pair = Pair::with(&peer, &cfg, &cfg)?;
             if let Some(durable) = durable {
-                let mut platform = PeerCfg::new();
-                platform.set_durable(durable);
+                let platform = *PeerCfg::new().set_durable(durable);
                 pair.client.apply_remote_peer_cfg(&platform);
             }
             let by_reading = !pair.client.has_native_flush();
             let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
             match promised[usize::from(by_reading)] {
                 true => drop(posted?),
-                false => {
-                    let error = posted.expect_err("not promised");
-                    assert!(matches!(error, Error::NotSupported(_)), "{error}");
-                }
+                false => drop(not_supported(posted)),
             }
         }
     }
@@ -263,8 +229,7 @@ fn a_durable_commit_needs_the_peers_promise() -> Result {
 
 #[test]
 fn a_commit_takes_a_slot_for_each_request() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, SIZE, MrUsage::WRITE_SRC)?;
     let target = region(&peer, 1024, target_usage())?;
     let far = remote(&target);
@@ -283,34 +248,20 @@ fn a_commit_takes_a_slot_for_each_request() -> Result {
         assert!(invalid(commit(7)).contains("takes 10 slots"));
         // Natively each of four parts that are far apart has a flush of its own.
         let distant = parts(&wide, &source, (4, 8, 8192));
+        let posted = conn.commit(&distant, pointer, VISIBLE, 4);
         match conn.has_native_flush() {
-            true => {
-                let text = invalid(conn.commit(&distant, pointer, VISIBLE, 4));
-                assert!(text.contains("commit takes 10 slots"), "{text}");
-            }
+            true => assert_invalid(posted, &["commit takes 10 slots"]),
             false => {
-                conn.commit(&distant, pointer, VISIBLE, 4)?;
-                next_completion(conn.get_cq())?.result()?;
+                posted?;
+                done(conn, 4)?;
             }
         }
         commit(1)?;
         commit(2)?;
-        let full = commit(1).expect_err("no slot is left");
-        assert!(
-            matches!(
-                full,
-                Error::QueueFull {
-                    queue: Queue::Send,
-                    depth: 9
-                }
-            ),
-            "{full}"
-        );
+        assert_eq!(full(commit(1)), (Queue::Send, 9));
         next_completion(conn.get_cq())?.result()?;
         commit(1)?;
-        for _ in 0..2 {
-            next_completion(conn.get_cq())?.result()?;
-        }
+        assert_done(&completions(conn, 2)?, [4, 4])?;
     }
     Ok(())
 }
@@ -322,35 +273,22 @@ fn commits_of_two_threads_stay_apart() -> Result {
     const COMMITS: usize = 50;
     /// Of each commit its own: two parts of 8 bytes, with those of the other thread between them.
     const PLACE: usize = 32;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let len = COMMITS * PLACE;
     let source = region(&peer, len, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(len, 7))?;
-    for cfg in configurations() {
+    for pair in Pair::each(&peer, configurations()) {
         let target = region(&peer, len + 16, target_usage())?;
         let far = remote(&target);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
-        let (conn, begin) = (&pair.client, Instant::now());
-        let starts =
-            |thread: usize, number: usize| [0, 16].map(|at| number * PLACE + at + 8 * thread);
+        let conn = &pair.client;
+        let starts = |thread, number| [0, 16].map(|at| number * PLACE + at + 8 * thread);
         let commit = |thread: usize, number: usize| {
-            let parts = starts(thread, number).map(|at| {
-                let dst = far.slice(at as u64..at as u64 + 8).expect("inside");
-                (dst, source.slice(at..at + 8).expect("inside"))
-            });
+            let parts = starts(thread, number).map(|at| part_of(&far, &source, at, 8));
             let at = (len + 8 * thread) as u64;
             let pointer = far.slice(at..at + 8).expect("inside");
             let pointer = Some((pointer, (number as u64 + 1).to_ne_bytes()));
             let context = (2 * number + thread) as u64;
-            loop {
-                match conn.commit(&parts, pointer, VISIBLE, context) {
-                    Err(Error::QueueFull { .. }) if begin.elapsed() < LIMIT => {
-                        thread::yield_now();
-                    }
-                    posted => break posted.expect("posted"),
-                }
-            }
+            until_posted(|| conn.commit(&parts, pointer, VISIBLE, context))
         };
         let commit = &commit;
         let (posted, polled) = thread::scope(|scope| -> Result<_> {
@@ -379,10 +317,8 @@ fn commits_of_two_threads_stay_apart() -> Result {
             let posted = threads.map(|thread| thread.join().expect("no panic"));
             Ok((posted, polled))
         })?;
-        assert_eq!(
-            posted, polled,
-            "each thread has the names of its own commits"
-        );
+        // Each thread has the names of its own commits.
+        assert_eq!(posted, polled);
     }
     Ok(())
 }
@@ -391,17 +327,15 @@ fn commits_of_two_threads_stay_apart() -> Result {
 /// number.
 #[test]
 fn a_failed_part_shows_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-    for cfg in configurations() {
+    for pair in Pair::each(&peer, configurations()) {
         let target = region(&peer, 64, target_usage())?;
         let far = remote(&target);
         let gone = remote(&region(&peer, 64, target_usage())?);
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
         let parts = [
-            (far.slice(..16)?, source.slice(..16)?),
-            (gone.slice(..16)?, source.slice(16..32)?),
+            part_of(&far, &source, 0, 16),
+            part_of(&gone, &source, 16, 16),
         ];
         let pointer = Some((far.slice(56..)?, [3; 8]));
         let posted = pair.client.commit(&parts, pointer, VISIBLE, 5)?;
