@@ -1,6 +1,8 @@
 //! Tearing down: in any order, with operations in flight, forgotten, and from several threads.
 
 use std::any::Any;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -11,16 +13,13 @@ use crate::common::prelude::*;
 fn objects_may_be_dropped_in_each_order() -> Result {
     let _test = device_test();
     for order in permutations(5) {
-        let peer = peer()?;
-        let cfg = ConnCfg::new();
+        let (peer, cfg) = (peer()?, ConnCfg::new());
         let ep = listen(&peer)?;
         let client = ask(&peer, &ep, &cfg)?;
         let server = accept(&ep, &cfg)?;
         assert_eq!(event(&client)?, ConnEvent::Established);
         let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST)?;
-        let part = remote(&mr).slice(..)?;
-        let local = mr.slice(..)?;
-        client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
+        client.write(remote(&mr).slice(..)?, mr.slice(..)?, ALWAYS, 1)?;
 
         let mut things: Vec<Option<Box<dyn Any>>> = vec![
             Some(Box::new(peer)),
@@ -40,8 +39,7 @@ fn objects_may_be_dropped_in_each_order() -> Result {
 #[test]
 fn memory_is_not_touched_after_deregistration() -> Result {
     const LEN: usize = 4 << 20;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let source = region(&peer, LEN, MrUsage::READ_SRC)?;
     source.write_at(0, &pattern(LEN, 3))?;
     let part = remote(&source).slice(..)?;
@@ -49,19 +47,15 @@ fn memory_is_not_touched_after_deregistration() -> Result {
         let pair = Pair::new(&peer)?;
         let target = region(&peer, LEN, MrUsage::READ_DST)?;
         for wr_id in 0..4 {
-            let local = target.slice(..)?;
-            pair.client
-                .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)?;
+            pair.client.read(target.slice(..)?, part, ALWAYS, wr_id)?;
         }
         thread::sleep(Duration::from_millis(delay));
         let memory = target.dereg()?;
         let before = memory.clone();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {
-            assert!(
-                memory == before,
-                "the device wrote into memory that was given back"
-            );
+            // The device does not write into memory that was given back.
+            assert!(memory == before);
         }
     }
     Ok(())
@@ -72,46 +66,30 @@ fn memory_is_not_touched_after_deregistration() -> Result {
 #[test]
 fn a_region_dropped_with_work_posted_ends_the_connection() -> Result {
     const LEN: usize = 1 << 20;
-    let _test = device_test();
-    let peer = peer()?;
-    let target = region(&peer, LEN, MrUsage::WRITE_DST)?;
-    let part = remote(&target).slice(..)?;
+    let (_test, peer) = peer_test()?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
     let pair = Pair::new(&peer)?;
-    let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
     for wr_id in 0..8 {
-        let local = source.slice(..)?;
-        pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
+        memories.write(&pair.client, wr_id)?;
     }
-    drop(source);
+    drop(memories.source);
     let wcs = completions(&pair.client, 8)?;
-    let failed = wcs.iter().filter(|wc| wc.result().is_err()).count();
-    assert!(
-        failed > 0,
-        "8 MiB were not sent in the time that a drop takes: {wcs:?}"
-    );
+    // 8 MiB are not sent in the time that a drop takes.
+    assert!(wcs.iter().any(|wc| wc.result().is_err()), "{wcs:?}");
     Ok(())
 }
 
 #[test]
 fn a_connection_dropped_with_work_posted() -> Result {
     const LEN: usize = 1 << 20;
-    let _test = device_test();
-    let peer = peer()?;
-    let target = region(
-        &peer,
-        LEN,
-        MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-    )?;
-    let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
-    let part = remote(&target).slice(..)?;
+    let (_test, peer) = peer_test()?;
+    let memories = Memories::new(&peer, &peer, LEN)?;
+    let part = memories.to()?;
     for side in 0..4 {
         let Pair { client, server } = Pair::new(&peer)?;
         for wr_id in 0..4 {
-            let local = source.slice(..)?;
-            client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)?;
-            let flags = Flags::COMPLETION_ALWAYS;
-            client.flush(part, FlushType::Visibility, flags, wr_id)?;
+            memories.write(&client, wr_id)?;
+            client.flush(part, FlushType::Visibility, ALWAYS, wr_id)?;
         }
         let start = Instant::now();
         match side {
@@ -120,11 +98,8 @@ fn a_connection_dropped_with_work_posted() -> Result {
             2 => client.delete()?,
             _ => server.delete()?,
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "{:?}",
-            start.elapsed()
-        );
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
     }
     Ok(())
 }
@@ -133,22 +108,15 @@ fn a_connection_dropped_with_work_posted() -> Result {
 /// endless one.
 #[test]
 fn a_peer_that_is_gone_is_noticed() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let target = region(&peer, 8, MrUsage::WRITE_DST)?;
-    let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+    let (_test, peer) = peer_test()?;
+    let memories = Memories::new(&peer, &peer, 8)?;
     let Pair { client, server } = Pair::new(&peer)?;
     drop(server);
-    let part = remote(&target).slice(..)?;
-    let local = source.slice(..)?;
-    client.write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
-    let failure = completion(&client)?.result().expect_err("nobody answers");
+    memories.write(&client, 1)?;
+    let failure = fails(&client)?;
     assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
     assert_eq!(event(&client)?, ConnEvent::Closed);
-    let error = client
-        .write(part, local, Flags::COMPLETION_ALWAYS, 2)
-        .expect_err("failed");
-    assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+    assert_not_connected(memories.write(&client, 2));
     Ok(())
 }
 
@@ -166,12 +134,11 @@ fn a_forgotten_region_is_harmless() -> Result {
         let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
         source.write_at(0, &[5; 64])?;
         let local = source.slice(..)?;
-        pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 1)?;
-        completion(&pair.client)?.result()?;
+        pair.client.write(part, local, ALWAYS, 1)?;
+        done(&pair.client, 1)?;
         source.write_at(0, &[0; 64])?;
-        pair.client.read(local, part, Flags::COMPLETION_ALWAYS, 2)?;
-        completion(&pair.client)?.result()?;
+        pair.client.read(local, part, ALWAYS, 2)?;
+        done(&pair.client, 2)?;
         assert_eq!(contents(&source)?, [5; 64]);
         Ok(())
     })
@@ -184,12 +151,8 @@ fn a_panic_leaks_nothing() -> Result {
     let result = std::panic::catch_unwind(|| {
         let peer = peer().expect("a peer on the test device");
         let pair = Pair::new(&peer).expect("established");
-        let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST).expect("registers");
-        let part = remote(&mr).slice(..).expect("all");
-        let local = mr.slice(..).expect("all");
-        pair.client
-            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-            .expect("posted");
+        let memories = Memories::new(&peer, &peer, 64).expect("registers");
+        memories.write(&pair.client, 1).expect("posted");
         panic!("on purpose");
     });
     assert!(result.is_err());
@@ -200,33 +163,19 @@ fn a_panic_leaks_nothing() -> Result {
 #[test]
 fn threads_share_a_connection() -> Result {
     const POSTS: u64 = 500;
-    let _test = device_test();
-    let peer = peer()?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_sq_size(32);
+    let (_test, peer) = peer_test()?;
+    let cfg = ConnCfg::new().set_sq_size(32).clone();
     let pair = Pair::with(&peer, &cfg, &cfg)?;
-    let source = region(&peer, 64, MrUsage::WRITE_SRC)?;
-    let target = region(&peer, 64, MrUsage::WRITE_DST)?;
-    let part = remote(&target).slice(..)?;
+    let memories = Memories::new(&peer, &peer, 64)?;
     let done = AtomicBool::new(false);
     let polled = thread::scope(|scope| -> Result<_> {
-        let posters: Vec<_> = (0..3)
-            .map(|poster| {
-                let (client, source) = (&pair.client, &source);
-                scope.spawn(move || {
-                    for n in 0..POSTS {
-                        let local = source.slice(..).expect("all");
-                        let wr_id = poster * POSTS + n;
-                        while let Err(error) =
-                            client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
-                        {
-                            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
-                            thread::yield_now();
-                        }
-                    }
-                })
-            })
-            .collect();
+        let post = |numbers: Range<u64>| {
+            numbers.for_each(|wr_id| _ = until_posted(|| memories.write(&pair.client, wr_id)));
+        };
+        let posters = [0, 1, 2].map(|poster| {
+            let numbers = poster * POSTS..(poster + 1) * POSTS;
+            scope.spawn(move || post(numbers))
+        });
         let poller = scope.spawn(|| -> Result<_> {
             let (mut polled, start) = (Vec::new(), Instant::now());
             while polled.len() < 3 * POSTS as usize {
@@ -236,11 +185,8 @@ fn threads_share_a_connection() -> Result {
                     wc.result()?;
                     polled.push(wc.wr_id());
                 }
-                assert!(
-                    start.elapsed() < LIMIT,
-                    "{} completions in time",
-                    polled.len()
-                );
+                let count = polled.len();
+                assert!(start.elapsed() < LIMIT, "{count} completions in time");
             }
             Ok(polled)
         });
@@ -258,22 +204,16 @@ fn threads_share_a_connection() -> Result {
         watcher.join().expect("sees no event");
         Ok(polled)
     })?;
-    let mut unique = polled.clone();
-    unique.sort_unstable();
-    unique.dedup();
-    assert_eq!(
-        unique.len(),
-        3 * POSTS as usize,
-        "every operation completes once"
-    );
+    // Each operation completes once.
+    let unique = polled.into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(unique.len(), 3 * POSTS as usize);
     Ok(())
 }
 
 /// Two threads in the connection manager at once: one waits for events, the other disconnects.
 #[test]
 fn disconnecting_while_another_thread_waits() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for _ in 0..10 {
         let pair = Pair::new(&peer)?;
         thread::scope(|scope| -> Result {
@@ -305,16 +245,13 @@ fn everything_can_be_sent_to_another_thread() -> Result {
 /// of its descriptor; the queue goes with the last one.
 #[test]
 fn handles_of_queues_outlive_their_connection() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     for receives_first in [true, false] {
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10);
+        let cfg = ConnCfg::new().set_rcq_size(10).clone();
         let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
         let cq = client.get_cq().clone();
         let rcq = client.get_rcq().ok_or("its own")?.clone();
-        let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-        client.write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)?;
+        write_nothing(&client, 1)?;
         // Another handle, the same queue.
         assert_eq!(next_completion(&cq)?.wr_id(), 1);
         assert_empty(client.get_cq())?;
