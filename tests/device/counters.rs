@@ -4,25 +4,23 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use rpma::{Counters, Result};
+use rpma::Counters;
 
 use crate::common::prelude::*;
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const VISIBLE: FlushType = FlushType::Visibility;
 const LEN: usize = 1024;
 
 /// Native and by reading, and with a peer that is declared to reorder: there some go the long way.
-fn configurations() -> crate::common::Result<Vec<ConnCfg>> {
+fn configurations() -> Result<Vec<ConnCfg>> {
     let mut all = Vec::new();
-    for (fallback, reorders) in [(false, false), (true, false), (true, true)] {
-        let mut cfg = ConnCfg::new();
+    for mut cfg in both_ways() {
         cfg.set_sq_size(32).set_rq_size(32).set_cq_size(64);
-        cfg.set_max_inline_data(64);
-        cfg.set_max_send_sge(2)?;
-        cfg.set_force_fallback(fallback);
-        cfg.set_peer_reorders(reorders);
-        all.push(cfg);
+        cfg.set_max_send_sge(2)?.set_max_inline_data(64);
+        all.push(cfg.clone());
+        if cfg.get_force_fallback() {
+            all.push(cfg.set_peer_reorders(true).clone());
+        }
     }
     Ok(all)
 }
@@ -35,7 +33,7 @@ struct Memories {
 }
 
 impl Memories {
-    fn new(peer: &Peer) -> crate::common::Result<Self> {
+    fn new(peer: &Peer) -> Result<Self> {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
         let target = region(peer, LEN, usage)?;
         Ok(Self {
@@ -45,19 +43,14 @@ impl Memories {
         })
     }
 
-    /// A part of a commit.
-    fn part(&self, at: usize, len: usize) -> crate::common::Result<(RemoteSlice, MrSlice<'_>)> {
-        let dst = self.far.slice(at as u64..(at + len) as u64);
-        let src = self.local.slice(at..at + len);
-        Ok((dst?, src?))
+    /// The same bytes at the other side and at this one.
+    fn part(&self, at: usize, len: usize) -> (RemoteSlice, MrSlice<'_>) {
+        part_of(&self.far, &self.local, at, len)
     }
 }
 
 /// How much an action adds to the numbers of requests and of bytes.
-fn added(
-    conn: &Conn,
-    action: impl FnOnce() -> crate::common::Result,
-) -> crate::common::Result<(u64, u64)> {
+fn added(conn: &Conn, action: impl FnOnce() -> Result<(), Error>) -> Result<(u64, u64)> {
     let before = conn.counters();
     action()?;
     let after = conn.counters();
@@ -65,9 +58,9 @@ fn added(
 }
 
 /// Posts an operation with these flags.
-type Single = fn(&Conn, &Memories, Flags) -> Result<()>;
+type Single = fn(&Conn, &Memories, Flags) -> Result<(), Error>;
 /// Adds the same one to a batch.
-type InBatch = for<'a> fn(&mut Batch<'a, 8>, &'a Memories, Flags) -> Result<()>;
+type InBatch = for<'a> fn(&mut Batch<'a, 8>, &'a Memories, Flags) -> Result<(), Error>;
 
 /// An operation of some bytes, alone and in a batch.
 #[derive(Clone, Copy)]
@@ -126,7 +119,7 @@ const OPERATIONS: [Operation; 8] = [
 
 impl Operation {
     /// Alone, with these flags. Whether the device has it.
-    fn counts_alone(&self, pair: &Pair, m: &Memories, flags: Flags) -> crate::common::Result<bool> {
+    fn counts_alone(&self, pair: &Pair, m: &Memories, flags: Flags) -> Result<bool> {
         let Self { name, bytes, .. } = *self;
         let conn = &pair.client;
         if (self.single)(conn, m, flags).is_err() {
@@ -135,29 +128,21 @@ impl Operation {
             return Ok(false);
         }
         completion(conn)?.result()?;
-        let alone = added(conn, || Ok((self.single)(conn, m, flags)?))?;
+        let alone = added(conn, || (self.single)(conn, m, flags))?;
         completion(conn)?.result()?;
         assert_eq!(alone, (1, bytes), "{name}, {flags:?}");
         Ok(true)
     }
 
     /// In a batch of so many, and in the same batch once more.
-    fn counts_in_a_batch(
-        &self,
-        pair: &Pair,
-        m: &Memories,
-        (flags, count): (Flags, u64),
-    ) -> crate::common::Result {
+    fn counts_in_a_batch(&self, pair: &Pair, m: &Memories, (flags, count): (Flags, u64)) -> Result {
         let Self { name, bytes, .. } = *self;
         let conn = &pair.client;
         let mut batch = conn.batch::<8>();
         for _ in 0..count {
             (self.in_batch)(&mut batch, m, flags)?;
         }
-        let all = added(conn, || {
-            _ = batch.post()?;
-            Ok(())
-        })?;
+        let all = added(conn, || batch.post().map(drop))?;
         for wc in completions(conn, count as usize)? {
             wc.result()?;
         }
@@ -166,10 +151,7 @@ impl Operation {
         (self.in_batch)(&mut batch, m, flags)?;
         batch.clear();
         (self.in_batch)(&mut batch, m, flags)?;
-        let one = added(conn, || {
-            _ = batch.post()?;
-            Ok(())
-        })?;
+        let one = added(conn, || batch.post().map(drop))?;
         completion(conn)?.result()?;
         assert_eq!(one, (1, bytes), "{name}, {flags:?}");
         Ok(())
@@ -179,18 +161,15 @@ impl Operation {
 /// An operation alone, in a batch of one and in a batch of two, with and without a fence, counts
 /// as many requests and bytes.
 #[test]
-fn each_way_counts_the_same() -> crate::common::Result {
-    let _test = device_test();
-    let peer = peer()?;
+fn each_way_counts_the_same() -> Result {
+    let (_test, peer) = peer_test()?;
     let m = Memories::new(&peer)?;
-    for cfg in configurations()? {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    for pair in Pair::each(&peer, configurations()?) {
         for operation in OPERATIONS {
             // Messages need receives.
             let receives = if operation.name == "send" { 16 } else { 0 };
             for n in 0..receives {
-                let part = m.local.slice(512..)?;
-                pair.server.recv(part, n)?;
+                pair.server.recv(m.local.slice(512..)?, n)?;
             }
             for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
                 if operation.counts_alone(&pair, &m, flags)? {
@@ -205,22 +184,16 @@ fn each_way_counts_the_same() -> crate::common::Result {
 
 /// A commit counts the bytes of its parts, and 8 of its pointer, whichever way it goes.
 #[test]
-fn a_commit_counts_its_parts_and_its_pointer() -> crate::common::Result {
-    let _test = device_test();
-    let peer = peer()?;
+fn a_commit_counts_its_parts_and_its_pointer() -> Result {
+    let (_test, peer) = peer_test()?;
     let (m, other) = (Memories::new(&peer)?, Memories::new(&peer)?);
-    for cfg in configurations()? {
-        let pair = Pair::with(&peer, &cfg, &cfg)?;
+    for pair in Pair::each(&peer, configurations()?) {
         let conn = &pair.client;
         let pointer = (m.far.slice(..8)?, [1; 8]);
         // One part, several, and parts of two regions, which go the long way.
-        let parts = [m.part(8, 100)?, m.part(300, 20)?, m.part(108, 3)?];
-        let far = [parts[0], other.part(0, 50)?];
-        for (parts, flushes, bytes) in [
-            (&parts[..1], 1, 100),
-            (&parts[..], 1, 123),
-            (&far[..], 2, 150),
-        ] {
+        let parts = [m.part(8, 100), m.part(300, 20), m.part(108, 3)];
+        let far = [parts[0], other.part(0, 50)];
+        for (parts, flushes, bytes) in [(&parts[..1], 1, 100), (&parts, 1, 123), (&far, 2, 150)] {
             for (pointer, more) in [(None, (0, 0)), (Some(pointer), (2, 8))] {
                 let Ok(_) = conn.commit(parts, pointer, VISIBLE, 1) else {
                     // The pointer needs a fence that this device does not have.
@@ -228,10 +201,7 @@ fn a_commit_counts_its_parts_and_its_pointer() -> crate::common::Result {
                     continue;
                 };
                 completion(conn)?.result()?;
-                let commit = || {
-                    _ = conn.commit(parts, pointer, VISIBLE, 1)?;
-                    Ok(())
-                };
+                let commit = || conn.commit(parts, pointer, VISIBLE, 1).map(drop);
                 let counted = added(conn, commit)?;
                 completion(conn)?.result()?;
                 let requests = parts.len() as u64 + flushes + more.0;
@@ -244,9 +214,8 @@ fn a_commit_counts_its_parts_and_its_pointer() -> crate::common::Result {
 
 /// Each refused post counts once, at the full queue, and in no other counter.
 #[test]
-fn a_full_queue_is_counted_and_a_mistake_is_not() -> crate::common::Result {
-    let _test = device_test();
-    let peer = peer()?;
+fn a_full_queue_is_counted_and_a_mistake_is_not() -> Result {
+    let (_test, peer) = peer_test()?;
     let m = Memories::new(&peer)?;
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(4).set_rq_size(2).set_cq_size(16);
@@ -254,43 +223,34 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() -> crate::common::Result {
     let conn = &pair.client;
     let before = conn.counters();
     assert_eq!(before, Counters::default(), "nothing was posted");
-    let write = |flags| {
-        let (dst, src) = (m.far.slice(..16)?, m.local.slice(..16)?);
-        conn.write(dst, src, flags, 1)
-    };
+    let (dst, src) = m.part(0, 16);
+    let write = |flags| conn.write(dst, src, flags, 1);
     for _ in 0..4 {
         write(ALWAYS)?;
     }
     for _ in 0..3 {
-        let full = write(ALWAYS);
-        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+        full(write(ALWAYS));
     }
     let mut batch = conn.batch::<2>();
     for _ in 0..2 {
-        let (dst, src) = (m.far.slice(..16), m.local.slice(..16));
-        let (dst, src) = (dst?, src?);
         batch.write(dst, src, ALWAYS, 1)?;
     }
-    let full = batch.post();
-    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
-    let receive = || -> crate::common::Result<_> { Ok(conn.recv(m.local.slice(..16)?, 1)) };
+    full(batch.post());
+    let receive = || -> Result<_> { Ok(conn.recv(m.local.slice(..16)?, 1)) };
     receive()??;
     receive()??;
-    let full = receive()?;
-    assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+    full(receive()?);
     // Not of these lengths.
-    let (dst, src) = (m.far.slice(..16), m.local.slice(..17));
-    let wrong = conn.write(dst?, src?, ALWAYS, 1);
-    assert!(matches!(wrong, Err(Error::InvalidArgument(_))), "{wrong:?}");
+    invalid(conn.write(dst, m.local.slice(..17)?, ALWAYS, 1));
     let now = conn.counters();
     assert_eq!((now.posted, now.bytes, now.receives), (4, 64, 2));
     assert_eq!((now.full_send_queue, now.full_receive_queue), (4, 1));
     assert_eq!(now.failures().count(), 0);
     completions(conn, 4)?;
     for _ in 0..3 {
-        write(Flags::COMPLETION_ON_ERROR)?;
+        write(ON_ERROR)?;
     }
-    let due = write(Flags::COMPLETION_ON_ERROR);
+    let due = write(ON_ERROR);
     assert!(matches!(due, Err(Error::NoCompletionDue { .. })), "{due:?}");
     assert_eq!(conn.counters().full_send_queue, 5);
     Ok(())
@@ -299,26 +259,19 @@ fn a_full_queue_is_counted_and_a_mistake_is_not() -> crate::common::Result {
 /// Failed completions count by their status once they are polled. A post after the end counts
 /// nowhere.
 #[test]
-fn failures_are_counted_by_status() -> crate::common::Result {
-    let _test = device_test();
-    let peer = peer()?;
+fn failures_are_counted_by_status() -> Result {
+    let (_test, peer) = peer_test()?;
     let m = Memories::new(&peer)?;
-    let gone = {
-        let target = region(&peer, 64, MrUsage::WRITE_DST)?;
-        remote(&target)
-    };
+    let gone = remote(&region(&peer, 64, MrUsage::WRITE_DST)?);
     let pair = Pair::new(&peer)?;
     let conn = &pair.client;
     let src = m.local.slice(..16)?;
     for _ in 0..2 {
-        let dst = gone.slice(..16)?;
-        conn.write(dst, src, ALWAYS, 1)?;
+        conn.write(gone.slice(..16)?, src, ALWAYS, 1)?;
     }
     assert_eq!(conn.counters().failures().count(), 0, "none is polled");
-    let failed: Vec<_> = completions(conn, 2)?
-        .iter()
-        .map(|wc| wc.result().expect_err("no such region").status)
-        .collect();
+    let failed = completions(conn, 2)?;
+    let failed: Vec<_> = failed.iter().map(|wc| failure(wc).status).collect();
     let counters = conn.counters();
     for status in &failed {
         let expected = failed.iter().filter(|other| *other == status).count();
@@ -328,11 +281,7 @@ fn failures_are_counted_by_status() -> crate::common::Result {
     assert_eq!(all, 2);
     assert_eq!(counters.failed(WcStatus::SUCCESS), 0);
     assert_eq!((counters.posted, counters.bytes), (2, 32));
-    let refused = conn.write(m.far.slice(..16)?, src, ALWAYS, 1);
-    assert!(
-        matches!(refused, Err(Error::NotConnected(_))),
-        "{refused:?}"
-    );
+    assert_not_connected(conn.write(m.far.slice(..16)?, src, ALWAYS, 1));
     assert_eq!(conn.counters(), counters);
     Ok(())
 }
@@ -340,10 +289,9 @@ fn failures_are_counted_by_status() -> crate::common::Result {
 /// A thread that reads beside two that post and poll sees numbers that only grow; no count is lost
 /// in the end.
 #[test]
-fn counters_are_read_while_threads_post() -> crate::common::Result {
+fn counters_are_read_while_threads_post() -> Result {
     const ROUNDS: u64 = 300;
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = peer_test()?;
     let m = Memories::new(&peer)?;
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(8).set_rq_size(8).set_cq_size(16);
@@ -352,8 +300,7 @@ fn counters_are_read_while_threads_post() -> crate::common::Result {
     thread::scope(|scope| {
         let posters = [(0, 16), (1, 24)].map(|(n, len)| {
             scope.spawn(move || {
-                let (dst, src) = (m.far.slice(..len), m.local.slice(..len as usize));
-                let (dst, src) = (dst.expect("inside"), src.expect("inside"));
+                let (dst, src) = m.part(0, len);
                 let mut posted = 0;
                 while posted < ROUNDS {
                     match conn.write(dst, src, ALWAYS, n) {
