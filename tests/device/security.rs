@@ -3,14 +3,13 @@
 //! The attacker forges descriptors and has all rights in its own eyes. The victim has a second
 //! region and another connection, which must not notice.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 
-const SIZE: usize = 4096;
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+use crate::common::prelude::*;
 
+const SIZE: usize = 4096;
 /// A server with two regions and an honest client.
 struct Victim {
     peer: Peer,
@@ -50,14 +49,13 @@ impl Victim {
             contents(&self.target)? == pattern(SIZE, 1),
             "{what}: the region has changed"
         );
-        let (local, remote) = (&self.other, remote(&self.other));
         let source = Mr::reg(&self.peer, pattern(SIZE, 2), MrUsage::WRITE_SRC)?;
-        let (all, bytes) = (remote.slice(..), source.slice(..));
+        let (to, from) = (remote(&self.other).slice(..)?, source.slice(..)?);
         let client = &self.honest.client;
-        client.write(all?, bytes?, ALWAYS, 1)?;
+        client.write(to, from, ALWAYS, 1)?;
         completion(client)?.result().expect(what);
         assert!(
-            contents(local)? == pattern(SIZE, 2),
+            contents(&self.other)? == pattern(SIZE, 2),
             "{what}: another region has changed"
         );
         Ok(())
@@ -74,8 +72,6 @@ enum Attack {
 
 use Attack::{AtomicWrite, Flush, Read, Write};
 
-use crate::common::prelude::*;
-
 const ALL: &[Attack] = &[Write, Read, AtomicWrite, Flush];
 
 /// Makes the attack, and returns how the operation ended; the read bytes must not be the victim's.
@@ -86,18 +82,16 @@ fn run(
     place: RemoteSlice,
     fallback: bool,
 ) -> Result<WcStatus> {
-    let mut cfg = ConnCfg::new();
-    cfg.set_force_fallback(fallback);
-    let Pair { client, server } = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()))?;
+    let cfg = ConnCfg::new().set_force_fallback(fallback).clone();
+    let pair = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()))?;
     let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
     let bytes = Mr::reg(attacker, vec![0xEE; SIZE], usage)?;
     let local = bytes.slice(..place.len() as usize)?;
-    post(&client, attack, place, local)?;
-    let status = completion(&client)?.status();
+    post(&pair.client, attack, place, local)?;
+    let status = completion(&pair.client)?.status();
     if status != WcStatus::SUCCESS {
         assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
     }
-    drop(server);
     Ok(status)
 }
 
@@ -115,27 +109,35 @@ fn post(
     }
 }
 
-/// The descriptor of a region with other numbers, and with every right.
-fn forged(descriptor: [u8; 21], shift: i64, rkey: impl FnOnce(u32) -> u32) -> Result<MrRemote> {
-    let mut bytes = descriptor;
-    let address = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-    bytes[..8].copy_from_slice(&address.wrapping_add_signed(shift).to_le_bytes());
-    let key = u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes"));
-    bytes[16..20].copy_from_slice(&rkey(key).to_le_bytes());
-    bytes[20] = MrUsage::all().bits();
-    Ok(MrRemote::from_descriptor(&bytes)?)
+/// So many bytes, so far from the beginning of a region, with its key (except for the bits of
+/// `guess`) and every right.
+fn forge<M: RegisterableMemory>(mr: &Mr<M>, shift: i64, guess: u32, len: u64) -> RemoteSlice {
+    let region = forged(mr, |bytes| {
+        let address = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+        bytes[..8].copy_from_slice(&address.wrapping_add_signed(shift).to_le_bytes());
+        bytes[16..20].copy_from_slice(&(key_of(mr) ^ guess).to_le_bytes());
+        bytes[20] = MrUsage::all().bits();
+    });
+    region.slice(..len).expect("inside")
 }
 
-fn part(region: &MrRemote, range: Range<u64>) -> Result<RemoteSlice> {
-    Ok(region.slice(range)?)
+/// The first 8 bytes of a region, with every right.
+fn beginning<M: RegisterableMemory>(mr: &Mr<M>) -> RemoteSlice {
+    forge(mr, 0, 0, 8)
 }
+
+fn key_of<M: RegisterableMemory>(mr: &Mr<M>) -> u32 {
+    let descriptor = mr.get_descriptor();
+    u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
+}
+
+/// All usages of memory that is volatile.
+const EVERYTHING: MrUsage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
 
 #[test]
 fn nothing_outside_a_region() -> Result {
     let _test = device_test();
-    let everything = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
-    let victim = Victim::new(everything)?;
-    let descriptor = victim.target.get_descriptor();
+    let victim = Victim::new(EVERYTHING)?;
     let (size, here) = (SIZE as i64, victim.target.get_ptr().addr() as i64);
     let there = victim.other.get_ptr().addr() as i64;
     for (what, shift) in [
@@ -143,12 +145,11 @@ fn nothing_outside_a_region() -> Result {
         ("8 bytes behind it", size),
         ("another region by its key", there - here),
     ] {
-        let place = part(&forged(descriptor, shift, |key| key)?, 0..8)?;
-        victim.withstands(what, place, ALL)?;
+        victim.withstands(what, forge(&victim.target, shift, 0, 8), ALL)?;
     }
     // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
     // neither can cross the end.
-    let place = part(&forged(descriptor, size - 8, |key| key)?, 0..16)?;
+    let place = forge(&victim.target, size - 8, 0, 16);
     victim.withstands("across its end", place, &[Write, Read])?;
     Ok(())
 }
@@ -166,8 +167,7 @@ fn nothing_without_the_right() -> Result {
         ),
     ] {
         let victim = Victim::new(usage)?;
-        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
-        victim.withstands(&usage.to_string(), place, attacks)?;
+        victim.withstands(&usage.to_string(), beginning(&victim.target), attacks)?;
     }
     Ok(())
 }
@@ -175,8 +175,8 @@ fn nothing_without_the_right() -> Result {
 #[test]
 fn nothing_after_the_registration_has_ended() -> Result {
     let _test = device_test();
-    let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-    let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
+    let mut victim = Victim::new(EVERYTHING)?;
+    let place = beginning(&victim.target);
     // The memory stays where it is, and gets another key.
     let memory = victim.target.dereg()?;
     victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST)?;
@@ -187,11 +187,10 @@ fn nothing_after_the_registration_has_ended() -> Result {
 #[test]
 fn nothing_with_the_key_of_another_peer_of_the_same_host() -> Result {
     let _test = device_test();
-    let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-    let descriptor = victim.target.get_descriptor();
+    let victim = Victim::new(EVERYTHING)?;
     // The host has a second domain of trust, and the attacker a connection to that.
     let elsewhere = Victim::new(MrUsage::WRITE_DST)?;
-    let place = part(&forged(descriptor, 0, |key| key)?, 0..8)?;
+    let place = beginning(&victim.target);
     elsewhere.withstands("a key of another Peer", place, ALL)?;
     victim.goes_on("another Peer is attacked")?;
     Ok(())
@@ -200,16 +199,12 @@ fn nothing_with_the_key_of_another_peer_of_the_same_host() -> Result {
 #[test]
 fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
     let _test = device_test();
-    let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)?;
-    let others = [&victim.target, &victim.other].map(|mr| {
-        let descriptor = mr.get_descriptor();
-        u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
-    });
+    let victim = Victim::new(EVERYTHING)?;
     for guess in 1..16 {
-        let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess)?;
-        let key = others[0] ^ guess;
-        if key != others[1] {
-            victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8)?, &[Write])?;
+        let key = key_of(&victim.target) ^ guess;
+        if key != key_of(&victim.other) {
+            let place = forge(&victim.target, 0, guess, 8);
+            victim.withstands(&format!("{key:#x}"), place, &[Write])?;
         }
     }
     Ok(())
@@ -221,23 +216,17 @@ fn a_wrong_guess_of_a_key_changes_nothing() -> Result {
 fn a_descriptor_is_a_key_for_everybody_who_has_it() -> Result {
     let _test = device_test();
     let victim = Victim::new(MrUsage::WRITE_DST)?;
-    let place = part(&remote(&victim.target), 0..8)?;
+    let place = remote(&victim.target).slice(..8)?;
+    // A client to which it was never sent.
     let status = run(Write, &peer()?, &victim.peer, place, false)?;
-    assert_eq!(
-        status,
-        WcStatus::SUCCESS,
-        "a client to which it was never sent"
-    );
+    assert_eq!(status, WcStatus::SUCCESS);
     assert_eq!(contents(&victim.target)?[..8], [0xEE; 8]);
 
     let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY)?;
-    let place = part(&forged(victim.target.get_descriptor(), 0, |key| key)?, 0..8)?;
+    let place = beginning(&victim.target);
+    // A region that may only be flushed.
     let status = run(Read, &peer()?, &victim.peer, place, false)?;
-    assert_eq!(
-        status,
-        WcStatus::SUCCESS,
-        "a region that may only be flushed"
-    );
+    assert_eq!(status, WcStatus::SUCCESS);
     Ok(())
 }
 
@@ -253,17 +242,14 @@ fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
     let directory = Directory::create(directory, 2)?;
     let device = Device::from_addr(&addr(), Side::Local)?;
     let own = Peer::new(&device)?;
-    let ep = listen(&own)?;
-    let mut server = Server::new(ep, directory, &ServerCfg::new())?;
+    let mut server = Server::new(listen(&own)?, directory, &ServerCfg::new())?;
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
     let parts = [1, 2].map(|key| {
         let peer = Peer::new(&device).expect("a peer");
         let map = all.part(key * SIZE..(key + 1) * SIZE).expect("inside");
         map.write_at(0, &pattern(SIZE, key as u64)).expect("inside");
-        (
-            peer.clone(),
-            Arc::new(Mr::reg(&peer, map, usage).expect("registers")),
-        )
+        let region = Mr::reg(&peer, map, usage).expect("registers");
+        (peer, Arc::new(region))
     });
     // Each refusal of the device ends a connection: each attack has one of its own.
     let mut epoch = 0;
@@ -292,20 +278,16 @@ fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
             let conn = conn.wait_established(LIMIT)?;
             let offer = Offer::decode(conn.get_private_data())?;
             assert_eq!(offer.regions()[0], remote(region), "its own memory");
-            let bytes = vec![0xEE; SIZE];
             let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-            let bytes = Mr::reg(&attacker, bytes, usage)?;
-            let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key)?;
-            let local = bytes.slice(..8)?;
-            post(&conn, attack, part(&foreign, 0..8)?, local)?;
+            let bytes = Mr::reg(&attacker, vec![0xEE; SIZE], usage)?;
+            let foreign = beginning(&parts[other - 1].1);
+            post(&conn, attack, foreign, bytes.slice(..8)?)?;
             let status = completion(&conn)?.status();
             assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
             assert!(contents(&bytes)? == [0xEE; SIZE], "nothing was read");
             for (n, (_, region)) in parts.iter().enumerate() {
-                assert!(
-                    contents(region)? == pattern(SIZE, n as u64 + 1),
-                    "{attack:?}"
-                );
+                let is_own = contents(region)? == pattern(SIZE, n as u64 + 1);
+                assert!(is_own, "{attack:?}");
             }
         }
     }
