@@ -3,16 +3,15 @@
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
-use crate::failing::support::{Failing, How, with_failures};
+use crate::failing::support::{Failing, How, two_queues, with_failures};
 
 /// Settings with a queue of its own for receives, so that two queues are made, and two channels or
 /// one.
-fn two_queues() -> [(ConnCfg, u32); 2] {
-    [(ComplChannel::PerCq, 2), (ComplChannel::Shared, 1)].map(|(channel, channels)| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_rcq_size(10).set_compl_channel(channel);
-        (cfg, channels)
-    })
+fn each_two_queues() -> [(ConnCfg, u32); 2] {
+    [
+        (two_queues(ComplChannel::PerCq), 2),
+        (two_queues(ComplChannel::Shared), 1),
+    ]
 }
 
 /// Each call that makes a queue, and how often it is made.
@@ -34,7 +33,7 @@ fn a_request_whose_queues_cannot_be_made() -> Result {
         let ep = listen(&peer)?;
         // Without native flushes the first one makes the parts that all share.
         drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
-        for (cfg, channels) in two_queues() {
+        for (cfg, channels) in each_two_queues() {
             for (call, nth) in calls(channels) {
                 let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused)?;
                 // No other object stays in the kernel, also while the peer and the endpoint
@@ -57,17 +56,12 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
         let peer = peer()?;
         let ep = listen(&peer)?;
         let ask = || ask(&peer, &ep, &ConnCfg::new());
-        for (cfg, channels) in two_queues() {
+        for (cfg, channels) in each_two_queues() {
             for (call, nth) in calls(channels) {
                 let client = ask()?;
                 Failing::nth(nth, call, Errno::NOSPC, How::Refused)?
                     .told(ep.next_conn_req_timeout(&cfg, LIMIT));
-                match event(&client)? {
-                    ConnEvent::Rejected { reason, .. } => {
-                        assert_eq!(reason, RejectReason::CONSUMER);
-                    }
-                    other => panic!("{call}: {other:?}"),
-                }
+                assert_eq!(rejected(&client)?, RejectReason::CONSUMER, "{call}");
             }
             let client = ask()?;
             let _server = accept(&ep, &cfg)?;
@@ -123,8 +117,7 @@ fn memory_that_cannot_be_registered() -> Result {
         let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
         let failed = failed.expect_err("it cannot be registered");
         assert_eq!(failed.memory, [7; 100]);
-        let text = failed.to_string();
-        assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+        assert_says(&failed, &["RLIMIT_MEMLOCK"]);
         failing.told(Err::<(), Error>(failed.into()));
         region(&peer, 100, MrUsage::SEND)?;
 
@@ -132,10 +125,10 @@ fn memory_that_cannot_be_registered() -> Result {
         let ep = listen(&peer)?;
         let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
         let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
-        leaving(&[], || {
+        {
+            let _left = Counted::leaving(&[]);
             failing.told(request(&peer));
-            Ok(())
-        })?;
+        }
         request(&peer)?;
         Ok(())
     })

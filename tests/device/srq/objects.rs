@@ -26,7 +26,7 @@ fn every_refusal_of_a_shared_receive_queue() -> Result {
 
     // A connection of a shared queue has no receive queue of its own.
     let cfg = using(&own);
-    let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg)?;
+    let req = resolve(&peer, &ep, &cfg)?;
     assert_invalid(req.recv(MrSlice::EMPTY, 1), &["Srq::recv"]);
     let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
     assert_invalid(pair.server.recv(MrSlice::EMPTY, 1), &["Srq::recv"]);
