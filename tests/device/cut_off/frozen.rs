@@ -2,9 +2,6 @@
 //!
 //! `RPMA_SIM_RUNS` sets the number of seeds of each profile, and `RPMA_SIM_SEED` the only one.
 
-use std::env;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use rpma::sim::sleep;
 
 use crate::common::prelude::*;
@@ -103,26 +100,6 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
     let after = bytes(&target)?;
     drop((client, kept));
     Ok(before.iter().zip(&after).filter(|(a, b)| a != b).count())
-}
-
-/// The number that an environment variable has.
-fn number(variable: &str) -> Option<u64> {
-    let text = env::var(variable).ok()?;
-    Some(text.parse().expect(variable))
-}
-
-/// Runs so many seeds, and names the one that fails.
-fn with_seeds(runs: u64, run: impl Fn(u64)) {
-    let seeds = match number("RPMA_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RPMA_SIM_RUNS").unwrap_or(runs),
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
-            resume_unwind(panic);
-        }
-    }
 }
 
 /// Promise: after `cut_off` no byte of the client lands, wherever its writes are: not sent, on

@@ -6,12 +6,9 @@ use rpma::serve::Served;
 use rpma::sim::{Errno, Failing};
 
 use crate::common::prelude::*;
-use crate::serve::failing::fail;
+use crate::serve::failing::{LEFT, fail, fail_so};
 use crate::serve::parts::{Parted, write};
-use crate::serve::support::{LEN, identity, is_refusal, offer};
-
-/// The objects that stay with a queue pair that cannot be destroyed.
-const LEFT: [(&str, u64); 3] = [("qp", 1), ("cq", 1), ("pd", 1)];
+use crate::serve::support::{LEN, identity, is_refusal};
 
 /// The end of a client that could not be cut off, to be answered.
 fn not_cut_off(parted: &mut Parted) -> Result<Served> {
@@ -51,17 +48,11 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
             let _alive = keep_alive();
             let served = not_cut_off(&mut parted)?;
             parted.writes(&old, 1, &pattern(LEN, 1))?;
-            let answered = parted.site.server.answer(served, &mut parted.parts);
-            match answered? {
-                Some(Served::Gone(gone)) => {
-                    let text = gone.to_string();
-                    assert!(
-                        text.contains("cut it off; it could not be cut off"),
-                        "{text}"
-                    );
-                }
-                other => panic!("{other:?}"),
-            }
+            let answered = parted.site.server.answer(served, &mut parted.parts)?;
+            let Some(Served::Gone(gone)) = answered else {
+                panic!("{answered:?}");
+            };
+            says(gone, "cut it off; it could not be cut off");
             let new = parted.client(identity(1, 1, 10))?;
             parted.writes(&new, 1, &pattern(LEN, 2))?;
             let given = if knows_new_region { &new } else { &old };
@@ -90,10 +81,7 @@ fn an_admission_that_cannot_cut_off() -> Result {
         is_refusal(&refused.refusal, RefusalCode::NotCutOff, 1, words);
         assert!(refused.error.is_some(), "{refused:?}");
         let before = region(&parted)?;
-        match parted.answer()? {
-            Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
-            other => panic!("{other:?}"),
-        }
+        assert!(parted.gone()?.not_cut_off.is_some());
         let new = parted.client(identity(1, 2, 11))?;
         assert_eq!(region(&parted)?, before);
         parted.writes(&new, 1, &pattern(LEN, 4))?;
@@ -108,17 +96,10 @@ fn an_admission_that_leaves_its_queue_pair() -> Result {
     leaving(&LEFT, || {
         let mut parted = Parted::new(1)?;
         let _first = parted.site.ask(identity(1, 1, 10))?;
-        let _failing = with_fabric(|fabric, host| {
-            let failing = fabric.fail("rdma_accept").on(host).how(How::Done);
-            failing.next(Errno::IO)
-        });
+        let _failing = fail_so("rdma_accept", How::Done);
         let _left = fail("ibv_destroy_qp");
-        match parted.answer()? {
-            Some(Served::Refused(refused)) => {
-                assert!(refused.to_string().starts_with("rdma_accept"), "{refused}");
-            }
-            other => panic!("{other:?}"),
-        }
+        let refused = parted.refuses()?.to_string();
+        assert!(refused.starts_with("rdma_accept"), "{refused}");
         let new = parted.client(identity(1, 2, 11))?;
         parted.writes(&new, 1, &pattern(LEN, 5))?;
         Ok(())
@@ -132,10 +113,7 @@ fn lost(parted: &mut Parted, served: Served) -> Result<String> {
     assert!(matches!(error, Error::PartLost { key: 1, .. }), "{error:?}");
     assert!(parted.parts.get(1).is_none());
     // The end is not lost, and is not tried again.
-    match parted.answer()? {
-        Some(Served::Gone(gone)) => assert_eq!(gone.identity.key, 1),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(parted.gone()?.identity.key, 1);
     Ok(error.to_string())
 }
 
@@ -153,14 +131,13 @@ fn memory_that_cannot_be_registered_again() -> Result {
             let text = lost(&mut parted, served)?;
             assert!(!failing.is_pending());
             assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
-            assert!(text.contains(call), "{text}");
+            says(text, call);
             // A request tries again: the first one in vain.
             let _failing = fail(call);
             let refused = parted.refused(identity(1, 2, 11))?;
             let words = "could not be registered again";
             is_refusal(&refused.refusal, RefusalCode::Refused, 1, words);
-            let error = refused.error.ok_or("the reason")?.to_string();
-            assert!(error.contains(call), "{error}");
+            says(refused.error.ok_or("the reason")?, call);
             parted.writes(&other, 2, &pattern(LEN, 6))?;
             let _other = parted.client(identity(2, 2, 21))?;
             let new = parted.client(identity(1, 2, 11))?;
@@ -181,14 +158,17 @@ fn the_loop_notes_a_lost_part() -> Result {
         let served = not_cut_off(&mut parted)?;
         let failing = fail("ibv_reg_mr");
         let mut notes = Vec::new();
-        let Parted { site, parts, .. } = &mut parted;
-        let handled = site
-            .server
-            .handle(served, parts, |served| notes.push(served));
-        assert!(handled?.is_continue() && !failing.is_pending());
-        let next = site.next()?;
-        let handled = site.server.handle(next, parts, |served| notes.push(served));
-        assert!(handled?.is_continue());
+        let mut handle = |parted: &mut Parted, served| {
+            let Parted { site, parts, .. } = parted;
+            let handled = site
+                .server
+                .handle(served, parts, |served| notes.push(served));
+            assert!(handled.expect("goes on").is_continue());
+        };
+        handle(&mut parted, served);
+        assert!(!failing.is_pending());
+        let next = parted.site.next()?;
+        handle(&mut parted, next);
         match &notes[..] {
             [
                 Served::Failed(Error::PartLost { key: 1, .. }),
@@ -218,11 +198,9 @@ fn memory_that_cannot_be_deregistered() -> Result {
                 true => (Some(Arc::clone(part.region)), None, "drop its other Arcs"),
                 false => (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed"),
             };
-            let text = lost(&mut parted, served)?;
-            assert!(text.contains(words), "{text}");
-            let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT);
+            says(lost(&mut parted, served)?, words);
             let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");
-            parted.site.refused(&data?, code, 1, words)?;
+            parted.site.refused(identity(1, 2, 11), code, 1, words)?;
             parted.client(identity(2, 1, 20))?;
             Ok(())
         })?;
@@ -237,13 +215,8 @@ fn a_client_that_gives_up_before_its_refusal() -> Result {
     let mut parted = Parted::new(1)?;
     let conn = parted.site.ask(identity(2, 1, 10))?;
     let failing = fail("rdma_reject");
-    match parted.answer()? {
-        Some(Served::Refused(refused)) => {
-            let text = refused.error.ok_or("an error")?.to_string();
-            assert!(text.starts_with("rdma_reject failed"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let text = parted.refuses()?.error.ok_or("an error")?.to_string();
+    assert!(text.starts_with("rdma_reject failed"), "{text}");
     assert!(!failing.is_pending());
     drop(conn);
     parted.client(identity(1, 1, 10))?;

@@ -1,25 +1,20 @@
 //! Answers that wait for room in a send queue, and answers that fail: the side that failed is named.
 
-use std::sync::Arc;
-
 use rpma::commit::{Fate, Limits, Method, Ticket, Writer, WriterCfg};
-use rpma::serve::{Directory, Gone, Part, Reason, Served, Server, ServerCfg};
+use rpma::serve::{Gone, Reason, Served, ServerCfg};
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
-use crate::serve::failing::next;
-use crate::serve::support::{LEN, identity, offer, usage};
+use crate::serve::support::{LEN, Site, identity, offer};
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A server of two keys that answers commits, each client on a host of its own, in a seeded run.
 struct Answering {
     fabric: Fabric,
     near: Host,
-    server: Server,
-    parts: Vec<(Peer, Arc<Mr<PmemMap>>)>,
-    writers: Vec<(Host, Writer, Mr<Vec<u8>>)>,
+    site: Site,
+    writers: Vec<(Host, Writer, Mr<Memory>)>,
 }
 
 /// The server's limit for answers here.
@@ -27,58 +22,40 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 impl Answering {
     fn new() -> Result<Self> {
-        let fabric = Rig::new().seed(1).fabric();
-        let near = fabric.host("server");
-        let (pmem, addr) = (near.pmem("memory", 3 * LEN), near.addr().to_string());
-        let _entered = near.enter();
-        let all = PmemMap::open(pmem.path(), 3 * LEN)?;
-        let device = Device::from_addr(&addr, Side::Local)?;
-        let ep = Ep::listen(&Peer::new(&device)?, &addr, 0)?;
+        let (fabric, [near]) = Rig::new().seed(1).hosts(["server"]);
+        let (pmem, _entered) = (near.pmem("memory", 3 * LEN), near.enter());
         let mut cfg = ServerCfg::new();
         cfg.set_commits(Some(Limits::new(4, 4, 4096)?));
         cfg.set_answer_limit(ANSWER);
-        let server = Server::new(ep, Directory::create(all.part(..LEN)?, 2)?, &cfg)?;
         let mut answering = Self {
+            site: Site::on(&pmem, 2, &cfg)?,
             fabric,
             near: near.clone(),
-            server,
-            parts: Vec::new(),
             writers: Vec::new(),
         };
-        for key in 1..=2 {
-            let peer = Peer::new(&device)?;
-            let part = all.part(key * LEN..(key + 1) * LEN)?;
-            let region = Arc::new(Mr::reg(&peer, part, usage())?);
-            answering.parts.push((peer, region));
-            answering.connect(key as u64, &addr)?;
-        }
+        answering.connect(1)?;
+        answering.connect(2)?;
         Ok(answering)
     }
 
-    fn connect(&mut self, key: u64, addr: &str) -> Result {
+    fn connect(&mut self, key: u64) -> Result {
         let host = self.fabric.host(&format!("client {key}"));
         let (connecting, source) = {
             let _entered = host.enter();
-            let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
-            let source = Mr::reg(&peer, vec![7; 8], MrUsage::WRITE_SRC)?;
+            let addr = self.near.addr().to_string();
+            let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+            source.write_at(0, &[7; 8])?;
             let cfg = WriterCfg::new(Method::Server);
             let conn_cfg = cfg.conn_cfg(&ConnCfg::new())?;
-            let req = ConnReq::new(&peer, addr, self.server.get_port(), &conn_cfg)?;
-            (
-                Writer::connect(req, &cfg, &offer(identity(key, 1, key)))?,
-                source,
-            )
+            let req = ConnReq::new(&peer, &addr, self.site.server.get_port(), &conn_cfg)?;
+            let asks = offer(identity(key, 1, key));
+            (Writer::connect(req, &cfg, &asks)?, source)
         };
-        let Served::Asks(asked) = next(&mut self.server)? else {
-            panic!("a client asks");
-        };
-        let (peer, region) = &self.parts[key as usize - 1];
-        let data = &[];
-        self.server.admit(asked, &Part { peer, region, data })?;
+        let asked = self.site.asked()?;
+        let client = self.site.admit(asked)?;
         self.writers.push((host, connecting.wait(SECOND)?, source));
-        let arrived = next(&mut self.server)?;
-        assert!(matches!(arrived, Served::Arrived(_)), "{arrived:?}");
-        Ok(())
+        self.site.arrives(client)
     }
 
     fn link_to(&self, writer: usize) -> Link {
@@ -89,10 +66,11 @@ impl Answering {
     /// before the release.
     fn fill(&self, writer: usize) -> Result {
         self.link_to(writer).hold();
-        let client = self.server.client(writer as u64 + 1).ok_or("connected")?;
-        let conn = self.server.conn(client).ok_or("connected")?;
+        let server = &self.site.server;
+        let client = server.client(writer as u64 + 1).ok_or("connected")?;
+        let conn = server.conn(client).ok_or("connected")?;
         let full = loop {
-            if let Err(full) = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7) {
+            if let Err(full) = write_nothing(conn, 7) {
                 break full;
             }
         };
@@ -112,7 +90,7 @@ impl Answering {
     fn work(&mut self, turns: u32) -> Result<Option<Gone>> {
         for _ in 0..turns {
             let limit = Duration::from_millis(10);
-            match self.server.next(&mut [Wc::default(); 4], limit)? {
+            match self.site.server.next(&mut [Wc::default(); 4], limit)? {
                 Some(Served::Gone(gone)) => return Ok(Some(*gone)),
                 Some(Served::Completions(..)) | None => {}
                 Some(other) => panic!("{other:?}"),
@@ -134,20 +112,16 @@ impl Answering {
 fn an_answer_waits_for_room() -> Result {
     let mut answering = Answering::new()?;
     answering.fill(0)?;
-    let tickets = [0, 1].map(|writer| answering.commit(writer));
-    let [one, other] = tickets;
-    let (one, other) = (one?, other?);
+    let (one, other) = (answering.commit(0)?, answering.commit(1)?);
     assert!(answering.work(20)?.is_none());
     assert_eq!(answering.fate(1, other)?, Fate::Durable);
     assert_eq!(answering.fate(0, one)?, Fate::Pending);
-    assert!(
-        answering.server.deadline().is_some(),
-        "the limit of the answer"
-    );
+    let limit = answering.site.server.deadline();
+    assert!(limit.is_some(), "that of the answer");
     answering.link_to(0).release();
     assert!(answering.work(40)?.is_none());
     assert_eq!(answering.fate(0, one)?, Fate::Durable);
-    assert_eq!(answering.server.deadline(), None);
+    assert_eq!(answering.site.server.deadline(), None);
     Ok(())
 }
 
@@ -163,12 +137,10 @@ fn an_answer_without_room_is_an_own_failure() -> Result {
     let took = answering.fabric.now() - begin;
     assert!(took >= ANSWER && took < 2 * ANSWER, "{took:?}");
     assert_eq!(gone.identity.key, 1);
-    let Reason::Failed(Error::QueueFull {
-        queue: Queue::Send, ..
-    }) = gone.reason
-    else {
-        panic!("{}", gone.reason);
+    let Reason::Failed(Error::QueueFull { queue, .. }) = gone.reason else {
+        panic!("{gone}");
     };
+    assert_eq!(queue, Queue::Send);
     Ok(())
 }
 
@@ -189,7 +161,7 @@ fn a_failed_answer_is_an_own_failure() -> Result {
     fail(&answering, Errno::IO);
     let gone = answering.work(20)?.ok_or("the client is ended")?;
     let Reason::Failed(Error::Provider { call, .. }) = gone.reason else {
-        panic!("{}", gone.reason);
+        panic!("{gone}");
     };
     assert_eq!(call, "ibv_post_send");
     Ok(())

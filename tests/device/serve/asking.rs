@@ -3,21 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
+use rpma::RefusalCode::{Full, Refused};
 use rpma::serve::{Served, ServerCfg};
 
 use crate::common::prelude::*;
 use crate::serve::support::{
-    SHORT, Site, directory_of, identity, is_readable, is_refusal, new_directory, offer, refusal,
+    SHORT, Site, directory_of, goes_on, identity, is_readable, is_refusal, new_directory, refusal,
 };
-
-/// The established client goes on: it writes.
-fn goes_on(conn: &Conn) -> Result {
-    let flags = Flags::COMPLETION_ALWAYS;
-    let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-    conn.write(to, from, flags, 1)?;
-    completion(conn)?.result()?;
-    Ok(())
-}
 
 /// Promise: the program refuses with its own words, which come with the kept epoch.
 #[test]
@@ -25,11 +17,10 @@ fn the_program_refuses() -> Result {
     let _test = device_test();
     let mut site = Site::new(1)?;
     let (writer, _) = site.client(identity(1, 3, 10))?;
-    let conn = site.ask(identity(1, 4, 11))?;
-    let asked = site.asked()?;
+    let (conn, asked) = site.question(identity(1, 4, 11))?;
     assert_eq!(asked.kept(), Some(identity(1, 3, 10)));
     site.server.refuse(asked, "not today")?;
-    is_refusal(&refusal(&conn)?, RefusalCode::Refused, 3, "not today");
+    is_refusal(&refusal(&conn)?, Refused, 3, "not today");
     goes_on(&writer)?;
     site.nothing()?;
     Ok(())
@@ -44,14 +35,13 @@ fn a_question_that_is_dropped_changes_nothing() -> Result {
     let writer = identity(1, 3, 10);
     let (old, client) = site.client(writer)?;
     for panics in [false, true] {
-        let conn = site.ask(identity(1, 4, 11))?;
-        let asked = site.asked()?;
+        let (conn, asked) = site.question(identity(1, 4, 11))?;
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             let _asked = asked;
             assert!(!panics, "the program's mistake");
         }));
         assert_eq!(dropped.is_err(), panics);
-        is_refusal(&refusal(&conn)?, RefusalCode::Full, 0, "did not answer");
+        is_refusal(&refusal(&conn)?, Full, 0, "did not answer");
         assert_eq!(site.server.client(1), Some(client));
         assert_eq!(site.server.directory().get(1), Some(writer));
         goes_on(&old)?;
@@ -66,17 +56,14 @@ fn a_question_that_is_dropped_changes_nothing() -> Result {
 fn an_answer_comes_later() -> Result {
     let _test = device_test();
     let mut site = Site::new(2)?;
-    let conn = site.ask(identity(1, 1, 10))?;
-    let asked = site.asked()?;
+    let (conn, asked) = site.question(identity(1, 1, 10))?;
     let asked = thread::spawn(move || {
         assert_eq!(asked.identity().key, 1);
         asked
     });
     let (other, _) = site.client(identity(2, 1, 20))?;
     goes_on(&other)?;
-    let client = site.admit(asked.join().expect("no panic"))?;
-    assert_eq!(event(&conn)?, ConnEvent::Established);
-    site.arrives(client)?;
+    site.establish(&conn, asked.join().expect("no panic"))?;
     Ok(())
 }
 
@@ -85,21 +72,12 @@ fn an_answer_comes_later() -> Result {
 #[test]
 fn an_answer_comes_too_late() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_answer_limit(SHORT);
-    let mut site = Site::with(1, &cfg)?;
+    let mut site = Site::with(1, ServerCfg::new().set_answer_limit(SHORT))?;
     for answers in [true, false] {
-        let conn = site.ask(identity(1, 1, 10))?;
-        let asked = site.asked()?;
+        let (conn, asked) = site.question(identity(1, 1, 10))?;
         assert!(site.server.deadline().is_some());
-        match site.next()? {
-            Served::Refused(refused) => {
-                assert_eq!(refused.identity, Some(identity(1, 1, 10)));
-                is_refusal(&refused.refusal, RefusalCode::Full, 0, "in time");
-                assert_eq!(refusal(&conn)?, refused.refusal);
-            }
-            other => panic!("{other:?}"),
-        }
+        let of = site.is_refused(&conn, Full, 0, "in time")?;
+        assert_eq!(of, Some(identity(1, 1, 10)));
         if answers {
             let late = site.admit(asked).expect_err("too late");
             assert!(matches!(late.error, Some(Error::TimedOut(_))), "{late:?}");
@@ -118,24 +96,15 @@ fn an_answer_comes_too_late() -> Result {
 #[test]
 fn too_many_questions() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_most_questions(2)?;
-    let mut site = Site::with(4, &cfg)?;
-    let data = |key| -> Result<_> { Ok(offer(identity(key, 1, 10)).encode(Offer::CONNECT)?) };
-    let first = site.ask(identity(1, 1, 10))?;
-    let one = site.asked()?;
-    let second = site.ask(identity(2, 1, 10))?;
-    let two = site.asked()?;
-    site.refused(&data(3)?, RefusalCode::Full, 0, "too many clients ask")?;
+    let mut site = Site::with(4, ServerCfg::new().set_most_questions(2)?)?;
+    let (first, one) = site.question(identity(1, 1, 10))?;
+    let (second, two) = site.question(identity(2, 1, 10))?;
+    site.refused(identity(3, 1, 10), Full, 0, "too many clients ask")?;
     drop(two);
-    is_refusal(&refusal(&second)?, RefusalCode::Full, 0, "did not answer");
-    let third = site.ask(identity(3, 1, 10))?;
-    let three = site.asked()?;
-    for (conn, asked) in [(first, one), (third, three)] {
-        let client = site.admit(asked)?;
-        assert_eq!(event(&conn)?, ConnEvent::Established);
-        site.arrives(client)?;
-    }
+    is_refusal(&refusal(&second)?, Full, 0, "did not answer");
+    let (third, three) = site.question(identity(3, 1, 10))?;
+    site.establish(&first, one)?;
+    site.establish(&third, three)?;
     Ok(())
 }
 
@@ -144,29 +113,18 @@ fn too_many_questions() -> Result {
 #[test]
 fn a_writer_asks_again() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_most_questions(2)?;
-    let mut site = Site::with(2, &cfg)?;
+    let mut site = Site::with(2, ServerCfg::new().set_most_questions(2)?)?;
     let mut given_up = Vec::new();
     for _ in 0..3 {
-        let conn = site.ask(identity(1, 1, 10))?;
-        given_up.push((conn, site.asked()?));
+        given_up.push(site.question(identity(1, 1, 10))?);
         if let [.., (before, _), _] = &given_up[..] {
-            match site.next()? {
-                Served::Refused(refused) => {
-                    is_refusal(&refused.refusal, RefusalCode::Full, 0, "asked again");
-                    assert_eq!(refused.identity, Some(identity(1, 1, 10)));
-                    assert_eq!(refusal(before)?, refused.refusal);
-                }
-                other => panic!("{other:?}"),
-            }
+            let of = site.is_refused(before, Full, 0, "asked again")?;
+            assert_eq!(of, Some(identity(1, 1, 10)));
         }
     }
     let (other, _) = site.client(identity(2, 1, 20))?;
     let (conn, last) = given_up.pop().ok_or("the last one")?;
-    let client = site.admit(last)?;
-    assert_eq!(event(&conn)?, ConnEvent::Established);
-    site.arrives(client)?;
+    site.establish(&conn, last)?;
     for (_, asked) in given_up {
         let late = site.admit(asked).expect_err("it asked again");
         assert!(matches!(late.error, Some(Error::TimedOut(_))), "{late:?}");
@@ -182,24 +140,13 @@ fn a_writer_asks_again() -> Result {
 #[test]
 fn too_many_clients() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_most_clients(1)?;
-    let mut site = Site::with(2, &cfg)?;
-    let late = site.ask(identity(2, 1, 10))?;
-    let asked = site.asked()?;
+    let mut site = Site::with(2, ServerCfg::new().set_most_clients(1)?)?;
+    let late = site.question(identity(2, 1, 10))?;
     let (_old, _) = site.client(identity(1, 1, 10))?;
-    let refused = site.admit(asked).expect_err("full");
-    is_refusal(
-        &refused.refusal,
-        RefusalCode::Full,
-        0,
-        "no room for another client",
-    );
-    assert_eq!(refusal(&late)?, refused.refusal);
-    let data = offer(identity(2, 1, 10)).encode(Offer::CONNECT)?;
-    site.refused(&data, RefusalCode::Full, 0, "no room for another client")?;
-    let (again, _) = site.client(identity(1, 1, 10))?;
-    drop(again);
+    let words = "no room for another client";
+    site.not_admitted(late, Full, 0, words)?;
+    site.refused(identity(2, 1, 10), Full, 0, words)?;
+    drop(site.client(identity(1, 1, 10))?);
     site.gone()?;
     site.client(identity(2, 1, 10))?;
     Ok(())
@@ -212,19 +159,11 @@ fn too_many_keys() -> Result {
     let mut site = Site::new(2)?;
     let directory = new_directory(directory_of(&site.all)?, 1)?;
     site = Site::over(2, &ServerCfg::new(), site.all, directory)?;
-    let late = site.ask(identity(2, 1, 10))?;
-    let asked = site.asked()?;
+    let late = site.question(identity(2, 1, 10))?;
     let (_one, _) = site.client(identity(1, 1, 10))?;
-    let refused = site.admit(asked).expect_err("full");
-    is_refusal(
-        &refused.refusal,
-        RefusalCode::Full,
-        0,
-        "no room for another key",
-    );
-    assert_eq!(refusal(&late)?, refused.refusal);
-    let data = offer(identity(2, 1, 10)).encode(Offer::CONNECT)?;
-    site.refused(&data, RefusalCode::Full, 0, "no room for another key")?;
+    let words = "no room for another key";
+    site.not_admitted(late, Full, 0, words)?;
+    site.refused(identity(2, 1, 10), Full, 0, words)?;
     site.client(identity(1, 2, 20))?;
     Ok(())
 }
@@ -234,12 +173,10 @@ fn too_many_keys() -> Result {
 #[test]
 fn a_client_that_vanished() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_establish_limit(Duration::from_secs(1));
-    let mut site = Site::with(1, &cfg)?;
+    let limit = Duration::from_secs(1);
+    let mut site = Site::with(1, ServerCfg::new().set_establish_limit(limit))?;
     for _ in 0..10 {
-        let conn = site.ask(identity(1, 1, 10))?;
-        let asked = site.asked()?;
+        let (conn, asked) = site.question(identity(1, 1, 10))?;
         drop(conn);
         match site.admit(asked) {
             Ok(client) => loop {
@@ -263,25 +200,28 @@ fn a_client_that_vanished() -> Result {
 fn an_event_loop_serves() -> Result {
     let _test = device_test();
     let mut site = Site::new(1)?;
-    let mut wcs = [Wc::default(); 4];
-    while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+    let look = |site: &mut Site| {
+        let served = site.server.next(&mut [Wc::default(); 4], Duration::ZERO);
+        served.expect("looks")
+    };
+    while look(&mut site).is_some() {}
     is_readable(&site)?;
-    while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
-    let (old, _) = site.client(identity(1, 1, 10))?;
-    while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+    while look(&mut site).is_some() {}
+    let (_old, _) = site.client(identity(1, 1, 10))?;
+    while look(&mut site).is_some() {}
     let conn = site.ask(identity(1, 1, 10))?;
     let begin = Instant::now();
     let asked = loop {
         assert!(begin.elapsed() < LIMIT);
         if is_readable(&site)? {
-            match site.server.next(&mut wcs, Duration::ZERO)? {
+            match look(&mut site) {
                 Some(Served::Asks(asked)) => break asked,
                 None => {}
                 other => panic!("{other:?}"),
             }
         }
     };
-    while site.server.next(&mut wcs, Duration::ZERO)?.is_some() {}
+    while look(&mut site).is_some() {}
     assert!(!is_readable(&site)?, "all was taken");
     let client = site.admit(asked)?;
     assert!(is_readable(&site)?, "the old client is gone");
@@ -290,7 +230,7 @@ fn an_event_loop_serves() -> Result {
     while !(gone && arrived) {
         assert!(begin.elapsed() < LIMIT);
         if is_readable(&site)? {
-            match site.server.next(&mut wcs, Duration::ZERO)? {
+            match look(&mut site) {
                 Some(Served::Gone(_)) => gone = true,
                 Some(Served::Arrived(of)) => arrived = of == client,
                 None => {}
@@ -298,12 +238,9 @@ fn an_event_loop_serves() -> Result {
             }
         }
     }
-    assert!(
-        site.server.next(&mut [], Duration::ZERO).is_err(),
-        "no room"
-    );
+    let no_room = site.server.next(&mut [], Duration::ZERO);
+    assert!(no_room.is_err());
     site.server.waker().wake();
     assert!(matches!(site.next()?, Served::Woken));
-    drop(old);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use rpma::serve::{Directory, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, Site, directory_of, identity, new_directory, offer};
+use crate::serve::support::{LEN, Site, directory_of, identity, new_directory};
 
 /// Promise: while a slot is broken, the other keys are served. The fenced writer of the lost key is
 /// not admitted: neither before the operator's word, nor after it, nor after a restart.
@@ -22,15 +22,13 @@ fn the_writer_of_a_lost_key_stays_fenced() -> Result {
         let directory = Directory::open(directory_of(all)?)?;
         Site::over(2, &ServerCfg::new(), all.part(..)?, directory)
     };
-    let asks = |key, epoch| offer(identity(key, epoch, 10)).encode(Offer::CONNECT);
     {
         let mut site = site(&all)?;
-        let served = site.client(identity(1, 6, 20))?;
+        let _served = site.client(identity(1, 6, 20))?;
         for epoch in [4, 5, 100] {
             let words = "may be that of the broken slot 1: Directory::give_up_slot";
-            site.refused(&asks(2, epoch)?, RefusalCode::Refused, 0, words)?;
+            site.refused(identity(2, epoch, 10), RefusalCode::Refused, 0, words)?;
         }
-        drop(served);
     }
     let mut directory = Directory::open(directory_of(&all)?)?;
     directory.give_up_slot(1, 9)?;
@@ -39,7 +37,7 @@ fn the_writer_of_a_lost_key_stays_fenced() -> Result {
         let mut site = site(&all)?;
         for epoch in [4, 5, 8] {
             let words = "has an epoch below 9";
-            site.refused(&asks(2, epoch)?, RefusalCode::OldEpoch, 8, words)?;
+            site.refused(identity(2, epoch, 10), RefusalCode::OldEpoch, 8, words)?;
         }
     }
     let mut site = site(&all)?;

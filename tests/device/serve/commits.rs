@@ -1,8 +1,10 @@
 //! The server's method beside the keys: the server answers by itself.
 
+#[cfg(feature = "sim")]
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rpma::commit::{Connecting, Fate, Limits, Method, Writer, WriterCfg};
+use rpma::commit::{Connecting, Fate, Limits, Method, Ticket, Writer, WriterCfg};
 use rpma::serve::{Reason, Served, ServerCfg};
 
 use crate::common::prelude::*;
@@ -41,6 +43,15 @@ impl Site {
         }
     }
 
+    /// The server makes a commit durable.
+    fn serves(&mut self, writer: &mut Writer, ticket: Ticket) {
+        until(|| {
+            self.turns();
+            writer.look(|wc| panic!("{wc:?}")).expect("connected");
+            writer.fate(ticket).expect("its own") == Fate::Durable
+        });
+    }
+
     /// A turn of the server, which may return `None`.
     fn turn(&mut self) -> Option<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], Duration::ZERO);
@@ -48,13 +59,11 @@ impl Site {
     }
 }
 
-fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> Result<rpma::commit::Ticket> {
+fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> Result<Ticket> {
     let far = writer.offer().regions()[0];
-    let dst = far.slice(64..64 + 100)?;
-    let src = source.slice(..100)?;
+    let part = (far.slice(64..64 + 100)?, source.slice(..100)?);
     let tail = far.slice(TAIL as u64..TAIL as u64 + 8)?;
-    let tail = (tail, number.to_ne_bytes());
-    Ok(writer.commit(&[(dst, src)], Some(tail))?)
+    Ok(writer.commit(&[part], Some((tail, number.to_ne_bytes())))?)
 }
 
 /// Promise: the server makes commits durable and answers, without any work of its program; and a
@@ -69,23 +78,13 @@ fn commits_are_served() -> Result {
     let mut wrong = site.writer(identity(2, 1, 20))?;
     for number in 1..=20 {
         let ticket = commit(&mut writer, &source, number)?;
-        until(|| {
-            site.turns();
-            writer.look(|wc| panic!("{wc:?}")).expect("connected");
-            writer.fate(ticket).expect("its own") == Fate::Durable
-        });
-        let part = &site.parts[&1].1;
-        assert_eq!(part.load_u64(TAIL)?, number);
+        site.serves(&mut writer, ticket);
+        assert_eq!(site.parts[&1].1.load_u64(TAIL)?, number);
     }
-    let message = source.slice(..5)?;
     let flags = Flags::COMPLETION_ON_ERROR;
-    wrong.conn().send(message, flags, 0)?;
+    wrong.conn().send(source.slice(..5)?, flags, 0)?;
     let gone = site.gone()?;
-    assert!(
-        matches!(gone.reason, Reason::Misused(_)),
-        "{:?}",
-        gone.reason
-    );
+    assert!(matches!(gone.reason, Reason::Misused(_)), "{gone}");
     assert_eq!(gone.identity.key, 2);
     // The receives that were flushed are the server's own.
     assert!(gone.completions.is_empty(), "{:?}", gone.completions);
@@ -128,37 +127,22 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
     });
     assert_ne!(old.fate(ticket)?, Fate::Durable);
     let ticket = commit(&mut new, &source, 7)?;
-    until(|| {
-        site.turns();
-        new.look(|_| {}).expect("connected");
-        new.fate(ticket).expect("its own") == Fate::Durable
-    });
+    site.serves(&mut new, ticket);
     assert_eq!(part.load_u64(TAIL)?, 7);
     Ok(())
 }
 
 /// The calls of verbs that the server makes for 50 commits of one client, beside this many.
 #[cfg(feature = "sim")]
-fn calls_beside(clients: u64) -> Result<std::collections::BTreeMap<&'static str, u64>> {
-    let mut calls = std::collections::BTreeMap::new();
+fn calls_beside(clients: u64) -> Result<BTreeMap<&'static str, u64>> {
+    let mut calls = BTreeMap::new();
     leaving(&[], || {
         let mut cfg = cfg()?;
         cfg.set_most_clients(clients as usize)?;
         let mut site = Site::with_slots(clients, &cfg, clients as u32)?;
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         let mut writers: Vec<_> = (1..=clients)
-            .map(|key| -> Result<_> {
-                let connecting = site.writer_asks(identity(key, 1, key))?;
-                let asked = loop {
-                    match site.next()? {
-                        Served::Asks(asked) => break asked,
-                        Served::Arrived(_) => {}
-                        other => panic!("{other:?}"),
-                    }
-                };
-                site.admit(asked)?;
-                Ok(connecting.wait(LIMIT)?)
-            })
+            .map(|key| site.writer(identity(key, 1, key)))
             .collect::<Result<_, _>>()?;
         while site.turn().is_some() {}
         let made = || with_fabric(|fabric, _| fabric.calls());

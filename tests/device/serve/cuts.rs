@@ -5,13 +5,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rpma::serve::{Directory, Layout, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Layout, Served, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, identity, offer};
+use crate::serve::support::{LEN, Site, ask_at, bytes, identity, offer};
 
 const SLOTS: u32 = 2;
 const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
+
+/// A host with this platform.
+fn on(platform: Platform) -> (Fabric, Host) {
+    let (fabric, [host]) = Rig::strict().seed(1).hosts(["server"]);
+    host.set_platform(platform);
+    (fabric, host)
+}
 
 /// The promise of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,11 +66,8 @@ fn recover(path: &Path) -> Result<Vec<Identity>, String> {
 fn a_directory_survives_every_cut() {
     let mut visited = 0;
     for platform in PLATFORMS {
-        let fabric = Rig::strict().seed(1).fabric();
-        let host = fabric.host("server");
-        host.set_platform(platform);
-        let pmem = host.pmem("directory", LEN);
-        let _entered = host.enter();
+        let (fabric, host) = on(platform);
+        let (pmem, _entered) = (host.pmem("directory", LEN), host.enter());
         let promise = Mutex::new(Promise::default());
         let promised = || promise.lock().unwrap_or_else(PoisonError::into_inner);
         let run = || {
@@ -153,8 +157,7 @@ impl Before {
                 Ok(found)
             }
             Err(error) => {
-                let text = error.to_string();
-                assert!(text.contains("has no directory"), "{text}");
+                says(error, "has no directory");
                 Err(bytes_of(&PmemMap::open(path, LEN).expect("the memory")))
             }
         }
@@ -177,9 +180,7 @@ impl Before {
 }
 
 fn bytes_of(memory: &PmemMap) -> Vec<u8> {
-    let mut bytes = vec![0; LEN];
-    memory.read_at(0, &mut bytes).expect("inside");
-    bytes
+    bytes(memory).expect("inside")
 }
 
 /// Promise: wherever the power is cut while a directory is made, a restart opens it or makes it
@@ -189,11 +190,8 @@ fn a_directory_that_was_being_made_is_made_again() -> Result {
     let mut visited = 0;
     for platform in PLATFORMS {
         for kind in [Before::Zeros, Before::Bytes, Before::Forgotten] {
-            let fabric = Rig::strict().seed(1).fabric();
-            let host = fabric.host("server");
-            host.set_platform(platform);
-            let pmem = host.pmem("directory", LEN);
-            let _entered = host.enter();
+            let (fabric, host) = on(platform);
+            let (pmem, _entered) = (host.pmem("directory", LEN), host.enter());
             let map = || PmemMap::open(pmem.path(), LEN).expect("the memory");
             kind.write(&map())?;
             let before = bytes_of(&map());
@@ -245,11 +243,8 @@ fn every_cut<R: std::fmt::Debug>(
 ) -> u64 {
     let mut visited = 0;
     for platform in PLATFORMS {
-        let fabric = Rig::strict().seed(1).fabric();
-        let host = fabric.host("server");
-        host.set_platform(platform);
-        let pmem = host.pmem("memory", two_keys().len());
-        let _entered = host.enter();
+        let (fabric, host) = on(platform);
+        let (pmem, _entered) = (host.pmem("memory", two_keys().len()), host.enter());
         prepare(pmem.path(), &change);
         let is_done = AtomicBool::new(false);
         let found = fabric.find_loss_in_recovery(
@@ -284,8 +279,7 @@ fn an_upgrade_survives_every_cut() {
             let is_new = match two_keys().open_directory(all) {
                 Ok(_) => true,
                 Err(error) => {
-                    let text = error.to_string();
-                    assert!(text.contains("has the version 1"), "{text}");
+                    says(error, "has the version 1");
                     upgrade(all).expect("again");
                     false
                 }
@@ -311,9 +305,7 @@ fn a_copy_survives_every_cut() -> Result {
     let (old, new) = (two_keys(), Layout::new(SLOTS, 3 * LEN).expect("fits"));
     let byte = |key: u64| 0xA0 + key as u8;
     for platform in PLATFORMS {
-        let fabric = Rig::strict().seed(1).fabric();
-        let host = fabric.host("server");
-        host.set_platform(platform);
+        let (fabric, host) = on(platform);
         let (from, to) = (host.pmem("old", old.len()), host.pmem("new", new.len()));
         let _entered = host.enter();
         prepare(from.path(), |all| {
@@ -338,25 +330,15 @@ fn a_copy_survives_every_cut() -> Result {
                 let mut begin = [0; 8];
                 all.read_at(0, &mut begin).expect("inside");
                 if begin == [0; 8] {
-                    return Err("as if the copy had never begun".to_owned());
-                }
-                let mut begin = [0; 8];
-                all.read_at(0, &mut begin).expect("inside");
-                if begin == [0; 8] {
                     return Err(FRESH.to_owned());
                 }
-                let directory = match new.open_directory(&all) {
-                    Ok(directory) => directory,
-                    Err(error) => return Err(error.to_string()),
-                };
+                let directory = new.open_directory(&all);
+                let directory = directory.map_err(|error| error.to_string())?;
                 for (key, ..) in KEPT {
                     let mut bytes = vec![0; LEN];
                     let part = new.part(key).expect("a key");
                     all.read_at(part.start, &mut bytes).expect("inside");
-                    assert!(
-                        bytes.iter().all(|it| *it == byte(key)),
-                        "the bytes of {key}"
-                    );
+                    assert!(bytes == [byte(key); LEN], "the bytes of {key}");
                 }
                 Ok((directory.identities().count(), directory.lowest_epoch()))
             },
@@ -414,22 +396,12 @@ fn a_slot_that_is_given_up_survives_every_cut() {
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
 /// has learned that it was accepted, its identity is durable.
 fn accepts(profile: &Profile, seed: u64) -> Result<u64, Loss> {
-    let fabric = Rig::of(profile).seed(seed).fabric();
-    let (near, far) = (fabric.host("server"), fabric.host("client"));
+    let (fabric, [near, far]) = Rig::of(profile).seed(seed).hosts(["server", "client"]);
     let pmem = near.pmem("memory", 2 * LEN);
-    let addr = near.addr().to_string();
     let is_accepted = Arc::new(AtomicBool::new(false));
-    let mut server = {
+    let mut site = {
         let _entered = near.enter();
-        let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
-        let directory = Directory::create(all.part(..LEN).expect("inside"), SLOTS);
-        let device = Device::from_addr(&addr, Side::Local).expect("opens");
-        let ep = Ep::listen(&Peer::new(&device).expect("a peer"), &addr, 0).expect("listens");
-        let peer = Peer::new(&device).expect("a peer");
-        let map = all.part(LEN..).expect("inside");
-        let region = Mr::reg(&peer, map, MrUsage::WRITE_DST).expect("registers");
-        let server = Server::new(ep, directory.expect("made"), &ServerCfg::new());
-        Some((server.expect("a server"), peer, Arc::new(region)))
+        Some(Site::on(&pmem, 1, &ServerCfg::new()).expect("a server"))
     };
     let check = |cut: &Cut<'_>| {
         let is_accepted = is_accepted.load(Ordering::Relaxed);
@@ -441,42 +413,26 @@ fn accepts(profile: &Profile, seed: u64) -> Result<u64, Loss> {
         }
     };
     fabric.find_loss(check, || {
-        let (mut server, peer, region) = server.take().expect("once");
-        let port = server.get_port();
+        let mut site = site.take().expect("once");
+        let (addr, port) = (near.addr().to_string(), site.server.get_port());
         let serving = near.spawn(move || {
-            let mut wcs = [Wc::default()];
             loop {
-                match server
-                    .next(&mut wcs, LIMIT)
-                    .expect("waits")
-                    .expect("in time")
-                {
-                    Served::Asks(asked) => {
-                        let (peer, region) = (&peer, &region);
-                        let data = &[];
-                        let part = Part { peer, region, data };
-                        server.admit(asked, &part).expect("admitted");
-                    }
+                match site.next().expect("in time") {
+                    Served::Asks(asked) => drop(site.admit(asked).expect("admitted")),
                     Served::Arrived(_) => {}
                     Served::Gone(_) => return,
                     other => panic!("{other:?}"),
                 }
             }
         });
-        let (addr, accepted) = (addr.clone(), Arc::clone(&is_accepted));
+        let accepted = Arc::clone(&is_accepted);
         let asking = far.spawn(move || {
-            let device = Device::from_addr(&addr, Side::Remote).expect("opens");
-            let peer = Peer::new(&device).expect("a peer");
-            let req = ConnReq::new(&peer, &addr, port, &ConnCfg::new()).expect("resolves");
-            let data = offer(identity(1, 1, 10))
-                .encode(Offer::CONNECT)
-                .expect("fits");
-            let conn = req.connect(&data).expect("asks");
+            let asks = offer(identity(1, 1, 10));
+            let conn = ask_at((&addr, port), &asks).expect("asks");
             let conn = conn.wait_established(LIMIT).expect("accepted");
             accepted.store(true, Ordering::Relaxed);
             // A look, before which the power may fail.
-            let mut wcs = [Wc::default()];
-            conn.get_cq().get_wc(&mut wcs).expect("polls");
+            conn.get_cq().get_wc(&mut [Wc::default()]).expect("polls");
         });
         asking.join().expect("no panic");
         serving.join().expect("no panic");

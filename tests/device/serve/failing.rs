@@ -1,24 +1,25 @@
 //! Calls that fail, and the promises that stay then.
 
-use std::sync::Arc;
-
+use rpma::RefusalCode::{Full, NotCutOff, OldEpoch};
 use rpma::commit::Limits;
-use rpma::serve::{Client, Directory, Part, Reason, Served, Server, ServerCfg};
+use rpma::serve::{Client, Directory, Reason, Served, ServerCfg};
 use rpma::sim::{Errno, sleep, sweep};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
+use crate::serve::support::{
+    LEN, Site, directory_of, goes_on, identity, is_refusal, offer, refusal, usage,
+};
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-fn goes_on(conn: &Conn) -> Result {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
-    completion(conn)?.result()?;
-    Ok(())
-}
+/// The objects that stay with a queue pair that cannot be destroyed.
+pub(crate) const LEFT: [(&str, u64); 3] = [("qp", 1), ("cq", 1), ("pd", 1)];
 
 pub(crate) fn fail(call: &'static str) -> rpma::sim::Failing {
     with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::MFILE))
+}
+
+/// The next such call fails, or only reports a failure.
+pub(crate) fn fail_so(call: &'static str, how: How) -> rpma::sim::Failing {
+    with_fabric(|fabric, host| fabric.fail(call).on(host).how(how).next(Errno::IO))
 }
 
 /// How often each call was made that makes queues.
@@ -45,12 +46,8 @@ fn no_descriptor_for_a_request() -> Result {
             other => panic!("{call}: {other:?}"),
         }
         assert!(!failing.is_pending());
-        is_refusal(
-            &refusal(&late)?,
-            RefusalCode::Full,
-            0,
-            "cannot take another request now",
-        );
+        let words = "cannot take another request now";
+        is_refusal(&refusal(&late)?, Full, 0, words);
         goes_on(&other)?;
     }
     site.client(identity(2, 1, 20))?;
@@ -64,22 +61,15 @@ fn no_descriptor_for_a_request() -> Result {
 fn a_time_out_that_cannot_be_read() -> Result {
     let _test = device_test();
     let mut conn_cfg = ConnCfg::new();
-    let long = Duration::from_secs(60);
-    conn_cfg.set_keep_alive(Some(long))?;
-    let mut cfg = ServerCfg::new();
-    cfg.set_conn(&conn_cfg);
-    let mut site = Site::with(1, &cfg)?;
+    conn_cfg.set_keep_alive(Some(Duration::from_secs(60)))?;
+    let mut site = Site::with(1, ServerCfg::new().set_conn(&conn_cfg))?;
     let (writer, client) = site.client(identity(1, 3, 10))?;
-    let next = site.ask(identity(1, 4, 11))?;
-    let asked = site.asked()?;
+    let next = site.question(identity(1, 4, 11))?;
     let before = queues_made();
     let failing = fail("rdma_init_qp_attr");
-    let refused = site.admit(asked).expect_err("the call fails");
+    let refused = site.not_admitted(next, Full, 3, "rdma_init_qp_attr")?;
     assert!(!failing.is_pending());
-    let text = refused.to_string();
-    assert!(text.contains("rdma_init_qp_attr"), "{text}");
-    is_refusal(&refused.refusal, RefusalCode::Full, 3, "rdma_init_qp_attr");
-    assert_eq!(refusal(&next)?, refused.refusal);
+    says(refused, "rdma_init_qp_attr");
     assert_eq!(queues_made(), before);
     assert_eq!(site.server.client(1), Some(client));
     assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
@@ -103,16 +93,13 @@ fn a_refused_request_makes_no_queues() -> Result {
         assert_eq!(queues_made(), before);
         drop(refusal(&conn)?);
     }
-    let conn = site.ask(identity(1, 6, 10))?;
-    let before = queues_made();
+    let _conn = site.ask(identity(1, 6, 10))?;
+    let [qps, cqs, mrs] = queues_made();
     drop(site.asked()?);
-    let again = site.ask(identity(1, 6, 10))?;
-    let [qps, cqs, mrs] = before;
-    let asked = site.asked()?;
+    let (_again, asked) = site.question(identity(1, 6, 10))?;
     site.server.refuse(asked, "no")?;
     // The second client's own.
     assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
-    drop((conn, again));
     Ok(())
 }
 
@@ -121,9 +108,8 @@ fn a_refused_request_makes_no_queues() -> Result {
 #[test]
 fn coming_back_registers_nothing() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
-    let mut site = Site::with(1, &cfg)?;
+    let limits = Limits::new(2, 2, 4096)?;
+    let mut site = Site::with(1, ServerCfg::new().set_commits(Some(limits)))?;
     let _first = site.client(identity(1, 1, 10))?;
     let [_, _, before] = queues_made();
     let _again = site.client(identity(1, 1, 10))?;
@@ -132,60 +118,47 @@ fn coming_back_registers_nothing() -> Result {
     Ok(())
 }
 
+impl Site {
+    /// The remedy for the key 1: its region is deregistered, and another one made.
+    fn remedy(&mut self) -> Result {
+        self.parts.remove(&1);
+        assert_eq!(self.server.release(1)?.len(), LEN);
+        self.parts.insert(1, self.region(LEN..2 * LEN, usage())?);
+        Ok(())
+    }
+}
+
 /// Promise: if an old connection cannot be cut off, its key is refused, with notice to the client,
 /// until the key's region is deregistered; the new identity is not kept, and other keys are served.
 #[test]
 fn a_connection_that_cannot_be_cut_off() -> Result {
-    let left = [("qp", 1), ("cq", 1), ("pd", 1)];
-    leaving(&left, || {
+    leaving(&LEFT, || {
         let mut site = Site::new(2)?;
-        let (old, first) = site.client(identity(1, 1, 10))?;
+        let (_old, first) = site.client(identity(1, 1, 10))?;
         let (other, _) = site.client(identity(2, 1, 20))?;
-        let new = site.ask(identity(1, 2, 11))?;
-        let asked = site.asked()?;
+        let new = site.question(identity(1, 2, 11))?;
         let failing = fail("ibv_destroy_qp");
-        let refused = site.admit(asked).expect_err("not cut off");
+        let refused = site.not_admitted(new, NotCutOff, 1, "could not be cut off")?;
         assert!(!failing.is_pending());
-        is_refusal(
-            &refused.refusal,
-            RefusalCode::NotCutOff,
-            1,
-            "could not be cut off",
-        );
         assert!(refused.refusal.code().is_temporary());
-        assert_eq!(refusal(&new)?, refused.refusal, "it is not accepted");
         assert_eq!(site.server.directory().get(1), Some(identity(1, 1, 10)));
         let gone = site.gone()?;
         assert_eq!(gone.client, first);
         let error = gone.not_cut_off.ok_or("an error")?.to_string();
         assert!(error.starts_with("ibv_destroy_qp failed"), "{error}");
-        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
-        site.refused(
-            &data,
-            RefusalCode::NotCutOff,
-            1,
-            "its writes may still land",
-        )?;
+        let words = "its writes may still land";
+        site.refused(identity(1, 1, 10), NotCutOff, 1, words)?;
         // No other key gets the memory, while the old client may write to it.
-        let thief = site.ask(identity(3, 1, 30))?;
-        let asked = site.asked()?;
+        let (thief, asked) = site.question(identity(3, 1, 30))?;
         let same = site.region(LEN..2 * LEN, usage())?;
-        let text = site
-            .admit_with(asked, &same, b"")
-            .expect_err("overlaps")
-            .to_string();
-        assert!(text.contains("overlaps that of the key 0x1"), "{text}");
-        drop(refusal(&thief)?);
+        let overlaps = site.admit_with(asked, &same, b"").expect_err("overlaps");
+        says(overlaps, "overlaps that of the key 0x1");
+        refusal(&thief)?;
         goes_on(&other)?;
 
-        // The remedy.
-        site.parts.remove(&1);
-        let memory = site.server.release(1)?;
-        assert_eq!(memory.len(), LEN);
-        site.parts.insert(1, site.region(LEN..2 * LEN, usage())?);
+        site.remedy()?;
         site.client(identity(1, 2, 11))?;
         goes_on(&other)?;
-        drop((old, same));
         Ok(())
     })
 }
@@ -193,7 +166,7 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
 /// Promise: a region that cannot be deregistered is no remedy: the key stays refused.
 #[test]
 fn a_region_that_cannot_be_deregistered() -> Result {
-    leaving(&[("qp", 1), ("cq", 1), ("pd", 1), ("mr", 1)], || {
+    leaving(&[LEFT.as_slice(), &[("mr", 1)]].concat(), || {
         let mut site = Site::new(1)?;
         let (_old, client) = site.client(identity(1, 1, 10))?;
         let _failing = fail("ibv_destroy_qp");
@@ -203,10 +176,9 @@ fn a_region_that_cannot_be_deregistered() -> Result {
         let _failing = fail("ibv_dereg_mr");
         let error = site.server.release(1).expect_err("it fails").to_string();
         assert!(error.starts_with("ibv_dereg_mr failed"), "{error}");
-        let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT)?;
-        site.refused(&data, RefusalCode::NotCutOff, 1, "could not be cut off")?;
-        let error = site.server.release(1).expect_err("it is gone").to_string();
-        assert!(error.contains("end the program"), "{error}");
+        let words = "could not be cut off";
+        site.refused(identity(1, 2, 11), NotCutOff, 1, words)?;
+        says(site.server.release(1).expect_err("gone"), "end the program");
         Ok(())
     })
 }
@@ -219,25 +191,17 @@ fn the_order_of_an_admission() -> Result {
     for how in [How::Refused, How::Done] {
         let mut site = Site::new(1)?;
         let (old, first) = site.client(identity(1, 1, 10))?;
-        let new = site.ask(identity(1, 2, 11))?;
-        let asked = site.asked()?;
-        let failing = with_fabric(|fabric, host| {
-            let failing = fabric.fail("rdma_accept").on(host);
-            failing.how(how).next(Errno::IO)
-        });
-        let refused = site.admit(asked).expect_err("not accepted");
+        let (new, asked) = site.question(identity(1, 2, 11))?;
+        let failing = fail_so("rdma_accept", how);
+        let refused = site.admit(asked).expect_err("not accepted").to_string();
         assert!(!failing.is_pending());
-        assert!(
-            refused.to_string().starts_with("rdma_accept failed"),
-            "{refused}"
-        );
+        assert!(refused.starts_with("rdma_accept failed"), "{refused}");
         assert!(site.server.conn(first).is_none(), "it is cut off");
         assert_eq!(event(&old)?, ConnEvent::Closed);
         assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
         drop(new);
         assert!(matches!(site.gone()?.reason, Reason::Replaced));
-        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
-        site.refused(&data, RefusalCode::OldEpoch, 2, "is old")?;
+        site.refused(identity(1, 1, 10), OldEpoch, 2, "is old")?;
         site.client(identity(1, 2, 11))?;
     }
     Ok(())
@@ -248,27 +212,18 @@ fn the_order_of_an_admission() -> Result {
 #[test]
 fn an_admission_that_fails_and_leaves_its_queue_pair() -> Result {
     for call in ["rdma_accept", "ibv_query_qp"] {
-        leaving(&[("qp", 1), ("cq", 1), ("pd", 1)], || {
+        leaving(&LEFT, || {
             let mut site = Site::new(1)?;
-            let first = site.ask(identity(1, 1, 10))?;
-            let asked = site.asked()?;
-            let failing = with_fabric(|fabric, host| {
-                let failing = fabric.fail(call).on(host).how(How::Done);
-                failing.next(Errno::IO)
-            });
+            let (_first, asked) = site.question(identity(1, 1, 10))?;
+            let failing = fail_so(call, How::Done);
             let left = fail("ibv_destroy_qp");
-            let refused = site.admit(asked).expect_err("not accepted");
+            let refused = site.admit(asked).expect_err("not accepted").to_string();
             assert!(!failing.is_pending() && !left.is_pending());
-            assert!(refused.to_string().starts_with(call), "{refused}");
-            let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT)?;
+            assert!(refused.starts_with(call), "{refused}");
             let words = "its writes may still land";
-            site.refused(&data, RefusalCode::NotCutOff, 1, words)?;
-            // The remedy.
-            site.parts.remove(&1);
-            site.server.release(1)?;
-            site.parts.insert(1, site.region(LEN..2 * LEN, usage())?);
+            site.refused(identity(1, 2, 11), NotCutOff, 1, words)?;
+            site.remedy()?;
             site.client(identity(1, 2, 11))?;
-            drop(first);
             Ok(())
         })?;
     }
@@ -283,13 +238,10 @@ fn queues_that_cannot_be_made() -> Result {
     let mut site = Site::new(2)?;
     let (other, _) = site.client(identity(2, 1, 20))?;
     for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
-        let conn = site.ask(identity(1, epoch, 10))?;
-        let asked = site.asked()?;
+        let conn = site.question(identity(1, epoch, 10))?;
         let failing = fail(call);
-        let refused = site.admit(asked).expect_err(call);
+        site.not_admitted(conn, Full, epoch, call)?;
         assert!(!failing.is_pending());
-        is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
-        assert_eq!(refusal(&conn)?, refused.refusal);
         let (_back, client) = site.client(identity(1, epoch, 10))?;
         site.server.cut_off(client).ok_or("connected")?;
         goes_on(&other)?;
@@ -307,8 +259,7 @@ fn an_old_connection_writes_nothing_any_more() -> Result {
     let far = Offer::decode(old.get_private_data())?.regions()[0];
     let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(LEN, 3))?;
-    let new = site.ask(identity(1, 2, 11))?;
-    let asked = site.asked()?;
+    let (new, asked) = site.question(identity(1, 2, 11))?;
     with_fabric(|fabric, host| fabric.between(host, host).hold());
     let (to, from) = (far.slice(..64)?, source.slice(..64)?);
     old.write(to, from, ALWAYS, 1)?;
@@ -329,63 +280,29 @@ const ESTABLISH: Duration = Duration::from_secs(3);
 /// runs, and the server admits the client. The test goes on with `then`, on the server's host.
 fn admit_slowly(
     meanwhile: impl FnOnce(&Host),
-    then: impl FnOnce(&Fabric, &mut Server, Client, Conn) -> Result,
+    then: impl FnOnce(&Fabric, &mut Site, Client, Conn) -> Result,
 ) -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let (near, far) = (fabric.host("server"), fabric.host("client"));
-    let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
-    let _entered = near.enter();
-    let all = PmemMap::open(pmem.path(), 2 * LEN)?;
-    let directory = Directory::create(all.part(..LEN)?, 2)?;
-    let device = Device::from_addr(&addr, Side::Local)?;
-    let peer = &Peer::new(&device)?;
-    let ep = Ep::listen(peer, &addr, 0)?;
-    let mut cfg = ServerCfg::new();
-    cfg.set_establish_limit(ESTABLISH);
-    let mut server = Server::new(ep, directory, &cfg)?;
-    let region = &Arc::new(Mr::reg(peer, all.part(LEN..)?, usage())?);
-    let asking = {
-        let _entered = far.enter();
-        let device = Device::from_addr(&addr, Side::Remote)?;
-        let peer = Peer::new(&device)?;
-        let req = ConnReq::new(&peer, &addr, server.get_port(), &ConnCfg::new());
-        let data = offer(identity(1, 1, 10)).encode(Offer::CONNECT)?;
-        req?.connect(&data)?
-    };
-    let Served::Asks(asked) = next(&mut server)? else {
-        panic!("a client asks");
-    };
+    let (fabric, [near, far]) = Rig::new().seed(1).hosts(["server", "client"]);
+    let (pmem, _entered) = (near.pmem("memory", 2 * LEN), near.enter());
+    let mut site = Site::on(&pmem, 1, ServerCfg::new().set_establish_limit(ESTABLISH))?;
+    let asking = site.ask_from(&far, &offer(identity(1, 1, 10)))?;
+    let asked = site.asked()?;
     meanwhile(&far);
-    let data = &[];
-    let client = server.admit(asked, &Part { peer, region, data })?;
-    then(&fabric, &mut server, client, asking)
+    let client = site.admit(asked)?;
+    then(&fabric, &mut site, client, asking)
 }
-
-pub(crate) fn next(server: &mut Server) -> Result<Served> {
-    let served = server.next(&mut [Wc::default()], Duration::from_secs(60));
-    Ok(served?.ok_or("in time")?)
-}
-
 /// Promise: a client with a connection that is not established in time is cut off, and its key is
 /// free for the next one.
 #[test]
 fn a_client_that_is_never_established() -> Result {
-    admit_slowly(Host::freeze, |fabric, server, client, _asking| {
+    admit_slowly(Host::freeze, |fabric, site, client, _asking| {
         let begin = fabric.now();
-        match next(server)? {
-            Served::Gone(gone) => {
-                assert_eq!(gone.client, client);
-                assert!(
-                    matches!(gone.reason, Reason::NotEstablished),
-                    "{:?}",
-                    gone.reason
-                );
-            }
-            other => panic!("{other:?}"),
-        }
+        let gone = site.gone()?;
+        assert_eq!(gone.client, client);
+        assert!(matches!(gone.reason, Reason::NotEstablished), "{gone}");
         let took = fabric.now() - begin;
         assert!(took >= ESTABLISH && took < 2 * ESTABLISH, "{took:?}");
-        assert!(server.client(1).is_none() && server.deadline().is_none());
+        assert!(site.server.client(1).is_none() && site.server.deadline().is_none());
         Ok(())
     })
 }
@@ -395,62 +312,41 @@ fn a_client_that_is_never_established() -> Result {
 #[test]
 fn a_server_that_stood_still_keeps_its_client() -> Result {
     let nothing = |_: &Host| {};
-    admit_slowly(nothing, |_, server, client, asking| {
+    admit_slowly(nothing, |_, site, client, asking| {
         let conn = asking.wait_established(ESTABLISH)?;
         sleep(4 * ESTABLISH);
-        let arrived = next(server)?;
-        assert!(
-            matches!(arrived, Served::Arrived(it) if it == client),
-            "{arrived:?}"
-        );
-        assert!(server.conn(client).is_some() && conn.ended().is_none());
-        assert_eq!(server.deadline(), None);
+        site.arrives(client)?;
+        assert!(site.server.conn(client).is_some() && conn.ended().is_none());
+        assert_eq!(site.server.deadline(), None);
         Ok(())
     })
 }
 
 /// A server, and three clients of one key, one after the other. Each error ends it.
-fn admissions(fabric: &Fabric) -> rpma::Result<()> {
+fn admissions(fabric: &Fabric) -> Result {
     let limit = Duration::from_secs(1);
-    let (near, far) = (fabric.host("server"), fabric.host("client"));
-    let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
-    let _entered = near.enter();
-    let all = PmemMap::open(pmem.path(), 2 * LEN)?;
-    let directory = Directory::create(all.part(..LEN)?, 2)?;
-    let device = Device::from_addr(&addr, Side::Local)?;
-    let ep = Ep::listen(&Peer::new(&device)?, &addr, 0)?;
-    let mut server = Server::new(ep, directory, &ServerCfg::new())?;
-    let peer = Peer::new(&device)?;
-    let region = Arc::new(Mr::reg(&peer, all.part(LEN..)?, usage())?);
-    let part = Part {
-        peer: &peer,
-        region: &region,
-        data: &[],
-    };
+    let [near, far] = ["server", "client"].map(|name| fabric.host(name));
+    let (pmem, _entered) = (near.pmem("memory", 2 * LEN), near.enter());
+    let mut site = Site::on(&pmem, 1, &ServerCfg::new())?;
     let mut clients = Vec::new();
     for asks in [identity(1, 1, 10), identity(1, 2, 11), identity(1, 2, 11)] {
-        let conn = {
-            let _entered = far.enter();
-            let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
-            let req = ConnReq::new(&peer, &addr, server.get_port(), &ConnCfg::new())?;
-            req.connect(&offer(asks).encode(Offer::CONNECT)?)?
-        };
+        let conn = site.ask_from(&far, &offer(asks))?;
         let mut wcs = [Wc::default()];
-        while let Some(served) = server.next(&mut wcs, limit)? {
+        while let Some(served) = site.server.next(&mut wcs, limit)? {
             match served {
                 Served::Asks(asked) => {
                     // The next client comes also after an error.
-                    let _ = server.admit(asked, &part);
+                    let _ = site.admit(asked);
                     break;
                 }
                 // Its device may be gone, and would fail each time.
-                Served::Failed(error) => return Err(error),
+                Served::Failed(error) => return Err(error.into()),
                 _ => {}
             }
         }
         if let Ok(ConnEvent::Established) = conn.next_event_timeout(limit) {
             // The server may have been killed, or its host cut off from the power, since.
-            let found = recovered(&all).or_else(|_| after_a_restart(&near, &pmem));
+            let found = recovered(&site.all).or_else(|_| after_a_restart(&near, &pmem));
             let found = found.expect("a directory");
             assert_eq!(found, [asks], "accepted, and not kept");
         }
@@ -458,9 +354,9 @@ fn admissions(fabric: &Fabric) -> rpma::Result<()> {
         assert!(queue_pairs.unwrap_or(0) <= 1, "two queue pairs of one key");
         // It does not end before the next client comes.
         clients.push(conn);
-        while let Some(served) = server.next(&mut wcs, Duration::ZERO)? {
+        while let Some(served) = site.server.next(&mut wcs, Duration::ZERO)? {
             if let Served::Failed(error) = served {
-                return Err(error);
+                return Err(error.into());
             }
         }
     }
@@ -478,8 +374,7 @@ fn after_a_restart(host: &Host, pmem: &Pmem) -> Result<Vec<Identity>> {
 
 /// The identities in the directory, as a restart finds them.
 fn recovered(all: &PmemMap) -> Result<Vec<Identity>> {
-    let memory = all.part(..LEN)?;
-    let directory = Directory::open(memory)?;
+    let directory = Directory::open(directory_of(all)?)?;
     Ok(directory.identities().collect())
 }
 

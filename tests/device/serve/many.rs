@@ -34,9 +34,7 @@ fn again(site: &mut Site, conns: &mut [Option<Conn>], key: u64, round: u64) -> R
     loop {
         match site.next()? {
             Served::Asks(asked) => {
-                let client = site.admit(asked)?;
-                assert_eq!(event(&back)?, ConnEvent::Established);
-                site.arrives(client)?;
+                site.establish(&back, asked)?;
                 break;
             }
             Served::Gone(gone) => assert_eq!(gone.identity.key, key),

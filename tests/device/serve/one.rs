@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::serve::support::{LEN, SHORT, identity};
+use crate::serve::support::{LEN, SHORT, bytes, identity};
 
 /// The path of the memory that the other process serves.
 const OTHER: &str = "RPMA_TEST_OTHER_SERVER";
@@ -115,7 +115,7 @@ fn is_locked<T>(result: rpma::Result<T>) -> bool {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.raw_os_error(), Some(EWOULDBLOCK), "{error}");
-            assert!(error.to_string().contains("one server for one memory"));
+            says(error, "one server for one memory");
             true
         }
     }
@@ -150,21 +150,15 @@ fn a_second_server_does_not_listen() -> Result {
     let _test = device_test();
     let (_turn, paths) = memories()?;
     for path in &paths {
-        let other = Other::new(path)?;
+        let _other = Other::new(path)?;
         let layout = Layout::new(1, LEN)?;
         let all = PmemMap::open(path, layout.len())?;
-        let bytes = |all: &PmemMap| -> Result<Vec<u8>> {
-            let mut bytes = vec![0; LEN];
-            all.read_at(0, &mut bytes)?;
-            Ok(bytes)
-        };
         let before = bytes(&all)?;
-        let addr = format!("{}:0", addr()).parse()?;
+        let at = format!("{}:0", addr()).parse()?;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC;
-        let server = Server::listen(addr, &all, &layout, usage, &ServerCfg::new());
+        let server = Server::listen(at, &all, &layout, usage, &ServerCfg::new());
         assert!(is_locked(server), "{path:?}");
         assert!(bytes(&all)? == before, "no byte changes");
-        drop(other);
     }
     Ok(())
 }
@@ -246,8 +240,7 @@ fn a_forked_child_has_the_lock() -> Result {
 #[test]
 #[cfg(feature = "sim")]
 fn a_simulated_memory_has_one_server() -> Result {
-    let fabric = Rig::strict().fabric();
-    let host = fabric.host("server");
+    let (_fabric, [host]) = Rig::strict().hosts(["server"]);
     let pmem = host.pmem("memory", LEN);
     let entered = host.enter();
     let mut first = directory(pmem.path())?;
@@ -258,10 +251,8 @@ fn a_simulated_memory_has_one_server() -> Result {
     let entered = host.enter();
     let second = directory(pmem.path())?;
     drop(first);
-    assert!(
-        is_locked(directory(pmem.path())),
-        "a dead program unlocks nothing"
-    );
+    let locked = is_locked(directory(pmem.path()));
+    assert!(locked, "a dead program unlocks nothing");
     assert_eq!(second.get(7), Some(identity(7, 3, 1)));
     host.power_cut();
     host.restart();

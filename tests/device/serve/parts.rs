@@ -1,6 +1,6 @@
 //! A server with memory that is divided by a layout, and that answers with its parts.
 
-use rpma::serve::{Layout, Parts, Reason, Refused, Served, ServerCfg};
+use rpma::serve::{Gone, Layout, Parts, Reason, Refused, Served, ServerCfg};
 
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, identity, is_refusal, new_directory, refusal, usage};
@@ -50,26 +50,40 @@ impl Parted {
         }
     }
 
+    /// Answers the next event, the end of a client, which is returned.
+    pub(crate) fn gone(&mut self) -> Result<Gone> {
+        match self.answer()? {
+            Some(Served::Gone(gone)) => Ok(*gone),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers the next event, with a refusal that is returned.
+    pub(crate) fn refuses(&mut self) -> Result<Refused> {
+        match self.answer()? {
+            Some(Served::Refused(refused)) => Ok(refused),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A client of this identity that is refused, and gets the same refusal.
     pub(crate) fn refused(&mut self, asks: Identity) -> Result<Refused> {
         let conn = self.site.ask(asks)?;
-        match self.answer()? {
-            Some(Served::Refused(refused)) => {
-                assert_eq!(refusal(&conn)?, refused.refusal);
-                assert_eq!(refused.identity, Some(asks));
-                assert!(refused.peer_addr.is_some());
-                Ok(refused)
-            }
-            other => panic!("{other:?}"),
-        }
+        let refused = self.refuses()?;
+        assert_eq!(refusal(&conn)?, refused.refusal);
+        assert_eq!(refused.identity, Some(asks));
+        assert!(refused.peer_addr.is_some());
+        Ok(refused)
     }
 
     /// The bytes of a key's part, by the layout.
     pub(crate) fn bytes(&self, key: u64) -> Vec<u8> {
         let place = self.layout.part(key).expect("a key");
         let mut bytes = vec![0; place.len()];
-        let read = self.site.all.read_at(place.start, &mut bytes);
-        read.expect("inside");
+        self.site
+            .all
+            .read_at(place.start, &mut bytes)
+            .expect("inside");
         bytes
     }
 
@@ -85,19 +99,14 @@ impl Parted {
 
 /// A client writes to all of the memory that this connection was given.
 pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpma::Result<()> {
-    let offer = Offer::decode(given.get_private_data())?;
+    let far = Offer::decode(given.get_private_data())?.regions()[0];
     let source = region(&site.far, LEN, MrUsage::WRITE_SRC).expect("registers");
     source.write_at(0, bytes)?;
-    let to = offer.regions()[0].slice(..)?;
-    conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
+    conn.write(far.slice(..)?, source.slice(..)?, ALWAYS, 1)?;
     completion(conn).expect("polling works").result()?;
     // A write may be visible later than its completion, and not later than a read after it.
-    let (here, last) = (
-        region(&site.far, 8, MrUsage::READ_DST).expect("registers"),
-        LEN as u64 - 8,
-    );
-    let from = offer.regions()[0].slice(last..)?;
-    conn.read(here.slice(..)?, from, Flags::COMPLETION_ALWAYS, 2)?;
+    let here = region(&site.far, 8, MrUsage::READ_DST).expect("registers");
+    conn.read(here.slice(..)?, far.slice(LEN as u64 - 8..)?, ALWAYS, 2)?;
     completion(conn).expect("polling works").result()?;
     Ok(())
 }
@@ -116,18 +125,14 @@ fn a_client_writes_to_the_part_of_its_key() -> Result {
     parted.writes(&conn, 2, &pattern(LEN, 7))?;
     assert!([1, 3].map(|key| parted.bytes(key)) == before);
     drop(conn);
-    match parted.answer()? {
-        Some(Served::Gone(gone)) => {
-            assert_eq!(gone.identity, identity(2, 1, 10));
-            assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
-            let text = gone.to_string();
-            assert!(
-                text.starts_with("the client of the key 0x2 is gone: "),
-                "{text}"
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let gone = parted.gone()?;
+    assert_eq!(gone.identity, identity(2, 1, 10));
+    assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
+    let text = gone.to_string();
+    assert!(
+        text.starts_with("the client of the key 0x2 is gone: "),
+        "{text}"
+    );
     parted.client(identity(2, 1, 10))?;
     Ok(())
 }
@@ -143,7 +148,7 @@ fn a_key_without_a_part() -> Result {
         let words = "no memory for this key: the keys are 1 to 2";
         is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
         assert!(refused.error.is_none(), "{refused:?}");
-        assert!(refused.to_string().contains(words), "{refused}");
+        says(refused, words);
         assert!(parted.parts.get(key).is_none());
     }
     assert_eq!(parted.site.server.counters().refused, 2);
@@ -189,7 +194,7 @@ fn wrong_memory() -> Result {
     }
     let long = PmemMap::open(devdax(), 4 * LEN)?;
     let inside = long.part(32..)?;
-    let text = reg(&inside).expect_err("not aligned").to_string();
-    assert!(text.contains("must begin at a multiple of 64"), "{text}");
+    let words = "must begin at a multiple of 64";
+    says(reg(&inside).expect_err("not aligned"), words);
     Ok(())
 }

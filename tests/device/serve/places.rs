@@ -1,6 +1,6 @@
 //! Two copies are on two hosts: a set of replicas compares the identities of memory and host.
 
-use rpma::commit::{Method, Replicas, Writer, WriterCfg};
+use rpma::commit::{Method, ReplicaId, Replicas, Writer, WriterCfg};
 use rpma::serve::Directory;
 use rpma::{MemoryId, Site};
 
@@ -31,14 +31,14 @@ fn connect(
     Ok((conn.wait_established(LIMIT)?, writer))
 }
 
-fn remote(writer: &Writer) -> MrRemote {
-    writer.offer().regions()[0]
+fn added(log: &mut Replicas, writer: Writer) -> Result<ReplicaId> {
+    let remote = writer.offer().regions()[0];
+    Ok(log.add(writer, remote)?)
 }
 
-fn refused(log: &mut Replicas, writer: Writer) -> String {
-    let remote = remote(&writer);
-    let refused = log.add(writer, remote).expect_err("refused");
-    refused.error.to_string()
+fn is_refused(log: &mut Replicas, writer: Writer, words: &str) {
+    let remote = writer.offer().regions()[0];
+    says(log.add(writer, remote).expect_err(words).error, words);
 }
 
 fn other_memory(mut site: Site) -> Result<Site> {
@@ -62,44 +62,39 @@ fn one_server_with_two_addresses_is_one_copy() -> Result {
         assert!(site.memory().is_some() && site.host().is_some(), "{site}");
         let mut log = Replicas::new(&peer, LEN, 4)?;
         let (_one, writer) = connect(&four, site)?;
-        let region = remote(&writer);
-        let id = log.add(writer, region)?;
+        let id = added(&mut log, writer)?;
         assert_eq!(log.site(id), Some(site));
         let (_two, writer) = connect(&six, site)?;
-        let text = refused(&mut log, writer);
+        let remote = writer.offer().regions()[0];
+        let refused = log.add(writer, remote).expect_err("the same memory");
         for words in ["have the same memory", &four, &six, "renew_identity"] {
-            assert!(text.contains(words), "{words}: {text}");
+            says(&refused.error, words);
         }
         let (_three, writer) = connect(&six, other_memory(site)?)?;
-        let text = refused(&mut log, writer);
-        assert!(text.contains("have the same host"), "{text}");
+        is_refused(&mut log, writer, "have the same host");
 
         // A replica that was set aside is compared no more.
         log.set_aside(id, LIMIT)?;
         let (_again, writer) = connect(&six, site)?;
-        log.add(writer, region)?;
+        added(&mut log, writer)?;
 
         log.permit_one_host();
         let (_four, writer) = connect(&four, site)?;
-        let text = refused(&mut log, writer);
-        assert!(text.contains("have the same memory"), "{text}");
+        is_refused(&mut log, writer, "have the same memory");
         // A server that registers its memory for each connection has another region each time.
         let other = Mr::reg(&peer, all.part(LEN..2 * LEN)?, USAGE)?;
         let (_other, writer) = self::connect((&peer, &peer), &four, (&other, site))?;
-        let text = refused(&mut log, writer);
-        assert!(text.contains("have the same memory"), "{text}");
+        is_refused(&mut log, writer, "have the same memory");
         let (_five, writer) = connect(&four, other_memory(site)?)?;
-        log.add(writer, region)?;
+        added(&mut log, writer)?;
     }
     let mut log = Replicas::new(&peer, LEN, 4)?;
     let (_one, writer) = connect(&four, Site::default())?;
-    let region = remote(&writer);
-    log.add(writer, region)?;
+    added(&mut log, writer)?;
     let (_two, writer) = connect(&six, Site::default())?;
-    log.add(writer, region)?;
+    added(&mut log, writer)?;
     let (_three, writer) = connect(&four, Site::default())?;
-    let text = refused(&mut log, writer);
-    assert!(text.contains("the same region and address"), "{text}");
+    is_refused(&mut log, writer, "the same region and address");
     Ok(())
 }
 
@@ -140,8 +135,7 @@ fn files_have_identities() -> Result {
 
 #[cfg(feature = "sim")]
 mod fabric {
-    use rpma::sim::Profile;
-    use rpma::{Device, FailureDomain, Side};
+    use rpma::FailureDomain;
 
     use super::*;
 
@@ -150,75 +144,46 @@ mod fabric {
     #[test]
     fn two_copies_are_on_two_hosts() -> Result {
         for profile in Profile::ALL {
-            let fabric = Rig::of(&profile).fabric();
-            let (client, hosts) = (
-                fabric.host("client"),
-                ["a", "b"].map(|name| fabric.host(name)),
-            );
-            let nic = hosts[0].add_nic();
-            let peer_at = |addr: &str, side| Peer::new(&Device::from_addr(addr, side)?);
+            let (_fabric, [client, a, b]) = Rig::of(&profile).hosts(["client", "a", "b"]);
+            let nic = a.add_nic();
             let near = {
                 let _entered = client.enter();
-                peer_at(&hosts[0].addr().to_string(), Side::Remote)?
+                Peer::new(&Device::from_addr(&a.addr().to_string(), Side::Remote)?)?
             };
-            let served = |host: usize, addr: String, site: &dyn Fn(&PmemMap) -> Result<Site>| {
-                let _entered = hosts[host].enter();
-                let pmem = hosts[host].pmem(&addr, LEN);
+            // A server on this host, at this address of it.
+            let serve = |host: &Host, addr: &str, pmem: &Pmem, rack: Option<&str>| {
+                let _entered = host.enter();
                 let map = PmemMap::open(pmem.path(), LEN)?;
-                let site = site(&map)?;
-                let far = peer_at(&addr, Side::Local)?;
+                let mut site = Site::of(&map);
+                if let Some(rack) = rack {
+                    site.set_failure_domain(FailureDomain::new(rack)?);
+                }
+                let far = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
                 let region = Mr::reg(&far, map, USAGE)?;
-                let (conn, writer) = connect((&near, &far), &addr, (&region, site))?;
+                let (conn, writer) = connect((&near, &far), addr, (&region, site))?;
                 Ok::<_, failed::Failed>((conn, region, writer))
             };
-            let addrs = [hosts[0].addr(), nic.addr(), hosts[1].addr()].map(|of| of.to_string());
-            let [first, second, other] = addrs;
-            let rack = |name: &'static str| {
-                move |map: &PmemMap| {
-                    let mut site = Site::of(map);
-                    site.set_failure_domain(FailureDomain::new(name)?);
-                    Ok(site)
-                }
-            };
+            let [first, second] = [a.addr(), nic.addr()].map(|of| of.to_string());
             // One memory through two adapters.
             {
-                let pmem = hosts[0].pmem("one", LEN);
+                let pmem = a.pmem("one", LEN);
                 let mut log = Replicas::new(&near, LEN, 4)?;
-                let mut ends = Vec::new();
-                for (n, addr) in [hosts[0].addr(), nic.addr()].iter().enumerate() {
-                    let _entered = hosts[0].enter();
-                    let map = PmemMap::open(pmem.path(), LEN)?;
-                    let site = Site::of(&map);
-                    let far = peer_at(&addr.to_string(), Side::Local)?;
-                    let region = Mr::reg(&far, map, USAGE)?;
-                    let (near, addr) = (&near, addr.to_string());
-                    let (conn, writer) = connect((near, &far), &addr, (&region, site))?;
-                    ends.push((conn, region));
-                    let remote = remote(&writer);
-                    match (n, log.add(writer, remote)) {
-                        (0, Ok(_)) => {}
-                        (1, Err(refused)) => {
-                            let text = refused.error.to_string();
-                            assert!(text.contains("have the same memory"), "{text}");
-                        }
-                        (_, added) => panic!("{added:?}"),
-                    }
-                }
+                let (_one, _region, writer) = serve(&a, &first, &pmem, None)?;
+                added(&mut log, writer)?;
+                let (_two, _region, writer) = serve(&a, &second, &pmem, None)?;
+                is_refused(&mut log, writer, "have the same memory");
             }
             let mut log = Replicas::new(&near, LEN, 4)?;
-            let (_a, _region_a, writer) = served(0, first, &rack("rack 1"))?;
-            let region = remote(&writer);
-            log.add(writer, region)?;
-            let (_b, _region_b, writer) = served(0, second, &|map| Ok(Site::of(map)))?;
-            let text = refused(&mut log, writer);
-            assert!(text.contains("have the same host"), "{text}");
-            let (_c, _region_c, writer) = served(1, other, &rack("rack 1"))?;
-            let text = refused(&mut log, writer);
-            assert!(text.contains("have the same failure domain"), "{text}");
-            let other = hosts[1].addr6().to_string();
-            let (_d, _region_d, writer) = served(1, other, &rack("rack 2"))?;
-            let region = remote(&writer);
-            log.add(writer, region)?;
+            let serve =
+                |host: &Host, addr: &str, rack| serve(host, addr, &host.pmem(addr, LEN), rack);
+            let (_a, _region_a, writer) = serve(&a, &first, Some("rack 1"))?;
+            added(&mut log, writer)?;
+            let (_b, _region_b, writer) = serve(&a, &second, None)?;
+            is_refused(&mut log, writer, "have the same host");
+            let (_c, _region_c, writer) = serve(&b, &b.addr().to_string(), Some("rack 1"))?;
+            is_refused(&mut log, writer, "have the same failure domain");
+            let (_d, _region_d, writer) = serve(&b, &b.addr6().to_string(), Some("rack 2"))?;
+            added(&mut log, writer)?;
         }
         Ok(())
     }
@@ -227,8 +192,7 @@ mod fabric {
     /// That of the memory stays.
     #[test]
     fn a_host_identity_is_that_of_a_boot() -> Result {
-        let fabric = Rig::strict().fabric();
-        let (host, other) = (fabric.host("a"), fabric.host("b"));
+        let (_fabric, [host, other]) = Rig::strict().hosts(["a", "b"]);
         let pmem = host.pmem("memory", LEN);
         let site = || -> Result<Site> {
             let _entered = host.enter();

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use rpma::serve::{Directory, Reason, Served, ServerCfg};
+use rpma::RefusalCode::{OldEpoch, Taken};
+use rpma::serve::{Client, Directory, Reason, Served, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{
-    LEN, Site, directory_of, identity, is_readable, is_refusal, offer, refusal,
-};
-
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+use crate::serve::support::{LEN, Site, directory_of, identity, is_readable, refusal};
 
 /// Promise: a higher epoch takes over; a lower one is old; the same epoch with another instance is
 /// taken; and each of these refusals has a code, the kept epoch, and words.
@@ -18,46 +15,25 @@ fn epochs_and_instances_decide() -> Result {
     let _test = device_test();
     let mut site = Site::new(2)?;
     let (first, _) = site.client(identity(1, 5, 50))?;
-    let data = |identity| offer(identity).encode(Offer::CONNECT);
-    let (old, taken) = (RefusalCode::OldEpoch, RefusalCode::Taken);
-    for (asks, code, words) in [
-        (
-            identity(1, 5, 51),
-            taken,
-            "the epoch 5 belongs to another writer",
-        ),
-        (
-            identity(1, 4, 50),
-            old,
-            "the epoch 4 is old: a writer with the epoch 5",
-        ),
-        (identity(1, 4, 51), old, "is old"),
-        (identity(1, 0, 50), old, "is old"),
-    ] {
-        site.refused(&data(asks)?, code, 5, words)?;
-    }
+    let words = "the epoch 5 belongs to another writer";
+    site.refused(identity(1, 5, 51), Taken, 5, words)?;
+    let words = "the epoch 4 is old: a writer with the epoch 5";
+    site.refused(identity(1, 4, 50), OldEpoch, 5, words)?;
+    site.refused(identity(1, 4, 51), OldEpoch, 5, "is old")?;
+    site.refused(identity(1, 0, 50), OldEpoch, 5, "is old")?;
     // They did not disturb the writer, and another key has epochs of its own.
-    let (second, _) = site.client(identity(2, 1, 51))?;
+    let _second = site.client(identity(2, 1, 51))?;
     site.nothing()?;
 
-    let (third, client) = site.client(identity(1, 6, 51))?;
+    let (_third, client) = site.client(identity(1, 6, 51))?;
     assert_eq!(event(&first)?, ConnEvent::Closed);
     assert_eq!(site.server.identity(client), Some(identity(1, 6, 51)));
     assert_eq!(site.server.client(1), Some(client));
-    site.refused(
-        &data(identity(1, 5, 50))?,
-        old,
-        6,
-        "a writer with the epoch 6",
-    )?;
-    site.refused(
-        &data(identity(1, 6, 50))?,
-        taken,
-        6,
-        "belongs to another writer",
-    )?;
+    let words = "a writer with the epoch 6";
+    site.refused(identity(1, 5, 50), OldEpoch, 6, words)?;
+    let words = "belongs to another writer";
+    site.refused(identity(1, 6, 50), Taken, 6, words)?;
     site.nothing()?;
-    drop((first, second, third));
     Ok(())
 }
 
@@ -69,8 +45,7 @@ fn a_writer_comes_back() -> Result {
     let mut site = Site::new(1)?;
     let writer = identity(1, 1, 10);
     let (old, first) = site.client(writer)?;
-    let again = site.ask(writer)?;
-    let asked = site.asked()?;
+    let (again, asked) = site.question(writer)?;
     assert_eq!(asked.kept(), Some(writer));
     let second = site.admit(asked)?;
     // From here on the old connection is gone.
@@ -78,7 +53,7 @@ fn a_writer_comes_back() -> Result {
     assert_eq!(site.server.clients().collect::<Vec<_>>(), [second]);
     let gone = site.gone()?;
     assert_eq!((gone.client, gone.identity), (first, writer));
-    assert!(matches!(gone.reason, Reason::Replaced), "{:?}", gone.reason);
+    assert!(matches!(gone.reason, Reason::Replaced), "{gone}");
     assert!(gone.not_cut_off.is_none());
     assert_eq!(event(&again)?, ConnEvent::Established);
     assert_eq!(event(&old)?, ConnEvent::Closed);
@@ -106,12 +81,8 @@ fn a_restart_keeps_epochs_and_instances() -> Result {
     drop(server);
     let directory = Directory::open(directory_of(&all)?)?;
     let mut site = Site::over(1, &ServerCfg::new(), all, directory)?;
-    let data = |epoch, instance| -> Result<_> {
-        let offer = offer(identity(1, epoch, instance));
-        Ok(offer.encode(Offer::CONNECT)?)
-    };
-    site.refused(&data(7, 71)?, RefusalCode::Taken, 7, "belongs to another")?;
-    site.refused(&data(6, 70)?, RefusalCode::OldEpoch, 7, "is old")?;
+    site.refused(identity(1, 7, 71), Taken, 7, "belongs to another")?;
+    site.refused(identity(1, 6, 70), OldEpoch, 7, "is old")?;
     let (_back, client) = site.client(identity(1, 7, 70))?;
     assert_eq!(site.server.identity(client), Some(identity(1, 7, 70)));
     Ok(())
@@ -123,34 +94,18 @@ fn a_restart_keeps_epochs_and_instances() -> Result {
 fn an_admission_is_judged_again() -> Result {
     let _test = device_test();
     let mut site = Site::new(1)?;
-    let slow = site.ask(identity(1, 1, 10))?;
-    let late = site.asked()?;
-    let (conn, client) = site.client(identity(1, 2, 20))?;
-    let refused = site.admit(late).expect_err("overtaken");
+    let slow = site.question(identity(1, 1, 10))?;
+    let (_conn, client) = site.client(identity(1, 2, 20))?;
+    let refused = site.not_admitted(slow, OldEpoch, 2, "the epoch 1 is old")?;
     assert!(refused.error.is_none());
-    is_refusal(
-        &refused.refusal,
-        RefusalCode::OldEpoch,
-        2,
-        "the epoch 1 is old",
-    );
-    assert_eq!(refusal(&slow)?, refused.refusal);
     assert_eq!(site.server.client(1), Some(client));
     site.nothing()?;
 
     // Two questions of one epoch: the second one is taken.
-    let [one, other] = [30, 31].map(|instance| site.ask(identity(1, 3, instance)).expect("fits"));
-    let questions = [site.asked()?, site.asked()?];
-    let [first, second] = questions;
+    let (_one, first) = site.question(identity(1, 3, 30))?;
+    let second = site.question(identity(1, 3, 31))?;
     site.admit(first)?;
-    let refused = site.admit(second).expect_err("overtaken");
-    is_refusal(
-        &refused.refusal,
-        RefusalCode::Taken,
-        3,
-        "belongs to another writer",
-    );
-    drop((conn, one, other));
+    site.not_admitted(second, Taken, 3, "belongs to another writer")?;
     Ok(())
 }
 
@@ -174,32 +129,34 @@ fn a_registration_outlives_its_connections() -> Result {
     ));
     let part = site.server.part(1).ok_or("kept")?;
     let part = (part.peer.clone(), Arc::clone(part.region));
-    let conn = site.ask(identity(1, 1, 10))?;
-    let asked = site.asked()?;
+    let (conn, asked) = site.question(identity(1, 1, 10))?;
     site.admit_with(asked, &part, &[])?;
     assert_eq!(event(&conn)?, ConnEvent::Established);
     assert_eq!(key(&conn)?, before, "the same registration");
 
-    let error = site
-        .server
-        .release(1)
-        .expect_err("it has a connection")
-        .to_string();
-    assert!(error.contains("cut it off first"), "{error}");
+    let release = |site: &mut Site| site.server.release(1);
+    says(
+        release(&mut site).expect_err("connected"),
+        "cut it off first",
+    );
     let client = site.server.client(1).ok_or("connected")?;
     site.server.cut_off(client).ok_or("connected")?;
-    let error = site
-        .server
-        .release(1)
-        .expect_err("the test has it")
-        .to_string();
-    assert!(error.contains("drop its other Arcs"), "{error}");
+    let words = "drop its other Arcs";
+    says(release(&mut site).expect_err("the test has it"), words);
     drop(part);
-    assert_eq!(site.server.release(1)?.len(), LEN);
-    let error = site.server.release(1).expect_err("gone").to_string();
-    assert!(error.contains("no part of the key"), "{error}");
+    assert_eq!(release(&mut site)?.len(), LEN);
+    says(release(&mut site).expect_err("gone"), "no part of the key");
     assert!(site.server.part(1).is_none());
     Ok(())
+}
+
+/// The next event is a completion of this client's connection.
+fn completes(site: &mut Site, client: Client) -> Result<Wc> {
+    let mut wcs = [Wc::default(); 4];
+    match site.server.next(&mut wcs, LIMIT)? {
+        Some(Served::Completions(of, 1)) if of == client => Ok(wcs[0]),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Promise: a client writes to its own part, and completions of the program's own operations come
@@ -225,14 +182,8 @@ fn clients_write_and_the_program_posts() -> Result {
     for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
         conn.recv(MrSlice::EMPTY, 1)?;
         let own = site.server.conn(client).ok_or("connected")?;
-        own.send(MrSlice::EMPTY, ALWAYS, far)?;
-        let mut wcs = [Wc::default(); 4];
-        let served = site.server.next(&mut wcs, LIMIT)?;
-        assert!(
-            matches!(served, Some(Served::Completions(of, 1)) if of == client),
-            "{served:?}"
-        );
-        assert_eq!(wcs[0].wr_id(), far);
+        send_nothing(own, far)?;
+        assert_eq!(completes(&mut site, client)?.wr_id(), far);
         completion(conn)?.result()?;
     }
     Ok(())
@@ -246,7 +197,7 @@ fn a_gone_client_leaves_its_completions() -> Result {
     let (conn, client) = site.client(identity(1, 1, 10))?;
     conn.recv(MrSlice::EMPTY, 1)?;
     let own = site.server.conn(client).ok_or("connected")?;
-    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    send_nothing(own, 7)?;
     completion(&conn)?.result()?;
     let gone = site.server.cut_off(client).ok_or("connected")?;
     assert!(matches!(gone.reason, Reason::CutOff));
@@ -260,30 +211,20 @@ fn a_gone_client_leaves_its_completions() -> Result {
 #[test]
 fn a_failed_operation_ends_its_client() -> Result {
     let _test = device_test();
-    let mut conn_cfg = ConnCfg::new();
-    conn_cfg.set_rnr_retry_count(0)?;
-    let mut cfg = ServerCfg::new();
-    cfg.set_conn(&conn_cfg);
-    let mut site = Site::with(2, &cfg)?;
+    let conn_cfg = ConnCfg::new().set_rnr_retry_count(0)?.clone();
+    let mut site = Site::with(2, ServerCfg::new().set_conn(&conn_cfg))?;
     let (_conn, client) = site.client(identity(1, 1, 10))?;
     let (_other, _) = site.client(identity(2, 1, 20))?;
     is_readable(&site)?;
     site.nothing()?;
     // The client has no receive.
     let own = site.server.conn(client).ok_or("connected")?;
-    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
-    let mut wcs = [Wc::default(); 4];
-    let served = site.server.next(&mut wcs, LIMIT)?;
-    assert!(matches!(served, Some(Served::Completions(of, 1)) if of == client));
-    assert_eq!(wcs[0].wr_id(), 7);
+    send_nothing(own, 7)?;
+    assert_eq!(completes(&mut site, client)?.wr_id(), 7);
     assert!(is_readable(&site)?, "an event loop has to call again");
     let gone = site.gone()?;
     assert_eq!(gone.client, client);
-    assert!(
-        matches!(gone.reason, Reason::Failed(_)),
-        "{:?}",
-        gone.reason
-    );
+    assert!(matches!(gone.reason, Reason::Failed(_)), "{gone}");
     assert!(gone.failure.is_some());
     site.nothing()?;
     site.client(identity(1, 1, 10))?;
@@ -300,22 +241,15 @@ fn a_server_counts() -> Result {
     let (other, _) = site.client(identity(2, 1, 20))?;
     first.recv(MrSlice::EMPTY, 1)?;
     let own = site.server.conn(client).ok_or("connected")?;
-    own.send(MrSlice::EMPTY, ALWAYS, 7)?;
+    send_nothing(own, 7)?;
     completion(&first)?.result()?;
-    let data = |identity| offer(identity).encode(Offer::CONNECT);
     site.next()?;
-    site.refused(
-        &data(identity(1, 1, 11))?,
-        RefusalCode::Taken,
-        1,
-        "another writer",
-    )?;
-    let late = site.ask(identity(1, 2, 11))?;
-    let asked = site.asked()?;
+    site.refused(identity(1, 1, 11), Taken, 1, "another writer")?;
+    let (late, asked) = site.question(identity(1, 2, 11))?;
     site.server.refuse(asked, "no")?;
-    drop(refusal(&late)?);
+    refusal(&late)?;
     let before = site.server.counters();
-    let (again, _) = site.client(identity(1, 2, 11))?;
+    let _again = site.client(identity(1, 2, 11))?;
     drop(other);
     site.gone()?;
     let counters = site.server.counters();
@@ -328,7 +262,6 @@ fn a_server_counts() -> Result {
         counters.conns.posted >= before.conns.posted,
         "of those that are gone"
     );
-    drop((first, again));
     Ok(())
 }
 

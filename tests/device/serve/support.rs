@@ -64,6 +64,13 @@ pub(crate) fn directory_of(all: &PmemMap) -> Result<PmemMap> {
     Ok(all.part(..LEN)?)
 }
 
+/// The first bytes of a memory.
+pub(crate) fn bytes(memory: &PmemMap) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; LEN];
+    memory.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// An empty directory in memory that may have one of an earlier test.
 pub(crate) fn new_directory(memory: PmemMap, slots: u32) -> Result<Directory> {
     memory.store_u64(0, 0)?;
@@ -109,9 +116,8 @@ impl Site {
             all,
             parts: BTreeMap::new(),
         };
-        for key in 1..=keys {
-            let len = len_of(keys);
-            let at = LEN + len * (key as usize - 1);
+        let len = len_of(keys);
+        for (key, at) in (1..=keys).zip((LEN..).step_by(len)) {
             let part = site.region(at..at + len, usage())?;
             site.parts.insert(key, part);
         }
@@ -126,6 +132,14 @@ impl Site {
         Ok((peer, Arc::new(region)))
     }
 
+    /// A server in the memory of a simulated host, which the calling thread must be on.
+    #[cfg(feature = "sim")]
+    pub(crate) fn on(pmem: &Pmem, keys: u64, cfg: &ServerCfg) -> Result<Self> {
+        let all = PmemMap::open(pmem.path(), LEN * (1 + keys as usize))?;
+        let directory = Directory::create(directory_of(&all)?, 2)?;
+        Self::over(keys, cfg, all, directory)
+    }
+
     /// A client asks with this private data.
     pub(crate) fn ask_with(&self, data: &[u8]) -> Result<Conn> {
         let port = self.server.get_port();
@@ -135,10 +149,23 @@ impl Site {
 
     /// A client of this identity asks.
     pub(crate) fn ask(&self, identity: Identity) -> Result<Conn> {
-        self.ask_with(&offer(identity).encode(Offer::CONNECT)?)
+        self.ask_with(&data(identity)?)
     }
 
-    /// The next thing that happens, in time.
+    /// A client on another host asks.
+    #[cfg(feature = "sim")]
+    pub(crate) fn ask_from(&self, far: &Host, offer: &Offer) -> Result<Conn> {
+        let (addr, port) = (addr(), self.server.get_port());
+        let _entered = far.enter();
+        ask_at((&addr, port), offer)
+    }
+
+    /// A client of this identity, and its question.
+    pub(crate) fn question(&mut self, identity: Identity) -> Result<(Conn, Asked)> {
+        Ok((self.ask(identity)?, self.asked()?))
+    }
+
+    /// The next thing that happens
     pub(crate) fn next(&mut self) -> Result<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], LIMIT);
         Ok(served?.ok_or("something in time")?)
@@ -188,18 +215,37 @@ impl Site {
         self.server.admit(asked, &Part { peer, region, data })
     }
 
+    /// Admits the client of a question, which is established then.
+    pub(crate) fn establish(&mut self, conn: &Conn, asked: Asked) -> Result<Client> {
+        let client = self.admit(asked)?;
+        assert_eq!(event(conn)?, ConnEvent::Established);
+        self.arrives(client)?;
+        Ok(client)
+    }
+
     /// A client of this identity that is admitted and established.
     pub(crate) fn client(&mut self, identity: Identity) -> Result<(Conn, Client)> {
-        let conn = self.ask(identity)?;
-        let asked = self.asked()?;
+        let (conn, asked) = self.question(identity)?;
         assert_eq!(asked.identity(), identity);
-        let client = self.admit(asked)?;
-        assert_eq!(event(&conn)?, ConnEvent::Established);
-        self.arrives(client)?;
+        let client = self.establish(&conn, asked)?;
         Ok((conn, client))
     }
 
-    /// A client is established; an earlier one of its key may be gone.
+    /// The client of a question is not admitted, and gets the same refusal as the program.
+    pub(crate) fn not_admitted(
+        &mut self,
+        (conn, asked): (Conn, Asked),
+        code: RefusalCode,
+        epoch: u64,
+        words: &str,
+    ) -> Result<NotAdmitted> {
+        let refused = self.admit(asked).expect_err(words);
+        is_refusal(&refused.refusal, code, epoch, words);
+        assert_eq!(refusal(&conn)?, refused.refusal);
+        Ok(refused)
+    }
+
+    /// A client is established; an
     pub(crate) fn arrives(&mut self, client: Client) -> Result {
         loop {
             match self.next()? {
@@ -210,31 +256,56 @@ impl Site {
         }
     }
 
-    /// A client asks and is refused by the server itself, and gets this code and epoch.
+    /// A client of this identity asks and is refused by the server itself.
     pub(crate) fn refused(
         &mut self,
-        data: &[u8],
+        identity: Identity,
         code: RefusalCode,
         epoch: u64,
         words: &str,
     ) -> Result {
-        let conn = self.ask_with(data)?;
+        let conn = self.ask(identity)?;
+        self.is_refused(&conn, code, epoch, words).map(drop)
+    }
+
+    /// The next event is the refusal of this client, which gets the same one.
+    pub(crate) fn is_refused(
+        &mut self,
+        conn: &Conn,
+        code: RefusalCode,
+        epoch: u64,
+        words: &str,
+    ) -> Result<Option<Identity>> {
         match self.next()? {
             Served::Refused(refused) => {
-                assert_eq!(refusal(&conn)?, refused.refusal);
+                assert_eq!(refusal(conn)?, refused.refusal);
                 assert!(refused.peer_addr.is_some());
                 is_refusal(&refused.refusal, code, epoch, words);
+                Ok(refused.identity)
             }
             other => panic!("{words}: {other:?}"),
         }
-        Ok(())
     }
+}
+
+/// A client of this host asks the server at this address.
+pub(crate) fn ask_at((addr, port): (&str, u16), offer: &Offer) -> Result<Conn> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let req = ConnReq::new(&peer, addr, port, &ConnCfg::new())?;
+    Ok(req.connect(&offer.encode(Offer::CONNECT)?)?)
 }
 
 /// Whether an event loop would call the server now.
 pub(crate) fn is_readable(site: &Site) -> Result<bool> {
     let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
+}
+
+/// The client goes on: it writes.
+pub(crate) fn goes_on(conn: &Conn) -> Result {
+    write_nothing(conn, 1)?;
+    completion(conn)?.result()?;
+    Ok(())
 }
 
 pub(crate) fn is_refusal(refusal: &Refusal, code: RefusalCode, epoch: u64, words: &str) {
@@ -247,6 +318,11 @@ pub(crate) fn offer(identity: Identity) -> Offer {
     let mut offer = Offer::default();
     offer.set_identity(identity);
     offer
+}
+
+/// The private data of a client of this identity.
+pub(crate) fn data(identity: Identity) -> Result<Vec<u8>> {
+    Ok(offer(identity).encode(Offer::CONNECT)?)
 }
 
 /// The offer of a client that commits by this method.

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;
 use std::thread;
 
+use rpma::commit::Limits;
 use rpma::pmem::{Ddio, DevicePath, Platform};
 use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, identity, offer, refusal, usage};
+use crate::serve::support::{LEN, data, identity, refusal, usage};
 
 /// The address of the test device, with a port.
 fn at(port: u16) -> Result<SocketAddr> {
@@ -28,13 +29,9 @@ fn listen(cfg: &ServerCfg) -> Result<(Server, Parts)> {
     Ok(Server::listen(at(0)?, &all, &layout, usage(), cfg)?)
 }
 
-fn peer() -> Result<Peer> {
-    Ok(Peer::new(&Device::from_addr(&addr(), Side::Local)?)?)
-}
-
 fn ask(peer: &Peer, port: u16, identity: Identity) -> Result<Conn> {
     let req = ConnReq::new(peer, &addr(), port, &ConnCfg::new())?;
-    Ok(req.connect(&offer(identity).encode(Offer::CONNECT)?)?)
+    Ok(req.connect(&data(identity)?)?)
 }
 
 /// Waits until the server has noted something with these words.
@@ -65,14 +62,13 @@ fn a_whole_server_in_two_calls() -> Result {
             let conn = ask(&peer, port, identity(2, 1, 10))?;
             assert_eq!(event(&conn)?, ConnEvent::Established);
             noted(&notes, "a client is connected")?;
-            let to = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
+            let far = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
             let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-            let to = to.slice(..8)?;
-            conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
+            conn.write(far.slice(..8)?, source.slice(..)?, ALWAYS, 1)?;
             completion(&conn)?.result()?;
             let words = "no memory for this key: the keys are 1 to 3";
             let refused = ask(&peer, port, identity(4, 1, 10))?;
-            assert!(refusal(&refused)?.words().contains(words));
+            says(refusal(&refused)?.words(), words);
             noted(&notes, &format!("a client is refused: {words}"))?;
             drop(conn);
             noted(&notes, "the client of the key 0x2 is gone: ")
@@ -111,14 +107,12 @@ fn the_end_of_the_device_ends_the_loop() -> Result {
         })
     };
     let mut notes = Vec::new();
-    let handled = server.handle(failed(libc::EMFILE), &mut parts, |served| {
-        notes.push(served)
-    });
+    let note = |served| notes.push(served);
+    let handled = server.handle(failed(libc::EMFILE), &mut parts, note);
     assert!(handled?.is_continue());
     assert!(matches!(notes[..], [Served::Failed(_)]), "{notes:?}");
-    let ended = server.handle(failed(libc::ENODEV), &mut parts, |served| {
-        panic!("{served}")
-    });
+    let note = |served| panic!("{served}");
+    let ended = server.handle(failed(libc::ENODEV), &mut parts, note);
     let error = ended.expect_err("it has ended");
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     Ok(())
@@ -181,7 +175,7 @@ fn a_server_that_cannot_listen_changes_nothing() -> Result {
     let refused = |addr, all: &PmemMap, cfg: &ServerCfg, words: &str| -> Result {
         let before = bytes()?;
         let error = Server::listen(addr, all, &layout, usage(), cfg).expect_err("refused");
-        assert!(error.to_string().contains(words), "{words}: {error}");
+        says(error, words);
         assert!(bytes()? == before, "{words}");
         Ok(())
     };
@@ -193,11 +187,14 @@ fn a_server_that_cannot_listen_changes_nothing() -> Result {
     let taken = Ep::listen(&peer()?, &addr(), 0)?;
     refused(at(taken.get_port())?, &all, &cfg, "rdma_bind_addr")?;
     let mut no_processor = ServerCfg::new();
-    no_processor
-        .set_platform(PeerCfg::new().set_processor_persists(false))
-        .set_commits(Some(rpma::commit::Limits::new(1, 1, 64)?));
-    let words = "processor makes nothing durable";
-    refused(at(0)?, &all, &no_processor, words)?;
+    no_processor.set_platform(PeerCfg::new().set_processor_persists(false));
+    no_processor.set_commits(Some(Limits::new(1, 1, 64)?));
+    refused(
+        at(0)?,
+        &all,
+        &no_processor,
+        "processor makes nothing durable",
+    )?;
     all.write_at(0, &[0xA5; 64])?;
     refused(at(0)?, &all, &cfg, "directory")?;
 

@@ -4,8 +4,6 @@
 //! `RPMA_SIM_RUNS` sets the number of seeds, and `RPMA_SIM_SEED` the only one.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -118,11 +116,7 @@ impl Client {
         while *number < RECORDS {
             self.append(&mut writer, &far, &source, (tail, *number))?;
             let was = self.acknowledge(tail, *number);
-            assert_eq!(
-                was, None,
-                "place {tail} was acknowledged, and again to {}",
-                self.instance
-            );
+            assert_eq!(was, None, "place {tail}, and {} again", self.instance);
             tail += 1;
             *number += 1;
             // Some are appended at once.
@@ -272,11 +266,8 @@ fn check_places(bytes: &[u8], acknowledged: &BTreeMap<u64, (u64, u64)>) {
     for (place, (instance, number)) in acknowledged {
         let at = LEN + START + *place as usize * RECORD;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        assert_eq!(
-            (word(at), word(at + 8)),
-            (*instance, *number),
-            "place {place}"
-        );
+        let found = (word(at), word(at + 8));
+        assert_eq!(found, (*instance, *number), "place {place}");
     }
     assert!(acknowledged.len() as u64 >= RECORDS);
 }
@@ -300,8 +291,7 @@ fn run(seed: u64) {
         0 => Method::Server,
         _ => Method::Reading,
     };
-    let fabric = Rig::of(&profile).seed(seed).fabric();
-    let near = fabric.host("server");
+    let (fabric, [near]) = Rig::of(&profile).seed(seed).hosts(["server"]);
     let server = Serving::new(near.clone());
     let acknowledged = Acknowledged::default();
     let hosts = ["one", "other"].map(|name| fabric.host(name));
@@ -316,41 +306,28 @@ fn run(seed: u64) {
         hosts[n].spawn(move || client.run())
     });
     for host in &hosts {
-        fabric
-            .between(host, &near)
-            .delay_up_to(Duration::from_micros(500));
+        let link = fabric.between(host, &near);
+        link.delay_up_to(Duration::from_micros(500));
     }
     let server = disturbed(server, &hosts, &mut random);
     let ended = writers.map(|writer| writer.join().expect("no panic"));
     let bytes = server.ended();
+    let acknowledged = acknowledged.lock();
     check_places(
         &bytes,
-        &acknowledged.lock().unwrap_or_else(PoisonError::into_inner),
+        &acknowledged.unwrap_or_else(PoisonError::into_inner),
     );
     check_ends(&ended);
-    if let Some(why) = fabric.why_not_repeatable() {
-        panic!("{why}");
-    }
-}
-
-/// The number that an environment variable has.
-fn number(variable: &str) -> Option<u64> {
-    let text = env::var(variable).ok()?;
-    Some(text.parse().expect(variable))
+    assert_eq!(fabric.why_not_repeatable(), None);
 }
 
 /// Promise: two writers with one key, while hosts stand still and lose their power: one ends with a
 /// reason, or both have written; each acknowledged record stays, and no place has two.
 #[test]
 fn two_writers_with_one_key() {
-    let seeds = match number("RPMA_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RPMA_SIM_RUNS").unwrap_or(RUNS),
-    };
-    for seed in seeds.filter(|seed| is_in_share(*seed as usize)) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
-            resume_unwind(panic);
+    with_seeds(RUNS, |seed| {
+        if is_in_share(seed as usize) {
+            run(seed);
         }
-    }
+    });
 }
