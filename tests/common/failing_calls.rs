@@ -126,3 +126,9 @@ pub(crate) fn every_call(
         verbs: calls.len(),
     }
 }
+
+/// The kinds of objects that this call leaves if it fails.
+pub(crate) fn leaves(call: &str) -> BTreeSet<&'static str> {
+    let leaves = LEAVES.iter().filter(|(destroys, _)| *destroys == call);
+    leaves.flat_map(|(_, kinds)| *kinds).copied().collect()
+}

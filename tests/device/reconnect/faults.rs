@@ -2,32 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rpma::Result;
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{Errno, JoinHandle, now, sleep, sweep};
 
-use crate::common::place::profile;
+use crate::common::failing_calls;
 use crate::common::prelude::*;
-use crate::reconnect::hosts::{Hosts, PORT, SECOND, SLACK, block};
+use crate::reconnect::hosts::{Hosts, PORT, SECOND, SIZE, SLACK, block, serve_memory};
+use crate::reconnect::support::identified;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The objects that a failed destroying call leaves: its own, and those that it keeps.
-const LEAVES: [(&str, &[&str]); 6] = [
-    ("ibv_destroy_comp_channel", &["comp_channel"]),
-    ("ibv_destroy_cq", &["cq", "comp_channel"]),
-    ("ibv_destroy_qp", &["qp", "cq", "comp_channel", "pd"]),
-    ("ibv_dealloc_pd", &["pd"]),
-    ("ibv_dereg_mr", &["mr", "pd"]),
-    ("rdma_destroy_id", &["cm_id"]),
-];
 
 /// Connects three times. Returns the calls that the client made meanwhile, and the objects left of
 /// it.
 fn run(
     seed: u64,
     fails: Option<(&'static str, u32, How)>,
-) -> crate::common::Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
+) -> Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
     let hosts = Hosts::seeded(seed);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
@@ -70,16 +60,14 @@ fn run(
 /// Promise: a call that fails costs one try at most, and leaves only objects that could not be
 /// destroyed.
 #[test]
-fn each_call_fails_once() -> crate::common::Result {
+fn each_call_fails_once() -> Result {
     let (calls, left) = run(1, None)?;
     assert!(left.is_empty(), "{left:?}");
     let mut runs = 0;
     for (call, count) in calls {
         for nth in 1..=count as u32 {
             let (_, left) = run(1, Some((call, nth, How::Refused)))?;
-            let leaves = LEAVES.iter().find(|(destroys, _)| *destroys == call);
-            let leaves = leaves.map_or(&[][..], |(_, kinds)| kinds);
-            let allowed = BTreeSet::from_iter(leaves.iter().copied());
+            let allowed = failing_calls::leaves(call);
             assert!(left.is_subset(&allowed), "{call} {nth}: {left:?} are left");
             runs += 1;
         }
@@ -89,7 +77,7 @@ fn each_call_fails_once() -> crate::common::Result {
 }
 
 /// Connects twice, and writes with each connection.
-fn program(fabric: &Fabric) -> Result<()> {
+fn program(fabric: &Fabric) -> rpma::Result<()> {
     let hosts = Hosts::on(fabric);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
@@ -99,7 +87,7 @@ fn program(fabric: &Fabric) -> Result<()> {
     result
 }
 
-fn twice(hosts: &Hosts) -> Result<()> {
+fn twice(hosts: &Hosts) -> rpma::Result<()> {
     sleep(SECOND);
     let mut client = hosts.new_client()?;
     let source = Mr::reg(client.peer(), vec![7; 8], MrUsage::WRITE_SRC);
@@ -117,7 +105,7 @@ fn twice(hosts: &Hosts) -> Result<()> {
     Ok(())
 }
 
-fn write(conn: &Conn, source: &Mr<Vec<u8>>) -> Result<()> {
+fn write(conn: &Conn, source: &Mr<Vec<u8>>) -> rpma::Result<()> {
     let offer = Offer::decode(conn.get_private_data())?;
     let to = offer.regions()[0].slice(..8)?;
     conn.write(to, source.slice(..8)?, Flags::COMPLETION_ON_ERROR, 1)?;
@@ -133,32 +121,8 @@ fn each_fault_keeps_the_limit() {
     assert!(runs > 500, "{runs}");
 }
 
-const SIZE: usize = 4096;
-
-/// A server with persistent memory, until its host has no power.
-fn serve_memory(addr: &str, path: &std::path::Path) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
-    let usage = MrUsage::WRITE_DST
-        | MrUsage::READ_SRC
-        | MrUsage::FLUSH_TYPE_VISIBILITY
-        | MrUsage::FLUSH_TYPE_PERSISTENT;
-    let memory = Mr::reg(&peer, PmemMap::open(path, SIZE)?, usage);
-    let memory = memory.map_err(|error| error.error)?;
-    let mut platform = PeerCfg::new();
-    platform.set_direct_write_to_pmem(true);
-    let mut offer = Offer::new(&platform);
-    let offer = offer.add_region(&memory).encode(Offer::ACCEPT)?;
-    let ep = Ep::listen(&peer, addr, PORT)?;
-    let mut current = None;
-    loop {
-        let req = ep.next_conn_req_timeout(&ConnCfg::new(), 10 * LIMIT)?;
-        drop(current.take());
-        current = Some(req.connect(&offer)?);
-    }
-}
-
 /// Appends a number after the numbers that are there, after it has written the tail again.
-fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
+fn append(conn: &Conn, source: &Mr<Memory>, number: u64) -> rpma::Result<u64> {
     let offer = Offer::decode(conn.get_private_data())?;
     conn.apply_remote_peer_cfg(offer.platform());
     let log = offer.regions()[0];
@@ -179,21 +143,15 @@ fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
 /// Promise: if this host's own device is gone, which a new device does not change for this peer,
 /// the client does not try until its limit.
 #[test]
-fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+fn an_own_device_that_is_gone_ends_it() -> Result {
+    let (_fabric, [client, server]) = Rig::new().seed(1).hosts(["client", "server"]);
     let _entered = client.enter();
-    let device = Device::from_addr(&client.addr().to_string(), Side::Local);
-    let peer = Peer::new(&device?)?;
-    let (addr, offer) = (
-        server.addr().to_string(),
-        crate::reconnect::support::identified(1),
-    );
-    let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
+    let (peer, addr) = (peer()?, server.addr().to_string());
+    let mut again = Reconnect::new(&peer, &addr, PORT, identified(1), ToConn)?;
     client.power_cut();
     let gave_up = again.connect(&ConnCfg::new()).expect_err("no device");
     assert_eq!(gave_up.why, Why::Error, "{gave_up}");
-    assert!(gave_up.to_string().contains("No such device"), "{gave_up}");
+    says(gave_up, "No such device");
     assert_eq!(again.counts().tries, 1);
     Ok(())
 }
@@ -201,27 +159,26 @@ fn an_own_device_that_is_gone_ends_it() -> crate::common::Result {
 /// Promise: a server that lost its power comes back with its memory, under other keys, and the
 /// client finds it with the same peer and the same registered source.
 #[test]
-fn a_server_comes_back_after_a_power_cut() -> crate::common::Result {
+fn a_server_comes_back_after_a_power_cut() -> Result {
     for seed in 0..5 {
-        let fabric = Rig::new().seed(seed).fabric();
-        let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+        let (fabric, [client, server]) = Rig::new().seed(seed).hosts(["client", "server"]);
         server.set_platform(Platform::Eadr);
         let (pmem, addr) = (server.pmem("log", SIZE), server.addr().to_string());
         let serve = {
-            let (path, addr) = (pmem.path().to_owned(), addr.clone());
+            let pmem = pmem.clone();
             move |host: &Host| {
-                let (path, addr) = (path.clone(), addr.clone());
-                host.spawn(move || serve_memory(&addr, &path).expect_err("it loses its power"))
+                let (host, pmem) = (host.clone(), pmem.clone());
+                host.clone().spawn(move || {
+                    let served = serve_memory(&host, &pmem, None, 10 * LIMIT);
+                    served.expect_err("it loses its power")
+                })
             }
         };
         let (mut serving, mut restarting) = (vec![serve(&server)], None::<JoinHandle<_>>);
         let entered = client.enter();
-        let device = Device::from_addr(&client.addr().to_string(), Side::Local);
-        let peer = Peer::new(&device?)?;
-        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-        let source = Mr::reg(&peer, vec![0; 16], usage)?;
-        let offer = crate::reconnect::support::identified(1);
-        let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn)?;
+        let peer = peer()?;
+        let source = region(&peer, 16, MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
+        let mut again = Reconnect::new(&peer, &addr, PORT, identified(1), ToConn)?;
         again.set_cfg(ReconnectCfg::new().set_limit(5 * LIMIT));
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(2)?;

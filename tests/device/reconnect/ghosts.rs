@@ -6,7 +6,7 @@ use rpma::sim::sleep;
 
 use crate::common::prelude::*;
 use crate::reconnect::hosts::{PORT, SECOND};
-use crate::reconnect::support::{LEN, identified};
+use crate::reconnect::support::{LEN, identified, offer_of, usage};
 
 /// The server's action about the old writer before it accepts the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,35 +21,25 @@ enum Server {
     RegistersAgain,
 }
 
-fn peer(addr: &str) -> Result<Peer> {
-    let device = Device::from_addr(addr, Side::Local)?;
-    Ok(Peer::new(&device)?)
-}
-
-fn memory(peer: &Peer) -> Result<Mr<Vec<u8>>> {
-    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-    Ok(Mr::reg(peer, vec![0; LEN], usage)?)
-}
-
 /// A writer of this host, with this epoch, and the server's ends of its connections.
 struct Writer {
     conns: Vec<(Conn, MrRemote)>,
     far: Vec<Conn>,
-    source: Mr<Vec<u8>>,
+    source: Mr<Memory>,
 }
 
 impl Writer {
     fn new(
-        host: &Host,
-        server: &Host,
+        [host, server]: [&Host; 2],
         ep: &Ep,
         offer: &[u8],
         epoch: u64,
         conns: usize,
     ) -> Result<Self> {
         let _entered = host.enter();
-        let peer = peer(&host.addr().to_string())?;
-        let source = Mr::reg(&peer, vec![epoch as u8; LEN], MrUsage::WRITE_SRC);
+        let peer = peer()?;
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC)?;
+        source.write_at(0, &[epoch as u8; LEN])?;
         let addr = server.addr().to_string();
         let mut client = Reconnect::new(&peer, &addr, PORT, identified(epoch), ToConn)?;
         let (mut made, mut far) = (Vec::new(), Vec::new());
@@ -68,7 +58,6 @@ impl Writer {
             let of_server = Offer::decode(conn.get_private_data())?;
             made.push((conn, of_server.regions()[0]));
         }
-        let source = source?;
         Ok(Self {
             conns: made,
             far,
@@ -80,7 +69,7 @@ impl Writer {
         for (conn, region) in &self.conns {
             let to = region.slice(..)?;
             let from = self.source.slice(..)?;
-            conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
+            conn.write(to, from, ALWAYS, 1)?;
         }
         Ok(())
     }
@@ -88,23 +77,16 @@ impl Writer {
 
 /// Whether the old writer's bytes arrive over the next writer's.
 fn lands(profile: &Profile, does: Server, seed: u64) -> Result<bool> {
-    let fabric = Rig::of(profile).seed(seed).fabric();
-    let [old, new, server] = ["old", "new", "server"].map(|name| fabric.host(name));
-    let on_server = server.enter();
-    let addr = server.addr().to_string();
-    let own = peer(&addr)?;
-    let mut memory = memory(&own)?;
-    let offer_of = |memory: &Mr<Vec<u8>>| -> Result<_> {
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(memory);
-        Ok(offer.encode(Offer::ACCEPT)?)
-    };
-    let ep = Ep::listen(&own, &addr, PORT)?;
+    let (fabric, [old, new, server]) = Rig::of(profile).seed(seed).hosts(["old", "new", "server"]);
+    let _on_server = server.enter();
+    let own = peer()?;
+    let mut memory = region(&own, LEN, usage())?;
+    let ep = Ep::listen(&own, &addr(), PORT)?;
     let conns = match does {
         Server::CutsOffOneOfTwo => 2,
         _ => 1,
     };
-    let mut first = Writer::new(&old, &server, &ep, &offer_of(&memory)?, 1, conns)?;
+    let mut first = Writer::new([&old, &server], &ep, &offer_of(&memory)?, 1, conns)?;
     old.freeze();
     first.write()?;
     match does {
@@ -115,12 +97,11 @@ fn lands(profile: &Profile, does: Server, seed: u64) -> Result<bool> {
         }
         Server::Drops => first.far.clear(),
         Server::RegistersAgain => {
-            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
             let bytes = memory.dereg()?;
-            memory = Mr::reg(&own, bytes, usage)?;
+            memory = Mr::reg(&own, bytes, usage())?;
         }
     }
-    let second = Writer::new(&new, &server, &ep, &offer_of(&memory)?, 2, 1)?;
+    let second = Writer::new([&new, &server], &ep, &offer_of(&memory)?, 2, 1)?;
     second.write()?;
     let bytes = || -> Result<_> {
         fabric.settle();
@@ -132,9 +113,7 @@ fn lands(profile: &Profile, does: Server, seed: u64) -> Result<bool> {
     assert_eq!(bytes()?, [2; LEN], "the next writer's");
     old.thaw();
     sleep(SECOND);
-    let lands = bytes()? != [2; LEN];
-    drop((first, second, ep, on_server));
-    Ok(lands)
+    Ok(bytes()? != [2; LEN])
 }
 
 /// Promise: a higher epoch ends no write that is under way. A connection that is cut off, or

@@ -4,12 +4,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rpma::Refusal;
+use rpma::commit::Limits;
 use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
 use rpma::sim::{JoinHandle, now, sleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::common::prelude::*;
-use crate::reconnect::support::{LEN, identified};
+use crate::reconnect::support::{LEN, identified, usage};
 
 pub(crate) const PORT: u16 = 7204;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -42,13 +44,9 @@ impl Hosts {
 
     /// A client on its host, of the server's host.
     pub(crate) fn new_client(&self) -> rpma::Result<Reconnect<ToConn>> {
-        self.new_client_with(ToConn)
-    }
-
-    pub(crate) fn new_client_with<C: Connects>(&self, connects: C) -> rpma::Result<Reconnect<C>> {
         let device = Device::from_addr(&self.client.addr().to_string(), Side::Local)?;
         let addr = self.server.addr().to_string();
-        Reconnect::new(&Peer::new(&device)?, &addr, PORT, identified(1), connects)
+        Reconnect::new(&Peer::new(&device)?, &addr, PORT, identified(1), ToConn)
     }
 
     pub(crate) fn client(&self) -> Reconnect<ToConn> {
@@ -77,13 +75,24 @@ impl Hosts {
         })
     }
 
+    /// Starts a server that rejects each request.
+    pub(crate) fn reject_each(&self, code: RefusalCode, words: &str) -> Serving {
+        let refusal = Refusal::new(code, words).encode();
+        self.serve(move |req, _| {
+            req.reject(&refusal).expect("rejects");
+            None
+        })
+    }
+
+    /// An endpoint on this host that takes no request.
+    pub(crate) fn silent(&self, host: &Host) -> Result<Ep> {
+        Ok(Ep::listen_on(&peer_of(host), (host.addr(), PORT).into())?)
+    }
+
     /// No object is left on the hosts.
     pub(crate) fn are_empty(&self) {
-        assert!(
-            self.fabric.objects().is_empty(),
-            "{:?}",
-            self.fabric.objects()
-        );
+        let objects = self.fabric.objects();
+        assert!(objects.is_empty(), "{objects:?}");
     }
 }
 
@@ -105,8 +114,7 @@ fn serve(
     mut answer: impl FnMut(ConnReq, &Offer) -> Option<Conn>,
 ) -> rpma::Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
-    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-    let memory = Mr::reg(&peer, vec![0; LEN], usage).map_err(|error| error.error)?;
+    let memory = Mr::reg(&peer, vec![0; LEN], usage()).map_err(|error| error.error)?;
     let mut offer = Offer::new(&PeerCfg::new());
     offer.add_region(&memory);
     let ep = Ep::listen(&peer, addr, PORT)?;
@@ -128,6 +136,36 @@ fn serve(
     Ok(())
 }
 
+/// The persistent memory of a server.
+pub(crate) const SIZE: usize = 4096;
+
+/// A server with persistent memory, which accepts each client after it has dropped the one before,
+/// until its host has no power or nobody asks for so long.
+pub(crate) fn serve_memory(
+    host: &Host,
+    pmem: &Pmem,
+    limits: Option<Limits>,
+    longest: Duration,
+) -> Result {
+    let addr = host.addr().to_string();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let memory = PmemMap::open(pmem.path(), SIZE)?;
+    let memory = Mr::reg(&peer, memory, usage() | MrUsage::FLUSH_TYPE_PERSISTENT)?;
+    let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
+    offer.add_region(&memory);
+    if let Some(limits) = limits {
+        offer.set_limits(limits);
+    }
+    let offer = offer.encode(Offer::ACCEPT)?;
+    let ep = Ep::listen(&peer, &addr, PORT)?;
+    let mut current = None::<Conn>;
+    loop {
+        let req = ep.next_conn_req_timeout(&ConnCfg::new(), longest)?;
+        drop(current.take());
+        current = Some(req.connect(&offer)?);
+    }
+}
+
 /// The end of a reconnect, and its cost.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -141,10 +179,8 @@ pub(crate) struct Ended {
 /// Connects in steps, as an event loop does, and notes when each try begins.
 pub(crate) fn drive<C: Connects>(client: &mut Reconnect<C>) -> (Option<C::Connected>, Ended) {
     let (began, mut tries, before) = (now(), Vec::new(), client.counts().tries);
-    let result = client
-        .begin(&ConnCfg::new())
-        .map_err(|error| panic!("{error}"));
-    let result = result.and_then(|()| {
+    client.begin(&ConnCfg::new()).expect("begins");
+    let mut steps = || -> Result<_, GaveUp> {
         loop {
             let advanced = client.advance();
             while before + (tries.len() as u64) < client.counts().tries {
@@ -158,8 +194,20 @@ pub(crate) fn drive<C: Connects>(client: &mut Reconnect<C>) -> (Option<C::Connec
                 sleep((deadline - now()).min(LOOK));
             }
         }
-    });
+    };
+    let result = steps();
     ended(began, tries, client, result)
+}
+
+/// Connects in one call, or in steps.
+pub(crate) fn block_or_drive<C: Connects>(
+    client: &mut Reconnect<C>,
+    is_blocking: bool,
+) -> (Option<C::Connected>, Ended) {
+    match is_blocking {
+        true => block(client),
+        false => drive(client),
+    }
 }
 
 /// Connects in one call.
@@ -179,13 +227,11 @@ fn ended<C: Connects>(
         Ok(connected) => (Some(connected), Ok(())),
         Err(gave_up) => (None, Err(gave_up)),
     };
-    let took = now() - began;
-    let counts = client.counts();
     let ended = Ended {
         result,
-        took,
+        took: now() - began,
         tries,
-        counts,
+        counts: client.counts(),
     };
     (connected, ended)
 }

@@ -4,23 +4,30 @@ use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{now, sleep};
 
 use crate::common::prelude::*;
-use crate::reconnect::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
+use crate::reconnect::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, block_or_drive, drive};
 use crate::reconnect::support::identified;
 
 fn cfg(limit: Duration) -> Result<ReconnectCfg> {
     let mut cfg = ReconnectCfg::new();
-    cfg.set_limit(limit)
-        .set_answer_limit(2 * SECOND)
-        .set_waits(SECOND, SECOND)?;
+    cfg.set_limit(limit).set_answer_limit(2 * SECOND);
+    cfg.set_waits(SECOND, SECOND)?;
     Ok(cfg)
 }
 
-/// It gave up, exactly at its limit.
-fn at_the_limit(ended: &Ended, limit: Duration) {
+/// It gave up, exactly at its limit. Returns the error.
+fn at_the_limit(ended: &Ended, limit: Duration) -> &Error {
     let gave_up = ended.result.as_ref().expect_err("nobody answers");
     assert_eq!(gave_up.why, Why::Limit, "{ended:?}");
     let late = ended.took.checked_sub(limit);
     assert!(late.is_some_and(|late| late <= SLACK), "{ended:?}");
+    &gave_up.error
+}
+
+/// From each try to the next one it took that long.
+fn between_tries(ended: &Ended, shortest: Duration, longest: Duration) {
+    for took in ended.tries.windows(2).map(|pair| pair[1] - pair[0]) {
+        assert!(took >= shortest && took <= longest + SLACK, "{took:?}");
+    }
 }
 
 /// Promise: each step has its limit, and the whole has one. The reason is the last try's.
@@ -35,44 +42,22 @@ fn each_step_has_a_limit() -> Result {
     // The address: 1 s for each try (`ConnCfg::set_timeout`), and 0.5 to 1 s of rest.
     hosts.link.partition();
     let (_, ended) = drive(&mut client);
-    at_the_limit(&ended, limit);
-    let error = &ended.result.as_ref().expect_err("unreachable").error;
-    assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
-    let between = ended.tries.windows(2).map(|pair| pair[1] - pair[0]);
-    for took in between {
-        assert!(
-            took >= SECOND * 3 / 2 && took <= 2 * SECOND + SLACK,
-            "{took:?}"
-        );
-    }
+    says(at_the_limit(&ended, limit), "rdma_resolve_addr");
+    between_tries(&ended, SECOND * 3 / 2, 2 * SECOND);
     hosts.link.heal();
 
     // The answer: 2 s, and the same rest. The endpoint exists, and its requests are not taken.
-    let ep = {
-        let _entered = hosts.server.enter();
-        let device = Device::from_addr(&hosts.server.addr().to_string(), Side::Local);
-        let peer = Peer::new(&device?)?;
-        let addr = hosts.server.addr().to_string();
-        Ep::listen(&peer, &addr, PORT)?
-    };
+    let ep = hosts.silent(&hosts.server)?;
     let (_, ended) = drive(&mut client);
-    at_the_limit(&ended, limit);
-    let error = &ended.result.as_ref().expect_err("silent").error;
+    let error = at_the_limit(&ended, limit);
     assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
-    for took in ended.tries.windows(2).map(|pair| pair[1] - pair[0]) {
-        assert!(
-            took >= SECOND * 5 / 2 && took <= 3 * SECOND + SLACK,
-            "{took:?}"
-        );
-    }
+    between_tries(&ended, SECOND * 5 / 2, 3 * SECOND);
     drop(ep);
 
     // No listener: each try is rejected at once.
     let (_, ended) = block(&mut client);
-    at_the_limit(&ended, limit);
-    let error = &ended.result.as_ref().expect_err("no listener").error;
-    let Error::NotEstablished(event) = error else {
-        panic!("{error:?}");
+    let Error::NotEstablished(event) = at_the_limit(&ended, limit) else {
+        panic!("{ended:?}");
     };
     assert!(matches!(**event, ConnEvent::Rejected { .. }));
     drop(client);
@@ -90,12 +75,8 @@ fn the_limit_of_the_whole_comes_first() -> Result {
     let limit = SECOND / 4;
     client.set_cfg(&cfg(limit)?);
     let (_, ended) = block(&mut client);
-    at_the_limit(&ended, limit);
-    let error = &ended.result.as_ref().expect_err("unreachable").error;
-    assert!(
-        matches!(error, Error::TimedOut(_)),
-        "there was no error yet: {error:?}"
-    );
+    let none_yet = at_the_limit(&ended, limit);
+    assert!(matches!(none_yet, Error::TimedOut(_)), "{none_yet:?}");
 
     client.set_cfg(&cfg(Duration::MAX)?);
     client.begin(&ConnCfg::new())?;
@@ -140,24 +121,14 @@ fn each_address_has_its_share_and_its_reason() -> Result {
     let hosts = Hosts::seeded(5);
     // It does not answer: its endpoint takes no request.
     let silent = hosts.fabric.host("silent");
-    let ep = {
-        let _entered = silent.enter();
-        let addr = silent.addr().to_string();
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
-        Ep::listen(&peer, &addr, PORT)?
-    };
+    let _ep = hosts.silent(&silent)?;
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
     sleep(SECOND);
-    let peer = Peer::new(&Device::from_addr(
-        &hosts.client.addr().to_string(),
-        Side::Local,
-    )?)?;
+    let peer = peer()?;
     let [first, second] = [&silent, &hosts.server].map(|host| (host.addr(), PORT).into());
     let mut client = Reconnect::to_addrs(&peer, &[first, second], identified(1), ToConn)?;
-    let mut long = cfg(6 * SECOND)?;
-    long.set_answer_limit(60 * SECOND);
-    client.set_cfg(&long);
+    client.set_cfg(cfg(6 * SECOND)?.set_answer_limit(60 * SECOND));
     let begin = now();
     drop(client.connect(&ConnCfg::new())?);
     let took = now() - begin;
@@ -172,9 +143,7 @@ fn each_address_has_its_share_and_its_reason() -> Result {
     let _entered = hosts.client.enter();
     for seconds in 1..12 {
         let mut client = Reconnect::to_addrs(&peer, &[second, off, first], identified(1), ToConn)?;
-        let mut cfg = cfg(seconds * SECOND)?;
-        cfg.set_answer_limit(SECOND);
-        client.set_cfg(&cfg);
+        client.set_cfg(cfg(seconds * SECOND)?.set_answer_limit(SECOND));
         let gave_up = client.connect(&ConnCfg::new()).expect_err("none");
         let text = gave_up.to_string();
         for part in [
@@ -185,7 +154,6 @@ fn each_address_has_its_share_and_its_reason() -> Result {
             assert!(text.contains(&part), "{seconds} s: {text}");
         }
     }
-    drop(ep);
     Ok(())
 }
 
@@ -274,9 +242,8 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool
     let mut client = hosts.client();
     let limit = 20 * SECOND;
     client.set_cfg(&cfg(limit)?);
-    let at = hosts
-        .fabric
-        .at_step(hosts.fabric.steps() + step, outage.action(&hosts));
+    let at = hosts.fabric.steps() + step;
+    let at = hosts.fabric.at_step(at, outage.action(&hosts));
     let healing = heals.then(|| {
         let (server, link) = (hosts.server.clone(), hosts.link.clone());
         hosts.client.spawn(move || {
@@ -288,10 +255,7 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool
             }
         })
     });
-    let (conn, ended) = match is_blocking {
-        true => block(&mut client),
-        false => drive(&mut client),
-    };
+    let (conn, ended) = block_or_drive(&mut client, is_blocking);
     let what = format!("{outage:?} at {step}: {ended:?}");
     match conn.is_some() {
         true => assert!(ended.took <= limit + SLACK, "{what}"),
@@ -321,24 +285,26 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool
 fn a_fault_at_each_step_keeps_the_limit() -> Result {
     for outage in [Outage::Frozen, Outage::Cut, Outage::Parted] {
         for is_blocking in [false, true] {
-            let mut steps = 1;
-            while !run(outage, steps, is_blocking, false)? {
-                steps += 1;
-            }
+            let steps = at_each_step(outage, is_blocking, false)?;
             assert!(steps > 20, "{outage:?}: {steps} steps");
         }
     }
     Ok(())
 }
 
+/// Returns the number of steps.
+fn at_each_step(outage: Outage, is_blocking: bool, heals: bool) -> Result<u64> {
+    let mut steps = 1;
+    while !run(outage, steps, is_blocking, heals)? {
+        steps += 1;
+    }
+    Ok(steps)
+}
+
 /// See above.
 #[test]
 fn a_server_that_is_reached_again_is_connected_to() -> Result {
-    for outage in [Outage::Frozen, Outage::Parted] {
-        let mut steps = 1;
-        while !run(outage, steps, true, true)? {
-            steps += 1;
-        }
-    }
+    at_each_step(Outage::Frozen, true, true)?;
+    at_each_step(Outage::Parted, true, true)?;
     Ok(())
 }

@@ -27,22 +27,14 @@ fn reconnects<C: Connects>(
     answer: &[u8],
     mut used: impl FnMut(&C::Connected, u64) -> Result,
 ) -> Result {
-    let addr = server.at_addr()?;
-    let mut client = Reconnect::to_addrs(peer, &[addr], identified(1), connects)?;
+    let mut client = Reconnect::to_addrs(peer, &[server.at_addr()?], identified(1), connects)?;
     client.set_cfg(&quick()?);
-    let (mut current, mut registered) = (None::<Conn>, None);
+    let (mut current, mut registered) = (None, None);
     for number in 0..=RECONNECTS {
-        let connected = connect(&mut client, || {
-            if let Some(req) = server.request() {
-                drop(current.take());
-                current = Some(req.connect(answer).expect("accepts"));
-            }
-        });
-        used(&connected?, number)?;
-        assert_eq!(
-            *registered.get_or_insert_with(registrations),
-            registrations()
-        );
+        let connected = connect(&mut client, || server.accept_with(answer, &mut current))?;
+        used(&connected, number)?;
+        let once = *registered.get_or_insert_with(registrations);
+        assert_eq!(registrations(), once);
     }
     assert_eq!(client.counts().connected, RECONNECTS + 1);
     Ok(())
@@ -58,11 +50,10 @@ fn a_connection_is_made_again_with_the_same_memory() -> Result {
     let write = |conn: &Conn, number: u64| {
         let bytes = number.to_le_bytes();
         source.write_at(0, &bytes)?;
-        let offer = Offer::decode(conn.get_private_data())?;
-        let to = offer.regions()[0].slice(..8)?;
-        let from = source.slice(..8)?;
-        conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-        let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2);
+        let to = Offer::decode(conn.get_private_data())?.regions()[0].slice(..8)?;
+        let flags = Flags::COMPLETION_ON_ERROR;
+        conn.write(to, source.slice(..8)?, flags, 1)?;
+        let flushed = conn.flush(to, FlushType::Visibility, ALWAYS, 2);
         conn.wait_for(flushed?, LIMIT, |_| {})?;
         assert_eq!(contents(&server.memory)?[..8], bytes);
         Ok(())
@@ -80,10 +71,7 @@ fn a_writer_is_made_again_with_the_same_memory() -> Result {
     if peer.is_native_flush_capable() {
         methods.push(Method::Native);
     }
-    let mut offer = Offer::new(&PeerCfg::new());
-    offer.add_region(&server.memory);
-    offer.set_limits(Limits::new(16, 2, 4096)?);
-    let answer = offer.encode(Offer::ACCEPT)?;
+    let answer = served_offer(&server)?;
     for method in methods {
         let mut cfg = WriterCfg::new(method);
         if method != Method::Server {
@@ -98,14 +86,19 @@ fn a_writer_is_made_again_with_the_same_memory() -> Result {
     Ok(())
 }
 
-/// A client of the server's method, and the server's answer to it.
-fn writes_to(server: &Server) -> Result<(Reconnect<ToWriter>, Vec<u8>)> {
+/// The answer of a server that serves the server's method.
+fn served_offer(server: &Server) -> Result<Vec<u8>> {
     let mut offer = Offer::new(&PeerCfg::new());
     offer.add_region(&server.memory);
     offer.set_limits(Limits::new(16, 2, 4096)?);
-    let answer = offer.encode(Offer::ACCEPT)?;
+    Ok(offer.encode(Offer::ACCEPT)?)
+}
+
+/// A client of the server's method, and the server's answer to it.
+fn writes_to(server: &Server) -> Result<(Reconnect<ToWriter>, Vec<u8>)> {
     let to_writer = ToWriter::new(&WriterCfg::new(Method::Server));
-    Ok((server.client_with(identified(1), to_writer)?, answer))
+    let client = server.client_with(identified(1), to_writer)?;
+    Ok((client, served_offer(server)?))
 }
 
 /// Promise: the memory of a dropped writer is not used again if its queue pair could not be

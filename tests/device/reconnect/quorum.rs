@@ -4,8 +4,10 @@
 //! Each replica has a tail of 8 bytes, with the writer's epoch and the number of records, and
 //! records of 8 bytes. Two of three replicas make a record acknowledged.
 
+use rpma::reconnect::{Reconnect, ToConn};
+
 use crate::common::prelude::*;
-use crate::reconnect::support::{Server, connect};
+use crate::reconnect::support::{LEN, Server, connect, identified};
 
 const REPLICAS: usize = 3;
 const K: usize = 2;
@@ -31,6 +33,11 @@ fn all_sets() -> impl Iterator<Item = Set> {
     0..1 << REPLICAS
 }
 
+/// The sets that a recovery may read.
+fn read_sets() -> impl Iterator<Item = Set> {
+    all_sets().filter(|set| set.count_ones() as usize == READ)
+}
+
 fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..REPLICAS).filter(move |replica| set & 1 << replica != 0)
 }
@@ -41,7 +48,7 @@ fn is_part(part: &Set, set: Set) -> bool {
 
 /// The replicas, each with the client's connection.
 struct Log {
-    servers: Vec<Server>,
+    servers: [Server; REPLICAS],
     links: Vec<(Conn, MrRemote)>,
     _far: Vec<Conn>,
     source: Mr<Memory>,
@@ -49,21 +56,14 @@ struct Log {
 
 impl Log {
     fn new() -> Result<Self> {
-        let servers: Vec<_> = (0..REPLICAS)
-            .map(|_| Server::new())
-            .collect::<Result<_, _>>()?;
+        let servers = [(); REPLICAS].map(|()| Server::new().expect("a server"));
         let (mut links, mut far) = (Vec::new(), Vec::new());
-        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
         let peer = peer()?;
         for server in &servers {
             let at = [server.at_addr()?];
-            let offer = crate::reconnect::support::identified(1);
-            let to_conn = rpma::reconnect::ToConn;
-            let client = rpma::reconnect::Reconnect::to_addrs(&peer, &at, offer, to_conn);
+            let mut client = Reconnect::to_addrs(&peer, &at, identified(1), ToConn)?;
             let mut current = None;
-            let conn = connect(&mut client?, || {
-                server.accept(&mut current);
-            })?;
+            let conn = connect(&mut client, || server.accept(&mut current))?;
             let offer = Offer::decode(conn.get_private_data())?;
             links.push((conn, offer.regions()[0]));
             far.extend(current);
@@ -72,14 +72,13 @@ impl Log {
             servers,
             links,
             _far: far,
-            source: region(&peer, 8, usage)?,
+            source: region(&peer, 8, MrUsage::WRITE_SRC | MrUsage::READ_DST)?,
         })
     }
 
     fn clear(&self) -> Result {
         for server in &self.servers {
-            let zeros = vec![0; server.memory.get_size()];
-            server.memory.write_at(0, &zeros)?;
+            server.memory.write_at(0, &[0; LEN])?;
         }
         Ok(())
     }
@@ -88,7 +87,7 @@ impl Log {
         let (conn, region) = &self.links[replica];
         let from = region.slice(8 * place..8 * place + 8)?;
         let to = self.source.slice(..)?;
-        let read = conn.read(to, from, Flags::COMPLETION_ALWAYS, 1);
+        let read = conn.read(to, from, ALWAYS, 1);
         conn.wait_for(read?, LIMIT, |_| {})?;
         Ok(self.source.load_u64(0)?)
     }
@@ -98,7 +97,7 @@ impl Log {
         let (conn, region) = &self.links[replica];
         let to = region.slice(8 * place..8 * place + 8)?;
         let from = self.source.slice(..)?;
-        let write = conn.write(to, from, Flags::COMPLETION_ALWAYS, 2);
+        let write = conn.write(to, from, ALWAYS, 2);
         conn.wait_for(write?, LIMIT, |_| {})?;
         Ok(())
     }
@@ -145,15 +144,14 @@ struct Life {
 
 fn lives() -> Vec<Life> {
     let mut lives = Vec::new();
-    for reads in all_sets().filter(|set| set.count_ones() as usize == READ) {
+    for reads in read_sets() {
         for adopts in all_sets().filter(|set| is_part(set, reads)) {
-            for appends in all_sets().filter(|set| is_part(set, adopts)) {
-                lives.push(Life {
-                    reads,
-                    adopts,
-                    appends,
-                });
-            }
+            let appends = all_sets().filter(|set| is_part(set, adopts));
+            lives.extend(appends.map(|appends| Life {
+                reads,
+                adopts,
+                appends,
+            }));
         }
     }
     lives
@@ -201,14 +199,10 @@ fn losses(log: &Log, broken: Broken) -> Result<(u32, u32)> {
                 }
                 live(log, 2, second, broken, &mut told)?;
                 live(log, 3, third, broken, &mut told)?;
-                let mut read = all_sets().filter(|set| set.count_ones() as usize == READ);
-                let keeps = |set| {
-                    log.newest(set, broken)
-                        .expect("one is read")
-                        .starts_with(&told)
-                };
+                let read = |set| log.newest(set, broken).expect("one is read");
+                let is_kept = read_sets().all(|set| read(set).starts_with(&told));
                 runs += 1;
-                lost += u32::from(!read.all(keeps));
+                lost += u32::from(!is_kept);
             }
         }
     }
@@ -228,12 +222,9 @@ fn a_recovery_that_keeps_the_rules_loses_nothing() -> Result {
         Broken::TellsEarly,
     ] {
         let (runs, lost) = losses(&log, broken)?;
-        println!("{broken:?}: {lost} of {runs}");
-        assert_eq!(
-            lost == 0,
-            broken == Broken::Nothing,
-            "{broken:?}: {lost} of {runs}"
-        );
+        let losses = format!("{broken:?}: {lost} of {runs}");
+        println!("{losses}");
+        assert_eq!(lost == 0, broken == Broken::Nothing, "{losses}");
     }
     Ok(())
 }

@@ -1,56 +1,19 @@
 //! Clients of a `serve::Server`, which keeps an epoch and an instance for each key.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{GaveUp, Reconnect, ReconnectCfg, ToWriter, Why};
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Served, ServerCfg};
 
 use crate::common::prelude::*;
 use crate::reconnect::support::{connect, quick};
-
-/// The memory of a key.
-const LEN: usize = 4096;
-const KEYS: u64 = 2;
-
-struct Site {
-    server: Server,
-    parts: BTreeMap<u64, (Peer, Arc<Mr<PmemMap>>)>,
-    /// That of the clients.
-    far: Peer,
-}
+use crate::serve::support::{Site, offer};
 
 impl Site {
-    fn new(cfg: &ServerCfg) -> Result<Self> {
-        let all = PmemMap::open(devdax(), LEN * (KEYS as usize + 1))?;
-        // An earlier test may have left a directory.
-        all.store_u64(0, 0)?;
-        let directory = Directory::create(all.part(..LEN)?, KEYS as u32);
-        let device = Device::from_addr(&addr(), Side::Local)?;
-        let ep = Ep::listen(&Peer::new(&device)?, &addr(), 0);
-        let part = |key: u64| {
-            let peer = Peer::new(&device).expect("a domain");
-            let at = LEN * key as usize;
-            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let region = Mr::reg(&peer, all.part(at..at + LEN).expect("inside"), usage);
-            (key, (peer, Arc::new(region.expect("registers"))))
-        };
-        let directory = directory?;
-        Ok(Self {
-            parts: (1..=KEYS).map(part).collect(),
-            server: Server::new(ep?, directory, cfg)?,
-            far: peer()?,
-        })
-    }
-
-    fn client(&self, identity: Identity) -> Result<Reconnect<ToWriter>> {
+    fn comes_back(&self, identity: Identity) -> Result<Reconnect<ToWriter>> {
         let mut cfg = WriterCfg::new(Method::Reading);
         cfg.set_flush_type(FlushType::Visibility)?;
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.set_identity(identity);
-        let port = self.server.get_port();
-        let mut client = Reconnect::new(&self.far, &addr(), port, offer, ToWriter::new(&cfg))?;
+        let (port, to_writer) = (self.server.get_port(), ToWriter::new(&cfg));
+        let mut client = Reconnect::new(&self.far, &addr(), port, offer(identity), to_writer)?;
         client.set_cfg(&quick()?);
         Ok(client)
     }
@@ -60,10 +23,7 @@ impl Site {
         let mut wcs = [Wc::default(); 4];
         while let Some(served) = self.server.next(&mut wcs, Duration::ZERO).expect("waits") {
             if let Served::Asks(asked) = served {
-                let (peer, region) = &self.parts[&asked.identity().key];
-                let data = &[];
-                let part = Part { peer, region, data };
-                self.server.admit(asked, &part).expect("admitted");
+                self.admit(asked).expect("admitted");
             }
         }
     }
@@ -82,8 +42,8 @@ fn refused(gave_up: GaveUp) -> (RefusalCode, u64) {
 #[test]
 fn a_writer_comes_back_until_another_takes_over() -> Result {
     let _test = device_test();
-    let mut site = Site::new(&ServerCfg::new())?;
-    let mut first = site.client(Identity::new(1, 1)?)?;
+    let mut site = Site::new(2)?;
+    let mut first = site.comes_back(Identity::new(1, 1)?)?;
     let mut old = Vec::new();
     for _ in 0..10 {
         let writer = connect(&mut first, || site.serve());
@@ -94,14 +54,12 @@ fn a_writer_comes_back_until_another_takes_over() -> Result {
     for old in &old {
         assert_eq!(event(old.conn())?, ConnEvent::Closed, "it was cut off");
     }
-    writer
-        .conn()
-        .next_event_timeout(Duration::ZERO)
-        .expect_err("it lives");
+    let ended = writer.conn().next_event_timeout(Duration::ZERO);
+    ended.expect_err("it lives");
     old.push(writer);
 
     let other = Identity::new(1, 1)?;
-    let mut second = site.client(other)?;
+    let mut second = site.comes_back(other)?;
     let gave_up = connect(&mut second, || site.serve()).map(drop);
     let (code, epoch) = refused(gave_up.expect_err("it is taken"));
     assert_eq!((code, epoch), (RefusalCode::Taken, 1));
@@ -125,24 +83,17 @@ fn a_writer_comes_back_until_another_takes_over() -> Result {
 #[test]
 fn a_full_server_is_tried_again() -> Result {
     let _test = device_test();
-    let mut cfg = ServerCfg::new();
-    cfg.set_most_clients(1)?;
-    let mut site = Site::new(&cfg)?;
-    let mut clients = [1, 2].map(|key| {
-        let mut client = site
-            .client(Identity::new(key, 1).expect("an identity"))
-            .expect("a client");
-        let ms = Duration::from_millis;
-        client.set_cfg(
-            ReconnectCfg::new()
-                .set_waits(ms(1), ms(20))
-                .expect("possible"),
-        );
-        client
-    });
-    let mut first = Some(connect(&mut clients[0], || site.serve())?);
+    let mut site = Site::with(2, ServerCfg::new().set_most_clients(1)?)?;
+    let ms = Duration::from_millis;
+    let mut cfg = ReconnectCfg::new();
+    cfg.set_waits(ms(1), ms(20))?;
+    let mut holder = site.comes_back(Identity::new(1, 1)?)?;
+    let mut late = site.comes_back(Identity::new(2, 1)?)?;
+    holder.set_cfg(&cfg);
+    late.set_cfg(&cfg);
+    let mut first = Some(connect(&mut holder, || site.serve())?);
     let mut looks = 0;
-    let second = connect(&mut clients[1], || {
+    let second = connect(&mut late, || {
         site.serve();
         looks += 1;
         if looks == 200 {
@@ -150,7 +101,7 @@ fn a_full_server_is_tried_again() -> Result {
         }
     });
     drop(second?);
-    let counts = clients[1].counts();
+    let counts = late.counts();
     assert!(counts.tries > 1, "{counts:?}");
     assert_eq!(counts.connected, 1);
     site.serve();

@@ -1,6 +1,8 @@
 //! The steps of a reconnect, for event loops; its refusals; and its end in the middle.
 
-use rpma::Result;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{Connects, Reconnect, ReconnectCfg, ToConn, ToWriter, Why};
 use rpma::wait::{Happened, Wait};
@@ -11,8 +13,7 @@ use crate::reconnect::support::{LEN, Server, connect, go_on, identified, quick, 
 /// Promise: no step waits. The descriptor is readable exactly when a step has something to do, and
 /// it is the same one from beginning to end.
 #[test]
-fn a_loop_needs_one_descriptor() -> crate::common::Result {
-    use std::os::fd::AsFd;
+fn a_loop_needs_one_descriptor() -> Result {
     let _test = device_test();
     let server = Server::new()?;
     let mut client = server.client()?;
@@ -32,7 +33,7 @@ fn a_loop_needs_one_descriptor() -> crate::common::Result {
 
 /// Promise: a connection for a place of a wait is made again, and its completions come there.
 #[test]
-fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
+fn a_place_of_a_wait_gets_the_connection() -> Result {
     let _test = device_test();
     let server = Server::new()?;
     let mut client = server.client()?;
@@ -41,29 +42,18 @@ fn a_place_of_a_wait_gets_the_connection() -> crate::common::Result {
         let place = wait.place();
         let cfg = place.cfg(client.peer(), &ConnCfg::new())?;
         client.begin(&cfg)?;
-        let mut refused = 0;
+        let mut refused = false;
         let conn = go_on(&mut client, &mut || {
             // The first request of each round is rejected: the place serves several tries.
-            match server.request() {
-                Some(req) if refused == 0 => {
-                    refused = 1;
-                    drop(req);
-                }
-                Some(req) => {
-                    drop(current.take());
-                    current = Some(req.connect(&server.offer()).expect("accepts"));
-                }
-                None => {}
+            if refused {
+                server.accept(&mut current);
+            } else if let Some(req) = server.request() {
+                drop(req);
+                refused = true;
             }
         });
         let member = wait.add(place, conn?)?;
-        let conn = wait.conn(member).ok_or("a member")?;
-        conn.write(
-            RemoteSlice::EMPTY,
-            MrSlice::EMPTY,
-            Flags::COMPLETION_ALWAYS,
-            number,
-        )?;
+        write_nothing(wait.conn(member).ok_or("a member")?, number)?;
         let mut wcs = [Wc::default(); 2];
         match wait.next(&mut wcs, LIMIT)? {
             Some(Happened::Completions(of, 1)) if of == member => {}
@@ -82,7 +72,7 @@ impl Connects for WithReceive {
     type Asked = Conn;
     type Connected = Conn;
 
-    fn ask(&mut self, req: ConnReq, _: &Offer) -> Result<Conn> {
+    fn ask(&mut self, req: ConnReq, _: &Offer) -> rpma::Result<Conn> {
         req.recv(MrSlice::EMPTY, 9)?;
         Ok(req.connect(b"own data")?)
     }
@@ -91,14 +81,14 @@ impl Connects for WithReceive {
         asked
     }
 
-    fn finish(&mut self, asked: Conn) -> Result<Conn> {
+    fn finish(&mut self, asked: Conn) -> rpma::Result<Conn> {
         Ok(asked)
     }
 }
 
 /// Promise: a program's own last steps have receives and data of their own.
 #[test]
-fn own_last_steps() -> crate::common::Result {
+fn own_last_steps() -> Result {
     let _test = device_test();
     let server = Server::new()?;
     let mut client = server.client_with(Offer::new(&PeerCfg::new()), WithReceive)?;
@@ -122,7 +112,7 @@ fn own_last_steps() -> crate::common::Result {
 /// Promise: by IPv6 as well; and each address of a server is tried in a round, without a wait in
 /// between.
 #[test]
-fn each_address_is_tried() -> crate::common::Result {
+fn each_address_is_tried() -> Result {
     let _test = device_test();
     let mut current = None;
     let server = Server::at(&addr6())?;
@@ -135,25 +125,26 @@ fn each_address_is_tried() -> crate::common::Result {
     let addrs = [first.at_addr()?, server.at_addr()?];
     drop(first);
     let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
-    let mut cfg = ReconnectCfg::new();
-    cfg.set_limit(LIMIT / 2).set_waits(LIMIT, LIMIT)?;
-    client.set_cfg(&cfg);
+    client.set_cfg(
+        ReconnectCfg::new()
+            .set_limit(LIMIT / 2)
+            .set_waits(LIMIT, LIMIT)?,
+    );
     // If a wait came in between it would not end in time.
-    let conn = connect(&mut client, || server.accept(&mut current))?;
+    connect(&mut client, || server.accept(&mut current))?;
     assert_eq!(client.counts().tries, 2);
-    drop((conn, current));
     Ok(())
 }
 
 /// Promise: an address of another device is no reason to give up while another address may work.
 /// If it is the only one, no other try is made.
 #[test]
-fn an_address_of_another_device() -> crate::common::Result {
+fn an_address_of_another_device() -> Result {
     let _test = device_test();
     let (here, other) = (Server::new()?, Server::at(&other_addr())?);
-    let other_at = (other_ip()?, other.ep.get_port()).into();
+    let other_at = SocketAddr::new(other_addr().parse()?, other.ep.get_port());
     // A client on the other device does not reach this one's address through it.
-    let client = |addrs: &[_]| -> crate::common::Result<_> {
+    let client = |addrs: &[_]| -> Result<_> {
         let mut client = Reconnect::to_addrs(&other.peer, addrs, identified(1), ToConn)?;
         client.set_cfg(&quick()?);
         Ok(client)
@@ -163,31 +154,24 @@ fn an_address_of_another_device() -> crate::common::Result {
     assert_eq!(gave_up.why, Why::Error);
     assert_eq!(one.counts().tries, 1);
     let (mut two, mut current) = (client(&[here.at_addr()?, other_at])?, None);
-    let conn = connect(&mut two, || other.accept(&mut current))?;
+    connect(&mut two, || other.accept(&mut current))?;
     assert_eq!(two.counts().tries, 2);
-    drop((conn, current));
     Ok(())
-}
-
-fn other_ip() -> crate::common::Result<std::net::IpAddr> {
-    Ok(other_addr().parse()?)
 }
 
 /// Promise: each round looks a name up, and tries its addresses. A name that is not found may be
 /// found later.
 #[test]
-fn a_name_is_looked_up_in_each_round() -> crate::common::Result {
+fn a_name_is_looked_up_in_each_round() -> Result {
     let _test = device_test();
     let peer = peer()?;
     let ms = Duration::from_millis;
-    let mut settings = ConnCfg::new();
-    settings.set_timeout(ms(10));
-    let ends = |name: &str| -> crate::common::Result<_> {
+    let ends = |name: &str| -> Result<_> {
         let offer = Offer::new(&PeerCfg::new());
         let mut client = Reconnect::new(&peer, name, 7, offer, ToConn)?;
-        let mut cfg = quick()?;
-        client.set_cfg(cfg.set_limit(ms(200)));
-        let gave_up = client.connect(&settings).expect_err("no server");
+        client.set_cfg(quick()?.set_limit(ms(200)));
+        let connected = client.connect(ConnCfg::new().set_timeout(ms(10)));
+        let gave_up = connected.expect_err("no server");
         assert_eq!(gave_up.why, Why::Limit);
         let Error::Provider { call, .. } = gave_up.error else {
             panic!("{gave_up:?}");
@@ -206,25 +190,29 @@ fn a_name_is_looked_up_in_each_round() -> crate::common::Result {
 
 /// Promise: a mistake is one clear error, before anything is asked.
 #[test]
-fn mistakes_are_refused_first() -> crate::common::Result {
+fn mistakes_are_refused_first() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let text = |result: Result<Reconnect<ToConn>>| invalid(result);
     let small = || Offer::new(&PeerCfg::new());
-    assert!(text(Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn)).contains("wildcard"));
-    assert!(text(Reconnect::to_addrs(&peer, &[], small(), ToConn)).contains("address"));
-    let mut long = small();
-    long.set_data(&[7; 49]);
-    let at = addr();
-    assert!(text(Reconnect::new(&peer, &at, 7, long.clone(), ToConn)).contains("56 fit"));
-    let mut client = Reconnect::new(&peer, &at, 7, small(), ToConn)?;
-    assert!(invalid(client.set_offer(long).map(drop)).contains("56 fit"));
+    let wildcard = Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn);
+    says(invalid(wildcard), "wildcard");
+    says(
+        invalid(Reconnect::to_addrs(&peer, &[], small(), ToConn)),
+        "address",
+    );
+    let long = small().set_data(&[7; 49]).clone();
+    let new = |offer| Reconnect::new(&peer, &addr(), 7, offer, ToConn);
+    says(invalid(new(long.clone())), "56 fit");
+    let mut client = new(small())?;
+    says(invalid(client.set_offer(long).map(drop)), "56 fit");
 
-    let gave_up = client.advance().expect_err("nothing has begun");
-    assert!(gave_up.to_string().contains("begin first"), "{gave_up}");
+    says(
+        client.advance().expect_err("nothing has begun"),
+        "begin first",
+    );
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(u32::MAX);
-    assert!(invalid(client.begin(&cfg)).contains("set_sq_size"));
+    says(invalid(client.begin(&cfg)), "set_sq_size");
     let gave_up = client.connect(&cfg).expect_err("no such queue");
     assert_eq!(gave_up.why, Why::Error);
     assert_eq!(client.counts().tries, 0);
@@ -235,17 +223,14 @@ fn mistakes_are_refused_first() -> crate::common::Result {
 /// Promise: it can be dropped or given up after each step, and leaves no object: neither for a
 /// plain connection nor for a writer. It can begin again then.
 #[test]
-fn it_ends_in_the_middle() -> crate::common::Result {
+fn it_ends_in_the_middle() -> Result {
     let _test = device_test();
     let server = Server::new()?;
-    let to_writer = || -> crate::common::Result<_> {
-        let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility)?;
-        Ok(ToWriter::new(&cfg))
-    };
+    let mut cfg = WriterCfg::new(Method::Reading);
+    cfg.set_flush_type(FlushType::Visibility)?;
     for steps in 0..6 {
         ends_after(steps, &server, server.client()?)?;
-        let writer = server.client_with(identified(1), to_writer()?)?;
+        let writer = server.client_with(identified(1), ToWriter::new(&cfg))?;
         ends_after(steps, &server, writer)?;
     }
     assert_eq!(server.memory.get_size(), LEN);
@@ -253,12 +238,7 @@ fn it_ends_in_the_middle() -> crate::common::Result {
 }
 
 /// Goes on for so many steps, gives up, begins again, goes on once more, and drops it.
-fn ends_after<C: Connects>(
-    steps: u32,
-    server: &Server,
-    mut client: Reconnect<C>,
-) -> crate::common::Result {
-    use std::os::fd::AsFd;
+fn ends_after<C: Connects>(steps: u32, server: &Server, mut client: Reconnect<C>) -> Result {
     let mut accepted = Vec::new();
     for gives_up in [true, false] {
         client.begin(&ConnCfg::new())?;
@@ -279,15 +259,7 @@ fn ends_after<C: Connects>(
     }
     drop(client);
     // Its requests may still be there.
-    while let Some(req) = request_of_a_dead(server) {
-        drop(req);
-    }
-    drop(accepted);
+    let (cfg, wait) = (ConnCfg::new(), Duration::from_millis(1));
+    while server.ep.next_conn_req_timeout(&cfg, wait).is_ok() {}
     Ok(())
-}
-
-/// The next request, from a client that may be gone.
-fn request_of_a_dead(server: &Server) -> Option<ConnReq> {
-    let wait = Duration::from_millis(1);
-    server.ep.next_conn_req_timeout(&ConnCfg::new(), wait).ok()
 }

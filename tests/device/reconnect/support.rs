@@ -23,12 +23,10 @@ impl Server {
     }
 
     pub(crate) fn at(addr: &str) -> Result<Self> {
-        let device = Device::from_addr(addr, Side::Local)?;
-        let peer = Peer::new(&device)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
         Ok(Self {
             ep: Ep::listen(&peer, addr, 0)?,
-            memory: region(&peer, LEN, usage)?,
+            memory: region(&peer, LEN, usage())?,
             peer,
         })
     }
@@ -56,10 +54,8 @@ impl Server {
 
     /// The next request, if it is there.
     pub(crate) fn request(&self) -> Option<ConnReq> {
-        match self
-            .ep
-            .next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO)
-        {
+        let cfg = ConnCfg::new();
+        match self.ep.next_conn_req_timeout(&cfg, Duration::ZERO) {
             Ok(req) => Some(req),
             Err(Error::NoEvent) => None,
             Err(error) => panic!("{error}"),
@@ -67,18 +63,31 @@ impl Server {
     }
 
     pub(crate) fn offer(&self) -> Vec<u8> {
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(&self.memory);
-        offer.encode(Offer::ACCEPT).expect("fits")
+        offer_of(&self.memory).expect("fits")
     }
 
     /// Accepts each request, and drops the connection before it.
     pub(crate) fn accept(&self, current: &mut Option<Conn>) {
+        self.accept_with(&self.offer(), current);
+    }
+
+    /// As [`accept`](Self::accept), with this answer.
+    pub(crate) fn accept_with(&self, answer: &[u8], current: &mut Option<Conn>) {
         if let Some(req) = self.request() {
             drop(current.take());
-            *current = Some(req.connect(&self.offer()).expect("accepts"));
+            *current = Some(req.connect(answer).expect("accepts"));
         }
     }
+}
+
+pub(crate) fn usage() -> MrUsage {
+    MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY
+}
+
+/// The answer that offers this memory.
+pub(crate) fn offer_of(memory: &Mr<Memory>) -> Result<Vec<u8>> {
+    let mut offer = Offer::new(&PeerCfg::new());
+    Ok(offer.add_region(memory).encode(Offer::ACCEPT)?)
 }
 
 /// An offer of the key 7.
@@ -90,10 +99,8 @@ pub(crate) fn identified(epoch: u64) -> Offer {
 
 /// Waits that tests have time for.
 pub(crate) fn quick() -> Result<ReconnectCfg> {
-    let mut cfg = ReconnectCfg::new();
     let ms = Duration::from_millis;
-    cfg.set_waits(ms(1), ms(4))?;
-    Ok(cfg)
+    Ok(*ReconnectCfg::new().set_waits(ms(1), ms(4))?)
 }
 
 /// Connects in steps, while the server's side is in the same thread: `advance` is called only when
@@ -114,10 +121,8 @@ pub(crate) fn go_on<C: Connects>(
     loop {
         if let Some(connected) = client.advance()? {
             assert!(client.deadline().is_none());
-            assert!(
-                !readable(client.as_fd()),
-                "the connection's events are its own"
-            );
+            let is_readable = readable(client.as_fd());
+            assert!(!is_readable, "the connection's events are its own");
             return Ok(connected);
         }
         let deadline = client.deadline().expect("one is under way");

@@ -1,11 +1,10 @@
 //! The waits between tries.
 
-use rpma::Refusal;
-use rpma::reconnect::{Counts, ReconnectCfg, Why};
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{Trace, now, sleep};
 
 use crate::common::prelude::*;
-use crate::reconnect::hosts::{Ended, Hosts, SLACK, block, drive};
+use crate::reconnect::hosts::{Ended, Hosts, PORT, SLACK, block, block_or_drive, drive};
 use crate::reconnect::support::identified;
 
 const LONGEST: Duration = Duration::from_secs(5);
@@ -17,17 +16,16 @@ fn documented() -> impl Iterator<Item = Duration> {
     growing.chain(std::iter::repeat(LONGEST))
 }
 
-fn between(tries: &[Duration]) -> impl Iterator<Item = Duration> {
-    tries.windows(2).map(|pair| pair[1] - pair[0])
+/// A wait of this time, shortened to its half at most.
+fn is_wait(took: Duration, whole: Duration) -> bool {
+    took >= whole / 2 && took <= whole + SLACK
 }
 
-/// The tries have these waits between them, each shortened to its half at most.
+/// The tries have these waits between them.
 fn assert_waits(ended: &Ended, whole: impl Iterator<Item = Duration>) {
-    for (took, whole) in between(&ended.tries).zip(whole) {
-        assert!(
-            took >= whole / 2 && took <= whole + SLACK,
-            "{whole:?}: {ended:?}"
-        );
+    let between = ended.tries.windows(2).map(|pair| pair[1] - pair[0]);
+    for (took, whole) in between.zip(whole) {
+        assert!(is_wait(took, whole), "{whole:?}: {ended:?}");
     }
 }
 
@@ -49,11 +47,7 @@ fn waits_grow_up_to_the_longest() {
 fn a_busy_server_is_asked_slowly() {
     for code in [RefusalCode::Full, RefusalCode::NotCutOff] {
         let hosts = Hosts::seeded(3);
-        let refusal = Refusal::new(code, "later").encode();
-        let serving = hosts.serve(move |req, _| {
-            req.reject(&refusal).expect("rejects");
-            None
-        });
+        let serving = hosts.reject_each(code, "later");
         let entered = hosts.client.enter();
         sleep(LONGEST);
         let (_, ended) = drive(&mut hosts.client());
@@ -61,7 +55,7 @@ fn a_busy_server_is_asked_slowly() {
         assert_waits(&ended, std::iter::repeat(LONGEST));
         let gave_up = ended.result.expect_err("it stays full");
         assert_eq!(gave_up.why, Why::Limit);
-        assert!(gave_up.to_string().contains("\"later\""), "{gave_up}");
+        says(gave_up, "\"later\"");
         drop(entered);
         serving.end();
     }
@@ -92,7 +86,7 @@ fn short_connections_count_as_failures() -> Result {
     next(LONGEST)?;
     let whole = [Duration::ZERO].into_iter().chain(documented());
     for (took, whole) in waited[..11].iter().zip(whole) {
-        assert!(*took >= whole / 2 && *took <= whole + SLACK, "{waited:?}");
+        assert!(is_wait(*took, whole), "{waited:?}");
     }
     assert!(waited[11] < SLACK, "{waited:?}");
     assert_eq!(client.counts().connected, 12);
@@ -111,11 +105,7 @@ fn short_connections_count_as_failures() -> Result {
 #[test]
 fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
     let hosts = Hosts::seeded(6);
-    let refusal = Refusal::new(RefusalCode::Refused, "not you").encode();
-    let serving = hosts.serve(move |req, _| {
-        req.reject(&refusal).expect("rejects");
-        None
-    });
+    let serving = hosts.reject_each(RefusalCode::Refused, "not you");
     let entered = hosts.client.enter();
     sleep(LONGEST);
     let mut client = hosts.client();
@@ -128,7 +118,7 @@ fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
     let whole = [Duration::ZERO].into_iter().chain(documented());
     for whole in whole.take(12) {
         let took = next(&mut client);
-        assert!(took >= whole / 2 && took <= whole + SLACK, "{took:?}");
+        assert!(is_wait(took, whole), "{took:?}");
     }
     let limit = Duration::from_secs(1);
     client.set_cfg(ReconnectCfg::new().set_limit(limit));
@@ -151,16 +141,9 @@ fn clients_do_not_come_back_in_step() -> Result {
     // The wait that each client has then: 5 to 10 s.
     let whole = Duration::from_secs(10);
     cfg.set_waits(whole, whole)?;
-    let first = hosts.client();
+    let (peer, addr) = (peer()?, hosts.server.addr().to_string());
     for number in 0..1000 {
-        let addr = hosts.server.addr().to_string();
-        let mut client = rpma::reconnect::Reconnect::new(
-            first.peer(),
-            &addr,
-            crate::reconnect::hosts::PORT,
-            Offer::default(),
-            rpma::reconnect::ToConn,
-        )?;
+        let mut client = Reconnect::new(&peer, &addr, PORT, Offer::default(), ToConn)?;
         client.set_cfg(&cfg);
         client.begin(&ConnCfg::new())?;
         let started = now();
@@ -178,10 +161,8 @@ fn clients_do_not_come_back_in_step() -> Result {
         let part = (due - whole / 2).as_millis() / 250;
         parts[part.min(19) as usize] += 1;
     }
-    assert!(
-        parts.iter().all(|count| (20..100).contains(count)),
-        "{parts:?}"
-    );
+    let is_even = parts.iter().all(|count| (20..100).contains(count));
+    assert!(is_even, "{parts:?}");
     Ok(())
 }
 
@@ -191,11 +172,10 @@ fn run(seed: u64) -> (Trace, Vec<Duration>, u64) {
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
     hosts.link.partition();
-    let (link, server) = (hosts.link.clone(), hosts.server.clone());
+    let link = hosts.link.clone();
     let healing = hosts.client.spawn(move || {
         sleep(Duration::from_secs(7));
         link.heal();
-        drop(server);
     });
     let mut client = hosts.client();
     let (conn, ended) = drive(&mut client);
@@ -221,26 +201,20 @@ fn a_seed_repeats_the_waits() {
 /// Promise: the steps of an event loop and the blocking call do the same.
 #[test]
 fn both_forms_do_the_same() {
-    type Outcome = (String, Counts, Duration);
-    let outcome = |ended: Ended| -> Outcome {
+    let outcome = |ended: Ended| {
         let text = match ended.result {
             Ok(()) => "connected".to_owned(),
             Err(gave_up) => format!("{:?}: {gave_up}", gave_up.why),
         };
-        (text, ended.counts, ended.took)
+        ((text, ended.counts), ended.took)
     };
-    let refusal = Refusal::new(RefusalCode::Taken, "by another instance").encode();
     for scenario in 0..4 {
         let of_form = |is_blocking: bool| {
             let hosts = Hosts::seeded(20 + scenario);
-            let refusal = refusal.clone();
             let serving = match scenario {
                 // No listener; a server that accepts; one that refuses; one that is not reached.
                 0 => None,
-                2 => Some(hosts.serve(move |req, _| {
-                    req.reject(&refusal).expect("rejects");
-                    None
-                })),
+                2 => Some(hosts.reject_each(RefusalCode::Taken, "by another instance")),
                 _ => Some(hosts.accept_each()),
             };
             let entered = hosts.client.enter();
@@ -249,12 +223,8 @@ fn both_forms_do_the_same() {
                 hosts.link.partition();
             }
             let mut client = hosts.client();
-            let (conn, ended) = match is_blocking {
-                true => block(&mut client),
-                false => drive(&mut client),
-            };
-            drop((conn, client));
-            drop(entered);
+            let (conn, ended) = block_or_drive(&mut client, is_blocking);
+            drop((conn, client, entered));
             hosts.link.heal();
             if let Some(serving) = serving {
                 serving.end();
@@ -263,11 +233,9 @@ fn both_forms_do_the_same() {
             outcome(ended)
         };
         let (steps, blocking) = (of_form(false), of_form(true));
-        assert_eq!((&steps.0, steps.1), (&blocking.0, blocking.1));
-        assert!(
-            steps.2.abs_diff(blocking.2) < SLACK,
-            "{steps:?}, {blocking:?}"
-        );
+        assert_eq!(steps.0, blocking.0);
+        let difference = steps.1.abs_diff(blocking.1);
+        assert!(difference < SLACK, "{steps:?}, {blocking:?}");
     }
 }
 
