@@ -47,23 +47,19 @@ fn bytes(target: &Mr<Memory>) -> Result<Vec<u8>> {
 
 fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) -> Result {
     let far = remote(target);
-    for n in 0..WRITES {
-        let at = n * LEN;
+    for at in (0..WRITES * LEN).step_by(LEN) {
         let to = far.slice(at as u64..(at + LEN) as u64)?;
-        let from = source.slice(at..at + LEN)?;
-        client.write(to, from, Flags::COMPLETION_ALWAYS, n as u64)?;
+        client.write(to, source.slice(at..at + LEN)?, ALWAYS, 0)?;
     }
     Ok(())
 }
 
 /// Returns how many bytes of the server's memory change after the server has lost its client.
 fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result<usize> {
-    let fabric = Rig::of(profile).seed(seed).fabric();
-    let world = World::on(&fabric);
+    let world = Rig::of(profile).seed(seed).world();
     let Memories { source, target } = world.memories(WRITES * LEN)?;
     let _entered = world.hosts[0].enter();
-    let mut patient = ConnCfg::new();
-    patient.set_retry_count(7)?;
+    let patient = ConnCfg::new().set_retry_count(7)?.clone();
     let Pair { client, server } = world.connect(&patient, &patient)?;
 
     match stands {
@@ -83,7 +79,7 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
             None
         }
         Server::KeepsTheConnection => {
-            fabric.settle();
+            world.fabric.settle();
             Some(server)
         }
     };
@@ -92,11 +88,10 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> Result
     if let Server::CutsOff = does {
         // The client may have noticed already.
         let (from, to) = (source.slice(8..16), remote(&target).slice(..8));
-        let flags = Flags::COMPLETION_ALWAYS;
-        let _ = client.write(to?, from?, flags, 9);
+        let _ = client.write(to?, from?, ALWAYS, 9);
     }
     sleep(2 * WAY);
-    fabric.settle();
+    world.fabric.settle();
     let after = bytes(&target)?;
     drop((client, kept));
     Ok(before.iter().zip(&after).filter(|(a, b)| a != b).count())

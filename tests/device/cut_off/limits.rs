@@ -3,22 +3,20 @@
 use rpma::sim::{Errno, now};
 
 use crate::common::prelude::*;
-use crate::cut_off::support::{ALWAYS, flushed, numbers, receive, write_nothing};
+use crate::cut_off::support::{flushed, numbers};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Two hosts, and two ends of a connection.
 fn connected(profile: &Profile) -> Result<(World, Pair)> {
-    let world = World::on(&Rig::of(profile).seed(1).fabric());
+    let world = Rig::of(profile).seed(1).world();
     let pair = world.connect(&ConnCfg::new(), &ConnCfg::new())?;
     Ok((world, pair))
 }
 
 /// A shared receive queue with receives that complete in the queues of its connections.
 fn queue(peer: &Peer) -> Result<Srq> {
-    let mut cfg = SrqCfg::new();
-    cfg.set_rcq_size(0);
-    let srq = Srq::new(peer, &cfg)?;
+    let srq = Srq::new(peer, SrqCfg::new().set_rcq_size(0))?;
     for number in 0..3 {
         srq.recv(MrSlice::EMPTY, number)?;
     }
@@ -40,7 +38,7 @@ fn it_waits_for_no_peer() -> Result {
     for profile in Profile::ALL {
         for is_silent in [false, true] {
             let (world, pair) = connected(&profile)?;
-            receive(&pair.server, 0..2)?;
+            receive_nothing(&pair.server, 0..2)?;
             if is_silent {
                 world.link.partition();
                 let _entered = world.hosts[1].enter();
@@ -63,7 +61,7 @@ fn it_waits_for_no_peer() -> Result {
 fn a_device_that_does_not_flush() -> Result {
     for profile in Profile::ALL {
         let (world, pair) = connected(&profile)?;
-        receive(&pair.server, 0..2)?;
+        receive_nothing(&pair.server, 0..2)?;
         world.hosts[1].freeze();
         let (rest, took) = timed(pair.server, &world.hosts[1])?;
         assert!(rest.is_empty(), "{rest:?}");
@@ -81,7 +79,7 @@ fn a_device_that_does_not_flush() -> Result {
 fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
     for profile in Profile::ALL {
         let (world, pair) = connected(&profile)?;
-        receive(&pair.server, 0..2)?;
+        receive_nothing(&pair.server, 0..2)?;
         let calls = ["ibv_modify_qp", "rdma_disconnect"];
         let failing = calls.map(|call| world.fabric.fail(call).next(Errno::IO));
         let (rest, took) = timed(pair.server, &world.hosts[1])?;
@@ -97,14 +95,13 @@ fn a_queue_pair_that_does_not_enter_the_error_state() -> Result {
 #[test]
 fn an_incomplete_message() -> Result {
     for profile in Profile::ALL {
-        let world = World::on(&Rig::of(&profile).seed(1).fabric());
+        let world = Rig::of(&profile).seed(1).world();
         let srq = queue(&world.peers[1])?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
+        let cfg = ConnCfg::new().set_srq(Some(&srq)).clone();
         let Pair { client, server } = world.connect(&ConnCfg::new(), &cfg)?;
         world.hosts[1].lose_receive(1);
-        let sent = client.send(MrSlice::EMPTY, ALWAYS, 1);
-        let failed = client.wait_for(sent?, LIMIT, |_| {});
+        let sent = send_nothing(&client, 1)?;
+        let failed = client.wait_for(sent, LIMIT, |_| {});
         failed.expect_err("it is never complete");
         let (rest, took) = timed(server, &world.hosts[1])?;
         let returns = profile.name() != Profile::RXE_6_12.name();

@@ -1,22 +1,21 @@
 //! Functions of these tests.
 
-use std::ops::Range;
-
 use crate::common::prelude::*;
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const LEN: usize = 64;
 
-pub(crate) fn write_nothing(conn: &Conn, op_context: u64) -> Result {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)?;
+/// Sends a message of 0 bytes, and waits until it has arrived.
+pub(crate) fn message(conn: &Conn, op_context: u64) -> Result {
+    send_nothing(conn, op_context)?;
+    opcode_of(&completion(conn)?, op_context)?;
     Ok(())
 }
 
-/// Posts receives with these numbers.
-pub(crate) fn receive(conn: &Conn, numbers: Range<u64>) -> Result {
-    for number in numbers {
-        conn.recv(MrSlice::EMPTY, number)?;
-    }
+/// Cuts a connection off. Its completions have these numbers, and so many were flushed.
+pub(crate) fn cut_off(conn: Conn, expected: [Vec<u64>; 2], were_flushed: usize) -> Result {
+    let rest = conn.cut_off()?;
+    let found = (numbers(&rest), flushed(&rest));
+    assert_eq!(found, (expected, were_flushed));
     Ok(())
 }
 
@@ -38,10 +37,12 @@ pub(crate) fn flushed(wcs: &[Wc]) -> usize {
 }
 
 /// Waits for events of a queue until that is an error: [`Error::NoCompletion`] if it hangs.
-pub(crate) fn waits_until_it_fails(cq: &Cq) -> Error {
+pub(crate) fn waits_until_it_fails(cq: &Cq) -> NotConnected {
     loop {
-        if let Err(error) = cq.wait_timeout(LIMIT) {
-            return error;
+        match cq.wait_timeout(LIMIT) {
+            Ok(()) => {}
+            Err(Error::NotConnected(why)) => return why,
+            Err(error) => panic!("{error}"),
         }
     }
 }

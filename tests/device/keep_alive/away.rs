@@ -3,7 +3,7 @@
 use rpma::sim::sleep;
 
 use crate::common::prelude::*;
-use crate::keep_alive::world::{ALWAYS, D, SIDES, STEP, Way, connect_patiently, jumping};
+use crate::keep_alive::world::{D, STEP, Way, patient_ends, sides_and_phases};
 
 const AWAY: Duration = Duration::from_secs(30);
 /// Parts of the time between two probes at which a pause begins.
@@ -14,14 +14,9 @@ const PHASES: u32 = 16;
 #[test]
 fn a_pause_of_half_the_limit_ends_nothing() -> Result {
     for way in Way::ALL {
-        for (here, phase) in SIDES
-            .into_iter()
-            .flat_map(|side| (0..PHASES).map(move |n| (side, n)))
-        {
+        for (here, phase) in sides_and_phases(PHASES) {
             for is_partition in [false, true] {
-                let world = jumping();
-                let mut ends = connect_patiently(&world, way)?;
-                let _entered = world.hosts[here].enter();
+                let (world, mut ends, _entered) = patient_ends(way, here)?;
                 ends[here].idle(D + STEP * phase / (PHASES / 2))?;
                 match is_partition {
                     false => world.hosts[1 - here].freeze(),
@@ -45,9 +40,7 @@ fn a_pause_of_half_the_limit_ends_nothing() -> Result {
 fn this_host_away_ends_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..PHASES {
-            let world = jumping();
-            let mut ends = connect_patiently(&world, way)?;
-            let _entered = world.hosts[1].enter();
+            let (world, mut ends, _entered) = patient_ends(way, 1)?;
             ends[1].idle(D + STEP * phase / (PHASES / 2))?;
             world.hosts[1].freeze();
             sleep(AWAY);
@@ -64,9 +57,7 @@ fn this_host_away_ends_nothing() -> Result {
 fn both_hosts_away_end_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..=PHASES {
-            let world = jumping();
-            let mut ends = connect_patiently(&world, way)?;
-            let _entered = world.hosts[1].enter();
+            let (world, mut ends, _entered) = patient_ends(way, 1)?;
             // It asks just now: the next look is the first one at an answer.
             ends[1].idle(2 * STEP)?;
             world.hosts[0].freeze();
@@ -87,20 +78,14 @@ fn both_hosts_away_end_nothing() -> Result {
 fn this_program_away_ends_nothing() -> Result {
     for way in Way::ALL {
         for phase in 0..PHASES {
-            let world = jumping();
-            let mut ends = connect_patiently(&world, way)?;
-            let _entered = world.hosts[0].enter();
+            let (_world, mut ends, _entered) = patient_ends(way, 0)?;
             ends[0].idle(D + STEP * phase / (PHASES / 2))?;
             // An answer lies there until it is back.
-            let conn = ends[0].conn()?;
-            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
+            ends[0].write(ALWAYS, 7)?;
             sleep(AWAY);
             let saw = ends[0].wait(D / 2)?;
-            assert_eq!(
-                (saw.completions, saw.event),
-                (vec![(7, true)], None),
-                "{way:?}, {phase}"
-            );
+            let (came, event) = (saw.completions, saw.event);
+            assert_eq!((came, event), (vec![(7, true)], None), "{way:?}, {phase}");
             ends[0].idle(2 * D)?;
         }
     }

@@ -3,7 +3,7 @@
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
-use crate::keep_alive::world::{ALWAYS, D, SIDES, Way, connect_patiently, jumping, lost, silent};
+use crate::keep_alive::world::{D, SIDES, Way, lost, patient_ends, silent};
 
 /// Promise: each call that the keep-alive makes may fail, and the end still comes, once, within D
 /// and the second in which operations in flight may complete.
@@ -13,9 +13,7 @@ fn each_failing_call_ends_it_once() -> Result {
         for how in [How::Refused, How::Done] {
             for here in SIDES {
                 // A probe cannot be posted.
-                let world = jumping();
-                let mut ends = connect_patiently(&world, way)?;
-                let _entered = world.hosts[here].enter();
+                let (world, mut ends, _entered) = patient_ends(way, here)?;
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
                 let (took, saw) = ends[here].wait_for_the_end()?;
@@ -23,16 +21,12 @@ fn each_failing_call_ends_it_once() -> Result {
                 let event = ConnEvent::Lost { status: -5 };
                 assert_eq!((saw.completions, saw.event), (vec![], Some((event, 0))));
                 let (call, errno) = ("ibv_post_send", 5);
-                assert_eq!(
-                    ends[here].conn()?.failure(),
-                    Some(Failure::Post { call, errno })
-                );
+                let failure = ends[here].conn()?.failure();
+                assert_eq!(failure, Some(Failure::Post { call, errno }));
                 ends[here].says_no_more()?;
 
                 // The device has no room for it: it is not posted, and the rule goes on.
-                let world = jumping();
-                let mut ends = connect_patiently(&world, way)?;
-                let _entered = world.hosts[here].enter();
+                let (world, mut ends, _entered) = patient_ends(way, here)?;
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let _failing = failing.next(Errno::NOMEM);
                 let (took, saw) = ends[here].wait_for_the_end()?;
@@ -41,12 +35,9 @@ fn each_failing_call_ends_it_once() -> Result {
 
                 // The queue pair does not take the error state, so an operation in flight may
                 // never complete: the end does not wait for it for ever.
-                let world = jumping();
-                let mut ends = connect_patiently(&world, way)?;
-                let _entered = world.hosts[here].enter();
+                let (world, mut ends, _entered) = patient_ends(way, here)?;
                 world.hosts[1 - here].freeze();
-                let conn = ends[here].conn()?;
-                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)?;
+                ends[here].write(ALWAYS, 7)?;
                 let failing = world.fabric.fail("ibv_modify_qp").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
                 let (took, saw) = ends[here].wait_for_the_end()?;

@@ -2,7 +2,7 @@
 
 use crate::common::prelude::*;
 use crate::keep_alive::world::{
-    ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient, silent,
+    D, SIDES, STEP, Way, connect, jumping, lost, patient, patient_ends, sides_and_phases, silent,
 };
 
 /// The outage of a peer.
@@ -31,6 +31,11 @@ impl Outage {
     }
 }
 
+fn is_silent(error: &Error) {
+    let is_silent = matches!(error, Error::NotConnected(NotConnected::Silent));
+    assert!(is_silent, "{error}");
+}
+
 /// Promise: under each fault of a peer, with retries that have no end, the other side notices it
 /// within D: a client and a server, idle, in each kind of wait, whenever it happens. The program
 /// gets the end once, with its reason, and never a probe.
@@ -38,14 +43,9 @@ impl Outage {
 fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
     for way in Way::ALL {
         for outage in Outage::ALL {
-            for (here, phase) in SIDES
-                .into_iter()
-                .flat_map(|side| (0..8).map(move |n| (side, n)))
-            {
+            for (here, phase) in sides_and_phases(8) {
                 let what = format!("{way:?}, {outage:?}, seen by {here}, phase {phase}");
-                let world = jumping();
-                let mut ends = connect_patiently(&world, way)?;
-                let _entered = world.hosts[here].enter();
+                let (world, mut ends, _entered) = patient_ends(way, here)?;
                 // From each part of the time between two probes.
                 ends[here].idle(D + STEP * phase / 4)?;
                 outage.happens(&world, 1 - here);
@@ -55,24 +55,15 @@ fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
                 let (event, _) = saw.event.ok_or("an event")?;
                 if outage == Outage::Killed {
                     // A program that waits for completions alone takes no events.
-                    let expected = if way == Way::Channel {
-                        lost()
-                    } else {
-                        ConnEvent::Closed
-                    };
-                    assert_eq!(event, expected, "{what}");
+                    match way {
+                        Way::Channel => assert_eq!(event, lost(), "{what}"),
+                        _ => assert_eq!(event, ConnEvent::Closed, "{what}"),
+                    }
                     continue;
                 }
-                assert_eq!(
-                    (event, ends[here].conn()?.failure()),
-                    (lost(), silent()),
-                    "{what}"
-                );
-                let conn = ends[here].conn()?;
-                let refused = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-                let reason = refused.expect_err("it has ended");
-                let is_silent = matches!(reason, Error::NotConnected(NotConnected::Silent));
-                assert!(is_silent, "{what}: {reason}");
+                let failure = ends[here].conn()?.failure();
+                assert_eq!((event, failure), (lost(), silent()), "{what}");
+                is_silent(&ends[here].write(ALWAYS, 1).expect_err("it has ended"));
                 ends[here].says_no_more()?;
             }
         }
@@ -86,14 +77,11 @@ fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
 fn operations_in_flight_complete_before_the_end() -> Result {
     for way in Way::ALL {
         for here in SIDES {
-            let world = jumping();
-            let mut ends = connect_patiently(&world, way)?;
-            let _entered = world.hosts[here].enter();
+            let (world, mut ends, _entered) = patient_ends(way, here)?;
             world.hosts[1 - here].freeze();
-            let conn = ends[here].conn()?;
             let quiet = Flags::COMPLETION_ON_ERROR;
             for (number, flags) in [(1, quiet), (2, ALWAYS), (3, quiet)] {
-                conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)?;
+                ends[here].write(flags, number)?;
             }
             let (took, saw) = ends[here].wait_for_the_end()?;
             assert!(took <= D, "{way:?}: {took:?}");
@@ -109,19 +97,12 @@ fn operations_in_flight_complete_before_the_end() -> Result {
 /// Promise: `Conn::wait_for` keeps watch as well, and returns the reason.
 #[test]
 fn a_wait_for_an_operation_notices() -> Result {
-    let world = jumping();
-    let ends = connect_patiently(&world, Way::Next)?;
-    let _entered = world.hosts[0].enter();
+    let (world, ends, _entered) = patient_ends(Way::Next, 0)?;
     let conn = ends[0].conn()?;
     world.link.partition();
     let began = rpma::sim::now();
-    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-    let error = conn.wait_for(posted?, 100 * D, |_| {});
-    let error = error.expect_err("nobody answers");
-    assert!(
-        matches!(error, Error::NotConnected(NotConnected::Silent)),
-        "{error}"
-    );
+    let waited = conn.wait_for(ends[0].write(ALWAYS, 1)?, 100 * D, |_| {});
+    is_silent(&waited.expect_err("nobody answers"));
     assert!(rpma::sim::now() - began <= D);
     assert_eq!(conn.next_event_timeout(Duration::ZERO)?, lost());
     Ok(())
@@ -130,9 +111,7 @@ fn a_wait_for_an_operation_notices() -> Result {
 /// Promise: a thread that sleeps for events wakes when another thread's wait ends the connection.
 #[test]
 fn a_thread_that_waits_for_events_wakes() -> Result {
-    let world = jumping();
-    let ends = connect_patiently(&world, Way::Channel)?;
-    let _entered = world.hosts[0].enter();
+    let (world, ends, _entered) = patient_ends(Way::Channel, 0)?;
     world.hosts[1].freeze();
     let conn = ends[0].conn()?;
     rpma::thread::scope(|scope| -> Result {
@@ -144,8 +123,7 @@ fn a_thread_that_waits_for_events_wakes() -> Result {
                 Err(error) => break error,
             }
         };
-        let is_silent = matches!(ended, Error::NotConnected(NotConnected::Silent));
-        assert!(is_silent, "{ended}");
+        is_silent(&ended);
         assert_eq!(events.join().expect("no panic")?, lost());
         Ok(())
     })?;
@@ -158,8 +136,7 @@ fn a_thread_that_waits_for_events_wakes() -> Result {
 #[test]
 fn without_a_keep_alive_nothing_is_asked() -> Result {
     let world = jumping();
-    let mut cfg = patient()?;
-    cfg.set_keep_alive(None)?;
+    let cfg = patient()?.set_keep_alive(None)?.clone();
     for way in [Way::Wait, Way::Next, Way::Channel] {
         let mut ends = connect(&world, way, [&cfg, &ConnCfg::new()])?;
         let _entered = world.hosts[0].enter();

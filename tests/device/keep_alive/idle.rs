@@ -4,7 +4,7 @@ use rpma::sim::now;
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::keep_alive::world::{D, STEP, Way, connect, connect_patiently, jumping, lost, patient};
+use crate::keep_alive::world::{D, STEP, Way, ends_with, jumping, lost, patient, patient_ends};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const CLIENTS: usize = 4;
@@ -15,8 +15,7 @@ const CLIENTS: usize = 4;
 #[test]
 fn an_hour_of_idle_connections() -> Result {
     // If there is a seed, time takes no real time.
-    let fabric = Rig::new().seed(1).fabric();
-    let (server, clients) = (fabric.host("server"), fabric.host("clients"));
+    let (fabric, [server, clients]) = Rig::new().seed(1).hosts(["server", "clients"]);
     let addr = server.addr().to_string();
     let _entered = server.enter();
     let peer_here = peer()?;
@@ -30,8 +29,8 @@ fn an_hour_of_idle_connections() -> Result {
             let addr = addr.clone();
             clients.spawn(move || {
                 let peer = peer().expect("a peer on the test device");
-                let req = ConnReq::new(&peer, &addr, port, &patient().expect("possible"))
-                    .expect("resolves");
+                let cfg = patient().expect("possible");
+                let req = ConnReq::new(&peer, &addr, port, &cfg).expect("resolves");
                 let conn = req.connect(&[]).expect("asks");
                 let conn = conn.wait_established(LIMIT).expect("accepted");
                 let left = until - now();
@@ -42,10 +41,8 @@ fn an_hour_of_idle_connections() -> Result {
         .collect();
     let (mut wcs, mut established) = ([Wc::default(); 4], 0);
     // The clients leave at the end of the hour.
-    while let Some(happened) = {
-        let left = (until - Duration::from_millis(1)).saturating_duration_since(now());
-        wait.next(&mut wcs, left)?
-    } {
+    let left = || (until - Duration::from_millis(1)).saturating_duration_since(now());
+    while let Some(happened) = wait.next(&mut wcs, left())? {
         match happened {
             Happened::Request(of, request) if of == endpoint => {
                 let place = wait.place();
@@ -58,13 +55,13 @@ fn an_hour_of_idle_connections() -> Result {
         }
     }
     assert_eq!(established, CLIENTS);
-    running
-        .into_iter()
-        .for_each(|client| client.join().expect("no panic"));
+    for client in running {
+        client.join().expect("no panic");
+    }
     let probes = fabric.calls()["ibv_post_send"];
     let most = 2 * CLIENTS as u64 * (HOUR.as_millis() / (2 * STEP).as_millis()) as u64;
     assert!(
-        probes <= most && probes >= most * 9 / 10,
+        (most * 9 / 10..=most).contains(&probes),
         "{probes} of {most}"
     );
     Ok(())
@@ -84,30 +81,21 @@ fn a_client_may_take_the_answer_late() -> Result {
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, 10 * D)?;
     assert!(came.is_none(), "{came:?}");
-    let client = asking.wait_established(LIMIT)?;
+    let _client = asking.wait_established(LIMIT)?;
     let came = wait.next(&mut wcs, LIMIT)?;
     assert!(matches!(came, Some(Happened::Event(of, ConnEvent::Established)) if of == member));
     world.hosts[0].freeze();
     let came = wait.next(&mut wcs, D)?;
     assert!(matches!(came, Some(Happened::Event(of, event)) if of == member && event == lost()));
-    drop(client);
     Ok(())
 }
 
 /// Promise: traffic is a sign of life. A connection with operations that complete is not asked.
 #[test]
 fn traffic_is_a_sign() -> Result {
-    let world = jumping();
-    let mut ends = connect_patiently(&world, Way::Next)?;
-    let _entered = world.hosts[0].enter();
+    let (world, mut ends, _entered) = patient_ends(Way::Next, 0)?;
     for number in 0..100 {
-        let conn = ends[0].conn()?;
-        conn.write(
-            RemoteSlice::EMPTY,
-            MrSlice::EMPTY,
-            crate::keep_alive::world::ALWAYS,
-            number,
-        )?;
+        ends[0].write(ALWAYS, number)?;
         assert_eq!(ends[0].wait(STEP / 2)?.completions.len(), 1);
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
@@ -117,15 +105,11 @@ fn traffic_is_a_sign() -> Result {
 /// Promise: receives are signs of life as well.
 #[test]
 fn messages_are_signs() -> Result {
-    let world = jumping();
-    let mut other = patient()?;
-    other.set_keep_alive(None)?;
-    let mut ends = connect(&world, Way::Next, [&other, &patient()?])?;
-    let _entered = world.hosts[1].enter();
+    let other = patient()?.set_keep_alive(None)?.clone();
+    let (world, mut ends, _entered) = ends_with(Way::Next, 1, [&other, &patient()?])?;
     for number in 0..100 {
         ends[1].conn()?.recv(MrSlice::EMPTY, number)?;
-        let flags = Flags::COMPLETION_ALWAYS;
-        ends[0].conn()?.send(MrSlice::EMPTY, flags, number)?;
+        send_nothing(ends[0].conn()?, number)?;
         assert_eq!(ends[1].wait(STEP / 2)?.completions.len(), 1);
         let mut wcs = [Wc::default()];
         while ends[0].conn()?.get_cq().get_wc(&mut wcs)? > 0 {}
@@ -138,9 +122,7 @@ fn messages_are_signs() -> Result {
 /// for descriptors.
 #[test]
 fn deadlines_are_told() -> Result {
-    let world = jumping();
-    let ends = connect_patiently(&world, Way::Loop)?;
-    let _entered = world.hosts[0].enter();
+    let (world, ends, _entered) = patient_ends(Way::Loop, 0)?;
     let due = ends[0].conn()?.keep_alive()?.ok_or("a time")?;
     assert!(due > now() && due <= now() + STEP);
     let mut wait = Wait::new()?;
@@ -149,7 +131,7 @@ fn deadlines_are_told() -> Result {
     let cfg = place.cfg(&world.peers[0], &patient()?)?;
     let ep = world.listen()?;
     let conn = world.ask(&ep, &cfg)?;
-    let accepted = accept(&ep, &ConnCfg::new())?;
+    let _accepted = accept(&ep, &ConnCfg::new())?;
     let member = wait.add(place, conn)?;
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, LIMIT)?;
@@ -162,7 +144,6 @@ fn deadlines_are_told() -> Result {
     assert!(due > now() && due <= now() + STEP, "{:?}", due - now());
     drop(wait.remove(member));
     assert_eq!(wait.deadline(), None, "it is gone");
-    drop(accepted);
     Ok(())
 }
 
@@ -170,9 +151,7 @@ fn deadlines_are_told() -> Result {
 /// at `ConnCfg::set_keep_alive`.
 #[test]
 fn a_program_that_is_stopped_still_answers() -> Result {
-    let world = jumping();
-    let mut ends = connect_patiently(&world, Way::Wait)?;
-    let _entered = world.hosts[1].enter();
+    let (_world, mut ends, _entered) = patient_ends(Way::Wait, 1)?;
     // The client makes no calls from here on.
     ends[1].idle(HOUR)?;
     Ok(())

@@ -8,8 +8,7 @@ const D: Duration = Duration::from_secs(1);
 fn cfg(keep_alive: Option<Duration>) -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
     cfg.set_ack_timeout(Some(14))?;
-    cfg.set_keep_alive(keep_alive)?;
-    Ok(cfg)
+    Ok(cfg.set_keep_alive(keep_alive)?.clone())
 }
 
 fn end_of(conn: &Conn) -> Result<(ConnEvent, Vec<Wc>)> {
@@ -28,11 +27,9 @@ fn end_of(conn: &Conn) -> Result<(ConnEvent, Vec<Wc>)> {
 #[test]
 fn a_message_without_a_receive_ends_as_gone() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(None)?)?;
+    let both = Pair::with(&peer()?, &cfg(Some(D))?, &cfg(None)?)?;
     let began = Instant::now();
-    let flags = Flags::COMPLETION_ALWAYS;
-    both.client.send(MrSlice::EMPTY, flags, 7)?;
+    send_nothing(&both.client, 7)?;
     let (event, came) = end_of(&both.client)?;
     assert!(began.elapsed() >= D / 2, "not at once");
     assert_eq!(event, ConnEvent::Lost { status: -110 });
@@ -49,8 +46,7 @@ fn a_message_without_a_receive_ends_as_gone() -> Result {
 #[test]
 fn an_idle_connection_stays() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let both = Pair::with(&peer, &cfg(Some(D))?, &cfg(Some(D))?)?;
+    let both = Pair::with(&peer()?, &cfg(Some(D))?, &cfg(Some(D))?)?;
     let until = Instant::now() + 4 * D;
     while Instant::now() < until {
         for conn in [&both.client, &both.server] {

@@ -1,11 +1,10 @@
 //! A connection of two hosts, and the ways in which a program waits for it.
 
-use rpma::sim::{now, sleep};
+use rpma::sim::{Entered, now, sleep};
 use rpma::wait::{Happened, Member, Place, Wait};
 
 use crate::common::prelude::*;
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// The keep-alive of these tests.
 pub(crate) const D: Duration = Duration::from_secs(6);
 /// One step of it.
@@ -13,14 +12,18 @@ pub(crate) const STEP: Duration = Duration::from_millis(6_000 / 16 * 3);
 /// The hosts of the client and of the server.
 pub(crate) const SIDES: [usize; 2] = [0, 1];
 
+/// Each side, with each phase.
+pub(crate) fn sides_and_phases(phases: u32) -> impl Iterator<Item = (usize, u32)> {
+    let sides = SIDES.into_iter();
+    sides.flat_map(move |side| (0..phases).map(move |phase| (side, phase)))
+}
+
 /// Retries that outlast the keep-alive, on all devices.
 pub(crate) fn patient() -> Result<ConnCfg> {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(7)?;
     // 1.07 s: a little less than a quarter of the keep-alive.
-    cfg.set_ack_timeout(Some(18))?;
-    cfg.set_keep_alive(Some(D))?;
-    Ok(cfg)
+    cfg.set_retry_count(7)?.set_ack_timeout(Some(18))?;
+    Ok(cfg.set_keep_alive(Some(D))?.clone())
 }
 
 /// How a program waits.
@@ -70,8 +73,25 @@ struct Opening {
 
 /// Two hosts, with a clock that jumps over waits.
 pub(crate) fn jumping() -> World {
-    let fabric = Rig::new().jumping().fabric();
-    World::on(&fabric)
+    Rig::new().jumping().world()
+}
+
+/// Such hosts, and a connection with [`patient`] settings at both ends, which wait in this way. The
+/// calling thread is on the host of the end `here`.
+pub(crate) fn patient_ends(way: Way, here: usize) -> Result<(World, [End; 2], Entered)> {
+    ends_with(way, here, [&patient()?, &patient()?])
+}
+
+/// As [`patient_ends`], with these settings.
+pub(crate) fn ends_with(
+    way: Way,
+    here: usize,
+    cfgs: [&ConnCfg; 2],
+) -> Result<(World, [End; 2], Entered)> {
+    let world = jumping();
+    let ends = connect(&world, way, cfgs)?;
+    let entered = world.hosts[here].enter();
+    Ok((world, ends, entered))
 }
 
 /// A connection. Its ends wait in this way, with these settings.
@@ -81,16 +101,11 @@ pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> Result<[E
         Opening::new(way, &world.peers[side], cfgs[side])
     });
     let pair = world.connect(&client.cfg, &server.cfg)?;
-    let open = |side: usize, opening: Opening, conn| -> Result<_> {
+    let open = |side: usize, opening: Opening, conn| {
         let _entered = world.hosts[side].enter();
         opening.open(conn)
     };
     Ok([open(0, client, pair.client)?, open(1, server, pair.server)?])
-}
-
-/// As [`connect`], with [`patient`] settings at both ends.
-pub(crate) fn connect_patiently(world: &World, way: Way) -> Result<[End; 2]> {
-    connect(world, way, [&patient()?, &patient()?])
 }
 
 impl Opening {
@@ -129,6 +144,12 @@ impl End {
             Held::Wait(wait, member) => Ok(wait.conn(*member).ok_or("a member")?),
             Held::Conn(conn) => Ok(conn),
         }
+    }
+
+    /// Posts a write of 0 bytes.
+    pub(crate) fn write(&self, flags: Flags, number: u64) -> Result<Posted, Error> {
+        let conn = self.conn().expect("a member");
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)
     }
 
     /// Waits for so long, or until an event comes.
@@ -185,12 +206,11 @@ impl End {
                     conn.next(&mut [Wc::default()], LIMIT).map(drop),
                     conn.get_cq().wait().map(drop),
                 ] {
-                    let is_over = matches!(
-                        more,
-                        Err(Error::SharedChannel
-                            | Error::NotConnected(NotConnected::Silent | NotConnected::Failed))
-                    );
-                    assert!(is_over, "{more:?}");
+                    use NotConnected::{Failed, Silent};
+                    match more {
+                        Err(Error::SharedChannel | Error::NotConnected(Silent | Failed)) => {}
+                        more => panic!("{more:?}"),
+                    }
                 }
                 let ended = conn.keep_alive().expect_err("it has ended");
                 assert!(matches!(ended, Error::Ended(_)), "{ended}");

@@ -7,5 +7,5 @@ mod event_loops;
 mod failures;
 mod lives;
 mod requests;
-mod support;
+pub(crate) mod support;
 mod turns;
