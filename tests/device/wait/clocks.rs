@@ -4,16 +4,14 @@ use rpma::sim::{Trace, now, sleep};
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{ALWAYS, joined, write};
+use crate::wait::support::{joined, write};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Promise: limits, timers and wake-ups follow the fabric's clock.
 #[test]
 fn an_hour_passes_at_once() -> Result {
-    let fabric = Rig::new().jumping().fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
+    let here = Rig::new().jumping().here();
     let peer = peer()?;
     let ep = listen(&peer)?;
     let (mut wait, mut wcs) = (Wait::new()?, [Wc::default(); 4]);
@@ -27,7 +25,7 @@ fn an_hour_passes_at_once() -> Result {
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     let conn = wait.conn(member).ok_or("a member")?;
     conn.recv(MrSlice::EMPTY, 7)?;
-    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    send_nothing(&client, 1)?;
     let began = now();
     let came = wait.next(&mut wcs, HOUR)?;
     assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
@@ -35,7 +33,7 @@ fn an_hour_passes_at_once() -> Result {
     assert!(wait.next(&mut wcs, HOUR)?.is_none());
 
     let waker = wait.waker();
-    let waking = host.spawn(move || {
+    let waking = here.host.spawn(move || {
         sleep(HOUR / 2);
         waker.wake();
     });
@@ -51,8 +49,7 @@ fn an_hour_passes_at_once() -> Result {
 fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
     const CLIENTS: usize = 3;
     const MESSAGES: u64 = 6;
-    let fabric = Rig::new().seed(seed).fabric();
-    let (server, clients) = (fabric.host("server"), fabric.host("clients"));
+    let (fabric, [server, clients]) = Rig::new().seed(seed).hosts(["server", "clients"]);
     {
         let _entered = server.enter();
         let (peer, addr) = (peer()?, server.addr().to_string());
@@ -71,7 +68,7 @@ fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
                     let asking = req.connect(&[]).expect("asks");
                     let conn = asking.wait_established(HOUR).expect("accepted");
                     for number in 0..MESSAGES {
-                        let sent = conn.send(MrSlice::EMPTY, ALWAYS, number).expect("posted");
+                        let sent = send_nothing(&conn, number).expect("posted");
                         conn.wait_for(sent, HOUR, |_| {}).expect("sent");
                     }
                     waker.wake();

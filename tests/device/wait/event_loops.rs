@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::retry_on_intr;
 
 use crate::common::prelude::*;
-use crate::wait::support::{SHORT, joined, send, write};
+use crate::wait::support::{SHORT, gets_message, joined, member_writes, wait_for_one};
 
 fn readable(wait: &Wait, limit: Duration) -> Result<bool> {
     let limit = limit.try_into().expect("short");
@@ -31,18 +31,12 @@ fn drain(wait: &mut Wait) -> Result<Vec<Happened>> {
 fn the_descriptor_is_readable_while_there_is_something() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, member, client) = wait_for_one(&peer)?;
     let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
-    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
     let endpoint = wait.add_ep(ep)?;
-    let conn = |wait: &Wait, number| -> Result {
-        assert!(write(wait.conn(member).ok_or("one")?, number));
-        Ok(())
-    };
     // Completions that were listed before the program asked for the descriptor.
     for number in 0..3 {
-        conn(&wait, number)?;
+        member_writes(&wait, member, number)?;
     }
     for _ in 0..3 {
         assert!(wait.next(&mut wcs, LIMIT)?.is_some());
@@ -51,11 +45,11 @@ fn the_descriptor_is_readable_while_there_is_something() -> Result {
     drain(&mut wait)?;
     assert!(!readable(&wait, SHORT)?, "nothing is there");
 
-    conn(&wait, 1)?;
+    member_writes(&wait, member, 1)?;
     assert!(readable(&wait, LIMIT)?, "a completion");
     assert_eq!(drain(&mut wait)?.len(), 1);
     assert!(!readable(&wait, SHORT)?);
-    let client_asks = ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new())?;
+    let _asking = ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new())?;
     assert!(readable(&wait, LIMIT)?, "a request");
     assert!(matches!(drain(&mut wait)?[..], [Happened::Request(..)]));
     assert!(!readable(&wait, SHORT)?);
@@ -66,10 +60,8 @@ fn the_descriptor_is_readable_while_there_is_something() -> Result {
 
     // One at a time: the rest is listed here, and no descriptor of the kernel's has an event
     // for it.
-    let server = wait.conn(member).ok_or("a member")?;
     for number in 0..5 {
-        server.recv(MrSlice::EMPTY, number)?;
-        send(&client)?;
+        gets_message(&wait, (member, &client), number)?;
     }
     for _ in 0..5 {
         assert!(readable(&wait, Duration::ZERO)?, "there is more");
@@ -80,7 +72,6 @@ fn the_descriptor_is_readable_while_there_is_something() -> Result {
     drop(client);
     assert!(readable(&wait, LIMIT)?, "an event");
     assert!(matches!(drain(&mut wait)?[..], [Happened::Event(..)]));
-    drop(client_asks);
     Ok(())
 }
 
@@ -114,7 +105,7 @@ fn edges_are_enough() -> Result {
         let mut count = 0;
         for (number, (member, _)) in clients.iter().enumerate() {
             for _ in 0..(round + number) % 4 {
-                assert!(write(wait.conn(*member).ok_or("a member")?, 1));
+                member_writes(&wait, *member, 1)?;
                 count += 1;
             }
         }

@@ -3,7 +3,7 @@
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{joined, next, nothing, write};
+use crate::wait::support::{goes_on, joined, member_writes, next, nothing, wait_for_one};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
 struct NoDescriptors {
@@ -61,9 +61,7 @@ fn an_endpoint_without_descriptors() -> Result {
     const CLIENTS: u32 = 5;
     let _test = device_test();
     let peer = peer()?;
-    let mut wait = Wait::new()?;
-    let ep = listen(&peer)?;
-    let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let (mut wait, ep, member, _client) = wait_for_one(&peer)?;
     let endpoint = wait.add_ep(ep)?;
     let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).ok_or("a member")?, &ConnCfg::new());
     let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect::<Result<_, _>>()?;
@@ -73,9 +71,8 @@ fn an_endpoint_without_descriptors() -> Result {
         match next(&mut wait, &mut wcs)? {
             Happened::Failed(of, error) => {
                 assert_eq!(of, endpoint);
-                let text = error.to_string();
-                assert!(text.contains("rdma_create_event_channel"), "{text}");
-                assert!(text.contains("RLIMIT_NOFILE"), "{text}");
+                says(&error, "rdma_create_event_channel");
+                says(&error, "RLIMIT_NOFILE");
             }
             happened => panic!("{happened:?}"),
         }
@@ -83,12 +80,7 @@ fn an_endpoint_without_descriptors() -> Result {
         let rests = Duration::from_millis(100) * failed;
         assert!(began.elapsed() >= rests, "{failed} failures too soon");
         // The others do not rest.
-        assert!(write(wait.conn(member).ok_or("a member")?, 1));
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == member),
-            "{came:?}"
-        );
+        goes_on(&mut wait, member)?;
     }
     drop(none);
     for client in asking {
@@ -110,23 +102,22 @@ fn an_endpoint_without_descriptors() -> Result {
 
 #[cfg(feature = "sim")]
 mod simulated {
-    use rpma::sim::Errno;
-    use rpma::{Conn, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, WcStatus};
+    use rpma::sim::{Errno, Failing};
 
     use super::*;
-    use crate::common::{LIMIT, Result, with_fabric};
-    use crate::wait::support::pair;
+    use crate::wait::support::{SHORT, is_event, pair};
+
+    /// This call fails once, on the test's host.
+    fn fail(call: &'static str) -> Failing {
+        with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO))
+    }
 
     /// Breaks the server's queue pair: the write goes to memory that is not there.
     fn break_queue_pair(client: &Conn, peer: &Peer) -> Result {
-        let source = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC)?;
-        let gone = {
-            let mr = Mr::reg(peer, vec![0; 8], MrUsage::WRITE_DST)?;
-            MrRemote::from_descriptor(&mr.get_descriptor())?
-        };
-        let (to, from) = (gone.slice(..)?, source.slice(..)?);
-        let written = client.write(to, from, crate::wait::support::ALWAYS, 1);
-        let written = client.wait_for(written?, LIMIT, |_| {});
+        let source = region(peer, 8, MrUsage::WRITE_SRC)?;
+        let gone = remote(&region(peer, 8, MrUsage::WRITE_DST)?);
+        let written = client.write(gone.slice(..)?, source.slice(..)?, ALWAYS, 1)?;
+        let written = client.wait_for(written, LIMIT, |_| {});
         written.expect_err("its memory is gone");
         Ok(())
     }
@@ -137,9 +128,7 @@ mod simulated {
     #[test]
     fn a_broken_queue_pair_is_one_members_failure() -> Result {
         for before_it_is_added in [false, true] {
-            let fabric = Rig::strict().fabric();
-            let host = fabric.host("here");
-            let _entered = host.enter();
+            let _here = Rig::strict().here();
             let peer = peer()?;
             let ep = listen(&peer)?;
             let mut wait = Wait::new()?;
@@ -150,20 +139,18 @@ mod simulated {
                 let (client, server) = pair(&ep, &peer, &cfg)?;
                 Ok((place, server, client))
             };
-            let (place, server, other) = connect(&mut wait)?;
-            let other_member = wait.add(place, server)?;
-            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
+            let (place, server, _other) = connect(&mut wait)?;
+            let other = wait.add(place, server)?;
+            is_event(&mut wait, other, &ConnEvent::Established)?;
 
             let (place, server, client) = connect(&mut wait)?;
-            for number in 0..3 {
-                server.recv(MrSlice::EMPTY, number)?;
-            }
+            receive_nothing(&server, 0..3)?;
             let member = if before_it_is_added {
                 break_queue_pair(&client, &peer)?;
                 wait.add(place, server)?
             } else {
                 let member = wait.add(place, server)?;
-                assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(..)));
+                is_event(&mut wait, member, &ConnEvent::Established)?;
                 break_queue_pair(&client, &peer)?;
                 member
             };
@@ -188,15 +175,11 @@ mod simulated {
             }
             assert_eq!((flushed, failed), (3, 1));
             // The others go on, and a new member comes.
-            assert!(write(wait.conn(other_member).ok_or("a member")?, 9));
-            assert!(
-                matches!(next(&mut wait, &mut wcs)?, Happened::Completions(of, 1) if of == other_member)
-            );
+            goes_on(&mut wait, other)?;
             drop(wait.remove(member).ok_or("a connection")?);
             let (place, server, _third) = connect(&mut wait)?;
             let third = wait.add(place, server)?;
-            assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(of, _) if of == third));
-            drop((client, other));
+            is_event(&mut wait, third, &ConnEvent::Established)?;
         }
         Ok(())
     }
@@ -207,24 +190,21 @@ mod simulated {
         for call in ["ibv_poll_cq", "ibv_req_notify_cq", "rdma_get_cm_event"] {
             leaving(&[], || {
                 let peer = peer()?;
-                let ep = listen(&peer)?;
-                let mut wait = Wait::new()?;
+                let (mut wait, ep, member, client) = wait_for_one(&peer)?;
                 let mut wcs = [Wc::default(); 4];
-                let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
                 let (other, _other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
                 nothing(&mut wait)?;
                 match call {
                     "rdma_get_cm_event" => drop(client),
-                    _ => assert!(write(wait.conn(member).ok_or("a member")?, 1)),
+                    _ => member_writes(&wait, member, 1)?,
                 }
-                let failing =
-                    with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
+                let failing = fail(call);
                 let (mut failed, mut completed) = (0, 0);
-                while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
+                while let Some(happened) = wait.next(&mut wcs, SHORT)? {
                     match happened {
                         Happened::Failed(of, error) => {
                             assert_eq!(of, member);
-                            assert!(error.to_string().contains(call), "{error}");
+                            says(error, call);
                             failed += 1;
                         }
                         Happened::Completions(of, count) => {
@@ -237,17 +217,9 @@ mod simulated {
                 }
                 assert!(!failing.is_pending());
                 assert_eq!(failed, 1, "{call}");
-                assert_eq!(
-                    completed,
-                    usize::from(call == "ibv_req_notify_cq"),
-                    "{call}"
-                );
-                assert!(write(wait.conn(other).ok_or("a member")?, 1));
-                let came = next(&mut wait, &mut wcs)?;
-                assert!(
-                    matches!(came, Happened::Completions(of, 1) if of == other),
-                    "{call}: {came:?}"
-                );
+                let expected = usize::from(call == "ibv_req_notify_cq");
+                assert_eq!(completed, expected, "{call}");
+                goes_on(&mut wait, other)?;
                 Ok(())
             })?;
         }
@@ -260,20 +232,17 @@ mod simulated {
     fn a_channel_that_fails() -> Result {
         let _test = device_test();
         let peer = peer()?;
-        let ep = listen(&peer)?;
-        let mut wait = Wait::new()?;
+        let (mut wait, ep, first, _one) = wait_for_one(&peer)?;
         let mut wcs = [Wc::default(); 4];
-        let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         let (second, _two) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
         nothing(&mut wait)?;
-        let call = "ibv_get_cq_event";
-        let failing = with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::IO));
-        assert!(write(wait.conn(first).ok_or("a member")?, 1));
+        let failing = fail("ibv_get_cq_event");
+        member_writes(&wait, first, 1)?;
         let (mut failed, mut completed) = (vec![], 0);
-        while let Some(happened) = wait.next(&mut wcs, crate::wait::support::SHORT)? {
+        while let Some(happened) = wait.next(&mut wcs, SHORT)? {
             match happened {
                 Happened::Failed(of, error) => {
-                    assert!(error.to_string().contains(call), "{error}");
+                    says(error, "ibv_get_cq_event");
                     failed.push(of);
                 }
                 Happened::Completions(of, count) => {
@@ -287,12 +256,7 @@ mod simulated {
         assert!(!failing.is_pending());
         assert_eq!((failed, completed), (vec![first, second], 1));
         let (third, _three) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-        assert!(write(wait.conn(third).ok_or("a member")?, 1));
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == third),
-            "{came:?}"
-        );
+        goes_on(&mut wait, third)?;
         Ok(())
     }
 }

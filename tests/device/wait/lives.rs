@@ -5,7 +5,10 @@ use std::thread;
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{SHORT, joined, next, nothing, pair, send, write};
+use crate::wait::support::{
+    SHORT, completes, gets_message, goes_on, is_event, joined, next, nothing, pair, send,
+    wait_for_one, write,
+};
 
 /// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
 /// Several are one.
@@ -52,8 +55,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let (_client, server) = pair(&ep, &peer, &ConnCfg::new())?;
     let strange = wait.place();
     let refused = wait.add(strange, server).expect_err("strange");
-    let text = refused.error.to_string();
-    assert!(text.contains("Place::cfg"), "{text}");
+    says(&refused.error, "Place::cfg");
     assert!(write(&refused.refused, 1), "it is as good as before");
 
     // For another place, and for one of another wait.
@@ -62,10 +64,8 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let cfg = first.cfg(&peer, &ConnCfg::new())?;
     let (_client, server) = pair(&ep, &peer, &cfg)?;
     let refused = wait.add(second, server).expect_err("another place");
-    let refused = other
-        .add(first, *refused.refused)
-        .expect_err("another wait");
-    assert!(refused.error.to_string().contains("another Wait"));
+    let refused = other.add(first, *refused.refused);
+    says(refused.expect_err("refused").error, "another Wait");
     // Two connections of one place: there is none for the second.
     let place = wait.place();
     let cfg = place.cfg(&peer, &ConnCfg::new())?;
@@ -74,9 +74,8 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let member = wait.add(place, server)?;
     let strange = wait.place();
     let refused = wait.add(strange, second).expect_err("no place");
-    assert!(refused.error.to_string().contains("Place::cfg"));
-    let mut wcs = [Wc::default()];
-    assert!(matches!(next(&mut wait, &mut wcs)?, Happened::Event(of, _) if of == member));
+    says(refused.error, "Place::cfg");
+    is_event(&mut wait, member, &ConnEvent::Established)?;
     // A completion there is no completion of the member.
     assert!(write(&refused.refused, 1));
     completions(&refused.refused, 1)?;
@@ -85,19 +84,17 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     // Settings that name a channel, and a shared receive queue without completions.
     let channel = CompletionChannel::new(&peer)?;
     let place = wait.place();
-    let mut cfg = ConnCfg::new();
-    cfg.set_compl_channel(ComplChannel::Shared);
-    invalid(place.cfg(&peer, &cfg));
-    cfg.set_compl_channel(ComplChannel::PerCq);
-    cfg.set_rcq_channel(Some((channel.clone(), 1)));
-    invalid(place.cfg(&peer, &cfg));
+    invalid(place.cfg(
+        &peer,
+        ConnCfg::new().set_compl_channel(ComplChannel::Shared),
+    ));
+    let channel = Some((channel, 1));
+    invalid(place.cfg(&peer, ConnCfg::new().set_rcq_channel(channel.clone())));
     invalid(place.srq_cfg(&peer, SrqCfg::new().set_rcq_size(0)));
-    let mut srq_cfg = SrqCfg::new();
-    srq_cfg.set_compl_channel(Some((channel, 1)));
-    invalid(place.srq_cfg(&peer, &srq_cfg));
+    invalid(place.srq_cfg(&peer, SrqCfg::new().set_compl_channel(channel)));
     let srq = Srq::new(&peer, &SrqCfg::new())?;
     let refused = wait.add_srq(place, srq).expect_err("without a place");
-    assert!(refused.error.to_string().contains("Place::srq_cfg"));
+    says(refused.error, "Place::srq_cfg");
     Ok(())
 }
 
@@ -107,15 +104,11 @@ fn places_that_are_not_used_and_connections_without() -> Result {
 fn a_removed_member_is_gone() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, member, client) = wait_for_one(&peer)?;
     let mut wcs = [Wc::default(); 4];
-    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
     // Completions with an event in the channel, one that is listed, and an event.
-    let conn = wait.conn(member).ok_or("a member")?;
     for number in 0..3 {
-        conn.recv(MrSlice::EMPTY, number)?;
-        send(&client)?;
+        gets_message(&wait, (member, &client), number)?;
     }
     let came = wait.next(&mut wcs[..1], LIMIT)?;
     assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
@@ -133,17 +126,11 @@ fn a_removed_member_is_gone() -> Result {
         completions(&conn, 1)?;
         nothing(&mut wait)?;
     }
-    let written = conn.write(
-        RemoteSlice::EMPTY,
-        MrSlice::EMPTY,
-        crate::wait::support::ALWAYS,
-        1,
-    );
-    let waited = conn.wait_for(written?, SHORT, |_| {});
+    let waited = conn.wait_for(write_nothing(&conn, 1)?, SHORT, |_| {});
     assert!(matches!(waited, Err(Error::SharedChannel)), "{waited:?}");
     assert!(matches!(conn.get_cq().wait(), Err(Error::SharedChannel)));
-    assert!(invalid(conn.next(&mut wcs, SHORT)).contains("Wait::next"));
-    assert!(invalid(conn.get_next_fd()).contains("Wait::next"));
+    says(invalid(conn.next(&mut wcs, SHORT)), "Wait::next");
+    says(invalid(conn.get_next_fd()), "Wait::next");
     conn.close(LIMIT)?;
 
     // Members of other kinds.
@@ -163,21 +150,17 @@ fn drops_in_each_order() -> Result {
     for order in 0..6 {
         leaving(&[], || {
             let peer = peer()?;
-            let ep = listen(&peer)?;
-            let mut wait = Wait::new()?;
-            let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            let (_other, other) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
-            let (place, mut wcs) = (wait.place(), [Wc::default(); 4]);
-            let conn = wait.conn(member).ok_or("a member")?;
-            conn.recv(MrSlice::EMPTY, 1)?;
-            send(&client)?;
+            let (mut wait, ep, member, client) = wait_for_one(&peer)?;
+            let (_other, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            let place = wait.place();
+            gets_message(&wait, (member, &client), 1)?;
             match order {
                 0 => drop((wait, client, place)),
                 1 => drop((client, wait, place)),
                 2 => {
                     let conn = wait.remove(member).ok_or("a connection")?;
                     drop(wait);
-                    assert_eq!(conn.get_cq().get_wc(&mut wcs)?, 1);
+                    assert_eq!(conn.get_cq().get_wc(&mut [Wc::default(); 4])?, 1);
                     assert!(write(&conn, 2));
                     completions(&conn, 1)?;
                     conn.close(LIMIT)?;
@@ -202,7 +185,6 @@ fn drops_in_each_order() -> Result {
                     completions(&server, 1)?;
                 }
             }
-            drop(other);
             Ok(())
         })?;
     }
@@ -222,39 +204,23 @@ fn a_shared_receive_queue_is_a_member() -> Result {
     let cfg = place.srq_cfg(&peer, &SrqCfg::new())?;
     let srq = Srq::new(&peer, &cfg)?;
     let shared = wait.add_srq(place, srq.clone())?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_srq(Some(&srq));
+    let cfg = ConnCfg::new().set_srq(Some(&srq)).clone();
     let mut clients: Vec<_> = (0..3)
         .map(|_| joined(&mut wait, &ep, &peer, &cfg))
         .collect::<Result<_, _>>()?;
-    let mut wcs = [Wc::default(); 4];
     for (number, (member, client)) in clients.iter().enumerate() {
         srq.recv(MrSlice::EMPTY, number as u64)?;
         send(client)?;
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == shared),
-            "{came:?}"
-        );
+        let wc = completes(&mut wait, shared)?;
         let conn = wait.conn(*member).ok_or("a member")?;
-        assert_eq!(wcs[0].qp_num(), conn.get_qp_num());
-        assert!(write(conn, 7));
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == *member),
-            "{came:?}"
-        );
+        assert_eq!(wc.qp_num(), conn.get_qp_num());
+        goes_on(&mut wait, *member)?;
     }
     srq.recv(MrSlice::EMPTY, 10)?;
     let (member, client) = clients.pop().ok_or("one")?;
     send(&client)?;
     drop(wait.remove(member));
-    let came = next(&mut wait, &mut wcs)?;
-    assert!(
-        matches!(came, Happened::Completions(of, 1) if of == shared),
-        "{came:?}"
-    );
-    assert_eq!(wcs[0].wr_id(), 10);
+    assert_eq!(completes(&mut wait, shared)?.wr_id(), 10);
     assert!(wait.srq(shared).is_some());
     drop(wait.remove_srq(shared));
     nothing(&mut wait)?;
@@ -272,24 +238,12 @@ fn unsolicited_completions_are_found() -> Result {
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     assert!(wait.deadline().is_some());
-    let mut wcs = [Wc::default(); 4];
     for number in 0..2 {
-        let conn = wait.conn(member).ok_or("a member")?;
-        conn.recv(MrSlice::EMPTY, number)?;
-        send(&client)?;
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == member),
-            "{came:?}"
-        );
-        assert_eq!(wcs[0].wr_id(), number);
+        gets_message(&wait, (member, &client), number)?;
+        assert_eq!(completes(&mut wait, member)?.wr_id(), number);
     }
     drop(client);
-    let came = next(&mut wait, &mut wcs)?;
-    assert!(
-        matches!(came, Happened::Event(of, ConnEvent::Closed) if of == member),
-        "{came:?}"
-    );
+    is_event(&mut wait, member, &ConnEvent::Closed)?;
     drop(wait.remove(member));
     assert_eq!(wait.deadline(), None);
     Ok(())
@@ -300,33 +254,22 @@ fn unsolicited_completions_are_found() -> Result {
 fn members_of_two_devices() -> Result {
     let _test = device_test();
     let mut wait = Wait::new()?;
-    let (mut members, mut wcs) = (vec![], [Wc::default()]);
+    let mut members = vec![];
     for addr in [addr(), other_addr(), addr()] {
-        let device = Device::from_addr(&addr, Side::Local)?;
-        let peer = Peer::new(&device)?;
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
         let ep = Ep::listen(&peer, &addr, 0)?;
         let place = wait.place();
         let cfg = place.cfg(&peer, &ConnCfg::new())?;
         let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
         let client = req?.connect(&[])?;
-        let conn = accept(&ep, &cfg)?;
-        let member = wait.add(place, conn)?;
+        let member = wait.add(place, accept(&ep, &cfg)?)?;
         // The client's side of the handshake.
         event(&client)?;
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Event(of, _) if of == member),
-            "{came:?}"
-        );
+        is_event(&mut wait, member, &ConnEvent::Established)?;
         members.push((member, client));
     }
     for (member, _) in &members {
-        assert!(write(wait.conn(*member).ok_or("a member")?, 1));
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == *member),
-            "{came:?}"
-        );
+        goes_on(&mut wait, *member)?;
     }
     nothing(&mut wait)?;
     Ok(())

@@ -5,7 +5,7 @@ use std::thread;
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{SHORT, next, nothing, write};
+use crate::wait::support::{SHORT, goes_on, next, nothing};
 
 /// Promise: a server accepts clients with their private data in sight, and waits for them and for
 /// the endpoint in one call.
@@ -30,12 +30,10 @@ fn a_server_with_one_wait() -> Result {
                 assert_eq!(of, endpoint);
                 let data = request.private_data().to_vec();
                 assert_eq!(data[0], b'c');
-                let from = request.peer_addr()?;
-                assert_eq!(from.ip().to_string(), addr());
+                assert_eq!(request.peer_addr()?.ip().to_string(), addr());
                 let place = wait.place();
                 // A peer of its own for each client.
-                let device = Device::from_addr(&addr(), Side::Local)?;
-                let own = Peer::new(&device)?;
+                let own = self::peer()?;
                 let cfg = place.cfg(&own, &ConnCfg::new())?;
                 let req = request.into_req(&own, &cfg)?;
                 assert_eq!(req.get_private_data(), data);
@@ -49,21 +47,13 @@ fn a_server_with_one_wait() -> Result {
             happened => panic!("{happened:?}"),
         }
     }
-    let join = |client: thread::JoinHandle<_>| client.join().expect("no panic");
-    let clients: Vec<Conn> = clients
-        .into_iter()
-        .map(|client| join(client).expect("accepted"))
-        .collect();
+    let accepted = |client: thread::JoinHandle<rpma::Result<Conn>>| {
+        let client = client.join().expect("no panic");
+        client.expect("accepted")
+    };
+    let clients: Vec<_> = clients.into_iter().map(accepted).collect();
     for (member, number) in &members {
-        assert!(write(
-            wait.conn(*member).ok_or("a member")?,
-            u64::from(*number)
-        ));
-        let came = next(&mut wait, &mut wcs)?;
-        assert!(
-            matches!(came, Happened::Completions(of, 1) if of == *member),
-            "{came:?}"
-        );
+        goes_on(&mut wait, *member)?;
         let client = &clients[usize::from(*number)];
         assert_eq!(client.get_private_data()[0], *number);
     }
@@ -80,17 +70,17 @@ fn requests_that_are_not_accepted() -> Result {
     let rejected = |reject: &dyn Fn(rpma::Request)| -> Result<_> {
         let client = ask(&peer, &ep, &ConnCfg::new())?;
         reject(ep.next_request_timeout(LIMIT)?);
-        match event(&client)? {
-            ConnEvent::Rejected {
-                reason,
-                private_data,
-                ..
-            } => {
-                assert_eq!(reason, RejectReason::CONSUMER);
-                Ok(private_data)
-            }
-            event => panic!("{event}"),
-        }
+        let rejected = event(&client)?;
+        let ConnEvent::Rejected {
+            reason,
+            private_data,
+            ..
+        } = rejected
+        else {
+            panic!("{rejected}");
+        };
+        assert_eq!(reason, RejectReason::CONSUMER);
+        Ok(private_data)
     };
     let data = rejected(&|request| request.reject(b"full").expect("rejects"))?;
     assert!(data.starts_with(b"full"));
@@ -98,12 +88,9 @@ fn requests_that_are_not_accepted() -> Result {
     rejected(&drop)?;
     rejected(&|request| drop(invalid(request.reject(&[0; 149]))))?;
     rejected(&|request| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(u32::MAX);
-        invalid(request.into_req(&peer, &cfg));
+        invalid(request.into_req(&peer, ConnCfg::new().set_sq_size(u32::MAX)));
     })?;
-    let device = Device::from_addr(&other_addr(), Side::Local)?;
-    let other = Peer::new(&device)?;
+    let other = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
     rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
     let none = ep.next_request_timeout(SHORT);
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
@@ -123,7 +110,7 @@ fn a_client_that_vanished() -> Result {
         // It may be accepted before the kernel hears of its end.
         match request.into_req(&peer, &ConnCfg::new()) {
             Ok(req) => drop(req.connect(&[])),
-            Err(error) => assert!(error.to_string().contains("gave up"), "{error}"),
+            Err(error) => says(error, "gave up"),
         }
     }
     Ok(())

@@ -4,7 +4,6 @@ use rpma::wait::{Happened, Member, Wait};
 
 use crate::common::prelude::*;
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 
 /// Connects a client to an endpoint, and accepts it for the wait. The member's `Established` is
@@ -19,13 +18,52 @@ pub(crate) fn joined(
     let cfg = place.cfg(peer, cfg)?;
     let (client, server) = pair(ep, peer, &cfg)?;
     let member = wait.add(place, server)?;
-    assert!(is_established(wait, member)?);
+    is_event(wait, member, &ConnEvent::Established)?;
     Ok((member, client))
 }
 
-fn is_established(wait: &mut Wait, member: Member) -> Result<bool> {
-    let happened = wait.next(&mut [Wc::default()], LIMIT)?;
-    Ok(matches!(happened, Some(Happened::Event(of, ConnEvent::Established)) if of == member))
+/// A wait with a member, whose client is returned, and an endpoint of this peer.
+pub(crate) fn wait_for_one(peer: &Peer) -> Result<(Wait, Ep, Member, Conn)> {
+    let (mut wait, ep) = (Wait::new()?, listen(peer)?);
+    let (member, client) = joined(&mut wait, &ep, peer, &ConnCfg::new())?;
+    Ok((wait, ep, member, client))
+}
+
+/// The next thing is this event of the member.
+pub(crate) fn is_event(wait: &mut Wait, member: Member, expected: &ConnEvent) -> Result {
+    match next(wait, &mut [Wc::default()])? {
+        Happened::Event(of, event) if of == member && event == *expected => Ok(()),
+        other => panic!("{expected:?}: {other:?}"),
+    }
+}
+
+/// The next thing is one completion of the member.
+pub(crate) fn completes(wait: &mut Wait, member: Member) -> Result<Wc> {
+    let mut wcs = [Wc::default(); 4];
+    match next(wait, &mut wcs)? {
+        Happened::Completions(of, 1) if of == member => Ok(wcs[0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Posts a write on the member's connection.
+pub(crate) fn member_writes(wait: &Wait, member: Member, op_context: u64) -> Result {
+    write_nothing(wait.conn(member).ok_or("a member")?, op_context)?;
+    Ok(())
+}
+
+/// A write of the member completes: it goes on.
+pub(crate) fn goes_on(wait: &mut Wait, member: Member) -> Result {
+    member_writes(wait, member, 1)?;
+    completes(wait, member)?.result()?;
+    Ok(())
+}
+
+/// The member gets a message of its client, into a receive with this number.
+pub(crate) fn gets_message(wait: &Wait, (member, client): (Member, &Conn), number: u64) -> Result {
+    let conn = wait.conn(member).ok_or("a member")?;
+    conn.recv(MrSlice::EMPTY, number)?;
+    send(client)
 }
 
 /// A client that is established, and the server's side, which has not taken its event.
@@ -38,7 +76,7 @@ pub(crate) fn pair(ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> Result<(Conn, Conn)> 
 
 /// Posts a write of 0 bytes, if there is room for one.
 pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
-    match conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context) {
+    match write_nothing(conn, op_context) {
         Ok(_) => true,
         Err(Error::QueueFull { .. }) => false,
         Err(error) => panic!("{error}"),
@@ -47,7 +85,7 @@ pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
 
 /// Sends a message of 0 bytes, and waits until it has arrived.
 pub(crate) fn send(client: &Conn) -> Result {
-    client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    send_nothing(client, 1)?;
     completion(client)?;
     Ok(())
 }

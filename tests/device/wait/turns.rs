@@ -7,7 +7,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
 use crate::common::prelude::*;
-use crate::wait::support::{joined, next, nothing, send, write};
+use crate::wait::support::{SHORT, gets_message, joined, next, nothing, send, wait_for_one, write};
+#[cfg(feature = "sim")]
+use crate::wait::support::{completes, member_writes};
 
 /// Turns for which an event waits at most, if few members are ready.
 const BOUND: usize = 16;
@@ -28,14 +30,13 @@ impl Flood {
             flooders: Vec::new(),
             turns: vec![0; count],
         };
-        let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(30);
-        let clients = (0..count).map(|_| -> Result<_> {
+        let cfg = ConnCfg::new().set_sq_size(30).clone();
+        let mut clients = Vec::new();
+        for _ in 0..count {
             let (member, client) = joined(&mut flood.wait, &ep, peer, &cfg)?;
             flood.flooders.push(member);
-            Ok(client)
-        });
-        let clients = clients.collect::<Result<_, _>>()?;
+            clients.push(client);
+        }
         for _ in 0..100 {
             assert!(flood.turn()?.is_none());
         }
@@ -92,9 +93,7 @@ fn a_flood_keeps_no_other_member_waiting() -> Result {
 
     for _ in 0..5 {
         let (member, client) = others.swap_remove(others.len() / 2);
-        let conn = flood.wait.conn(member).ok_or("a member")?;
-        conn.recv(MrSlice::EMPTY, 7)?;
-        send(&client)?;
+        gets_message(&flood.wait, (member, &client), 7)?;
         let came = flood.comes_within(BOUND);
         assert!(matches!(came, Happened::Completions(of, 1) if of == member));
 
@@ -104,15 +103,11 @@ fn a_flood_keeps_no_other_member_waiting() -> Result {
         let closed = ConnEvent::Closed;
         assert!(matches!(came, Happened::Event(of, event) if of == member && event == closed));
 
-        let client = ask(
-            &peer,
-            flood.wait.ep(endpoint).ok_or("a member")?,
-            &ConnCfg::new(),
-        )?;
-        is_there(flood.wait.ep(endpoint).ok_or("a member")?)?;
+        let ep = flood.wait.ep(endpoint).ok_or("a member")?;
+        let _client = ask(&peer, ep, &ConnCfg::new())?;
+        is_there(ep)?;
         let came = flood.comes_within(BOUND);
         assert!(matches!(came, Happened::Request(of, _) if of == endpoint));
-        drop(client);
 
         waker.wake();
         assert!(matches!(flood.comes_within(BOUND), Happened::Woken));
@@ -127,9 +122,7 @@ fn each_of_many_has_its_turn() -> Result {
     const FLOODERS: usize = 40;
     let _test = device_test();
     let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
-    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    let (wait, _ep, member, client) = wait_for_one(&peer)?;
     let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS)?;
     drop(client);
     is_there(flood.wait.conn(member).ok_or("a member")?)?;
@@ -175,25 +168,20 @@ fn an_event_waits_for_one_turn_of_its_own_completions() -> Result {
 fn none_means_nothing() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
-    nothing(&mut wait)?;
-    let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+    nothing(&mut Wait::new()?)?;
+    let (mut wait, _ep, member, client) = wait_for_one(&peer)?;
     let mut wcs = [Wc::default(); 4];
     for number in 0..10 {
         let began = Instant::now();
         nothing(&mut wait)?;
-        assert!(began.elapsed() >= crate::wait::support::SHORT);
-        let conn = wait.conn(member).ok_or("a member")?;
-        conn.recv(MrSlice::EMPTY, number)?;
-        send(&client)?;
+        assert!(began.elapsed() >= SHORT);
+        gets_message(&wait, (member, &client), number)?;
         let happened = wait.next(&mut wcs, Duration::ZERO)?;
         assert!(matches!(happened, Some(Happened::Completions(of, 1)) if of == member));
         assert_eq!(wcs[0].wr_id(), number);
         assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
     }
-    let error = wait.next(&mut [], LIMIT).expect_err("no room");
-    assert!(error.to_string().contains("room"), "{error}");
+    says(wait.next(&mut [], LIMIT).expect_err("refused"), "room");
     Ok(())
 }
 
@@ -205,8 +193,7 @@ fn no_completion_is_missed() -> Result {
     let peer = peer()?;
     let ep = listen(&peer)?;
     let mut wait = Wait::new()?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10);
+    let cfg = ConnCfg::new().set_rcq_size(10).clone();
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     let mut wcs = [Wc::default(); 3];
     let (mut posted, mut came, mut received) = (0, 0, 0);
@@ -254,36 +241,29 @@ fn no_completion_is_missed() -> Result {
 #[test]
 #[cfg(feature = "sim")]
 fn a_call_costs_what_is_ready() -> Result {
-    let calls = |idle: usize| -> Result<_> {
-        let mut spent = None;
+    let calls = |idle: usize| -> Result<u64> {
+        let mut spent = 0;
         leaving(&[], || {
             let peer = peer()?;
-            let ep = listen(&peer)?;
-            let mut wait = Wait::new()?;
-            let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new())?;
+            let (mut wait, ep, member, _client) = wait_for_one(&peer)?;
             let _idle: Vec<_> = (0..idle)
                 .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
                 .collect::<Result<_, _>>()?;
             nothing(&mut wait)?;
             let count = || -> u64 { with_fabric(|fabric, _| fabric.calls().values().sum()) };
-            let conn = wait.conn(member).ok_or("a member")?;
-            assert!(write(conn, 1));
-            is_there(rpma_fd(&wait))?;
+            member_writes(&wait, member, 1)?;
+            is_there(&wait)?;
             let before = count();
-            let mut wcs = [Wc::default(); 4];
-            let came = next(&mut wait, &mut wcs)?;
-            assert!(matches!(came, Happened::Completions(of, 1) if of == member));
-            assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
-            spent = Some(count() - before);
+            completes(&mut wait, member)?;
+            assert!(
+                wait.next(&mut [Wc::default(); 4], Duration::ZERO)?
+                    .is_none()
+            );
+            spent = count() - before;
             Ok(())
         })?;
-        Ok(spent.ok_or("counted")?)
+        Ok(spent)
     };
     assert_eq!(calls(5)?, calls(150)?);
     Ok(())
-}
-
-#[cfg(feature = "sim")]
-fn rpma_fd(wait: &Wait) -> std::os::fd::BorrowedFd<'_> {
-    wait.as_fd()
 }
