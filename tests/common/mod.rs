@@ -35,6 +35,7 @@ mod world;
 
 use std::fmt::Display;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -43,6 +44,8 @@ use rpma::{
     Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Peer, Posted,
     RegisterableMemory, RemoteSlice, Side, Wc, WcOpcode,
 };
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 
 pub(crate) use self::checks::*;
 pub(crate) use self::failed::Result;
@@ -269,4 +272,22 @@ pub(crate) fn with_seeds(runs: u64, run: impl Fn(u64)) {
             resume_unwind(panic);
         }
     }
+}
+
+/// Gives other threads their turn until this is so, in time.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Whether the descriptor becomes readable within `limit`, without taking the event.
+pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
+    let limit = limit.try_into().expect("short");
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    // A signal of the system may come, as after a machine that stood still.
+    retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
 }

@@ -1,15 +1,19 @@
 //! The needs of an event loop: descriptors that are readable when there is an event to take, calls
 //! that do not block, and connecting in steps.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 
 use rpma::{Progress, Resolving};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::common::prelude::*;
+
+fn is_no_event<T: Debug>(next: Result<T, Error>) {
+    assert!(matches!(next, Err(Error::NoEvent)), "{next:?}");
+}
 
 /// W-2: the C library reports a provider error, and logs one, when no event is pending.
 #[test]
@@ -18,35 +22,21 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() -> Result 
     let peer = peer()?;
     let ep = listen(&peer)?;
     let pair = Pair::new(&peer)?;
-    for fd in [
-        ep.as_fd(),
-        pair.client.as_fd(),
-        pair.client.get_cq().as_fd(),
-    ] {
+    let (conn, cq) = (&pair.client, pair.client.get_cq());
+    let fds = [ep.as_fd(), conn.as_fd(), cq.as_fd()];
+    for fd in fds {
         let flags = fcntl_getfl(fd)?;
         assert!(!flags.contains(OFlags::NONBLOCK), "blocking by default");
         fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
     }
-    assert!(matches!(
-        ep.next_conn_req(&ConnCfg::new()),
-        Err(Error::NoEvent)
-    ));
-    assert!(matches!(pair.client.next_event(), Err(Error::NoEvent)));
-    assert!(matches!(
-        pair.client.get_cq().wait(),
-        Err(Error::NoCompletion)
-    ));
-    let error = std::io::Error::from(pair.client.next_event().expect_err("nothing"));
+    is_no_event(ep.next_conn_req(&ConnCfg::new()));
+    is_no_event(conn.next_event());
+    assert!(matches!(cq.wait(), Err(Error::NoCompletion)));
+    let error = std::io::Error::from(conn.next_event().expect_err("nothing"));
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    for fd in [
-        ep.as_fd(),
-        pair.client.as_fd(),
-        pair.client.get_cq().as_fd(),
-    ] {
-        assert!(
-            fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
-            "and it stays so"
-        );
+    for fd in fds {
+        let stays_so = fcntl_getfl(fd)?.contains(OFlags::NONBLOCK);
+        assert!(stays_so, "{fd:?}");
     }
     Ok(())
 }
@@ -66,12 +56,8 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
         Ok(())
     };
     set(true)?;
-    let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-    assert!(matches!(request, Err(Error::NoEvent)));
-    assert!(matches!(
-        conn.next_event_timeout(LIMIT),
-        Err(Error::NoEvent)
-    ));
+    is_no_event(ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT));
+    is_no_event(conn.next_event_timeout(LIMIT));
     assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::NoCompletion)));
     set(false)?;
     for fd in [ep.as_fd(), conn.as_fd(), cq.as_fd()] {
@@ -80,10 +66,7 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
     }
     let short = Duration::from_millis(50);
     let began = Instant::now();
-    assert!(matches!(
-        conn.next_event_timeout(short),
-        Err(Error::NoEvent)
-    ));
+    is_no_event(conn.next_event_timeout(short));
     assert!(matches!(cq.wait_timeout(short), Err(Error::NoCompletion)));
     assert!(began.elapsed() >= 2 * short, "it waits");
     Ok(())
@@ -91,16 +74,12 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
 
 /// Goes on with a request as an event loop does: only when its descriptor is readable.
 fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
-    let deadline = Instant::now() + LIMIT;
     loop {
         resolving = match resolving.advance()? {
             Progress::Ready(req) => return Ok(req),
             Progress::Waiting(resolving) => resolving,
         };
-        while !readable(resolving.as_fd()) {
-            assert!(Instant::now() < deadline, "the kernel says how it ended");
-            thread::sleep(Duration::from_millis(1));
-        }
+        assert!(readable(&resolving, LIMIT), "the kernel says how it ended");
     }
 }
 
@@ -116,8 +95,7 @@ fn a_device_takes_no_port() -> Result {
             let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0))?;
             SocketAddr::new(addr, ep.get_port())
         };
-        let device = Device::from_socket_addr(free, Side::Local)?;
-        let peer = Peer::new(&device)?;
+        let peer = Peer::new(&Device::from_socket_addr(free, Side::Local)?)?;
         let ep = Ep::listen_on(&peer, free)?;
         assert_eq!(ep.get_port(), free.port());
     }
@@ -131,8 +109,7 @@ fn connecting_does_not_block() -> Result {
     let cfg = ConnCfg::new();
     for addr in [addr(), addr6()] {
         let at = SocketAddr::new(addr.parse()?, 0);
-        let device = Device::from_socket_addr(at, Side::Local)?;
-        let peer = Peer::new(&device)?;
+        let peer = Peer::new(&Device::from_socket_addr(at, Side::Local)?)?;
         let ep = Ep::listen_on(&peer, at)?;
         ep.set_nonblocking(true)?;
         let at = SocketAddr::new(at.ip(), ep.get_port());
@@ -145,7 +122,7 @@ fn connecting_does_not_block() -> Result {
                 let req = resolved(resolving)?;
                 let conn = req.connect(&[])?;
                 conn.set_nonblocking(true)?;
-                assert!(matches!(conn.next_event(), Err(Error::NoEvent)));
+                is_no_event(conn.next_event());
                 Ok(conn)
             })
             .collect::<Result<_, _>>()?;
@@ -160,12 +137,8 @@ fn connecting_does_not_block() -> Result {
             }
         }
         for conn in clients.iter().chain(&servers) {
-            while !readable(conn.as_fd()) {
-                assert!(Instant::now() < deadline, "all are established in time");
-                thread::sleep(Duration::from_millis(1));
-            }
-            let event = conn.next_event()?;
-            assert_eq!(event, ConnEvent::Established);
+            assert!(readable(conn, LIMIT), "all are established in time");
+            assert_eq!(conn.next_event()?, ConnEvent::Established);
         }
         let blocking = ConnReq::to_addr(&peer, at, &cfg)?;
         assert_eq!(blocking.peer_addr()?, at);
@@ -179,42 +152,27 @@ fn connecting_does_not_block() -> Result {
 fn connecting_without_blocking_fails_in_time() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_timeout(Duration::from_millis(300));
+    let cfg = ConnCfg::new()
+        .set_timeout(Duration::from_millis(300))
+        .clone();
     // No host has it, on this network.
     let nobody = format!("{}:7", addr().replace(".1", ".99"));
     let nobody: SocketAddr = nobody.parse()?;
     let error = resolved(ConnReq::resolve(&peer, nobody, &cfg)?);
-    let error = error.expect_err("nobody is there");
-    assert!(
-        error.to_string().starts_with("rdma_resolve_addr failed"),
-        "{error}"
-    );
-    assert!(error.to_string().contains("cannot be reached"), "{error}");
+    let error = error.expect_err("nobody is there").to_string();
+    assert!(error.starts_with("rdma_resolve_addr failed"), "{error}");
+    says(error, "cannot be reached");
     drop(ConnReq::resolve(&peer, nobody, &cfg)?);
 
     let wildcard = "0.0.0.0:7".parse()?;
-    let text = invalid(ConnReq::resolve(&peer, wildcard, &cfg));
-    assert!(text.contains("wildcard"), "{text}");
+    says(invalid(ConnReq::resolve(&peer, wildcard, &cfg)), "wildcard");
     invalid(Ep::listen_on(&peer, wildcard));
     invalid(Device::from_socket_addr(wildcard, Side::Local));
     Ok(())
 }
 
-/// Whether `fd` is readable now.
-fn readable(fd: BorrowedFd<'_>) -> bool {
-    let now = Timespec::default();
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&now)).expect("polls") > 0
-}
-
-/// Waits until `fd` is readable.
-fn becomes_readable(fd: BorrowedFd<'_>) {
-    let start = Instant::now();
-    while !readable(fd) {
-        assert!(start.elapsed() < LIMIT, "readable in time");
-        thread::yield_now();
-    }
+fn is_readable_now(fd: impl AsFd) -> bool {
+    readable(fd, Duration::ZERO)
 }
 
 /// The descriptors of an endpoint and of a connection are readable when, and only when, the next
@@ -226,22 +184,22 @@ fn descriptors_are_readable_when_there_is_something_to_take() -> Result {
     let ep = listen(&peer)?;
     assert_eq!(ep.get_fd(), ep.as_fd().as_raw_fd());
     for _ in 0..2 {
-        assert!(!readable(ep.as_fd()));
+        assert!(!is_readable_now(&ep));
         let client = ask(&peer, &ep, &cfg)?;
         assert_eq!(client.get_event_fd(), client.as_fd().as_raw_fd());
-        assert!(!readable(client.as_fd()));
-        becomes_readable(ep.as_fd());
+        assert!(!is_readable_now(&client));
+        assert!(readable(&ep, LIMIT));
         let req = ep.next_conn_req(&cfg)?;
-        assert!(!readable(ep.as_fd()), "it was taken");
+        assert!(!is_readable_now(&ep), "it was taken");
         let server = req.connect(&[])?;
         for conn in [&client, &server] {
-            becomes_readable(conn.as_fd());
+            assert!(readable(conn, LIMIT));
             assert_eq!(conn.next_event()?, ConnEvent::Established);
-            assert!(!readable(conn.as_fd()), "it was taken");
+            assert!(!is_readable_now(conn), "it was taken");
         }
         for (closes, is_told) in [(&client, &server), (&server, &client)] {
             closes.disconnect()?;
-            becomes_readable(is_told.as_fd());
+            assert!(readable(is_told, LIMIT));
             assert_eq!(is_told.next_event()?, ConnEvent::Closed);
         }
     }

@@ -7,55 +7,56 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::prelude::*;
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const SHORT: Duration = Duration::from_millis(50);
 
 /// Each setting of a server that waits.
-fn settings() -> Vec<(&'static str, ConnCfg)> {
-    let cfg = |set: &dyn Fn(&mut ConnCfg)| {
-        let mut cfg = ConnCfg::new();
-        set(&mut cfg);
+fn settings() -> [(&'static str, ConnCfg); 5] {
+    let mut receives = ConnCfg::new();
+    receives.set_rcq_size(10);
+    let mut shared = receives.clone();
+    shared.set_compl_channel(ComplChannel::Shared);
+    let [solicited, both] = [&receives, &shared].map(|cfg| {
+        let mut cfg = cfg.clone();
+        cfg.set_rcq_notify(Notify::Solicited);
         cfg
-    };
-    let rcq = |cfg: &mut ConnCfg| {
-        cfg.set_rcq_size(10);
-    };
-    vec![
+    });
+    [
         ("one queue", ConnCfg::new()),
-        ("a queue for receives", cfg(&rcq)),
-        (
-            "a shared channel",
-            cfg(&|cfg| {
-                rcq(cfg);
-                cfg.set_compl_channel(ComplChannel::Shared);
-            }),
-        ),
-        (
-            "solicited events",
-            cfg(&|cfg| {
-                rcq(cfg);
-                cfg.set_rcq_notify(Notify::Solicited);
-            }),
-        ),
-        (
-            "solicited events on a shared channel",
-            cfg(&|cfg| {
-                rcq(cfg);
-                cfg.set_rcq_notify(Notify::Solicited);
-                cfg.set_compl_channel(ComplChannel::Shared);
-            }),
-        ),
+        ("a queue for receives", receives),
+        ("a shared channel", shared),
+        ("solicited events", solicited),
+        ("solicited events on a shared channel", both),
     ]
 }
 
 fn write(conn: &Conn, op_context: u64) {
-    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context);
-    posted.expect("posted");
+    write_nothing(conn, op_context).expect("posted");
+}
+
+/// Sends a solicited message of 0 bytes, and waits until it has arrived.
+fn message(conn: &Conn) -> Result {
+    conn.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
+    completion(conn)?;
+    Ok(())
+}
+
+/// All that is there, as an event loop takes it, until nothing comes for so long: the numbers of
+/// completions, and events.
+fn drain(conn: &Conn, limit: Duration) -> (Vec<u64>, Vec<ConnEvent>) {
+    let (mut numbers, mut events, mut wcs) = (vec![], vec![], [Wc::default(); 4]);
+    loop {
+        match conn.next(&mut wcs, limit) {
+            Ok(Next::Completions(count)) => numbers.extend(wcs[..count].iter().map(Wc::wr_id)),
+            Ok(Next::Event(event)) => events.push(event),
+            Err(Error::TimedOut(_)) => return (numbers, events),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// The next result: the numbers of completions, or the event.
@@ -97,8 +98,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
         for number in 0..3 {
             server.recv(MrSlice::EMPTY, 10 + number)?;
             write(&server, number);
-            client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
-            completions(&client, 1)?;
+            message(&client)?;
         }
         let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
         assert_eq!(numbers(&server, 6), expected, "{what}");
@@ -114,11 +114,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
                     thread::sleep(Duration::from_millis(30));
                     match number % 2 {
                         0 => write(&server, number),
-                        _ => {
-                            client
-                                .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
-                                .expect("posted");
-                        }
+                        _ => message(&client).expect("posted"),
                     }
                 });
                 next(&server).expect("a completion")
@@ -127,7 +123,6 @@ fn whatever_comes_first_on_every_setting() -> Result {
                 0 => assert_eq!(got, [number], "{what}"),
                 _ => {
                     assert_eq!(got, [100], "{what}");
-                    completions(&client, 1)?;
                     server.recv(MrSlice::EMPTY, 100)?;
                 }
             }
@@ -136,8 +131,7 @@ fn whatever_comes_first_on_every_setting() -> Result {
         assert!(took < Duration::from_secs(10), "{what}: {took:?}");
 
         // The end, while it waits; and before it, the operations in flight.
-        client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
-        completions(&client, 1)?;
+        message(&client)?;
         thread::scope(|scope| {
             scope.spawn(|| client.disconnect().expect("disconnects"));
             assert_eq!(next(&server), Ok(vec![100]), "{what}");
@@ -162,9 +156,9 @@ fn what_others_leave_is_found() -> Result {
         // It sleeps. Another thread takes the event, and leaves one completion.
         thread::sleep(SHORT);
         let others = scope.spawn(|| -> Result<_> {
-            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+            let posted = write_nothing(conn, 1)?;
             write(conn, 2);
-            Ok(conn.wait_for(posted?, LIMIT, |_| {}))
+            Ok(conn.wait_for(posted, LIMIT, |_| {}))
         });
         let one = others.join().expect("no panic")?;
         let next = waits.join().expect("no panic").expect("a completion");
@@ -184,22 +178,14 @@ fn two_threads_share_what_comes() -> Result {
     let pair = Pair::new(&peer()?)?;
     let conn = &pair.client;
     let take = || {
-        let mut all = Vec::new();
-        let mut wcs = [Wc::default(); 2];
-        loop {
-            match conn.next(&mut wcs, Duration::from_secs(3)) {
-                Ok(Next::Completions(count)) => {
-                    all.extend(wcs[..count].iter().map(Wc::wr_id));
-                }
-                Err(Error::TimedOut(_)) => return all,
-                other => panic!("{other:?}"),
-            }
-        }
+        let (numbers, events) = drain(conn, Duration::from_secs(3));
+        assert!(events.is_empty(), "{events:?}");
+        numbers
     };
     let mut all = thread::scope(|scope| {
         let takers = [scope.spawn(take), scope.spawn(take)];
         for number in 0..200 {
-            while let Err(error) = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number) {
+            while let Err(error) = write_nothing(conn, number) {
                 assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
                 thread::yield_now();
             }
@@ -221,14 +207,12 @@ fn failures_come_before_the_end() -> Result {
     let source = region(&peer, 8, MrUsage::SEND)?;
     server.recv(small.slice(..)?, 7)?;
     client.send(source.slice(..)?, ALWAYS, 1)?;
-    let mut wcs = [Wc::default(); 4];
-    let came = server.next(&mut wcs, LIMIT)?;
-    assert_eq!(came, Next::Completions(1));
-    // Which one is the device's choice.
-    assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
-    let came = client.next(&mut wcs, LIMIT)?;
-    assert_eq!(came, Next::Completions(1));
-    assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+    for conn in [&server, &client] {
+        let mut wcs = [Wc::default(); 4];
+        assert_eq!(conn.next(&mut wcs, LIMIT)?, Next::Completions(1));
+        // Which one is the device's choice.
+        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+    }
     drop(server);
     assert_eq!(next(&client), Err(ConnEvent::Closed));
     Ok(())
@@ -244,13 +228,11 @@ fn where_there_is_no_next() -> Result {
     let mut cfg = ConnCfg::new();
     cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
     let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-    let mut wcs = [Wc::default()];
-    for text in [
-        invalid(pair.server.get_next_fd()),
-        invalid(pair.server.next(&mut wcs, SHORT)),
-    ] {
-        assert!(text.contains("Wait::next"), "{text}");
-    }
+    says(invalid(pair.server.get_next_fd()), "Wait::next");
+    says(
+        invalid(pair.server.next(&mut [Wc::default()], SHORT)),
+        "Wait::next",
+    );
     invalid(pair.client.next(&mut [], SHORT));
     Ok(())
 }
@@ -259,24 +241,8 @@ fn where_there_is_no_next() -> Result {
 /// and not otherwise.
 #[test]
 fn one_descriptor_for_everything() -> Result {
-    let readable = |conn: &Conn, limit: Duration| -> Result<_> {
-        let fd = conn.get_next_fd()?;
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let limit = Timespec::try_from(limit)?;
-        Ok(poll(&mut fds, Some(&limit))? > 0)
-    };
-    // All that is there, as an event loop takes it.
-    let drain = |conn: &Conn| {
-        let (mut numbers, mut events, mut wcs) = (vec![], vec![], [Wc::default(); 4]);
-        loop {
-            match conn.next(&mut wcs, Duration::ZERO) {
-                Ok(Next::Completions(count)) => numbers.extend(wcs[..count].iter().map(Wc::wr_id)),
-                Ok(Next::Event(event)) => events.push(event),
-                Err(Error::TimedOut(_)) => return (numbers, events),
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
+    let readable = |conn: &Conn, limit| -> Result<_> { Ok(readable(conn.get_next_fd()?, limit)) };
+    let drain = |conn: &Conn| drain(conn, Duration::ZERO);
     for (what, cfg) in settings() {
         leaving(&[], || {
             let peer = peer()?;
@@ -288,8 +254,7 @@ fn one_descriptor_for_everything() -> Result {
                 assert_eq!(drain(&server), (vec![round], vec![]), "{what}");
                 assert!(!readable(&server, SHORT)?, "{what}: nothing more");
                 server.recv(MrSlice::EMPTY, 10 + round)?;
-                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
-                completions(&client, 1)?;
+                message(&client)?;
                 assert!(readable(&server, LIMIT)?, "{what}: a receive");
                 assert_eq!(drain(&server), (vec![10 + round], vec![]), "{what}");
                 assert!(!readable(&server, SHORT)?, "{what}: nothing more");
@@ -324,40 +289,29 @@ fn an_edge_of_the_descriptor_is_enough() -> Result {
             epoll::add(&edges, fd, epoll::EventData::new_u64(0), flags)?;
             // As an event loop does it: sleep until the next edge, then take all that is there.
             let take = |count: usize| -> Result<_> {
-                let (mut wcs, mut got) = ([Wc::default(); 4], BTreeSet::new());
+                let mut got = BTreeSet::new();
                 while got.len() < count {
                     let limit = Timespec::try_from(LIMIT)?;
                     let mut events = Vec::with_capacity(4);
                     let edge = epoll::wait(&edges, spare_capacity(&mut events), Some(&limit));
                     assert_eq!(edge?, 1, "{what}: no edge, with {got:?}");
-                    loop {
-                        match server.next(&mut wcs, Duration::ZERO) {
-                            Ok(Next::Completions(count)) => {
-                                got.extend(wcs[..count].iter().map(Wc::wr_id));
-                            }
-                            Err(Error::TimedOut(_)) => break,
-                            other => panic!("{what}: {other:?}"),
-                        }
-                    }
+                    let (numbers, events) = drain(&server, Duration::ZERO);
+                    assert!(events.is_empty(), "{what}: {events:?}");
+                    got.extend(numbers);
                 }
                 Ok(got)
-            };
-            let message = || -> Result {
-                client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)?;
-                completions(&client, 1)?;
-                Ok(())
             };
             let mut comes = BTreeSet::new();
             for round in 0..5 {
                 // Both events are there before anything is taken.
                 server.recv(MrSlice::EMPTY, 10 + round)?;
                 write(&server, round);
-                message()?;
+                message(&client)?;
                 thread::sleep(SHORT);
                 comes.extend(take(2)?);
                 // And now one of each, after all was taken.
                 server.recv(MrSlice::EMPTY, 20 + round)?;
-                message()?;
+                message(&client)?;
                 comes.extend(take(1)?);
                 write(&server, 30 + round);
                 comes.extend(take(1)?);
@@ -380,8 +334,7 @@ fn a_descriptor_that_cannot_be_made_is_an_error() -> Result {
     let free = File::open("/dev/null")?.as_raw_fd() as u64;
     for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
         let current = Some(free + left);
-        let (maximum, resource) = (before.maximum, Resource::Nofile);
-        setrlimit(resource, Rlimit { current, maximum })?;
+        setrlimit(Resource::Nofile, Rlimit { current, ..before })?;
         let refused = pair.client.get_next_fd().map(|fd| fd.as_raw_fd());
         setrlimit(Resource::Nofile, before)?;
         let error = refused.expect_err("no descriptor is left").to_string();

@@ -6,8 +6,8 @@ use std::{panic, thread};
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    ALWAYS, Random, SHORT, drain, finished, no_event, none, on_channel, polled, readable, receives,
-    send, started, takes_event, write,
+    Random, SHORT, drain, finished, no_event, none, on_channel, pair_on, polled, receives, send,
+    started, takes_event, takes_event_of, write,
 };
 
 /// Promise: one arm gives one event, however many completions follow. Polling does not arm.
@@ -83,8 +83,7 @@ fn a_completion_before_arming_gives_no_event() -> Result {
 /// The sender goes on only when everything so far was counted. So no later message can wake a
 /// receiver that has missed one.
 fn arm_poll_wait(messages: u64) -> Result {
-    let pair = Pair::new(&peer()?)?;
-    let Pair { client, server } = pair;
+    let Pair { client, server } = Pair::new(&peer()?)?;
     receives(&server, 10);
     let counted = Arc::new(AtomicU64::new(0));
     let sender = started({
@@ -184,12 +183,11 @@ fn a_polled_completion_leaves_its_event() -> Result {
         write(conn);
         polled(conn.get_cq(), 1);
         assert_eq!(drain(conn.get_cq()), 0);
-        assert!(readable(conn.get_cq(), LIMIT)?, "the event stays");
+        assert!(readable(conn.get_cq(), LIMIT), "the event stays");
     }
     takes_event(pair.client.get_cq())?;
     no_event(pair.client.get_cq());
-    let event = channel.wait_timeout(LIMIT)?;
-    assert_eq!((event.key, event.kind), (5, CqKind::Main));
+    takes_event_of(&channel, 5, CqKind::Main)?;
     none(channel.wait_timeout(SHORT));
     Ok(())
 }
@@ -201,21 +199,21 @@ fn an_event_that_is_tried_arms_nothing() -> Result {
     let _test = device_test();
     let peer = peer()?;
     let channel = CompletionChannel::new(&peer)?;
-    let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new())?;
+    let pair = pair_on(&peer, &channel, 7)?;
     let cq = pair.client.get_cq();
     let take = || channel.try_take();
     for _ in 0..3 {
         assert_eq!(take()?, None, "nothing came, and it does not wait");
         write(&pair.client);
         polled(cq, 1);
-        assert!(readable(&channel, LIMIT)?, "an event");
+        assert!(readable(&channel, LIMIT), "an event");
         let event = take()?.ok_or("the event")?;
         assert_eq!((event.key, event.kind), (7, CqKind::Main));
         // Not armed: this one gives no event.
         write(&pair.client);
         polled(cq, 1);
         assert_eq!(take()?, None);
-        assert!(!readable(&channel, SHORT)?, "it was not armed");
+        assert!(!readable(&channel, SHORT), "it was not armed");
         cq.req_notify(Notify::Any)?;
     }
     Ok(())

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rpma::CqEvent;
-
 use crate::common::prelude::*;
 use crate::events::support::{
-    ALWAYS, Random, SHORT, Stop, drain, finished, in_time, none, on_channel, polled, rcq, receives,
-    send, started, takes_event, with_channel, write,
+    Random, SHORT, Stop, drain, finished, in_time, none, on_channel, pair_on, polled, rcq,
+    receives, send, started, takes_event, takes_event_of, with_channel, write,
 };
 
 /// The keys of connections that are dropped begin here.
@@ -26,8 +24,7 @@ fn drop_connections(peer: &Peer, channel: &CompletionChannel, stopped: &AtomicBo
         write(&client);
         write(&server);
         send(&server, ALWAYS);
-        drop(client);
-        drop(server);
+        drop((client, server));
         key += 2;
     }
     key
@@ -72,17 +69,14 @@ fn find_queues(stable: &[Pair; 2], channel: &CompletionChannel) -> u64 {
 /// Events that a dropped queue left on the channel are discarded with it.
 fn discards_events(peer: &Peer, channel: &CompletionChannel) -> Result {
     while channel.wait_timeout(Duration::ZERO).is_ok() {}
-    let pairs = [5, 6].map(|key| {
-        let pair =
-            Pair::with(peer, &on_channel(channel, key), &ConnCfg::new()).expect("established");
+    let [one, other] = [5, 6].map(|key| {
+        let pair = pair_on(peer, channel, key).expect("established");
         write(&pair.client);
         polled(pair.client.get_cq(), 1);
         pair
     });
-    let [one, other] = pairs;
     drop(one);
-    let event = channel.wait_timeout(LIMIT)?;
-    assert_eq!((event.key, event.kind), (6, CqKind::Main));
+    takes_event_of(channel, 6, CqKind::Main)?;
     drop(other);
     none(channel.wait_timeout(SHORT));
     Ok(())
@@ -97,8 +91,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
     let peer = peer()?;
     let channel = CompletionChannel::new(&peer)?;
     let stable = [0, 1].map(|key| {
-        let pair =
-            Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new()).expect("established");
+        let pair = pair_on(&peer, &channel, key).expect("established");
         receives(&pair.client, 9);
         pair
     });
@@ -173,11 +166,8 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
     let (peer, other) = (peer()?, peer()?);
     let channel = CompletionChannel::new(&other)?;
     let of_receives = CompletionChannel::new(&peer)?;
-    let mut cfg = with_channel(ComplChannel::Of {
-        channel: channel.clone(),
-        key: 1,
-    });
-    cfg.set_rcq_size(10).set_rq_size(MESSAGES as u32);
+    let mut cfg = on_channel(&channel, 1);
+    cfg.set_rq_size(MESSAGES as u32);
     cfg.set_rcq_channel(Some((of_receives.clone(), 2)));
     let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
     receives(&server, MESSAGES as u64);
@@ -191,8 +181,7 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
             };
             let mut count = 0;
             while count < MESSAGES {
-                let event = channel.wait_timeout(LIMIT).expect("an event");
-                assert_eq!((event.key, event.kind), (key, kind));
+                takes_event_of(&channel, key, kind).expect("an event");
                 count += drain(cq);
             }
             // The last drain may have polled a completion before its event came.
@@ -208,7 +197,7 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
     for _ in 0..MESSAGES {
         send(&client, ALWAYS);
         polled(client.get_cq(), 1);
-        while let Err(error) = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1) {
+        while let Err(error) = write_nothing(&server, 1) {
             assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
             std::thread::yield_now();
         }
@@ -235,11 +224,9 @@ fn waiting_where_no_events_arrive_is_refused() -> Result {
     ] {
         let mut cfg = with_channel(kind);
         cfg.set_rcq_size(10);
-        let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new())?;
+        let (client, _server) = Pair::with(&peer, &cfg, &ConnCfg::new())?.ends();
         let conn = in_time("a wait in the wrong place", move || -> Result<_> {
-            let (nothing, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-            let written = client.write(nothing, from, ALWAYS, 1)?;
-            let waited = client.wait_for(written, LIMIT, |_| {});
+            let waited = client.wait_for(write_nothing(&client, 1)?, LIMIT, |_| {});
             match own || shared {
                 true => drop(waited?),
                 // At once, although the completion may be there.
@@ -271,7 +258,6 @@ fn waiting_where_no_events_arrive_is_refused() -> Result {
             (_, true) => drop(conn.wait_timeout(LIMIT)?),
             _ => drop(channel.wait_timeout(LIMIT)?),
         }
-        drop(server);
     }
     Ok(())
 }
@@ -283,9 +269,8 @@ fn a_shared_receive_queue_may_use_a_channel() -> Result {
     let _test = device_test();
     let peer = peer()?;
     let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
-    let mut cfg = SrqCfg::new();
-    cfg.set_compl_channel(Some((channels[0].clone(), 70)));
-    let srq = Srq::new(&peer, &cfg)?;
+    let key = Some((channels[0].clone(), 70));
+    let srq = Srq::new(&peer, SrqCfg::new().set_compl_channel(key))?;
     let own = srq.get_rcq().ok_or("the default")?;
     for n in 0..10 {
         srq.recv(MrSlice::EMPTY, n)?;
@@ -300,19 +285,15 @@ fn a_shared_receive_queue_may_use_a_channel() -> Result {
     assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
     assert_eq!(own.get_fd(), channels[0].get_fd());
 
-    let next = |channel: &CompletionChannel| -> Result<_> {
-        let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT)?;
-        Ok((key, kind))
-    };
     for pair in &pairs {
         send(&pair.client, ALWAYS);
-        assert_eq!(next(&channels[0])?, (70, CqKind::Receive));
+        takes_event_of(&channels[0], 70, CqKind::Receive)?;
         polled(own, 1);
         polled(pair.client.get_cq(), 1);
     }
     for (n, pair) in pairs.iter().enumerate() {
         write(&pair.server);
-        assert_eq!(next(&channels[n])?, (71 + n as u64, CqKind::Main));
+        takes_event_of(&channels[n], 71 + n as u64, CqKind::Main)?;
         polled(pair.server.get_cq(), 1);
     }
     // It is destroyed with its last connection; the channel stays.

@@ -1,7 +1,7 @@
 //! The events of the device itself.
 
+use std::io;
 use std::process::Command;
-use std::{io, thread};
 
 use rpma::DeviceEventKind;
 use rpma::wait::{Happened, Wait};
@@ -15,26 +15,20 @@ struct Interface(String);
 
 impl Interface {
     fn of(addr: &str) -> Result<Self> {
-        let output = Command::new("ip")
-            .args(["-o", "addr", "show", "to", addr])
-            .output();
-        let text = String::from_utf8(output?.stdout).expect("text");
+        let mut ip = Command::new("ip");
+        let output = ip.args(["-o", "addr", "show", "to", addr]).output()?;
+        let text = String::from_utf8(output.stdout).expect("text");
         // 3: eth1    inet 10.78.0.1/24 …
-        let name = text
-            .split_whitespace()
-            .nth(1)
-            .ok_or("an interface has the address")?;
-        Ok(Self(name.to_owned()))
+        let name = text.split_whitespace().nth(1);
+        Ok(Self(name.ok_or("an interface has the address")?.to_owned()))
     }
 
     fn set(&self, state: &str) -> io::Result<()> {
-        let status = Command::new("ip")
-            .args(["link", "set", "dev", &self.0, state])
-            .status()?;
-        status
-            .success()
-            .then_some(())
-            .ok_or_else(|| io::Error::other("ip link set"))
+        let mut ip = Command::new("ip");
+        match ip.args(["link", "set", "dev", &self.0, state]).status()? {
+            status if status.success() => Ok(()),
+            _ => Err(io::Error::other("ip link set")),
+        }
     }
 }
 
@@ -51,8 +45,7 @@ impl Drop for Interface {
 fn a_port_that_goes_down_is_in_the_log() -> Result {
     lines::keep_all();
     let _test = device_test();
-    let device = Device::from_addr(&other_addr(), Side::Local)?;
-    let peer = Peer::new(&device)?;
+    let peer = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
     let channel = CompletionChannel::new(&peer)?;
     let ep = Ep::listen(&peer, &other_addr(), 0)?;
     let mut wait = Wait::new()?;
@@ -93,10 +86,8 @@ fn is_told(wait: &mut Wait, expected: DeviceEventKind) -> Result {
 /// Waits, in moments, until there is such a line in the log. There may be more: how many events it
 /// makes of one change is the kernel's affair.
 fn comes(text: &str, wait: impl Fn()) {
-    let deadline = Instant::now() + LIMIT;
-    while !lines::any_of_all(text) {
-        assert!(Instant::now() < deadline, "no line has {text}");
+    until(&format!("no line has {text}"), || {
         wait();
-        thread::yield_now();
-    }
+        lines::any_of_all(text)
+    });
 }

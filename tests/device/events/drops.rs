@@ -1,13 +1,14 @@
 //! Queues and channels that are dropped while events arrive and others wait.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::{fs, thread};
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    ALWAYS, Kept, Random, SHORT, Stop, Waited, drain, finished, in_time, none, on_channel, polled,
-    readable, receives, send, set_nonblocking, started, write,
+    Kept, Random, SHORT, Stop, Waited, drain, finished, in_time, look, none, on_channel, pair_on,
+    polled, receives, send, set_nonblocking, started, write,
 };
 
 /// Promise: each event is acknowledged exactly once. Destroying a queue waits until as many events
@@ -45,7 +46,7 @@ fn each_event_is_acknowledged_once() -> Result {
             set_nonblocking(fd, true).expect("sets the flags");
             none(waited.wait(LIMIT));
             write(&waited.conn);
-            assert!(readable(fd, LIMIT).expect("polls"));
+            assert!(readable(fd, LIMIT));
             waited.wait(LIMIT).expect("an event");
         }),
         ("an event that came without a completion", |waited, _| {
@@ -94,8 +95,7 @@ fn drops_while_others_wait(rounds: u64) -> Result {
     const LAST: u64 = u64::MAX;
     let peer = peer()?;
     let channel = CompletionChannel::new(&peer)?;
-    let last = Pair::with(&peer, &on_channel(&channel, LAST), &ConnCfg::new())?;
-    let last = Kept(Some(last));
+    let last = Kept(Some(pair_on(&peer, &channel, LAST)?));
 
     let unlimited = started({
         let channel = channel.clone();
@@ -114,10 +114,8 @@ fn drops_while_others_wait(rounds: u64) -> Result {
         let (channel, waits) = (channel.clone(), Arc::clone(&waits));
         move || {
             while !stopped.load(Ordering::Relaxed) {
-                match channel.wait_timeout(Duration::from_millis(2)) {
-                    Ok(event) => assert!(event.key < 2 * rounds, "{event:?}"),
-                    Err(error) => assert!(matches!(error, Error::NoCompletion), "{error:?}"),
-                }
+                let event = look(&channel);
+                assert!(event.is_none_or(|of| of.key < 2 * rounds), "{event:?}");
                 waits.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -139,14 +137,10 @@ fn drops_while_others_wait(rounds: u64) -> Result {
         finished("dropping the other side", other);
 
         // No event is left, and the limited waits still end.
-        let (before, deadline) = (waits.load(Ordering::Relaxed), Instant::now() + LIMIT);
-        while waits.load(Ordering::Relaxed) < before + 2 {
-            assert!(
-                Instant::now() < deadline,
-                "a limited wait hangs, round {round}"
-            );
-            thread::yield_now();
-        }
+        let before = waits.load(Ordering::Relaxed);
+        until(&format!("a limited wait hangs, round {round}"), || {
+            waits.load(Ordering::Relaxed) >= before + 2
+        });
     }
 
     drop(stop);
@@ -178,11 +172,8 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
     const WAITERS: u64 = 2;
     let peer = peer()?;
     let channel = CompletionChannel::new(&peer)?;
-    let ((stop, stopped), round, waits) = (
-        Stop::new(),
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicU64::new(0)),
-    );
+    let (stop, stopped) = Stop::new();
+    let (round, waits) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let waiters = [(); WAITERS as usize].map(|()| {
         let (channel, round, waits) = (channel.clone(), Arc::clone(&round), Arc::clone(&waits));
         let stopped = Arc::clone(&stopped);
@@ -194,9 +185,8 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
                     continue;
                 }
                 random.pause();
-                match channel.wait_timeout(Duration::from_millis(2)) {
-                    Ok(event) => assert_eq!((event.key, event.kind), (next, CqKind::Receive)),
-                    Err(error) => assert!(matches!(error, Error::NoCompletion), "{error:?}"),
+                if let Some(event) = look(&channel) {
+                    assert_eq!((event.key, event.kind), (next, CqKind::Receive));
                 }
                 next += 1;
                 waits.fetch_add(1, Ordering::Release);
@@ -204,17 +194,14 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
         })
     });
     for n in 1..=rounds {
-        let mut cfg = SrqCfg::new();
-        cfg.set_compl_channel(Some((channel.clone(), n)));
-        let srq = Srq::new(&peer, &cfg)?;
+        let key = Some((channel.clone(), n));
+        let srq = Srq::new(&peer, SrqCfg::new().set_compl_channel(key))?;
         srq.recv(MrSlice::EMPTY, 1)?;
-        let mut cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
-        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+        let pair = Pair::with(&peer, &ConnCfg::new(), ConnCfg::new().set_srq(Some(&srq)))?;
         send(&pair.client, ALWAYS);
-        assert!(readable(&channel, LIMIT)?, "its event arrives");
-        drop((pair, cfg));
-        assert!(readable(&channel, Duration::ZERO)?, "the event stays");
+        assert!(readable(&channel, LIMIT), "its event arrives");
+        drop(pair);
+        assert!(readable(&channel, Duration::ZERO), "the event stays");
 
         let dropper = started({
             let round = Arc::clone(&round);
@@ -225,11 +212,9 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
             }
         });
         finished("destroying a queue", dropper);
-        let deadline = Instant::now() + LIMIT;
-        while waits.load(Ordering::Acquire) < n * WAITERS {
-            assert!(Instant::now() < deadline, "a limited wait hangs, round {n}");
-            thread::yield_now();
-        }
+        until(&format!("a limited wait hangs, round {n}"), || {
+            waits.load(Ordering::Acquire) >= n * WAITERS
+        });
         none(channel.wait_timeout(Duration::ZERO));
     }
     drop(stop);
@@ -258,9 +243,8 @@ fn an_event_is_taken_while_its_queue_is_destroyed_long() -> Result {
 fn event_descriptors() -> Result<usize> {
     let fds = fs::read_dir("/proc/self/fd")?;
     let links = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
-    Ok(links
-        .filter(|link| link.to_string_lossy().contains("infinibandevent"))
-        .count())
+    let is_one = |link: &PathBuf| link.to_string_lossy().contains("infinibandevent");
+    Ok(links.filter(is_one).count())
 }
 
 /// Promise: a channel lives until its last handle and its last queue are gone, whichever goes
@@ -275,8 +259,7 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
             let peer = peer()?;
             let channel = CompletionChannel::new(&peer)?;
             let pairs = [0, 1].map(|key| {
-                let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new())
-                    .expect("established");
+                let pair = pair_on(&peer, &channel, key).expect("established");
                 if n % 2 == 0 {
                     write(&pair.client);
                 }
@@ -295,7 +278,7 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
                 for client in clients.iter().flatten() {
                     drain(client.get_cq());
                     write(client);
-                    assert!(readable(client.get_cq(), LIMIT)?, "its event arrives");
+                    assert!(readable(client.get_cq(), LIMIT), "its event arrives");
                 }
                 if let Some(channel) = &channel {
                     while channel.wait_timeout(SHORT / 10).is_ok() {}
@@ -332,10 +315,8 @@ fn a_wait_on_a_clone_ends_with_the_connection() -> Result {
             false => drop(client),
         }
         let ended = finished("the wait", waiter);
-        assert!(
-            matches!(ended, Error::NotConnected(NotConnected::Closed)),
-            "{ended:?}"
-        );
+        let is_closed = matches!(ended, Error::NotConnected(NotConnected::Closed));
+        assert!(is_closed, "{ended:?}");
     }
     Ok(())
 }

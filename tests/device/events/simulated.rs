@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::common::prelude::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
 /// Promise of `Cq::req_notify`: the last request counts, also if another thread's wait arms the
 /// queue at the same time. Before, the wait could leave the request of before, and the next
@@ -13,9 +12,7 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 #[test]
 fn a_wait_leaves_the_request_that_came_last() -> Result {
     for seed in 0..200 {
-        let fabric = Rig::strict().seed(seed).fabric();
-        let host = fabric.host("here");
-        let _entered = host.enter();
+        let here = Rig::strict().seed(seed).here();
         let Pair { client, server } = Pair::new(&peer()?)?;
         let server = Arc::new(server);
         let message = |flags| -> Result {
@@ -28,11 +25,11 @@ fn a_wait_leaves_the_request_that_came_last() -> Result {
         // Takes the event that the queue was made for.
         message(ALWAYS | Flags::SOLICITED)?;
         cq.req_notify(Notify::Solicited)?;
-        let waits = host.spawn({
+        let waits = here.host.spawn({
             let server = Arc::clone(&server);
             move || server.get_cq().wait_timeout(LIMIT)
         });
-        let arms = host.spawn({
+        let arms = here.host.spawn({
             let server = Arc::clone(&server);
             move || server.get_cq().req_notify(Notify::Any)
         });

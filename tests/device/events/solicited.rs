@@ -2,9 +2,29 @@
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    ALWAYS, SHORT, in_time, no_event, none, polled, rcq, readable, receives, send, solicited,
-    takes_event, with_channel, write,
+    SHORT, in_time, no_event, none, polled, rcq, receives, send, solicited, takes_event,
+    with_channel, write,
 };
+
+/// A plain message arrives without an event.
+fn plain_gives_none(client: &Conn, rcq: &Cq) {
+    send(client, ALWAYS);
+    polled(rcq, 1);
+    assert!(!readable(rcq, SHORT), "a plain message gives no event");
+}
+
+/// A solicited message arrives with an event.
+fn solicited_gives_one(client: &Conn, rcq: &Cq) -> Result {
+    send(client, ALWAYS | Flags::SOLICITED);
+    event_comes(rcq)
+}
+
+fn event_comes(rcq: &Cq) -> Result {
+    assert!(readable(rcq, LIMIT), "a solicited one does");
+    takes_event(rcq)?;
+    polled(rcq, 1);
+    Ok(())
+}
 
 /// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from its
 /// creation on, and no event for others; also after an event.
@@ -15,29 +35,19 @@ fn only_solicited_messages_give_events() -> Result {
     let pair = solicited(&peer, ComplChannel::PerCq)?;
     let (client, rcq) = (&pair.client, rcq(&pair.server));
     for _ in 0..2 {
-        send(client, ALWAYS);
-        polled(rcq, 1);
-        assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
+        plain_gives_none(client, rcq);
         none(rcq.wait_timeout(SHORT));
-        send(client, ALWAYS | Flags::SOLICITED);
-        assert!(readable(rcq, LIMIT)?, "a solicited one does");
-        takes_event(rcq)?;
-        polled(rcq, 1);
+        solicited_gives_one(client, rcq)?;
     }
-    let imm = |flags, imm| -> Result {
-        client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)?;
-        Ok(())
-    };
-    imm(ALWAYS, 1)?;
+    let imm = |flags| client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 1, 4);
+    imm(ALWAYS)?;
     polled(rcq, 1);
     assert!(
-        !readable(rcq, SHORT)?,
+        !readable(rcq, SHORT),
         "nor does a plain write with immediate data"
     );
-    imm(ALWAYS | Flags::SOLICITED, 2)?;
-    assert!(readable(rcq, LIMIT)?, "a solicited one does");
-    takes_event(rcq)?;
-    polled(rcq, 1);
+    imm(ALWAYS | Flags::SOLICITED)?;
+    event_comes(rcq)?;
 
     // The main queue's events are not affected.
     write(&pair.server);
@@ -60,7 +70,7 @@ fn a_send_that_succeeds_is_not_solicited() -> Result {
     for flags in [ALWAYS, ALWAYS | Flags::SOLICITED] {
         send(&pair.client, flags);
         polled(cq, 1);
-        assert!(!readable(cq, SHORT)?, "{flags:?}");
+        assert!(!readable(cq, SHORT), "{flags:?}");
     }
     Ok(())
 }
@@ -70,24 +80,15 @@ fn a_send_that_succeeds_is_not_solicited() -> Result {
 fn only_solicited_messages_give_events_of_a_shared_receive_queue() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let mut cfg = SrqCfg::new();
-    cfg.set_rcq_notify(Notify::Solicited);
-    let srq = Srq::new(&peer, &cfg)?;
+    let srq = Srq::new(&peer, SrqCfg::new().set_rcq_notify(Notify::Solicited))?;
     for n in 0..10 {
         srq.recv(MrSlice::EMPTY, n)?;
     }
-    let mut cfg = ConnCfg::new();
-    cfg.set_srq(Some(&srq));
-    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+    let pair = Pair::with(&peer, &ConnCfg::new(), ConnCfg::new().set_srq(Some(&srq)))?;
     let rcq = srq.get_rcq().ok_or("the default")?;
     for _ in 0..2 {
-        send(&pair.client, ALWAYS);
-        polled(rcq, 1);
-        assert!(!readable(rcq, SHORT)?, "a plain message gives no event");
-        send(&pair.client, ALWAYS | Flags::SOLICITED);
-        assert!(readable(rcq, LIMIT)?, "a solicited one does");
-        takes_event(rcq)?;
-        polled(rcq, 1);
+        plain_gives_none(&pair.client, rcq);
+        solicited_gives_one(&pair.client, rcq)?;
     }
     Ok(())
 }
@@ -124,14 +125,10 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
         send(&client, ALWAYS);
         let (server, elapsed) = bounded(server, shared)?;
         // A second, with an allowance for a busy machine.
-        assert!(
-            elapsed > SHORT && elapsed < LIMIT / 3,
-            "it does wait, and not long: {elapsed:?}"
-        );
-        assert!(
-            !readable(rcq(&server), Duration::ZERO)?,
-            "there is no event"
-        );
+        let is_bounded = elapsed > SHORT && elapsed < LIMIT / 3;
+        assert!(is_bounded, "it does wait, and not long: {elapsed:?}");
+        let is_readable = readable(rcq(&server), Duration::ZERO);
+        assert!(!is_readable, "there is no event");
         polled(rcq(&server), 1);
 
         let start = Instant::now();
@@ -162,27 +159,20 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
 #[test]
 fn a_wait_for_two_queues_is_bounded_by_either() -> Result {
     use CqKind::{Main, Receive};
+    use Notify::{Any, Solicited};
     let _test = device_test();
     let peer = peer()?;
     for (rcq_size, of_main, of_receives, expected) in [
-        (0, Notify::Solicited, Notify::Any, [Main, Main, Main]),
-        (10, Notify::Solicited, Notify::Any, [Main, Main, Main]),
-        (
-            10,
-            Notify::Any,
-            Notify::Solicited,
-            [Receive, Receive, Receive],
-        ),
+        (0, Solicited, Any, [Main, Main, Main]),
+        (10, Solicited, Any, [Main, Main, Main]),
+        (10, Any, Solicited, [Receive, Receive, Receive]),
     ] {
         let server = with_notify(&peer, rcq_size, of_main, of_receives)?;
         assert_eq!(bounded_waits(server), expected);
     }
-    let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited)?;
-    let found = bounded_waits(server);
-    assert!(
-        found[0] != found[1] && found[0] == found[2],
-        "no queue is forgotten: {found:?}"
-    );
+    let found = bounded_waits(with_notify(&peer, 10, Solicited, Solicited)?);
+    let in_turn = found[0] != found[1] && found[0] == found[2];
+    assert!(in_turn, "no queue is forgotten: {found:?}");
     Ok(())
 }
 
@@ -223,38 +213,30 @@ fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
 fn req_notify_changes_what_gives_events() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10);
+    let cfg = ConnCfg::new().set_rcq_size(10).clone();
     let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
     receives(&server, 10);
     let rcq = rcq(&server);
-    let plain = |gives_event| -> Result {
+    let plain_gives_one = || {
         send(&client, ALWAYS);
         polled(rcq, 1);
-        match gives_event {
-            true => takes_event(rcq)?,
-            false => assert!(!readable(rcq, SHORT)?, "a plain message gives no event"),
-        }
-        Ok(())
+        takes_event(rcq)
     };
-    plain(true)?;
+    plain_gives_one()?;
     rcq.req_notify(Notify::Solicited)?;
-    plain(true)?;
-    plain(false)?;
-    send(&client, ALWAYS | Flags::SOLICITED);
-    assert!(readable(rcq, LIMIT)?, "a solicited one gives an event");
-    takes_event(rcq)?;
-    polled(rcq, 1);
-    plain(false)?;
+    plain_gives_one()?;
+    plain_gives_none(&client, rcq);
+    solicited_gives_one(&client, rcq)?;
+    plain_gives_none(&client, rcq);
     rcq.req_notify(Notify::Any)?;
-    plain(true)?;
-    plain(true)?;
+    plain_gives_one()?;
+    plain_gives_one()?;
 
     // For programs that wait in another way: one event for each request.
     for _ in 0..2 {
         send(&client, ALWAYS);
         polled(rcq, 1);
-        assert!(readable(rcq, LIMIT)?);
+        assert!(readable(rcq, LIMIT));
         rcq.req_notify(Notify::Any)?;
     }
     takes_event(rcq)?;

@@ -8,22 +8,19 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::{fs, hint, mem, panic, thread};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
+
+use rpma::CqEvent;
 
 use crate::common::prelude::*;
 
 /// How long "no event" is looked at.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
 /// Posts an operation that completes in the connection's main queue, and nowhere else.
 pub(crate) fn write(conn: &Conn) {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-        .expect("posted");
+    write_nothing(conn, 1).expect("posted");
 }
 
 /// Posts a message of 0 bytes.
@@ -34,19 +31,16 @@ pub(crate) fn send(conn: &Conn, flags: Flags) {
 
 /// Posts `count` receives.
 pub(crate) fn receives(conn: &Conn, count: u64) {
-    for n in 0..count {
-        conn.recv(MrSlice::EMPTY, n).expect("posted");
-    }
+    receive_nothing(conn, 0..count).expect("posted");
 }
 
 /// Polls until `count` completions came, without any wait for events; all must be successes.
 pub(crate) fn polled(cq: &Cq, count: usize) {
-    let (mut all, deadline) = (0, Instant::now() + LIMIT);
-    while all < count {
+    let mut all = 0;
+    until(&format!("{count} completions"), || {
         all += drain(cq);
-        assert!(Instant::now() < deadline, "{all} of {count} completions");
-        thread::yield_now();
-    }
+        all >= count
+    });
     assert_eq!(all, count, "no more completions than operations");
 }
 
@@ -82,16 +76,24 @@ pub(crate) fn nothing<T: std::fmt::Debug>(waited: Result<T, Error>) {
     assert!(matches!(waited, Err(Error::NoEvent)), "{waited:?}");
 }
 
-pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
-    assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
+/// Waits for a moment. Returns an event, if one comes.
+pub(crate) fn look(channel: &CompletionChannel) -> Option<CqEvent> {
+    match channel.wait_timeout(Duration::from_millis(2)) {
+        Ok(event) => Some(event),
+        Err(Error::NoCompletion) => None,
+        Err(error) => panic!("{error:?}"),
+    }
 }
 
-/// Whether the descriptor becomes readable within `limit`, without taking the event.
-pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
-    let limit = Timespec::try_from(limit)?;
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    // A signal of the system may come, as after a machine that stood still.
-    Ok(retry_on_intr(|| poll(&mut fds, Some(&limit)))? > 0)
+/// The next event of a channel is this queue's.
+pub(crate) fn takes_event_of(channel: &CompletionChannel, key: u64, kind: CqKind) -> Result {
+    let event = channel.wait_timeout(LIMIT)?;
+    assert_eq!((event.key, event.kind), (key, kind));
+    Ok(())
+}
+
+pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
+    assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
 }
 
 pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) -> Result {
@@ -144,10 +146,8 @@ pub(crate) struct Thread(Pid);
 impl Thread {
     pub(crate) fn current() -> Result<Self> {
         let link = fs::read_link("/proc/thread-self")?;
-        let id = link
-            .file_name()
-            .and_then(|id| id.to_str())
-            .ok_or("a name")?;
+        let id = link.file_name().and_then(|id| id.to_str());
+        let id = id.ok_or("a name")?;
         Ok(Self(Pid::from_raw(id.parse()?).ok_or("not 0")?))
     }
 
@@ -164,9 +164,8 @@ impl Thread {
     pub(crate) fn sleeps(self) -> Result<u64> {
         let path = format!("/proc/self/task/{}/status", self.0.as_raw_nonzero());
         let status = fs::read_to_string(path)?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         Ok(line.and_then(|n| n.trim().parse().ok()).ok_or("a number")?)
     }
 }
@@ -213,10 +212,8 @@ pub(crate) struct Random(pub(crate) u64);
 impl Random {
     /// One of `0..end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 
@@ -243,6 +240,11 @@ pub(crate) fn on_channel(channel: &CompletionChannel, key: u64) -> ConnCfg {
     let mut cfg = with_channel(ComplChannel::Of { channel, key });
     cfg.set_rcq_size(10);
     cfg
+}
+
+/// A client with events that arrive on `channel`, and a server.
+pub(crate) fn pair_on(peer: &Peer, channel: &CompletionChannel, key: u64) -> Result<Pair> {
+    Pair::with(peer, &on_channel(channel, key), &ConnCfg::new())
 }
 
 /// A client that connects to a server. Only solicited messages give events of the server's receive
@@ -277,27 +279,22 @@ impl Waited {
     /// Each kind of channel, and the other side of its connection.
     pub(crate) fn each(peer: &Peer) -> Result<Vec<(Self, Conn)>> {
         let channel = CompletionChannel::new(peer)?;
-        let mut all = Vec::new();
-        for own in [None, Some(channel)] {
-            let kinds = match own.clone() {
-                None => vec![ComplChannel::PerCq, ComplChannel::Shared],
-                Some(channel) => vec![ComplChannel::Of { channel, key: 9 }],
-            };
-            for kind in kinds {
-                let mut cfg = with_channel(kind);
-                cfg.set_rcq_size(10);
-                let Pair { client, server } = Pair::with(peer, &cfg, &ConnCfg::new())?;
-                let channel = own.clone();
-                all.push((
-                    Self {
-                        conn: client,
-                        channel,
-                    },
-                    server,
-                ));
-            }
-        }
-        Ok(all)
+        let of = ComplChannel::Of {
+            channel: channel.clone(),
+            key: 9,
+        };
+        let kinds = [
+            (ComplChannel::PerCq, None),
+            (ComplChannel::Shared, None),
+            (of, Some(channel)),
+        ];
+        let connect = |(kind, channel)| -> Result<_> {
+            let mut cfg = with_channel(kind);
+            cfg.set_rcq_size(10);
+            let (conn, server) = Pair::with(peer, &cfg, &ConnCfg::new())?.ends();
+            Ok((Self { conn, channel }, server))
+        };
+        kinds.into_iter().map(connect).collect()
     }
 
     pub(crate) fn wait(&self, limit: Duration) -> rpma::Result<()> {

@@ -1,6 +1,5 @@
 //! Two hosts of a simulated fabric, in virtual time.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +7,6 @@ use rpma::Refusal;
 use rpma::commit::Limits;
 use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
 use rpma::sim::{JoinHandle, now, sleep};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, identified, usage};
@@ -190,7 +188,7 @@ pub(crate) fn drive<C: Connects>(client: &mut Reconnect<C>) -> (Option<C::Connec
                 return Ok(connected);
             }
             let deadline = client.deadline().expect("one is under way");
-            while !is_readable(client) && now() < deadline {
+            while !readable(&*client, Duration::ZERO) && now() < deadline {
                 sleep((deadline - now()).min(LOOK));
             }
         }
@@ -234,9 +232,4 @@ fn ended<C: Connects>(
         counts: client.counts(),
     };
     (connected, ended)
-}
-
-fn is_readable(fd: &impl AsFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).expect("polls") > 0
 }

@@ -1,7 +1,6 @@
 //! The steps of a reconnect, for event loops; its refusals; and its end in the middle.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{Connects, Reconnect, ReconnectCfg, ToConn, ToWriter, Why};
@@ -23,8 +22,8 @@ fn a_loop_needs_one_descriptor() -> Result {
         let conn = connect(&mut client, || server.accept(&mut current))?;
         // The connection's events are its own.
         drop(current);
-        while !readable(conn.as_fd()) {}
-        assert!(!readable(client.as_fd()));
+        while !readable(&conn) {}
+        assert!(!readable(&client));
     }
     let counts = client.counts();
     assert_eq!((counts.tries, counts.connected), (3, 3));
@@ -246,7 +245,7 @@ fn ends_after<C: Connects>(steps: u32, server: &Server, mut client: Reconnect<C>
             if client.advance()?.is_some() {
                 break;
             }
-            readable(client.as_fd());
+            readable(&client);
             if let Some(req) = server.request() {
                 accepted.push(req.connect(&server.offer()));
             }

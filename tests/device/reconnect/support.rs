@@ -1,10 +1,9 @@
 //! A server and a client in one thread, and the work of the client's loop.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use rpma::reconnect::{Connects, GaveUp, Reconnect, ReconnectCfg, ToConn};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::common::prelude::*;
 
@@ -121,12 +120,12 @@ pub(crate) fn go_on<C: Connects>(
     loop {
         if let Some(connected) = client.advance()? {
             assert!(client.deadline().is_none());
-            let is_readable = readable(client.as_fd());
+            let is_readable = readable(&*client);
             assert!(!is_readable, "the connection's events are its own");
             return Ok(connected);
         }
         let deadline = client.deadline().expect("one is under way");
-        while !readable(client.as_fd()) && now() < deadline {
+        while !readable(&*client) && now() < deadline {
             serve();
             assert!(Instant::now() < until, "it ends in time");
         }
@@ -142,11 +141,6 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Whether `fd` is readable, within a millisecond.
-pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
-    let soon = Timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000,
-    };
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&soon)).expect("polls") > 0
+pub(crate) fn readable(fd: impl AsFd) -> bool {
+    crate::common::readable(fd, Duration::from_millis(1))
 }

@@ -8,7 +8,7 @@ use rpma::commit::{Connecting, Fate, Limits, Method, Ticket, Writer, WriterCfg};
 use rpma::serve::{Reason, Served, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, Site, identity, offer, until};
+use crate::serve::support::{LEN, Site, identity, offer};
 
 const TAIL: usize = 1024;
 
@@ -45,7 +45,7 @@ impl Site {
 
     /// The server makes a commit durable.
     fn serves(&mut self, writer: &mut Writer, ticket: Ticket) {
-        until(|| {
+        until("it happens in time", || {
             self.turns();
             writer.look(|wc| panic!("{wc:?}")).expect("connected");
             writer.fate(ticket).expect("its own") == Fate::Durable
@@ -89,7 +89,7 @@ fn commits_are_served() -> Result {
     // The receives that were flushed are the server's own.
     assert!(gone.completions.is_empty(), "{:?}", gone.completions);
     let ticket = commit(&mut writer, &source, 21)?;
-    until(|| {
+    until("it happens in time", || {
         let _ = wrong.look(|_| {});
         site.turns();
         writer.look(|_| {}).expect("connected");
@@ -113,7 +113,7 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
     let asked = site.asked()?;
     // The request arrives, and the server does not look.
     let ticket = commit(&mut old, &source, 1)?;
-    until(|| {
+    until("it happens in time", || {
         old.look(|_| {}).expect("connected");
         old.released() > 0
     });
@@ -121,7 +121,7 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() -> Result {
     let mut new = connecting.wait(LIMIT)?;
     site.turns();
     assert_eq!(part.load_u64(TAIL)?, 0, "it is discarded");
-    until(|| {
+    until("it happens in time", || {
         let _ = old.look(|_| {});
         old.is_over()
     });
@@ -149,7 +149,7 @@ fn calls_beside(clients: u64) -> Result<BTreeMap<&'static str, u64>> {
         let writer = &mut writers[clients as usize / 2];
         for number in 1..=50 {
             let ticket = commit(writer, &source, number)?;
-            until(|| {
+            until("it happens in time", || {
                 let before = made();
                 assert!(site.turn().is_none());
                 for (call, count) in made() {

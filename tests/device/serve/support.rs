@@ -7,7 +7,6 @@ use rpma::Refusal;
 use rpma::commit::Method;
 use rpma::serve::{Asked, Client, Directory, Gone, NotAdmitted, Part, Served, Server, ServerCfg};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::prelude::*;
@@ -289,6 +288,7 @@ impl Site {
 }
 
 /// A client of this host asks the server at this address.
+#[cfg(feature = "sim")]
 pub(crate) fn ask_at((addr, port): (&str, u16), offer: &Offer) -> Result<Conn> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
     let req = ConnReq::new(&peer, addr, port, &ConnCfg::new())?;
@@ -296,9 +296,8 @@ pub(crate) fn ask_at((addr, port): (&str, u16), offer: &Offer) -> Result<Conn> {
 }
 
 /// Whether an event loop would call the server now.
-pub(crate) fn is_readable(site: &Site) -> Result<bool> {
-    let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
-    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
+pub(crate) fn is_readable(site: &Site) -> bool {
+    readable(&site.server, Duration::ZERO)
 }
 
 /// The client goes on: it writes.
@@ -337,14 +336,5 @@ pub(crate) fn refusal(conn: &Conn) -> Result<Refusal> {
     match event(conn)? {
         ConnEvent::Rejected { private_data, .. } => Ok(Refusal::decode(&private_data)?),
         other => panic!("{other}"),
-    }
-}
-
-/// Calls this until it returns true, in time.
-pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < LIMIT, "it happens in time");
-        std::thread::yield_now();
     }
 }
