@@ -6,8 +6,8 @@ use std::{panic, thread};
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    Random, SHORT, drain, finished, no_event, none, on_channel, pair_on, polled, receives, send,
-    started, takes_event, takes_event_of, write,
+    Random, SHORT, drain, finished, no_event, none, on_channel, pair_on, peer_with_channel, polled,
+    receives, send, started, takes_event, takes_event_of, write,
 };
 
 /// Promise: one arm gives one event, however many completions follow. Polling does not arm.
@@ -176,8 +176,7 @@ fn an_event_may_come_without_a_completion() -> Result {
 #[test]
 fn a_polled_completion_leaves_its_event() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let pair = Pair::with(&peer, &ConnCfg::new(), &on_channel(&channel, 5))?;
     for conn in [&pair.client, &pair.server] {
         write(conn);
@@ -197,8 +196,7 @@ fn a_polled_completion_leaves_its_event() -> Result {
 #[test]
 fn an_event_that_is_tried_arms_nothing() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let pair = pair_on(&peer, &channel, 7)?;
     let cq = pair.client.get_cq();
     let take = || channel.try_take();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    Random, SHORT, Stop, drain, finished, in_time, none, on_channel, pair_on, polled, rcq,
-    receives, send, started, takes_event, takes_event_of, with_channel, write,
+    Random, SHORT, Stop, drain, finished, in_time, none, on_channel, pair_on, peer_with_channel,
+    polled, rcq, receives, send, started, takes_event, takes_event_of, with_channel, write,
 };
 
 /// The keys of connections that are dropped begin here.
@@ -88,8 +88,7 @@ fn discards_events(peer: &Peer, channel: &CompletionChannel) -> Result {
 #[test]
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let stable = [0, 1].map(|key| {
         let pair = pair_on(&peer, &channel, key).expect("established");
         receives(&pair.client, 9);
@@ -112,8 +111,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() -> Result {
     let next = finished("dropping connections", dropper);
     assert!(highest < next, "{highest} is nobody's key");
     drop(stable);
-    discards_events(&peer, &channel)?;
-    Ok(())
+    discards_events(&peer, &channel)
 }
 
 /// Promise: with [`ComplChannel::Shared`] a wait returns the right one of the connection's two
@@ -211,8 +209,7 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
 #[test]
 fn waiting_where_no_events_arrive_is_refused() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let of = ComplChannel::Of {
         channel: channel.clone(),
         key: 1,

@@ -8,7 +8,7 @@ use std::{fs, thread};
 use crate::common::prelude::*;
 use crate::events::support::{
     Kept, Random, SHORT, Stop, Waited, drain, finished, in_time, look, none, on_channel, pair_on,
-    polled, receives, send, set_nonblocking, started, write,
+    peer_with_channel, polled, receives, send, set_nonblocking, started, write,
 };
 
 /// Promise: each event is acknowledged exactly once. Destroying a queue waits until as many events
@@ -93,8 +93,7 @@ fn each_event_is_acknowledged_once() -> Result {
 /// seen.
 fn drops_while_others_wait(rounds: u64) -> Result {
     const LAST: u64 = u64::MAX;
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let last = Kept(Some(pair_on(&peer, &channel, LAST)?));
 
     let unlimited = started({
@@ -170,8 +169,7 @@ fn queues_are_dropped_while_others_wait_on_their_channel_long() -> Result {
 /// with a connection's, the queue pair goes first, which is slow, and the event is taken by then.
 fn events_taken_while_their_queue_is_destroyed(rounds: u64) -> Result {
     const WAITERS: u64 = 2;
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let (stop, stopped) = Stop::new();
     let (round, waits) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let waiters = [(); WAITERS as usize].map(|()| {
@@ -256,8 +254,7 @@ fn a_channel_outlives_its_queues_in_each_order() -> Result {
         drop(Pair::new(&peer()?)?);
         let before = event_descriptors()?;
         for (n, order) in permutations(4).into_iter().enumerate() {
-            let peer = peer()?;
-            let channel = CompletionChannel::new(&peer)?;
+            let (peer, channel) = peer_with_channel()?;
             let pairs = [0, 1].map(|key| {
                 let pair = pair_on(&peer, &channel, key).expect("established");
                 if n % 2 == 0 {

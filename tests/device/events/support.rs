@@ -228,6 +228,12 @@ impl Random {
     }
 }
 
+pub(crate) fn peer_with_channel() -> Result<(Peer, CompletionChannel)> {
+    let peer = peer()?;
+    let channel = CompletionChannel::new(&peer)?;
+    Ok((peer, channel))
+}
+
 pub(crate) fn with_channel(channel: ComplChannel) -> ConnCfg {
     let mut cfg = ConnCfg::new();
     cfg.set_compl_channel(channel);

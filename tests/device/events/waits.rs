@@ -14,8 +14,8 @@ use signal_hook::consts::SIGUSR1;
 
 use crate::common::prelude::*;
 use crate::events::support::{
-    Kept, SHORT, Stop, Thread, Waited, finished, in_time, look, none, pair_on, polled,
-    set_nonblocking, started, write,
+    Kept, SHORT, Stop, Thread, Waited, finished, in_time, look, none, pair_on, peer_with_channel,
+    polled, set_nonblocking, started, write,
 };
 
 /// Promise: the descriptor is blocking until the program changes that, and then each wait returns
@@ -180,8 +180,7 @@ fn a_limit_is_kept_by_each_of_many_waiters() -> Result {
     const WAITERS: usize = 6;
     let limit = Duration::from_secs(2);
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let pair = Kept(Some(pair_on(&peer, &channel, 3)?));
     let barrier = Arc::new(Barrier::new(WAITERS + 1));
     let wait = |limit| {
@@ -232,8 +231,7 @@ fn one_event_ends_one_wait() -> Result {
     const WAITERS: usize = 4;
     const EVENTS: usize = 200;
     let _test = device_test();
-    let peer = peer()?;
-    let channel = CompletionChannel::new(&peer)?;
+    let (peer, channel) = peer_with_channel()?;
     let pair = Kept(Some(pair_on(&peer, &channel, 3)?));
     let (stop, stopped) = Stop::new();
     let taken = Arc::new(AtomicUsize::new(0));

@@ -18,9 +18,9 @@ fn run(
     seed: u64,
     fails: Option<(&'static str, u32, How)>,
 ) -> Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
-    let hosts = Hosts::seeded(seed);
-    let serving = hosts.accept_each();
-    let entered = hosts.client.enter();
+    let hosts = Hosts::on(&Rig::new().seed(seed).fabric());
+    let _serving = hosts.accept_each();
+    let _entered = hosts.client.enter();
     sleep(SECOND);
     let mut client = hosts.client();
     let before = hosts.fabric.calls();
@@ -52,8 +52,6 @@ fn run(
         // It may be one that only the server makes so often.
         failing.disarm();
     }
-    drop(entered);
-    serving.end();
     Ok((calls, left))
 }
 
@@ -79,15 +77,8 @@ fn each_call_fails_once() -> Result {
 /// Connects twice, and writes with each connection.
 fn program(fabric: &Fabric) -> rpma::Result<()> {
     let hosts = Hosts::on(fabric);
-    let serving = hosts.accept_each();
-    let entered = hosts.client.enter();
-    let result = twice(&hosts);
-    drop(entered);
-    serving.end();
-    result
-}
-
-fn twice(hosts: &Hosts) -> rpma::Result<()> {
+    let _serving = hosts.accept_each();
+    let _entered = hosts.client.enter();
     sleep(SECOND);
     let mut client = hosts.new_client()?;
     let source = Mr::reg(client.peer(), vec![7; 8], MrUsage::WRITE_SRC);

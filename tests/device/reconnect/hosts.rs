@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rpma::Refusal;
 use rpma::commit::Limits;
@@ -23,11 +24,18 @@ pub(crate) struct Hosts {
     pub(crate) server: Host,
     pub(crate) link: Link,
     pub(crate) fabric: Fabric,
+    _emptied: Option<Emptied>,
 }
 
 impl Hosts {
+    /// No object is left on the hosts in the end.
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self::on(&Rig::new().seed(seed).fabric())
+        let emptied = Rig::new().seed(seed).emptied();
+        let hosts = Self::on(&emptied);
+        Self {
+            _emptied: Some(emptied),
+            ..hosts
+        }
     }
 
     pub(crate) fn on(fabric: &Fabric) -> Self {
@@ -37,6 +45,7 @@ impl Hosts {
             client,
             server,
             fabric: fabric.clone(),
+            _emptied: None,
         }
     }
 
@@ -62,7 +71,10 @@ impl Hosts {
             // Without power it ends.
             let _ = serve(&addr, &over, answer);
         });
-        Serving { is_over, thread }
+        Serving {
+            is_over,
+            thread: Some(thread),
+        }
     }
 
     /// Starts a server that accepts, after it has dropped the connection before.
@@ -86,23 +98,19 @@ impl Hosts {
     pub(crate) fn silent(&self, host: &Host) -> Result<Ep> {
         Ok(Ep::listen_on(&peer_of(host), (host.addr(), PORT).into())?)
     }
-
-    /// No object is left on the hosts.
-    pub(crate) fn are_empty(&self) {
-        let objects = self.fabric.objects();
-        assert!(objects.is_empty(), "{objects:?}");
-    }
 }
 
+/// A server, which ends when this is dropped.
 pub(crate) struct Serving {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
-impl Serving {
-    pub(crate) fn end(self) {
+impl Drop for Serving {
+    fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().expect("no panic");
+        let joined = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(joined, Some(Ok(()))));
     }
 }
 

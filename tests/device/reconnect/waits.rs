@@ -47,8 +47,8 @@ fn waits_grow_up_to_the_longest() {
 fn a_busy_server_is_asked_slowly() {
     for code in [RefusalCode::Full, RefusalCode::NotCutOff] {
         let hosts = Hosts::seeded(3);
-        let serving = hosts.reject_each(code, "later");
-        let entered = hosts.client.enter();
+        let _serving = hosts.reject_each(code, "later");
+        let _entered = hosts.client.enter();
         sleep(LONGEST);
         let (_, ended) = drive(&mut hosts.client());
         assert!(ended.tries.len() > 10, "{ended:?}");
@@ -56,8 +56,6 @@ fn a_busy_server_is_asked_slowly() {
         let gave_up = ended.result.expect_err("it stays full");
         assert_eq!(gave_up.why, Why::Limit);
         says(gave_up, "\"later\"");
-        drop(entered);
-        serving.end();
     }
 }
 
@@ -67,7 +65,7 @@ fn a_busy_server_is_asked_slowly() {
 fn short_connections_count_as_failures() -> Result {
     let hosts = Hosts::seeded(4);
     let serving = hosts.accept_each();
-    let entered = hosts.client.enter();
+    let _entered = hosts.client.enter();
     sleep(LONGEST);
     let mut client = hosts.client();
     let mut waited = Vec::new();
@@ -90,13 +88,9 @@ fn short_connections_count_as_failures() -> Result {
     }
     assert!(waited[11] < SLACK, "{waited:?}");
     assert_eq!(client.counts().connected, 12);
-    drop(entered);
-    serving.end();
-    let entered = hosts.client.enter();
+    drop(serving);
     let (_, ended) = drive(&mut client);
     assert_waits(&ended, documented());
-    drop((client, entered));
-    hosts.are_empty();
     Ok(())
 }
 
@@ -105,8 +99,8 @@ fn short_connections_count_as_failures() -> Result {
 #[test]
 fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
     let hosts = Hosts::seeded(6);
-    let serving = hosts.reject_each(RefusalCode::Refused, "not you");
-    let entered = hosts.client.enter();
+    let _serving = hosts.reject_each(RefusalCode::Refused, "not you");
+    let _entered = hosts.client.enter();
     sleep(LONGEST);
     let mut client = hosts.client();
     let next = |client: &mut _| {
@@ -125,9 +119,6 @@ fn a_server_that_refuses_is_not_asked_in_a_loop() -> Result {
     assert!(next(&mut client) <= limit / 2 + SLACK);
     client.set_offer(identified(2))?;
     assert!(next(&mut client) < SLACK);
-    drop((client, entered));
-    serving.end();
-    hosts.are_empty();
     Ok(())
 }
 
@@ -183,8 +174,7 @@ fn run(seed: u64) -> (Trace, Vec<Duration>, u64) {
     let instance = client.offer().identity().expect("set").instance;
     drop((conn, client));
     healing.join().expect("no panic");
-    drop(entered);
-    serving.end();
+    drop((entered, serving));
     assert_eq!(hosts.fabric.why_not_repeatable(), None);
     (hosts.fabric.trace(), ended.tries, instance)
 }
@@ -211,25 +201,21 @@ fn both_forms_do_the_same() {
     for scenario in 0..4 {
         let of_form = |is_blocking: bool| {
             let hosts = Hosts::seeded(20 + scenario);
-            let serving = match scenario {
+            let _serving = match scenario {
                 // No listener; a server that accepts; one that refuses; one that is not reached.
                 0 => None,
                 2 => Some(hosts.reject_each(RefusalCode::Taken, "by another instance")),
                 _ => Some(hosts.accept_each()),
             };
-            let entered = hosts.client.enter();
+            let _entered = hosts.client.enter();
             sleep(LONGEST);
             if scenario == 3 {
                 hosts.link.partition();
             }
             let mut client = hosts.client();
             let (conn, ended) = block_or_drive(&mut client, is_blocking);
-            drop((conn, client, entered));
+            drop((conn, client));
             hosts.link.heal();
-            if let Some(serving) = serving {
-                serving.end();
-            }
-            hosts.are_empty();
             outcome(ended)
         };
         let (steps, blocking) = (of_form(false), of_form(true));

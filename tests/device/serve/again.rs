@@ -84,8 +84,7 @@ fn an_admission_that_cannot_cut_off() -> Result {
         assert!(parted.gone()?.not_cut_off.is_some());
         let new = parted.client(identity(1, 2, 11))?;
         assert_eq!(region(&parted)?, before);
-        parted.writes(&new, 1, &pattern(LEN, 4))?;
-        Ok(())
+        parted.writes(&new, 1, &pattern(LEN, 4))
     })
 }
 
@@ -101,8 +100,7 @@ fn an_admission_that_leaves_its_queue_pair() -> Result {
         let refused = parted.refuses()?.to_string();
         assert!(refused.starts_with("rdma_accept"), "{refused}");
         let new = parted.client(identity(1, 2, 11))?;
-        parted.writes(&new, 1, &pattern(LEN, 5))?;
-        Ok(())
+        parted.writes(&new, 1, &pattern(LEN, 5))
     })
 }
 
@@ -141,8 +139,7 @@ fn memory_that_cannot_be_registered_again() -> Result {
             parted.writes(&other, 2, &pattern(LEN, 6))?;
             let _other = parted.client(identity(2, 2, 21))?;
             let new = parted.client(identity(1, 2, 11))?;
-            parted.writes(&new, 1, &pattern(LEN, 7))?;
-            Ok(())
+            parted.writes(&new, 1, &pattern(LEN, 7))
         })?;
     }
     Ok(())

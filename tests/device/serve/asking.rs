@@ -22,8 +22,7 @@ fn the_program_refuses() -> Result {
     site.server.refuse(asked, "not today")?;
     is_refusal(&refusal(&conn)?, Refused, 3, "not today");
     goes_on(&writer)?;
-    site.nothing()?;
-    Ok(())
+    site.nothing()
 }
 
 /// Promise: a dropped question rejects its client, which may try again; no client is cut off, and
@@ -87,8 +86,7 @@ fn an_answer_comes_too_late() -> Result {
         }
         assert!(site.server.directory().get(1).is_none());
     }
-    site.nothing()?;
-    Ok(())
+    site.nothing()
 }
 
 /// Promise: questions beyond the limit are refused as full, and have no cost for the others; a
@@ -131,8 +129,7 @@ fn a_writer_asks_again() -> Result {
     }
     goes_on(&conn)?;
     goes_on(&other)?;
-    site.nothing()?;
-    Ok(())
+    site.nothing()
 }
 
 /// Promise: clients beyond the limit are refused as full, when they ask and when they are admitted;

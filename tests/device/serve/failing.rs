@@ -51,8 +51,7 @@ fn no_descriptor_for_a_request() -> Result {
         goes_on(&other)?;
     }
     site.client(identity(2, 1, 20))?;
-    goes_on(&other)?;
-    Ok(())
+    goes_on(&other)
 }
 
 /// Promise: an admission with a time-out that cannot be read has no effect: the old writer is
@@ -158,8 +157,7 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
 
         site.remedy()?;
         site.client(identity(1, 2, 11))?;
-        goes_on(&other)?;
-        Ok(())
+        goes_on(&other)
     })
 }
 

@@ -33,8 +33,7 @@ fn epochs_and_instances_decide() -> Result {
     site.refused(identity(1, 5, 50), OldEpoch, 6, words)?;
     let words = "belongs to another writer";
     site.refused(identity(1, 6, 50), Taken, 6, words)?;
-    site.nothing()?;
-    Ok(())
+    site.nothing()
 }
 
 /// Promise: the writer that comes back, with its epoch and instance, is admitted while its old
