@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use rpma::{
-    Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Peer, Posted,
+    Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, Posted,
     RegisterableMemory, RemoteSlice, Side, Wc, WcOpcode,
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -243,7 +243,7 @@ pub(crate) fn write_nothing(conn: &Conn, op_context: u64) -> Result<Posted, Erro
 }
 
 /// Sends a message of 0 bytes.
-pub(crate) fn send_nothing(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
+pub(crate) fn send_empty(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
     conn.send(MrSlice::EMPTY, ALWAYS, op_context)
 }
 
@@ -290,4 +290,9 @@ pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     // A signal of the system may come, as after a machine that stood still.
     retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
+}
+
+/// The memory that the other side offers.
+pub(crate) fn offered(conn: &Conn) -> Result<MrRemote, Error> {
+    Ok(Offer::decode(conn.get_private_data())?.regions()[0])
 }

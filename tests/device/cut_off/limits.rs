@@ -100,7 +100,7 @@ fn an_incomplete_message() -> Result {
         let cfg = ConnCfg::new().set_srq(Some(&srq)).clone();
         let Pair { client, server } = world.connect(&ConnCfg::new(), &cfg)?;
         world.hosts[1].lose_receive(1);
-        let sent = send_nothing(&client, 1)?;
+        let sent = send_empty(&client, 1)?;
         let failed = client.wait_for(sent, LIMIT, |_| {});
         failed.expect_err("it is never complete");
         let (rest, took) = timed(server, &world.hosts[1])?;

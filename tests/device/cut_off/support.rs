@@ -6,7 +6,7 @@ pub(crate) const LEN: usize = 64;
 
 /// Sends a message of 0 bytes, and waits until it has arrived.
 pub(crate) fn message(conn: &Conn, op_context: u64) -> Result {
-    send_nothing(conn, op_context)?;
+    send_empty(conn, op_context)?;
     opcode_of(&completion(conn)?, op_context)?;
     Ok(())
 }

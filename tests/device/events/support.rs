@@ -303,6 +303,12 @@ impl Waited {
         kinds.into_iter().map(connect).collect()
     }
 
+    /// Posts a write, and takes its event.
+    pub(crate) fn gets_event(&self) {
+        write(&self.conn);
+        self.wait(LIMIT).expect("an event");
+    }
+
     pub(crate) fn wait(&self, limit: Duration) -> rpma::Result<()> {
         match &self.channel {
             Some(channel) => channel.wait_timeout(limit).map(drop),

@@ -109,7 +109,7 @@ fn messages_are_signs() -> Result {
     let (world, mut ends, _entered) = ends_with(Way::Next, 1, [&other, &patient()?])?;
     for number in 0..100 {
         ends[1].conn()?.recv(MrSlice::EMPTY, number)?;
-        send_nothing(ends[0].conn()?, number)?;
+        send_empty(ends[0].conn()?, number)?;
         assert_eq!(ends[1].wait(STEP / 2)?.completions.len(), 1);
         let mut wcs = [Wc::default()];
         while ends[0].conn()?.get_cq().get_wc(&mut wcs)? > 0 {}

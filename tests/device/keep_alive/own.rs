@@ -29,7 +29,7 @@ fn a_message_without_a_receive_ends_as_gone() -> Result {
     let _test = device_test();
     let both = Pair::with(&peer()?, &cfg(Some(D))?, &cfg(None)?)?;
     let began = Instant::now();
-    send_nothing(&both.client, 7)?;
+    send_empty(&both.client, 7)?;
     let (event, came) = end_of(&both.client)?;
     assert!(began.elapsed() >= D / 2, "not at once");
     assert_eq!(event, ConnEvent::Lost { status: -110 });

@@ -64,13 +64,6 @@ enum Held {
     Conn(Box<Conn>),
 }
 
-/// An end before there is a connection.
-struct Opening {
-    way: Way,
-    wait: Option<(Wait, Place)>,
-    cfg: ConnCfg,
-}
-
 /// Two hosts, with a clock that jumps over waits.
 pub(crate) fn jumping() -> World {
     Rig::new().jumping().world()
@@ -98,44 +91,34 @@ pub(crate) fn ends_with(
 pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> Result<[End; 2]> {
     let [client, server] = SIDES.map(|side| {
         let _entered = world.hosts[side].enter();
-        Opening::new(way, &world.peers[side], cfgs[side])
-    });
-    let pair = world.connect(&client.cfg, &server.cfg)?;
-    let open = |side: usize, opening: Opening, conn| {
-        let _entered = world.hosts[side].enter();
-        opening.open(conn)
-    };
-    Ok([open(0, client, pair.client)?, open(1, server, pair.server)?])
-}
-
-impl Opening {
-    fn new(way: Way, peer: &Peer, cfg: &ConnCfg) -> Self {
-        let mut cfg = cfg.clone();
-        let wait = (way == Way::Wait).then(|| {
-            let mut wait = Wait::new().expect("a wait");
-            let place = wait.place();
-            cfg = place.cfg(peer, &cfg).expect("settings");
-            (wait, place)
-        });
+        let mut cfg = cfgs[side].clone();
         if way == Way::Channel {
             cfg.set_compl_channel(ComplChannel::Shared);
         }
-        Self { way, wait, cfg }
-    }
-
-    fn open(self, conn: Conn) -> Result<End> {
-        let held = match self.wait {
+        let wait = (way == Way::Wait).then(|| {
+            let mut wait = Wait::new().expect("a wait");
+            let place = wait.place();
+            cfg = place.cfg(&world.peers[side], &cfg).expect("settings");
+            (wait, place)
+        });
+        (cfg, wait)
+    });
+    let pair = world.connect(&client.0, &server.0)?;
+    let end = |side: usize, wait: Option<(Wait, Place)>, conn| -> Result<_> {
+        let _entered = world.hosts[side].enter();
+        let held = match wait {
             Some((mut wait, place)) => {
                 let member = wait.add(place, conn)?;
                 Held::Wait(Box::new(wait), member)
             }
             None => Held::Conn(Box::new(conn)),
         };
-        Ok(End {
-            way: self.way,
-            held,
-        })
-    }
+        Ok(End { way, held })
+    };
+    Ok([
+        end(0, client.1, pair.client)?,
+        end(1, server.1, pair.server)?,
+    ])
 }
 
 impl End {
@@ -143,6 +126,13 @@ impl End {
         match &self.held {
             Held::Wait(wait, member) => Ok(wait.conn(*member).ok_or("a member")?),
             Held::Conn(conn) => Ok(conn),
+        }
+    }
+
+    pub(crate) fn into_conn(self) -> Result<Conn> {
+        match self.held {
+            Held::Conn(conn) => Ok(*conn),
+            Held::Wait(mut wait, member) => Ok(wait.remove(member).ok_or("a member")?),
         }
     }
 
@@ -308,13 +298,4 @@ pub(crate) fn lost() -> ConnEvent {
 /// The reason for it.
 pub(crate) fn silent() -> Option<Failure> {
     Some(Failure::Silent { keep_alive: D })
-}
-
-impl End {
-    pub(crate) fn into_conn(self) -> Result<Conn> {
-        match self.held {
-            Held::Conn(conn) => Ok(*conn),
-            Held::Wait(mut wait, member) => Ok(wait.remove(member).ok_or("a member")?),
-        }
-    }
 }

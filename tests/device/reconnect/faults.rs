@@ -97,8 +97,7 @@ fn program(fabric: &Fabric) -> rpma::Result<()> {
 }
 
 fn write(conn: &Conn, source: &Mr<Vec<u8>>) -> rpma::Result<()> {
-    let offer = Offer::decode(conn.get_private_data())?;
-    let to = offer.regions()[0].slice(..8)?;
+    let to = offered(conn)?.slice(..8)?;
     conn.write(to, source.slice(..8)?, Flags::COMPLETION_ON_ERROR, 1)?;
     let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
     conn.wait_for(flushed, SECOND, |_| {}).map(drop)

@@ -50,7 +50,7 @@ fn a_connection_is_made_again_with_the_same_memory() -> Result {
     let write = |conn: &Conn, number: u64| {
         let bytes = number.to_le_bytes();
         source.write_at(0, &bytes)?;
-        let to = Offer::decode(conn.get_private_data())?.regions()[0].slice(..8)?;
+        let to = offered(conn)?.slice(..8)?;
         let flags = Flags::COMPLETION_ON_ERROR;
         conn.write(to, source.slice(..8)?, flags, 1)?;
         let flushed = conn.flush(to, FlushType::Visibility, ALWAYS, 2);

@@ -64,8 +64,8 @@ impl Log {
             let mut client = Reconnect::to_addrs(&peer, &at, identified(1), ToConn)?;
             let mut current = None;
             let conn = connect(&mut client, || server.accept(&mut current))?;
-            let offer = Offer::decode(conn.get_private_data())?;
-            links.push((conn, offer.regions()[0]));
+            let region = offered(&conn)?;
+            links.push((conn, region));
             far.extend(current);
         }
         Ok(Self {

@@ -254,7 +254,7 @@ fn an_old_connection_writes_nothing_any_more() -> Result {
     let _test = device_test();
     let mut site = Site::new(1)?;
     let (old, _) = site.client(identity(1, 1, 10))?;
-    let far = Offer::decode(old.get_private_data())?.regions()[0];
+    let far = offered(&old)?;
     let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
     source.write_at(0, &pattern(LEN, 3))?;
     let (new, asked) = site.question(identity(1, 2, 11))?;

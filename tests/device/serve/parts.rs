@@ -99,7 +99,7 @@ impl Parted {
 
 /// A client writes to all of the memory that this connection was given.
 pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpma::Result<()> {
-    let far = Offer::decode(given.get_private_data())?.regions()[0];
+    let far = offered(given)?;
     let source = region(&site.far, LEN, MrUsage::WRITE_SRC).expect("registers");
     source.write_at(0, bytes)?;
     conn.write(far.slice(..)?, source.slice(..)?, ALWAYS, 1)?;

@@ -115,29 +115,21 @@ fn a_registration_outlives_its_connections() -> Result {
     let _test = device_test();
     let mut site = Site::new(1)?;
     let (conn, _) = site.client(identity(1, 1, 10))?;
-    let key = |conn: &Conn| -> Result<_> {
-        let offer = Offer::decode(conn.get_private_data())?;
-        Ok(offer.regions()[0])
-    };
-    let before = key(&conn)?;
+    let before = offered(&conn)?;
     site.parts.clear();
     drop(conn);
-    assert!(matches!(
-        site.gone()?.reason,
-        Reason::Ended(ConnEvent::Closed)
-    ));
+    let gone = site.gone()?.reason;
+    assert!(matches!(gone, Reason::Ended(ConnEvent::Closed)), "{gone}");
     let part = site.server.part(1).ok_or("kept")?;
     let part = (part.peer.clone(), Arc::clone(part.region));
     let (conn, asked) = site.question(identity(1, 1, 10))?;
     site.admit_with(asked, &part, &[])?;
     assert_eq!(event(&conn)?, ConnEvent::Established);
-    assert_eq!(key(&conn)?, before, "the same registration");
+    assert_eq!(offered(&conn)?, before, "the same registration");
 
     let release = |site: &mut Site| site.server.release(1);
-    says(
-        release(&mut site).expect_err("connected"),
-        "cut it off first",
-    );
+    let words = "cut it off first";
+    says(release(&mut site).expect_err("connected"), words);
     let client = site.server.client(1).ok_or("connected")?;
     site.server.cut_off(client).ok_or("connected")?;
     let words = "drop its other Arcs";
@@ -167,12 +159,9 @@ fn clients_write_and_the_program_posts() -> Result {
     let (one, first) = site.client(identity(1, 1, 10))?;
     let (other, second) = site.client(identity(2, 1, 20))?;
     for (conn, key) in [(&one, 1), (&other, 2)] {
-        let offer = Offer::decode(conn.get_private_data())?;
-        let to = offer.regions()[0].slice(..)?;
         let source = region(&site.far, LEN, MrUsage::WRITE_SRC)?;
         source.write_at(0, &pattern(LEN, key))?;
-        let from = source.slice(..)?;
-        conn.write(to, from, ALWAYS, 1)?;
+        conn.write(offered(conn)?.slice(..)?, source.slice(..)?, ALWAYS, 1)?;
         completion(conn)?.result()?;
     }
     for key in [1, 2] {
@@ -181,7 +170,7 @@ fn clients_write_and_the_program_posts() -> Result {
     for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
         conn.recv(MrSlice::EMPTY, 1)?;
         let own = site.server.conn(client).ok_or("connected")?;
-        send_nothing(own, far)?;
+        send_empty(own, far)?;
         assert_eq!(completes(&mut site, client)?.wr_id(), far);
         completion(conn)?.result()?;
     }
@@ -196,7 +185,7 @@ fn a_gone_client_leaves_its_completions() -> Result {
     let (conn, client) = site.client(identity(1, 1, 10))?;
     conn.recv(MrSlice::EMPTY, 1)?;
     let own = site.server.conn(client).ok_or("connected")?;
-    send_nothing(own, 7)?;
+    send_empty(own, 7)?;
     completion(&conn)?.result()?;
     let gone = site.server.cut_off(client).ok_or("connected")?;
     assert!(matches!(gone.reason, Reason::CutOff));
@@ -218,7 +207,7 @@ fn a_failed_operation_ends_its_client() -> Result {
     site.nothing()?;
     // The client has no receive.
     let own = site.server.conn(client).ok_or("connected")?;
-    send_nothing(own, 7)?;
+    send_empty(own, 7)?;
     assert_eq!(completes(&mut site, client)?.wr_id(), 7);
     assert!(is_readable(&site), "an event loop has to call again");
     let gone = site.gone()?;
@@ -240,7 +229,7 @@ fn a_server_counts() -> Result {
     let (other, _) = site.client(identity(2, 1, 20))?;
     first.recv(MrSlice::EMPTY, 1)?;
     let own = site.server.conn(client).ok_or("connected")?;
-    send_nothing(own, 7)?;
+    send_empty(own, 7)?;
     completion(&first)?.result()?;
     site.next()?;
     site.refused(identity(1, 1, 11), Taken, 1, "another writer")?;

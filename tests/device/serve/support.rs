@@ -164,7 +164,7 @@ impl Site {
         Ok((self.ask(identity)?, self.asked()?))
     }
 
-    /// The next thing that happens
+    /// The next thing that happens, in time.
     pub(crate) fn next(&mut self) -> Result<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], LIMIT);
         Ok(served?.ok_or("something in time")?)
@@ -244,7 +244,7 @@ impl Site {
         Ok(refused)
     }
 
-    /// A client is established; an
+    /// A client is established; an earlier one of its key may be gone.
     pub(crate) fn arrives(&mut self, client: Client) -> Result {
         loop {
             match self.next()? {

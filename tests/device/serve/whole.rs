@@ -1,6 +1,7 @@
 //! A whole server of equal parts in two calls: `Server::listen` and `Server::serve`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread;
 
@@ -34,6 +35,24 @@ fn ask(peer: &Peer, port: u16, identity: Identity) -> Result<Conn> {
     Ok(req.connect(&data(identity)?)?)
 }
 
+/// Runs a test with this port beside a server in another thread, which ends with the test.
+fn beside(
+    mut server: Server,
+    mut parts: Parts,
+    note: impl FnMut(Served) + Send,
+    test: impl FnOnce(u16) -> Result,
+) -> Result {
+    let (port, waker) = (server.get_port(), server.waker());
+    thread::scope(|scope| {
+        let serving = scope.spawn(here(move || server.serve(&mut parts, note)));
+        // The server ends also if the test panics: `thread::scope` waits for it.
+        let tested = catch_unwind(AssertUnwindSafe(|| test(port)));
+        waker.wake();
+        serving.join().expect("no panic")?;
+        tested.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 /// Waits until the server has noted something with these words.
 fn noted(notes: &mpsc::Receiver<String>, words: &str) -> Result {
     loop {
@@ -49,35 +68,24 @@ fn noted(notes: &mpsc::Receiver<String>, words: &str) -> Result {
 #[test]
 fn a_whole_server_in_two_calls() -> Result {
     let _test = device_test();
-    let (mut server, mut parts) = listen(&ServerCfg::new())?;
-    let (port, waker) = (server.get_port(), server.waker());
+    let (server, parts) = listen(&ServerCfg::new())?;
     let (note, notes) = mpsc::channel();
-    thread::scope(|scope| -> Result {
-        let serving = scope.spawn(here(move || {
-            let note = |served: Served| note.send(served.to_string()).expect("the test waits");
-            server.serve(&mut parts, note)
-        }));
-        let tested = || -> Result {
-            let peer = peer()?;
-            let conn = ask(&peer, port, identity(2, 1, 10))?;
-            assert_eq!(event(&conn)?, ConnEvent::Established);
-            noted(&notes, "a client is connected")?;
-            let far = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
-            let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
-            conn.write(far.slice(..8)?, source.slice(..)?, ALWAYS, 1)?;
-            completion(&conn)?.result()?;
-            let words = "no memory for this key: the keys are 1 to 3";
-            let refused = ask(&peer, port, identity(4, 1, 10))?;
-            says(refusal(&refused)?.words(), words);
-            noted(&notes, &format!("a client is refused: {words}"))?;
-            drop(conn);
-            noted(&notes, "the client of the key 0x2 is gone: ")
-        };
-        let tested = tested();
-        // Also if the test has failed.
-        waker.wake();
-        serving.join().expect("no panic")?;
-        tested
+    let note = move |served: Served| note.send(served.to_string()).expect("the test waits");
+    beside(server, parts, note, |port| {
+        let peer = peer()?;
+        let conn = ask(&peer, port, identity(2, 1, 10))?;
+        assert_eq!(event(&conn)?, ConnEvent::Established);
+        noted(&notes, "a client is connected")?;
+        let far = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
+        let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
+        conn.write(far.slice(..8)?, source.slice(..)?, ALWAYS, 1)?;
+        completion(&conn)?.result()?;
+        let words = "no memory for this key: the keys are 1 to 3";
+        let refused = ask(&peer, port, identity(4, 1, 10))?;
+        says(refusal(&refused)?.words(), words);
+        noted(&notes, &format!("a client is refused: {words}"))?;
+        drop(conn);
+        noted(&notes, "the client of the key 0x2 is gone: ")
     })
 }
 
@@ -145,19 +153,19 @@ fn the_platform_is_declared() -> Result {
             3 => own(&mut cfg, Durable::NativeFlushes),
             _ => own(&mut cfg, Durable::DirectWrites),
         };
-        let (mut server, mut parts) = listen(&cfg)?;
-        let (port, waker) = (server.get_port(), server.waker());
-        thread::scope(|scope| -> Result {
-            let serving = scope.spawn(here(move || server.serve(&mut parts, |_| {})));
-            let asked = ask(&peer, port, identity(1, 1, 10)).and_then(|conn| {
+        let (server, parts) = listen(&cfg)?;
+        beside(
+            server,
+            parts,
+            |_| {},
+            |port| {
+                let conn = ask(&peer, port, identity(1, 1, 10))?;
                 assert_eq!(event(&conn)?, ConnEvent::Established);
-                Ok(Offer::decode(conn.get_private_data())?)
-            });
-            waker.wake();
-            serving.join().expect("no panic")?;
-            assert_eq!(asked?.platform().get_durable(), expected, "{case}");
-            Ok(())
-        })?;
+                let offer = Offer::decode(conn.get_private_data())?;
+                assert_eq!(offer.platform().get_durable(), expected, "{case}");
+                Ok(())
+            },
+        )?;
     }
     Ok(())
 }
@@ -189,12 +197,8 @@ fn a_server_that_cannot_listen_changes_nothing() -> Result {
     let mut no_processor = ServerCfg::new();
     no_processor.set_platform(PeerCfg::new().set_processor_persists(false));
     no_processor.set_commits(Some(Limits::new(1, 1, 64)?));
-    refused(
-        at(0)?,
-        &all,
-        &no_processor,
-        "processor makes nothing durable",
-    )?;
+    let words = "processor makes nothing durable";
+    refused(at(0)?, &all, &no_processor, words)?;
     all.write_at(0, &[0xA5; 64])?;
     refused(at(0)?, &all, &cfg, "directory")?;
 

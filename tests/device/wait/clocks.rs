@@ -25,7 +25,7 @@ fn an_hour_passes_at_once() -> Result {
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     let conn = wait.conn(member).ok_or("a member")?;
     conn.recv(MrSlice::EMPTY, 7)?;
-    send_nothing(&client, 1)?;
+    send_empty(&client, 1)?;
     let began = now();
     let came = wait.next(&mut wcs, HOUR)?;
     assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
@@ -68,7 +68,7 @@ fn serve(seed: u64) -> Result<(Trace, Option<String>)> {
                     let asking = req.connect(&[]).expect("asks");
                     let conn = asking.wait_established(HOUR).expect("accepted");
                     for number in 0..MESSAGES {
-                        let sent = send_nothing(&conn, number).expect("posted");
+                        let sent = send_empty(&conn, number).expect("posted");
                         conn.wait_for(sent, HOUR, |_| {}).expect("sent");
                     }
                     waker.wake();

@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::common::prelude::*;
-use crate::wait::support::{SHORT, gets_message, joined, member_writes, wait_for_one};
+use crate::wait::support::{SHORT, empty_wait, gets_message, joined, member_writes, wait_for_one};
 
 /// All that is there, as an event loop takes it.
 fn drain(wait: &mut Wait) -> Result<Vec<Happened>> {
@@ -72,9 +72,7 @@ fn the_descriptor_is_readable_while_there_is_something() -> Result {
 #[test]
 fn edges_are_enough() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, peer) = empty_wait()?;
     let mut clients: Vec<_> = (0..3)
         .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
         .collect::<Result<_, _>>()?;

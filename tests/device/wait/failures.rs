@@ -3,7 +3,7 @@
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{goes_on, next, nothing, wait_for_one};
+use crate::wait::support::{empty_wait, goes_on, next, nothing, wait_for_one};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
 struct NoDescriptors {
@@ -128,9 +128,7 @@ mod simulated {
     fn a_broken_queue_pair_is_one_members_failure() -> Result {
         for before_it_is_added in [false, true] {
             let _here = Rig::strict().here();
-            let peer = peer()?;
-            let ep = listen(&peer)?;
-            let mut wait = Wait::new()?;
+            let (mut wait, ep, peer) = empty_wait()?;
             let mut wcs = [Wc::default()];
             let connect = |wait: &mut Wait| -> Result<_> {
                 let place = wait.place();

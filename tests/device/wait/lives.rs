@@ -6,8 +6,8 @@ use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
 use crate::wait::support::{
-    SHORT, completes, gets_message, goes_on, is_event, joined, next, nothing, pair, send,
-    wait_for_one, write,
+    SHORT, completes, empty_wait, gets_message, goes_on, is_event, joined, next, nothing, pair,
+    send, wait_for_one, write,
 };
 
 /// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
@@ -41,9 +41,7 @@ fn another_thread_wakes_the_wait() -> Result {
 #[test]
 fn places_that_are_not_used_and_connections_without() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, peer) = empty_wait()?;
     for _ in 0..10 {
         drop(wait.place());
         let place = wait.place();
@@ -197,9 +195,7 @@ fn drops_in_each_order() -> Result {
 #[test]
 fn a_shared_receive_queue_is_a_member() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, peer) = empty_wait()?;
     let place = wait.place();
     let cfg = place.srq_cfg(&peer, &SrqCfg::new())?;
     let srq = Srq::new(&peer, &cfg)?;
@@ -230,9 +226,7 @@ fn a_shared_receive_queue_is_a_member() -> Result {
 #[test]
 fn unsolicited_completions_are_found() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let ep = listen(&peer)?;
-    let mut wait = Wait::new()?;
+    let (mut wait, ep, peer) = empty_wait()?;
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;

@@ -22,6 +22,12 @@ pub(crate) fn joined(
     Ok((member, client))
 }
 
+/// A wait without members, and an endpoint for them.
+pub(crate) fn empty_wait() -> Result<(Wait, Ep, Peer)> {
+    let peer = peer()?;
+    Ok((Wait::new()?, listen(&peer)?, peer))
+}
+
 /// A wait with a member, whose client is returned, and an endpoint of this peer.
 pub(crate) fn wait_for_one(peer: &Peer) -> Result<(Wait, Ep, Member, Conn)> {
     let (mut wait, ep) = (Wait::new()?, listen(peer)?);
@@ -85,7 +91,7 @@ pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
 
 /// Sends a message of 0 bytes, and waits until it has arrived.
 pub(crate) fn send(client: &Conn) -> Result {
-    send_nothing(client, 1)?;
+    send_empty(client, 1)?;
     completion(client)?;
     Ok(())
 }
