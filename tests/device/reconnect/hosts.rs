@@ -118,9 +118,9 @@ fn serve(
     addr: &str,
     is_over: &AtomicBool,
     mut answer: impl FnMut(ConnReq, &Offer) -> Option<Conn>,
-) -> rpma::Result<()> {
+) -> Result {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
-    let memory = Mr::reg(&peer, vec![0; LEN], usage()).map_err(|error| error.error)?;
+    let memory = region(&peer, LEN, usage())?;
     let mut offer = Offer::new(&PeerCfg::new());
     offer.add_region(&memory);
     let ep = Ep::listen(&peer, addr, PORT)?;

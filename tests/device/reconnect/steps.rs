@@ -124,11 +124,8 @@ fn each_address_is_tried() -> Result {
     let addrs = [first.at_addr()?, server.at_addr()?];
     drop(first);
     let mut client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn)?;
-    client.set_cfg(
-        ReconnectCfg::new()
-            .set_limit(LIMIT / 2)
-            .set_waits(LIMIT, LIMIT)?,
-    );
+    let mut cfg = ReconnectCfg::new();
+    client.set_cfg(cfg.set_limit(LIMIT / 2).set_waits(LIMIT, LIMIT)?);
     // If a wait came in between it would not end in time.
     connect(&mut client, || server.accept(&mut current))?;
     assert_eq!(client.counts().tries, 2);
@@ -195,20 +192,16 @@ fn mistakes_are_refused_first() -> Result {
     let small = || Offer::new(&PeerCfg::new());
     let wildcard = Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn);
     says(invalid(wildcard), "wildcard");
-    says(
-        invalid(Reconnect::to_addrs(&peer, &[], small(), ToConn)),
-        "address",
-    );
+    let nowhere = Reconnect::to_addrs(&peer, &[], small(), ToConn);
+    says(invalid(nowhere), "address");
     let long = small().set_data(&[7; 49]).clone();
     let new = |offer| Reconnect::new(&peer, &addr(), 7, offer, ToConn);
     says(invalid(new(long.clone())), "56 fit");
     let mut client = new(small())?;
     says(invalid(client.set_offer(long).map(drop)), "56 fit");
 
-    says(
-        client.advance().expect_err("nothing has begun"),
-        "begin first",
-    );
+    let gave_up = client.advance().expect_err("nothing has begun");
+    says(gave_up, "begin first");
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(u32::MAX);
     says(invalid(client.begin(&cfg)), "set_sq_size");

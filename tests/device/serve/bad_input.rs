@@ -67,6 +67,8 @@ fn wrong_parts() -> Result {
     let elsewhere = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
     let (other_peer, own) = (site.parts[&2].0.clone(), Arc::clone(&site.parts[&3].1));
     let overlaps = "overlaps that of the key 0x2";
+    let of_directory = "overlaps the memory of the directory";
+    let usages = "MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT";
     let same_peer = "the key 0x2 has the same Peer as this part";
     let too_little = site.region(free..free + LEN, MrUsage::WRITE_DST)?;
     let wrong: Vec<(KeyPart, &[u8], &str)> = vec![
@@ -77,18 +79,10 @@ fn wrong_parts() -> Result {
         (site.parts[&2].clone(), b"", same_peer),
         (free_part_of(&other_peer)?, b"", same_peer),
         ((other_peer, own), b"", "is registered with another Peer"),
-        (
-            part(LEN - 64..LEN)?,
-            b"",
-            "overlaps the memory of the directory",
-        ),
+        (part(LEN - 64..LEN)?, b"", of_directory),
         (part(free..free + LEN)?, &[7; 200], "and 196 fit"),
         (free_part_of(&elsewhere)?, b"", "another RDMA device"),
-        (
-            too_little,
-            b"",
-            "MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
-        ),
+        (too_little, b"", usages),
     ];
     let asks = offer_by(identity(1, 4, 11), Method::Server).encode(Offer::CONNECT)?;
     for (part, data, words) in wrong {

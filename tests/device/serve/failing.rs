@@ -283,12 +283,13 @@ fn admit_slowly(
     let (fabric, [near, far]) = Rig::new().seed(1).hosts(["server", "client"]);
     let (pmem, _entered) = (near.pmem("memory", 2 * LEN), near.enter());
     let mut site = Site::on(&pmem, 1, ServerCfg::new().set_establish_limit(ESTABLISH))?;
-    let asking = site.ask_from(&far, &offer(identity(1, 1, 10)))?;
+    let asking = site.ask_from([&near, &far], &offer(identity(1, 1, 10)))?;
     let asked = site.asked()?;
     meanwhile(&far);
     let client = site.admit(asked)?;
     then(&fabric, &mut site, client, asking)
 }
+
 /// Promise: a client with a connection that is not established in time is cut off, and its key is
 /// free for the next one.
 #[test]
@@ -328,7 +329,7 @@ fn admissions(fabric: &Fabric) -> Result {
     let mut site = Site::on(&pmem, 1, &ServerCfg::new())?;
     let mut clients = Vec::new();
     for asks in [identity(1, 1, 10), identity(1, 2, 11), identity(1, 2, 11)] {
-        let conn = site.ask_from(&far, &offer(asks))?;
+        let conn = site.ask_from([&near, &far], &offer(asks))?;
         let mut wcs = [Wc::default()];
         while let Some(served) = site.server.next(&mut wcs, limit)? {
             match served {

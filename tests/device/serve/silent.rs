@@ -9,11 +9,11 @@ use crate::serve::support::{LEN, Site, identity, offer_by};
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A client of this key on this host is admitted and established.
-fn joins(site: &mut Site, host: &Host, key: u64) -> Result<Conn> {
+/// A client of this key on the second host is admitted on the first one, and established.
+fn joins(site: &mut Site, hosts: [&Host; 2], key: u64) -> Result<Conn> {
     // The server has receives for it, which are flushed at the end.
     let offer = offer_by(identity(key, 1, key), Method::Server);
-    let conn = site.ask_from(host, &offer)?;
+    let conn = site.ask_from(hosts, &offer)?;
     let asked = site.asked()?;
     let client = site.admit(asked)?;
     let conn = conn.wait_established(LIMIT)?;
@@ -36,8 +36,8 @@ fn a_silent_client_is_gone() -> Result {
     cfg.set_conn(&conn_cfg);
     cfg.set_commits(Some(Limits::new(2, 1, 64)?));
     let mut site = Site::on(&pmem, 2, &cfg)?;
-    let _idle = joins(&mut site, &idle, 1)?;
-    let _silent = joins(&mut site, &frozen, 2)?;
+    let _idle = joins(&mut site, [&near, &idle], 1)?;
+    let _silent = joins(&mut site, [&near, &frozen], 2)?;
     let server = &mut site.server;
     let mut next = |limit| server.next(&mut [Wc::default()], limit);
     assert!(next(HOUR)?.is_none(), "both are alive");

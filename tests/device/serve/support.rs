@@ -151,10 +151,10 @@ impl Site {
         self.ask_with(&data(identity)?)
     }
 
-    /// A client on another host asks.
+    /// A client on the second host asks this server on the first one.
     #[cfg(feature = "sim")]
-    pub(crate) fn ask_from(&self, far: &Host, offer: &Offer) -> Result<Conn> {
-        let (addr, port) = (addr(), self.server.get_port());
+    pub(crate) fn ask_from(&self, [near, far]: [&Host; 2], offer: &Offer) -> Result<Conn> {
+        let (addr, port) = (near.addr().to_string(), self.server.get_port());
         let _entered = far.enter();
         ask_at((&addr, port), offer)
     }

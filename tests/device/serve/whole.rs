@@ -154,18 +154,14 @@ fn the_platform_is_declared() -> Result {
             _ => own(&mut cfg, Durable::DirectWrites),
         };
         let (server, parts) = listen(&cfg)?;
-        beside(
-            server,
-            parts,
-            |_| {},
-            |port| {
-                let conn = ask(&peer, port, identity(1, 1, 10))?;
-                assert_eq!(event(&conn)?, ConnEvent::Established);
-                let offer = Offer::decode(conn.get_private_data())?;
-                assert_eq!(offer.platform().get_durable(), expected, "{case}");
-                Ok(())
-            },
-        )?;
+        let silent = |_: Served| {};
+        beside(server, parts, silent, |port| {
+            let conn = ask(&peer, port, identity(1, 1, 10))?;
+            assert_eq!(event(&conn)?, ConnEvent::Established);
+            let offer = Offer::decode(conn.get_private_data())?;
+            assert_eq!(offer.platform().get_durable(), expected, "{case}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rpma::Refusal;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
@@ -144,15 +144,14 @@ impl Client {
     }
 
     fn acknowledge(&self, place: u64, number: u64) -> Option<(u64, u64)> {
-        let acknowledged = self.acknowledged.lock();
-        let mut acknowledged = acknowledged.unwrap_or_else(PoisonError::into_inner);
+        let mut acknowledged = self.acknowledged.lock().expect("no panic");
         acknowledged.insert(place, (self.instance, number))
     }
 }
 
 fn read_tail(writer: &Writer, far: &MrRemote, source: &Mr<Vec<u8>>) -> rpma::Result<u64> {
     let (to, from) = (source.slice(..8)?, far.slice(..8)?);
-    let read = writer.conn().read(to, from, Flags::COMPLETION_ALWAYS, 1)?;
+    let read = writer.conn().read(to, from, ALWAYS, 1)?;
     writer.conn().wait_for(read, 2 * SHORT, |_| {})?;
     source.load_u64(0)
 }
@@ -163,10 +162,8 @@ fn serve(addr: &str, pmem: &Pmem, stops: &AtomicBool) -> rpma::Result<()> {
     let directory = Directory::open(all.part(..LEN)?)?;
     let device = Device::from_addr(addr, Side::Local)?;
     let ep = Ep::listen(&Peer::new(&device)?, addr, PORT)?;
-    let mut platform = PeerCfg::new();
-    platform.set_direct_write_to_pmem(true);
     let mut cfg = ServerCfg::new();
-    cfg.set_platform(&platform);
+    cfg.set_platform(PeerCfg::new().set_direct_write_to_pmem(true));
     cfg.set_commits(Some(Limits::new(4, 2, 4096)?));
     let mut server = Server::new(ep, directory, &cfg)?;
     let peer = Peer::new(&device)?;
@@ -312,11 +309,7 @@ fn run(seed: u64) {
     let server = disturbed(server, &hosts, &mut random);
     let ended = writers.map(|writer| writer.join().expect("no panic"));
     let bytes = server.ended();
-    let acknowledged = acknowledged.lock();
-    check_places(
-        &bytes,
-        &acknowledged.unwrap_or_else(PoisonError::into_inner),
-    );
+    check_places(&bytes, &acknowledged.lock().expect("no panic"));
     check_ends(&ended);
     assert_eq!(fabric.why_not_repeatable(), None);
 }

@@ -3,7 +3,7 @@
 use rpma::wait::{Happened, Wait};
 
 use crate::common::prelude::*;
-use crate::wait::support::{empty_wait, goes_on, next, nothing, wait_for_one};
+use crate::wait::support::{goes_on, next, nothing, wait_for_one};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
 struct NoDescriptors {
@@ -104,7 +104,7 @@ mod simulated {
     use rpma::sim::{Errno, Failing};
 
     use super::*;
-    use crate::wait::support::{SHORT, is_event, joined, member_writes, pair};
+    use crate::wait::support::{SHORT, empty_wait, is_event, joined, member_writes, pair};
 
     /// This call fails once, on the test's host.
     fn fail(call: &'static str) -> Failing {

@@ -82,10 +82,8 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     // Settings that name a channel, and a shared receive queue without completions.
     let channel = CompletionChannel::new(&peer)?;
     let place = wait.place();
-    invalid(place.cfg(
-        &peer,
-        ConnCfg::new().set_compl_channel(ComplChannel::Shared),
-    ));
+    let mut shared = ConnCfg::new();
+    invalid(place.cfg(&peer, shared.set_compl_channel(ComplChannel::Shared)));
     let channel = Some((channel, 1));
     invalid(place.cfg(&peer, ConnCfg::new().set_rcq_channel(channel.clone())));
     invalid(place.srq_cfg(&peer, SrqCfg::new().set_rcq_size(0)));
