@@ -75,15 +75,10 @@ fn storm(nonblocking: bool) -> Result {
             }
         })?);
         let deadline = Instant::now() + LIMIT;
-        while victims
-            .iter()
-            .any(|(victim, _)| !victim.thread.is_finished())
-            && Instant::now() < deadline
-        {
-            for (victim, thread) in &victims {
-                if !victim.thread.is_finished() {
-                    thread.signal(Signal::USR2);
-                }
+        let runs = |(victim, _): &&(Started<()>, Thread)| !victim.thread.is_finished();
+        while victims.iter().any(|victim| runs(&victim)) && Instant::now() < deadline {
+            for (_, thread) in victims.iter().filter(runs) {
+                thread.signal(Signal::USR2);
             }
             thread::sleep(PAUSE);
         }

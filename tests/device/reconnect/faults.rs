@@ -19,9 +19,7 @@ fn run(
     fails: Option<(&'static str, u32, How)>,
 ) -> Result<(BTreeMap<&'static str, u64>, BTreeSet<&'static str>)> {
     let hosts = Hosts::on(&Rig::new().seed(seed).fabric());
-    let _serving = hosts.accept_each();
-    let _entered = hosts.client.enter();
-    sleep(SECOND);
+    let (_serving, _entered) = hosts.accepting();
     let mut client = hosts.client();
     let before = hosts.fabric.calls();
     let failing = fails.map(|(call, nth, how)| {
@@ -74,9 +72,7 @@ fn each_call_fails_once() -> Result {
 /// Connects twice, and writes with each connection.
 fn program(fabric: &Fabric) -> Result {
     let hosts = Hosts::on(fabric);
-    let _serving = hosts.accept_each();
-    let _entered = hosts.client.enter();
-    sleep(SECOND);
+    let (_serving, _entered) = hosts.accepting();
     let mut client = hosts.new_client()?;
     let source = Mr::reg(client.peer(), vec![7; 8], MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();

@@ -7,7 +7,7 @@ use std::thread;
 use rpma::Refusal;
 use rpma::commit::Limits;
 use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
-use rpma::sim::{JoinHandle, now, sleep};
+use rpma::sim::{Entered, JoinHandle, now, sleep};
 
 use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, identified, usage};
@@ -83,6 +83,14 @@ impl Hosts {
             let offer = offer.encode(Offer::ACCEPT).expect("fits");
             req.connect(&offer).ok()
         })
+    }
+
+    /// As [`accept_each`](Self::accept_each). The server listens, and the calling thread is on the
+    /// client's host.
+    pub(crate) fn accepting(&self) -> (Serving, Entered) {
+        let on = (self.accept_each(), self.client.enter());
+        sleep(SECOND);
+        on
     }
 
     /// Starts a server that rejects each request.

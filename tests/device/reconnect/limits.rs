@@ -91,9 +91,7 @@ fn the_limit_of_the_whole_comes_first() -> Result {
 #[test]
 fn an_answer_that_is_there_counts() -> Result {
     let hosts = Hosts::seeded(3);
-    let _serving = hosts.accept_each();
-    let _entered = hosts.client.enter();
-    sleep(SECOND);
+    let (_serving, _entered) = hosts.accepting();
     let mut client = hosts.client();
     client.set_cfg(&cfg(3 * SECOND)?);
     client.begin(&ConnCfg::new())?;
@@ -115,9 +113,7 @@ fn each_address_has_its_share_and_its_reason() -> Result {
     // It does not answer: its endpoint takes no request.
     let silent = hosts.fabric.host("silent");
     let _ep = hosts.silent(&silent)?;
-    let serving = hosts.accept_each();
-    let entered = hosts.client.enter();
-    sleep(SECOND);
+    let (serving, entered) = hosts.accepting();
     let peer = peer()?;
     let [first, second] = [&silent, &hosts.server].map(|host| (host.addr(), PORT).into());
     let mut client = Reconnect::to_addrs(&peer, &[first, second], identified(1), ToConn)?;
@@ -173,9 +169,7 @@ fn no_try_begins_after_the_limit() -> Result {
 fn a_drop_at_each_step_leaves_nothing() -> Result {
     for step in 1.. {
         let hosts = Hosts::seeded(step);
-        let _serving = hosts.accept_each();
-        let _entered = hosts.client.enter();
-        sleep(SECOND);
+        let (_serving, _entered) = hosts.accepting();
         let mut client = hosts.client();
         client.begin(&ConnCfg::new())?;
         let link = hosts.link.clone();
@@ -226,10 +220,7 @@ impl Outage {
 /// too late for it.
 fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool> {
     let hosts = Hosts::seeded(step);
-    let _serving = hosts.accept_each();
-    let _entered = hosts.client.enter();
-    // The server listens.
-    sleep(SECOND);
+    let (_serving, _entered) = hosts.accepting();
     let mut client = hosts.client();
     let limit = 20 * SECOND;
     client.set_cfg(&cfg(limit)?);

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::serve::support::{LEN, SHORT, bytes, identity};
+use crate::serve::support::{LEN, bytes, identity};
 
 /// The path of the memory that the other process serves.
 const OTHER: &str = "RPMA_TEST_OTHER_SERVER";
@@ -40,10 +40,7 @@ fn directory(path: &Path) -> rpma::Result<Directory> {
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The turn of a test, with the folder of its file.
-struct Turn {
-    _folder: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
-}
+type Turn = (tempfile::TempDir, MutexGuard<'static, ()>);
 
 /// The memories of a test.
 fn memories() -> Result<(Turn, Vec<PathBuf>)> {
@@ -59,11 +56,7 @@ fn memories() -> Result<(Turn, Vec<PathBuf>)> {
     for path in &paths {
         cleared(path)?;
     }
-    let turn = Turn {
-        _folder: folder,
-        _turn: turn,
-    };
-    Ok((turn, paths))
+    Ok(((folder, turn), paths))
 }
 
 /// A process that serves a memory until it is killed.
@@ -177,19 +170,14 @@ fn two_nodes_of_one_device_have_one_server() -> Result {
     let folder = tempfile::tempdir_in("/dev")?;
     let node = folder.path().join("dax");
     let device = std::fs::metadata(&path)?.rdev();
-    mknodat(
-        CWD,
-        &node,
-        FileType::CharacterDevice,
-        Mode::RUSR | Mode::WUSR,
-        device,
-    )?;
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, &node, FileType::CharacterDevice, mode, device)?;
     let other = Other::new(&path)?;
     let error = directory(&node).err().ok_or("it is refused")?;
     assert!(matches!(error, Error::Claimed(_)), "{error}");
     for path in [&path, &node] {
         let inode = format!("the inode {} ", std::fs::metadata(path)?.ino());
-        assert!(error.to_string().contains(&inode), "{error}");
+        says(&error, &inode);
     }
     other.send(Signal::STOP)?;
     assert!(directory(&node).is_err(), "it is only frozen");
@@ -226,11 +214,7 @@ fn a_forked_child_has_the_lock() -> Result {
         kill_process(pid, Signal::KILL)?;
         rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
         // Another test's child may have the lock between its fork and its exec.
-        let deadline = Instant::now() + LIMIT;
-        while is_locked(directory(path)) {
-            assert!(Instant::now() < deadline, "the lock has ended");
-            thread::sleep(SHORT);
-        }
+        until("the lock has ended", || !is_locked(directory(path)));
     }
     Ok(())
 }
