@@ -35,8 +35,7 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() -> Result 
     let error = std::io::Error::from(conn.next_event().expect_err("nothing"));
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     for fd in fds {
-        let stays_so = fcntl_getfl(fd)?.contains(OFlags::NONBLOCK);
-        assert!(stays_so, "{fd:?}");
+        assert!(fcntl_getfl(fd)?.contains(OFlags::NONBLOCK), "{fd:?}");
     }
     Ok(())
 }
@@ -61,8 +60,7 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
     assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::NoCompletion)));
     set(false)?;
     for fd in [ep.as_fd(), conn.as_fd(), cq.as_fd()] {
-        let flags = fcntl_getfl(fd)?;
-        assert!(!flags.contains(OFlags::NONBLOCK), "blocking");
+        assert!(!fcntl_getfl(fd)?.contains(OFlags::NONBLOCK), "blocking");
     }
     let short = Duration::from_millis(50);
     let began = Instant::now();
@@ -91,8 +89,7 @@ fn a_device_takes_no_port() -> Result {
     for addr in [addr(), addr6()] {
         let addr = addr.parse()?;
         let free = {
-            let peer = peer()?;
-            let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0))?;
+            let ep = Ep::listen_on(&peer()?, SocketAddr::new(addr, 0))?;
             SocketAddr::new(addr, ep.get_port())
         };
         let peer = Peer::new(&Device::from_socket_addr(free, Side::Local)?)?;
@@ -119,8 +116,7 @@ fn connecting_does_not_block() -> Result {
         let clients: Vec<_> = resolving
             .into_iter()
             .map(|resolving| -> Result<_> {
-                let req = resolved(resolving)?;
-                let conn = req.connect(&[])?;
+                let conn = resolved(resolving)?.connect(&[])?;
                 conn.set_nonblocking(true)?;
                 is_no_event(conn.next_event());
                 Ok(conn)
@@ -140,8 +136,7 @@ fn connecting_does_not_block() -> Result {
             assert!(readable(conn, LIMIT), "all are established in time");
             assert_eq!(conn.next_event()?, ConnEvent::Established);
         }
-        let blocking = ConnReq::to_addr(&peer, at, &cfg)?;
-        assert_eq!(blocking.peer_addr()?, at);
+        assert_eq!(ConnReq::to_addr(&peer, at, &cfg)?.peer_addr()?, at);
     }
     Ok(())
 }

@@ -243,8 +243,7 @@ fn one_descriptor_for_everything() -> Result {
     let drain = |conn: &Conn| drain(conn, Duration::ZERO);
     for (what, cfg) in settings() {
         leaving(&[], || {
-            let peer = peer()?;
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+            let Pair { client, server } = Pair::with(&peer()?, &ConnCfg::new(), &cfg)?;
             assert!(!readable(&server, SHORT)?, "{what}: nothing is there");
             for round in 0..3 {
                 write(&server, round);
@@ -279,8 +278,7 @@ fn one_descriptor_for_everything() -> Result {
 fn an_edge_of_the_descriptor_is_enough() -> Result {
     for (what, cfg) in settings() {
         leaving(&[], || {
-            let peer = peer()?;
-            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
+            let Pair { client, server } = Pair::with(&peer()?, &ConnCfg::new(), &cfg)?;
             let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let fd = server.get_next_fd()?;

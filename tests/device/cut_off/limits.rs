@@ -27,8 +27,7 @@ fn queue(peer: &Peer) -> Result<Srq> {
 fn timed(server: Conn, host: &Host) -> Result<(Vec<Wc>, Duration)> {
     let _entered = host.enter();
     let begin = now();
-    let rest = server.cut_off()?;
-    Ok((rest, now() - begin))
+    Ok((server.cut_off()?, now() - begin))
 }
 
 /// Promise: it takes a millisecond, whether the peer answers or not. With own operations in flight,
@@ -100,8 +99,7 @@ fn an_incomplete_message() -> Result {
         let cfg = ConnCfg::new().set_srq(Some(&srq)).clone();
         let Pair { client, server } = world.connect(&ConnCfg::new(), &cfg)?;
         world.hosts[1].lose_receive(1);
-        let sent = send_empty(&client, 1)?;
-        let failed = client.wait_for(sent, LIMIT, |_| {});
+        let failed = client.wait_for(send_empty(&client, 1)?, LIMIT, |_| {});
         failed.expect_err("it is never complete");
         let (rest, took) = timed(server, &world.hosts[1])?;
         let returns = profile.name() != Profile::RXE_6_12.name();

@@ -14,8 +14,7 @@ pub(crate) fn message(conn: &Conn, op_context: u64) -> Result {
 /// Cuts a connection off. Its completions have these numbers, and so many were flushed.
 pub(crate) fn cut_off(conn: Conn, expected: [Vec<u64>; 2], were_flushed: usize) -> Result {
     let rest = conn.cut_off()?;
-    let found = (numbers(&rest), flushed(&rest));
-    assert_eq!(found, (expected, were_flushed));
+    assert_eq!((numbers(&rest), flushed(&rest)), (expected, were_flushed));
     Ok(())
 }
 

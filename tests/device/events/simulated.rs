@@ -17,8 +17,7 @@ fn a_wait_leaves_the_request_that_came_last() -> Result {
         let server = Arc::new(server);
         let message = |flags| -> Result {
             server.recv(MrSlice::EMPTY, 0)?;
-            let sent = client.send(MrSlice::EMPTY, flags, 0)?;
-            client.wait_for(sent, LIMIT, |_| {})?;
+            client.wait_for(client.send(MrSlice::EMPTY, flags, 0)?, LIMIT, |_| {})?;
             Ok(())
         };
         let cq = server.get_cq();

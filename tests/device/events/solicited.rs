@@ -31,8 +31,7 @@ fn event_comes(rcq: &Cq) -> Result {
 #[test]
 fn only_solicited_messages_give_events() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let pair = solicited(&peer, ComplChannel::PerCq)?;
+    let pair = solicited(&peer()?, ComplChannel::PerCq)?;
     let (client, rcq) = (&pair.client, rcq(&pair.server));
     for _ in 0..2 {
         plain_gives_none(client, rcq);
@@ -56,8 +55,7 @@ fn only_solicited_messages_give_events() -> Result {
 #[test]
 fn a_send_that_succeeds_is_not_solicited() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let pair = solicited(&peer, ComplChannel::PerCq)?;
+    let pair = solicited(&peer()?, ComplChannel::PerCq)?;
     let cq = pair.client.get_cq();
     cq.req_notify(Notify::Solicited)?;
     // It was made for every completion: that request gives its event first.
@@ -124,8 +122,7 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
         // A second, with an allowance for a busy machine.
         let is_bounded = elapsed > SHORT && elapsed < LIMIT / 3;
         assert!(is_bounded, "it does wait, and not long: {elapsed:?}");
-        let is_readable = readable(rcq(&server), Duration::ZERO);
-        assert!(!is_readable, "there is no event");
+        assert!(!readable(rcq(&server), Duration::ZERO), "there is no event");
         polled(rcq(&server), 1);
 
         let start = Instant::now();

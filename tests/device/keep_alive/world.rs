@@ -262,8 +262,7 @@ impl Saw {
             Ok(_) => {}
             Err(Error::NoCompletion) => return Ok(false),
             Err(Error::NotConnected(NotConnected::Silent | NotConnected::Failed)) => {
-                let event = conn.next_event_timeout(Duration::ZERO)?;
-                self.end(event);
+                self.end(conn.next_event_timeout(Duration::ZERO)?);
             }
             Err(error) => panic!("{error}"),
         }

@@ -68,8 +68,7 @@ impl Writer {
     fn write(&self) -> Result {
         for (conn, region) in &self.conns {
             let to = region.slice(..)?;
-            let from = self.source.slice(..)?;
-            conn.write(to, from, ALWAYS, 1)?;
+            conn.write(to, self.source.slice(..)?, ALWAYS, 1)?;
         }
         Ok(())
     }
@@ -97,8 +96,7 @@ fn lands(profile: &Profile, does: Server, seed: u64) -> Result<bool> {
         }
         Server::Drops => first.far.clear(),
         Server::RegistersAgain => {
-            let bytes = memory.dereg()?;
-            memory = Mr::reg(&own, bytes, usage())?;
+            memory = Mr::reg(&own, memory.dereg()?, usage())?;
         }
     }
     let second = Writer::new([&new, &server], &ep, &offer_of(&memory)?, 2, 1)?;

@@ -51,8 +51,7 @@ fn a_connection_is_made_again_with_the_same_memory() -> Result {
         let bytes = number.to_le_bytes();
         source.write_at(0, &bytes)?;
         let to = offered(conn)?.slice(..8)?;
-        let flags = Flags::COMPLETION_ON_ERROR;
-        conn.write(to, source.slice(..8)?, flags, 1)?;
+        conn.write(to, source.slice(..8)?, Flags::COMPLETION_ON_ERROR, 1)?;
         let flushed = conn.flush(to, FlushType::Visibility, ALWAYS, 2);
         conn.wait_for(flushed?, LIMIT, |_| {})?;
         assert_eq!(contents(&server.memory)?[..8], bytes);

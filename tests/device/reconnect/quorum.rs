@@ -86,8 +86,7 @@ impl Log {
     fn read(&self, replica: usize, place: u64) -> Result<u64> {
         let (conn, region) = &self.links[replica];
         let from = region.slice(8 * place..8 * place + 8)?;
-        let to = self.source.slice(..)?;
-        let read = conn.read(to, from, ALWAYS, 1);
+        let read = conn.read(self.source.slice(..)?, from, ALWAYS, 1);
         conn.wait_for(read?, LIMIT, |_| {})?;
         Ok(self.source.load_u64(0)?)
     }
@@ -96,8 +95,7 @@ impl Log {
         self.source.store_u64(0, value)?;
         let (conn, region) = &self.links[replica];
         let to = region.slice(8 * place..8 * place + 8)?;
-        let from = self.source.slice(..)?;
-        let write = conn.write(to, from, ALWAYS, 2);
+        let write = conn.write(to, self.source.slice(..)?, ALWAYS, 2);
         conn.wait_for(write?, LIMIT, |_| {})?;
         Ok(())
     }

@@ -163,8 +163,7 @@ fn a_name_is_looked_up_in_each_round() -> Result {
     let peer = peer()?;
     let ms = Duration::from_millis;
     let ends = |name: &str| -> Result<_> {
-        let offer = Offer::new(&PeerCfg::new());
-        let mut client = Reconnect::new(&peer, name, 7, offer, ToConn)?;
+        let mut client = Reconnect::new(&peer, name, 7, Offer::new(&PeerCfg::new()), ToConn)?;
         client.set_cfg(quick()?.set_limit(ms(200)));
         let connected = client.connect(ConnCfg::new().set_timeout(ms(10)));
         let gave_up = connected.expect_err("no server");

@@ -31,8 +31,7 @@ impl Server {
     }
 
     pub(crate) fn at_addr(&self) -> Result<SocketAddr> {
-        let ip = addr().parse()?;
-        Ok(SocketAddr::new(ip, self.ep.get_port()))
+        Ok(SocketAddr::new(addr().parse()?, self.ep.get_port()))
     }
 
     /// A client of this server that has the key 7.
@@ -120,8 +119,7 @@ pub(crate) fn go_on<C: Connects>(
     loop {
         if let Some(connected) = client.advance()? {
             assert!(client.deadline().is_none());
-            let is_readable = readable(&*client);
-            assert!(!is_readable, "the connection's events are its own");
+            assert!(!readable(&*client), "the connection's events are its own");
             return Ok(connected);
         }
         let deadline = client.deadline().expect("one is under way");

@@ -38,13 +38,11 @@ fn broken_private_data() -> Result {
         (data(identity(1, u64::MAX, 10))?, 3, "the epoch is 2^64-1"),
         (data(identity(2, u64::MAX, 10))?, 0, "the epoch is 2^64-1"),
     ] {
-        let conn = site.ask_with(&data)?;
-        site.is_refused(&conn, RefusalCode::Broken, epoch, words)?;
+        site.is_refused(&site.ask_with(&data)?, RefusalCode::Broken, epoch, words)?;
     }
     let method = encoded(offer_by(identity(1, 3, 10), Method::Server))?;
     let words = "no durable commits by server's method";
-    let conn = site.ask_with(&method)?;
-    site.is_refused(&conn, RefusalCode::Refused, 0, words)?;
+    site.is_refused(&site.ask_with(&method)?, RefusalCode::Refused, 0, words)?;
     assert_eq!(site.server.client(1), Some(client));
     site.nothing()
 }
@@ -211,8 +209,7 @@ fn commits_on_memory_that_keeps_nothing() -> Result {
     let peer = peer()?;
     let server = |domain: Domain, commits: bool, vouches: bool| -> Result<_> {
         let all = PmemMap::open(devdax(), LEN)?;
-        let path = DevicePath::of(&peer, Ddio::On);
-        let mut platform = PeerCfg::for_platform(domain, path);
+        let mut platform = PeerCfg::for_platform(domain, DevicePath::of(&peer, Ddio::On));
         if vouches {
             platform.set_processor_persists(true);
         }
@@ -220,8 +217,7 @@ fn commits_on_memory_that_keeps_nothing() -> Result {
         cfg.set_platform(&platform);
         cfg.set_commits(commits.then_some(Limits::new(1, 1, 64)?));
         let ep = listen(&peer)?;
-        let directory = new_directory(directory_of(&all)?, 1)?;
-        Ok(Server::new(ep, directory, &cfg).map(drop))
+        Ok(Server::new(ep, new_directory(directory_of(&all)?, 1)?, &cfg).map(drop))
     };
     for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
         let error = server(domain, true, false)?.expect_err("refused");

@@ -23,8 +23,7 @@ impl Site {
     fn writer_asks(&self, identity: Identity) -> Result<Connecting> {
         let cfg = WriterCfg::new(Method::Server);
         let settings = cfg.conn_cfg(&ConnCfg::new())?;
-        let port = self.server.get_port();
-        let req = ConnReq::new(&self.far, &addr(), port, &settings)?;
+        let req = ConnReq::new(&self.far, &addr(), self.server.get_port(), &settings)?;
         Ok(Writer::connect(req, &cfg, &offer(identity))?)
     }
 

@@ -123,8 +123,7 @@ impl Before {
                 memory.persist(..)?;
             }
             Self::Forgotten => {
-                let part = memory.part(..)?;
-                let mut directory = Directory::create(part, SLOTS)?;
+                let mut directory = Directory::create(memory.part(..)?, SLOTS)?;
                 directory.keep(identity(7, 3, 70))?;
             }
         }

@@ -373,8 +373,7 @@ fn after_a_restart(host: &Host, pmem: &Pmem) -> Result<Vec<Identity>> {
 
 /// The identities in the directory, as a restart finds them.
 fn recovered(all: &PmemMap) -> Result<Vec<Identity>> {
-    let directory = Directory::open(directory_of(all)?)?;
-    Ok(directory.identities().collect())
+    Ok(Directory::open(directory_of(all)?)?.identities().collect())
 }
 
 /// Promise: if any call fails, once, no thread panics or hangs, and no client is accepted without a

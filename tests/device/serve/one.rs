@@ -130,8 +130,7 @@ fn two_processes_have_one_server() -> Result {
         other.send(Signal::STOP)?;
         assert!(is_locked(directory(path)), "{path:?}: it is only frozen");
         drop(other);
-        let next = directory(path)?;
-        assert_eq!(next.get(7), Some(identity(7, 3, 1)));
+        assert_eq!(directory(path)?.get(7), Some(identity(7, 3, 1)));
     }
     Ok(())
 }
@@ -242,7 +241,6 @@ fn a_simulated_memory_has_one_server() -> Result {
     host.restart();
     drop(entered);
     let _entered = host.enter();
-    let third = directory(pmem.path())?;
-    assert_eq!(third.get(7), Some(identity(7, 3, 1)));
+    assert_eq!(directory(pmem.path())?.get(7), Some(identity(7, 3, 1)));
     Ok(())
 }

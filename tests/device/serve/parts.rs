@@ -91,8 +91,7 @@ impl Parted {
     pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
         write(&self.site, conn, conn, bytes)?;
         assert!(self.bytes(key) == bytes);
-        let part = self.parts.get(key).ok_or("a part")?;
-        assert!(contents(part.region)? == bytes);
+        assert!(contents(self.parts.get(key).ok_or("a part")?.region)? == bytes);
         Ok(())
     }
 }
@@ -120,8 +119,7 @@ fn a_client_writes_to_the_part_of_its_key() -> Result {
     parted.parts.set_data(b"log v1");
     let before = [1, 3].map(|key| parted.bytes(key));
     let conn = parted.client(identity(2, 1, 10))?;
-    let offer = Offer::decode(conn.get_private_data())?;
-    assert_eq!(offer.data(), b"log v1");
+    assert_eq!(Offer::decode(conn.get_private_data())?.data(), b"log v1");
     parted.writes(&conn, 2, &pattern(LEN, 7))?;
     assert!([1, 3].map(|key| parted.bytes(key)) == before);
     drop(conn);

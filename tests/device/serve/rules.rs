@@ -169,8 +169,7 @@ fn clients_write_and_the_program_posts() -> Result {
     }
     for (client, conn, far) in [(first, &one, 7), (second, &other, 8)] {
         conn.recv(MrSlice::EMPTY, 1)?;
-        let own = site.server.conn(client).ok_or("connected")?;
-        send_empty(own, far)?;
+        send_empty(site.server.conn(client).ok_or("connected")?, far)?;
         assert_eq!(completes(&mut site, client)?.wr_id(), far);
         completion(conn)?.result()?;
     }
@@ -184,8 +183,7 @@ fn a_gone_client_leaves_its_completions() -> Result {
     let mut site = Site::new(1)?;
     let (conn, client) = site.client(identity(1, 1, 10))?;
     conn.recv(MrSlice::EMPTY, 1)?;
-    let own = site.server.conn(client).ok_or("connected")?;
-    send_empty(own, 7)?;
+    send_empty(site.server.conn(client).ok_or("connected")?, 7)?;
     completion(&conn)?.result()?;
     let gone = site.server.cut_off(client).ok_or("connected")?;
     assert!(matches!(gone.reason, Reason::CutOff));
@@ -206,8 +204,7 @@ fn a_failed_operation_ends_its_client() -> Result {
     is_readable(&site);
     site.nothing()?;
     // The client has no receive.
-    let own = site.server.conn(client).ok_or("connected")?;
-    send_empty(own, 7)?;
+    send_empty(site.server.conn(client).ok_or("connected")?, 7)?;
     assert_eq!(completes(&mut site, client)?.wr_id(), 7);
     assert!(is_readable(&site), "an event loop has to call again");
     let gone = site.gone()?;
@@ -228,8 +225,7 @@ fn a_server_counts() -> Result {
     let (first, client) = site.client(identity(1, 1, 10))?;
     let (other, _) = site.client(identity(2, 1, 20))?;
     first.recv(MrSlice::EMPTY, 1)?;
-    let own = site.server.conn(client).ok_or("connected")?;
-    send_empty(own, 7)?;
+    send_empty(site.server.conn(client).ok_or("connected")?, 7)?;
     completion(&first)?.result()?;
     site.next()?;
     site.refused(identity(1, 1, 11), Taken, 1, "another writer")?;

@@ -12,8 +12,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// A client of this key on the second host is admitted on the first one, and established.
 fn joins(site: &mut Site, hosts: [&Host; 2], key: u64) -> Result<Conn> {
     // The server has receives for it, which are flushed at the end.
-    let offer = offer_by(identity(key, 1, key), Method::Server);
-    let conn = site.ask_from(hosts, &offer)?;
+    let conn = site.ask_from(hosts, &offer_by(identity(key, 1, key), Method::Server))?;
     let asked = site.asked()?;
     let client = site.admit(asked)?;
     let conn = conn.wait_established(LIMIT)?;

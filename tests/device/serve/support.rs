@@ -94,8 +94,7 @@ impl Site {
             true => directory_of(&all)?,
             false => all.part(end..end + len)?,
         };
-        let directory = new_directory(directory, slots)?;
-        Self::over(keys, cfg, all, directory)
+        Self::over(keys, cfg, all, new_directory(directory, slots)?)
     }
 
     /// A server of this memory and directory.
@@ -106,8 +105,7 @@ impl Site {
         directory: Directory,
     ) -> Result<Self> {
         let device = Device::from_addr(&addr(), Side::Local)?;
-        let peer = Peer::new(&device)?;
-        let ep = listen(&peer)?;
+        let ep = listen(&Peer::new(&device)?)?;
         let mut site = Self {
             server: Server::new(ep, directory, cfg)?,
             far: Peer::new(&device)?,
@@ -126,8 +124,7 @@ impl Site {
     /// A part of the memory, with a peer of its own.
     pub(crate) fn region(&self, range: std::ops::Range<usize>, usage: MrUsage) -> Result<KeyPart> {
         let peer = Peer::new(&self.device)?;
-        let map = self.all.part(range)?;
-        let region = Mr::reg(&peer, map, usage)?;
+        let region = Mr::reg(&peer, self.all.part(range)?, usage)?;
         Ok((peer, Arc::new(region)))
     }
 
@@ -141,8 +138,7 @@ impl Site {
 
     /// A client asks with this private data.
     pub(crate) fn ask_with(&self, data: &[u8]) -> Result<Conn> {
-        let port = self.server.get_port();
-        let req = ConnReq::new(&self.far, &addr(), port, &ConnCfg::new())?;
+        let req = ConnReq::new(&self.far, &addr(), self.server.get_port(), &ConnCfg::new())?;
         Ok(req.connect(data)?)
     }
 

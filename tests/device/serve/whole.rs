@@ -133,10 +133,7 @@ fn the_platform_is_declared() -> Result {
     let _test = device_test();
     let peer = peer()?;
     let domain = Platform::detect(&memory()?.0)?.domain();
-    let detected = |ddio| {
-        let path = DevicePath::of(&peer, ddio);
-        PeerCfg::for_platform(domain, path).get_durable()
-    };
+    let detected = |ddio| PeerCfg::for_platform(domain, DevicePath::of(&peer, ddio)).get_durable();
     let own = |cfg: &mut ServerCfg, durable| {
         cfg.set_platform(PeerCfg::new().set_durable(durable));
         durable

@@ -103,8 +103,7 @@ impl Client {
 
     fn write(&self, epoch: u64, number: &mut u64, random: &mut Random) -> rpma::Result<()> {
         let peer = Peer::new(&Device::from_addr(&self.addr, Side::Remote)?)?;
-        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
-        let source = Mr::reg(&peer, vec![0; LEN], usage)?;
+        let source = Mr::reg(&peer, vec![0; LEN], MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
         let cfg = WriterCfg::new(self.method);
         let mut patient = ConnCfg::new();
         patient.set_timeout(SHORT).set_retry_count(7)?;
@@ -308,8 +307,7 @@ fn run(seed: u64) {
     }
     let server = disturbed(server, &hosts, &mut random);
     let ended = writers.map(|writer| writer.join().expect("no panic"));
-    let bytes = server.ended();
-    check_places(&bytes, &acknowledged.lock().expect("no panic"));
+    check_places(&server.ended(), &acknowledged.lock().expect("no panic"));
     check_ends(&ended);
     assert_eq!(fabric.why_not_repeatable(), None);
 }

@@ -38,8 +38,7 @@ fn an_hour_passes_at_once() -> Result {
         waker.wake();
     });
     let began = now();
-    let came = wait.next(&mut wcs, HOUR)?;
-    assert!(matches!(came, Some(Happened::Woken)));
+    assert!(matches!(wait.next(&mut wcs, HOUR)?, Some(Happened::Woken)));
     assert!(now() < began + HOUR);
     waking.join().expect("no panic");
     Ok(())

@@ -48,8 +48,7 @@ fn a_server_with_one_wait() -> Result {
         }
     }
     let accepted = |client: thread::JoinHandle<rpma::Result<Conn>>| {
-        let client = client.join().expect("no panic");
-        client.expect("accepted")
+        client.join().expect("no panic").expect("accepted")
     };
     let clients: Vec<_> = clients.into_iter().map(accepted).collect();
     for (member, number) in &members {

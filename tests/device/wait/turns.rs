@@ -140,8 +140,7 @@ fn each_of_many_has_its_turn() -> Result {
 #[test]
 fn an_event_waits_for_one_turn_of_its_own_completions() -> Result {
     let _test = device_test();
-    let peer = peer()?;
-    let (mut flood, mut clients) = Flood::new(Wait::new()?, &peer, 1)?;
+    let (mut flood, mut clients) = Flood::new(Wait::new()?, &peer()?, 1)?;
     let (waker, member) = (flood.wait.waker(), flood.flooders[0]);
     clients.clear();
     is_there(flood.wait.conn(member).ok_or("a member")?);
@@ -217,8 +216,7 @@ fn no_completion_is_missed() -> Result {
             happened => panic!("{happened:?}"),
         }
         if posted % 7 == 0 && posted < WRITES {
-            let conn = wait.conn(member).ok_or("a member")?;
-            posted += u64::from(write(conn, posted));
+            posted += u64::from(write(wait.conn(member).ok_or("a member")?, posted));
         }
     }
     while received > 0 {
