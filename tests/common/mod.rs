@@ -33,6 +33,7 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
+use std::any::Any;
 use std::fmt::Display;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -295,4 +296,30 @@ pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
 /// The memory that the other side offers.
 pub(crate) fn offered(conn: &Conn) -> Result<MrRemote, Error> {
     Ok(Offer::decode(conn.get_private_data())?.regions()[0])
+}
+
+/// The text has each of these words.
+#[track_caller]
+pub(crate) fn assert_says(said: &impl Display, words: &[&str]) {
+    let text = said.to_string();
+    for word in words {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// The text of the panic that this ends with.
+#[track_caller]
+pub(crate) fn panic_of<T>(run: impl FnOnce() -> T) -> String {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(run)) else {
+        panic!("a panic expected");
+    };
+    text_of(panic)
+}
+
+/// The text of a panic.
+pub(crate) fn text_of(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => (*other.downcast::<&str>().expect("a text")).to_owned(),
+    }
 }

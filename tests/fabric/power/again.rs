@@ -1,13 +1,11 @@
 //! A writer that connects again after its connection failed, reads the tail and goes on
 //! (docs/reconnecting.md): the records that it may then acknowledge.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use anyhow::Result;
 
 use crate::common::prelude::*;
-use crate::power::protocols::{check, place, record};
-use crate::power::world::{SIZE, Way, World, fabric};
+use crate::power::protocols::{check_log, place, record};
+use crate::power::world::{self, Way, World};
 
 /// The writer's treatment of a tail that it has read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,50 +41,38 @@ fn append(world: &World, number: u64) -> Result<()> {
     world.flush(0, 8)
 }
 
-pub(crate) fn read_tail(world: &World) -> Result<u64> {
-    let (from, to) = (world.remote.slice(..8)?, world.source.slice(SIZE - 8..)?);
-    world.wait(world.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
-    let mut tail = [0; 8];
-    world.source.read_at(SIZE - 8, &mut tail)?;
-    Ok(u64::from_le_bytes(tail))
+/// Writes the tail once more that was read back, and makes it durable.
+pub(crate) fn write_again(world: &World, tail: u64) -> Result<()> {
+    world.atomic_write(0, &tail.to_le_bytes())?;
+    world.flush(0, 8)
 }
 
 /// Appends three records, with an accident in the second.
 fn write_log(
-    fabric: &Fabric,
     first: World,
-    way: Way,
     recipe: Recipe,
     accident: Accident,
     nth: u32,
-    told: &AtomicU64,
+    tell: &dyn Fn(u64),
 ) -> Result<()> {
-    let link = fabric.between(&first.client, &first.server);
     append(&first, 0)?;
-    told.store(1, Ordering::Relaxed);
-    arm(&link, accident, nth);
+    tell(1);
+    arm(&first.link(), accident, nth);
     append(&first, 1).expect_err("an accident");
-    let (client, server, pmem) = (
-        first.client.clone(),
-        first.server.clone(),
-        first.pmem.clone(),
-    );
+    let hosts = first.hosts.clone();
     // The old connection goes before the next one is accepted.
     drop(first);
-    let second = World::connect(client, server, pmem, way)?;
-    let tail = read_tail(&second)?;
+    let second = hosts.connect()?;
+    let tail = second.read_word()?;
     match recipe {
-        Recipe::WriteAgain => {
-            second.atomic_write(0, &tail.to_le_bytes())?;
-            second.flush(0, 8)?;
-        }
+        Recipe::WriteAgain => write_again(&second, tail)?,
         Recipe::Flush => second.flush(0, 8)?,
         Recipe::Trust => {}
     }
-    told.store(tail, Ordering::Relaxed);
+    tell(tail);
     for number in tail..3 {
         append(&second, number)?;
-        told.store(number + 1, Ordering::Relaxed);
+        tell(number + 1);
     }
     Ok(())
 }
@@ -97,40 +83,18 @@ fn run(
     recipe: Recipe,
     accident: Accident,
     nth: u32,
-) -> Result<u64, Loss> {
-    let fabric = fabric(profile);
-    let world = World::new(&fabric, way).expect("a connection");
-    let (pmem, told) = (world.pmem.clone(), AtomicU64::new(0));
-    fabric.find_loss(
-        |cut| check(&pmem, &told, cut),
-        || {
-            write_log(&fabric, world, way, recipe, accident, nth, &told)
-                .expect("nothing else fails")
-        },
-    )?;
-    Ok(fabric.visited().images)
+) -> Result<(), Loss> {
+    let world = World::of(profile, way).expect("a connection");
+    world.hosts.clone().under_every_cut(check_log, |tell| {
+        write_log(world, recipe, accident, nth, tell).expect("nothing else fails")
+    })
 }
 
 /// Each device and platform on which a flush makes data durable, native and by reading.
-pub(crate) fn ways() -> Vec<(Profile, Way)> {
-    let mut ways = Vec::new();
-    for profile in [Profile::RXE_6_12, Profile::STRICT] {
-        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
-            for by_reading in [false, true] {
-                let host = fabric(&profile).host("server");
-                host.set_platform(platform);
-                if host.may_promise_direct_write(!by_reading) {
-                    let way = Way {
-                        platform,
-                        by_reading,
-                        promise: None,
-                    };
-                    ways.push((profile.clone(), way));
-                }
-            }
-        }
-    }
-    ways
+pub(crate) fn ways() -> impl Iterator<Item = (Profile, Way)> {
+    let flushes_natively = [Profile::RXE_6_12, Profile::STRICT];
+    let ways = world::ways().into_iter();
+    ways.filter(move |(profile, _)| flushes_natively.contains(profile))
 }
 
 fn accidents() -> impl Iterator<Item = (Accident, u32)> {

@@ -3,18 +3,17 @@
 //! by reading; of one part, of two, of two apart, and of two with a flush each; one at a time, and
 //! two in flight.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
 use rpma::sim::Visited;
 
 use crate::common::prelude::*;
-use crate::power::world::{SIZE, Way, World, fabric};
+use crate::power::protocols::{LEN, record};
+use crate::power::world::{PLATFORMS, SIZE, Way, World, fabric, ways, word};
 
 const RECORDS: u64 = 12;
-/// A record, and how much of it its first part has.
-const LEN: usize = 104;
+/// How much of a record its first part has.
 const HEAD: usize = 40;
 /// Where the records begin, and where the second parts do that are apart.
 const START: usize = 64;
@@ -37,11 +36,6 @@ struct Log {
     parts: Parts,
     /// How many commits are in flight.
     in_flight: usize,
-}
-
-fn record(number: u64) -> Vec<u8> {
-    let bytes = (0..LEN).map(|at| (number * 31 + at as u64 * 7 + 1) as u8);
-    bytes.collect()
 }
 
 impl Log {
@@ -80,13 +74,12 @@ impl Log {
             parts.reverse();
         }
         let tail = (world.remote.slice(..8)?, (number + 1).to_le_bytes());
-        Ok(world
-            .conn
-            .commit(&parts, Some(tail), FlushType::Persistent, number)?)
+        let kind = FlushType::Persistent;
+        Ok(world.conn.commit(&parts, Some(tail), kind, number)?)
     }
 
     fn check(self, image: &[u8], acknowledged: u64) {
-        let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
+        let tail = word(image);
         assert!(
             tail >= acknowledged,
             "record {tail} was acknowledged, and is lost"
@@ -107,12 +100,12 @@ impl Log {
         let fabric = fabric(profile);
         fabric.set_seed(seed);
         let world = World::sized(&fabric, way, self.far() + FAR).expect("a connection");
-        let acknowledged = AtomicU64::new(0);
-        let append_all = || {
+        let check = |image: &[u8], acknowledged| self.check(image, acknowledged);
+        world.under_every_cut(check, |tell| {
             let mut posted = Vec::new();
             let wait = |posted: &[Posted], number: usize| {
                 world.wait(posted[number]).expect("durable");
-                acknowledged.store(number as u64 + 1, Ordering::Relaxed);
+                tell(number as u64 + 1);
             };
             for number in 0..RECORDS as usize {
                 posted.push(self.append(&world, number as u64).expect("posted"));
@@ -123,37 +116,9 @@ impl Log {
             for number in posted.len() + 1 - self.in_flight..posted.len() {
                 wait(&posted, number);
             }
-        };
-        let check = |cut: &Cut<'_>| {
-            for image in cut.images(&world.pmem) {
-                self.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
-            }
-        };
-        fabric.find_loss(check, append_all)?;
+        })?;
         Ok(fabric.visited())
     }
-}
-
-/// Every device and way to flush where the server may promise direct writes on this platform.
-fn ways(platform: Platform) -> Vec<(Profile, Way)> {
-    let mut ways = Vec::new();
-    for profile in Profile::ALL {
-        for by_reading in [false, true] {
-            let native = profile.flushes_natively() && !by_reading;
-            let host = fabric(&profile).host("server");
-            host.set_platform(platform);
-            let way = Way {
-                platform,
-                by_reading,
-                promise: None,
-            };
-            let is_another = !by_reading || profile.flushes_natively();
-            if is_another && host.may_promise_direct_write(native) {
-                ways.push((profile.clone(), way));
-            }
-        }
-    }
-    ways
 }
 
 #[test]
@@ -161,7 +126,8 @@ fn a_commit_survives_every_cut() {
     const SEEDS: u64 = 3;
     let on = |platform| {
         let mut events = 0;
-        for (profile, way) in ways(platform) {
+        let ways = ways().into_iter();
+        for (profile, way) in ways.filter(|(_, way)| way.platform == platform) {
             for parts in [Parts::One, Parts::Two, Parts::Apart, Parts::Distant] {
                 for in_flight in [1, 2] {
                     for seed in 0..SEEDS {
@@ -178,7 +144,7 @@ fn a_commit_survives_every_cut() {
         assert!(events > 1_000, "{platform}: {events}");
     };
     thread::scope(|scope| {
-        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        for platform in PLATFORMS {
             scope.spawn(move || on(platform));
         }
     });
@@ -188,17 +154,13 @@ fn a_commit_survives_every_cut() {
 /// found.
 #[test]
 fn a_commit_on_a_wrong_promise_is_found() {
-    let way = Way {
-        platform: Platform::AdrDdioOn,
-        by_reading: true,
-        promise: Some(true),
-    };
+    let way = Way::on(Platform::AdrDdioOn).by_reading(true).promising();
     for profile in Profile::ALL {
         let log = Log {
             parts: Parts::Two,
             in_flight: 1,
         };
         let loss = log.run(&profile, way, 1).expect_err("it is not durable");
-        assert!(loss.to_string().contains("commits.rs"), "{loss}");
+        assert_says(&loss, &["commits.rs"]);
     }
 }

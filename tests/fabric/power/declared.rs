@@ -3,32 +3,23 @@
 use rpma::pmem::{self, Ddio, DevicePath};
 
 use crate::common::prelude::*;
-use crate::power::world::fabric;
-use anyhow::Result;
+use crate::power::world::{Own, SIZE, fabric};
 
 /// Promise: on each platform and device, a host that asks its kernel declares exactly the flushes
 /// that the simulator keeps, and never more.
 #[test]
-fn a_declaration_is_the_simulators_table() -> Result<()> {
+fn a_declaration_is_the_simulators_table() -> Result {
     for profile in Profile::ALL {
         for platform in Platform::ALL {
-            let host = fabric(&profile).host("server");
-            host.set_platform(platform);
-            let pmem = host.pmem("log", 4096);
+            let own = Own::new(fabric(&profile), platform, SIZE);
             let ddio = match platform {
                 Platform::AdrDdioOff => Ddio::Off,
                 _ => Ddio::On,
             };
-            let declared = {
-                let _entered = host.enter();
-                let map = PmemMap::open(pmem.path(), 4096)?;
-                let domain = pmem::Platform::detect(&map)?.domain();
-                let addr = host.addr().to_string();
-                let device = Device::from_addr(&addr, Side::Local)?;
-                let path = DevicePath::of(&Peer::new(&device)?, ddio);
-                PeerCfg::for_platform(domain, path).get_durable()
-            };
-            let may = |native| host.may_promise_direct_write(native);
+            let domain = pmem::Platform::detect(&own.map)?.domain();
+            let path = DevicePath::of(&peer()?, ddio);
+            let declared = PeerCfg::for_platform(domain, path).get_durable();
+            let may = |native| own.host.may_promise_direct_write(native);
             let kept = match (may(false), profile.flushes_natively() && may(true)) {
                 (true, _) => Durable::DirectWrites,
                 (false, true) => Durable::NativeFlushes,

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rpma::sim::Trace;
 use rpma::sync::{Condvar, Mutex, PoisonError, mpsc};
 use rpma::thread;
 
 use crate::common::prelude::*;
 use crate::power::protocols::{place, record};
-use crate::power::world::{Way, World};
-use anyhow::Context;
+use crate::power::world::{self, Way, World, word};
 
 /// How many threads write.
 const WRITERS: u64 = 3;
@@ -56,12 +55,7 @@ impl Log<'_> {
             self.world
                 .post_flush(place(0), len, FlushType::Persistent)?;
             self.world.atomic_write(0, &next.to_le_bytes())?;
-            let (tail, _) = self.world.places(0, 8)?;
-            let flags = Flags::COMPLETION_ALWAYS;
-            let flushed = self
-                .world
-                .conn
-                .flush(tail, FlushType::Persistent, flags, 1)?;
+            let flushed = self.world.begin_flush(0, 8)?;
             if wakes == Wakes::InTime {
                 self.world.wait(flushed)?;
             }
@@ -98,26 +92,20 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
     };
     // The records that a writer relies on.
     let told = Mutex::new(0);
-    let check = |cut: &Cut<'_>| {
+    let check = |image: &[u8], _| {
         let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
-        for image in cut.images(&world.pmem) {
-            let bytes = image.bytes();
-            let tail = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-            assert!(
-                tail >= told,
-                "{told} were acknowledged, and {tail} are there"
-            );
-            for number in 0..tail {
-                let whole = record(number);
-                assert!(
-                    bytes[place(number)..].starts_with(&whole),
-                    "record {number} is torn"
-                );
-            }
+        let tail = word(image);
+        assert!(
+            tail >= told,
+            "{told} were acknowledged, and {tail} are there"
+        );
+        for number in 0..tail {
+            let is_whole = image[place(number)..].starts_with(&record(number));
+            assert!(is_whole, "record {number} is torn");
         }
     };
     let (before, real) = (fabric.now(), Instant::now());
-    let found = fabric.find_loss(check, || {
+    let found = world.under_every_cut(check, |_| {
         let _entered = world.client.enter();
         thread::scope(|scope| {
             let (asks, asked) = mpsc::channel();
@@ -147,27 +135,10 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
     (found, fabric.trace())
 }
 
-const WAYS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
-
 /// Each device and platform on which a client's flush is enough.
-fn ways() -> Vec<(Profile, Way)> {
-    let mut ways = Vec::new();
-    for profile in Profile::ALL {
-        for platform in WAYS {
-            let fabric = Rig::of(&profile).fabric();
-            let host = fabric.host("server");
-            host.set_platform(platform);
-            if host.may_promise_direct_write(profile.flushes_natively()) {
-                let way = Way {
-                    platform,
-                    by_reading: false,
-                    promise: None,
-                };
-                ways.push((profile.clone(), way));
-            }
-        }
-    }
-    ways
+fn ways() -> impl Iterator<Item = (Profile, Way)> {
+    let ways = world::ways().into_iter();
+    ways.filter(|(_, way)| !way.by_reading)
 }
 
 #[test]
@@ -193,13 +164,10 @@ fn a_group_commit_that_wakes_its_writers_too_early_is_found() -> Result<()> {
         let found = (0..10).find_map(|seed| Some((seed, find(seed)?)));
         // On each device and platform: the atomic write of the tail may not have happened at all.
         let (seed, loss) = found.unwrap_or_else(|| panic!("{}, {way:?}", profile.name()));
-        println!(
-            "{}, {way:?}: seed {seed}, {:?}",
-            profile.name(),
-            began.elapsed()
-        );
+        let (name, took) = (profile.name(), began.elapsed());
+        println!("{name}, {way:?}: seed {seed}, {took:?}");
         let report = loss.to_string();
-        assert!(report.contains("were acknowledged, and"), "{report}");
+        assert_says(&report, &["were acknowledged, and"]);
         let again = find(seed).context("it is found again")?;
         assert_eq!(again.to_string(), report);
     }

@@ -3,29 +3,24 @@
 use std::sync::mpsc;
 use std::thread;
 
-use anyhow::Result;
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
-use crate::power::world::{LIMIT, SIZE, Way, World, arrives};
+use crate::power::world::{ALWAYS, LIMIT, SIZE, Way, World, arrives};
 
-/// In real time: threads wait here, and are waited for, as in any program.
-fn fabric(profile: &Profile) -> Fabric {
-    Rig::of(profile).fabric()
+/// In real time: threads wait here, and are waited for, as in any program. In the end no object is
+/// left.
+fn fabric(profile: &Profile) -> Emptied {
+    Rig::of(profile).emptied()
 }
 
 fn world(fabric: &Fabric) -> Result<World> {
-    let way = Way {
-        platform: Platform::AdrDdioOff,
-        by_reading: false,
-        promise: None,
-    };
-    World::new(fabric, way)
+    Ok(World::new(fabric, Way::on(Platform::AdrDdioOff))?)
 }
 
 /// Flushed data is there after the cut, in new memory; the old mapping is unused.
 #[test]
-fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
+fn what_was_flushed_is_there_after_a_restart() -> Result {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
         let old = world(&fabric)?;
@@ -40,28 +35,15 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
         // A program that is dead writes to memory that is not read, and makes nothing durable.
         old.target.write_at(0, b"zombie!!")?;
         old.target.persist(..).expect_err("it is dead");
-        {
-            let _entered = old.server.enter();
-            let error = PmemMap::open(old.pmem.path(), SIZE).expect_err("no power");
-            assert!(error.to_string().contains("has no power"), "{error}");
-        }
+        let entered = old.server.enter();
+        let error = PmemMap::open(old.pmem.path(), SIZE).expect_err("no power");
+        assert_says(&error, &["has no power"]);
+        drop(entered);
 
         old.server.restart();
         assert!(old.server.has_power());
-        let way = Way {
-            platform: Platform::AdrDdioOff,
-            by_reading: false,
-            promise: None,
-        };
-        let new = World::connect(
-            old.client.clone(),
-            old.server.clone(),
-            old.pmem.clone(),
-            way,
-        )?;
-        let mut bytes = [0; 8];
-        new.target.read_at(0, &mut bytes)?;
-        assert_eq!(&bytes, b"durable!");
+        let new = old.hosts.clone().connect()?;
+        assert_eq!(&new.seen()?, b"durable!");
         new.write(8, b"again")?;
         new.wait_for_write()?;
     }
@@ -71,7 +53,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
 /// A program that is killed loses its connections, with notice to its peers, and no byte of its
 /// memory.
 #[test]
-fn a_killed_program_loses_no_memory() -> Result<()> {
+fn a_killed_program_loses_no_memory() -> Result {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
         let old = world(&fabric)?;
@@ -88,27 +70,17 @@ fn a_killed_program_loses_no_memory() -> Result<()> {
         // A program that is dead writes where no program looks.
         old.target.write_at(0, b"zombie!!")?;
 
-        let way = Way {
-            platform: Platform::AdrDdioOff,
-            by_reading: false,
-            promise: None,
-        };
-        let (client, server, pmem) = (old.client.clone(), old.server.clone(), old.pmem.clone());
-        let new = World::connect(client, server, pmem, way)?;
-        let mut bytes = [0; 16];
-        new.target.read_at(0, &mut bytes)?;
-        assert_eq!(&bytes, b"written!stored!!");
+        let new = old.hosts.clone().connect()?;
+        assert_eq!(&new.seen()?, b"written!stored!!");
         new.write(0, b"goes on.")?;
         new.wait_for_write()?;
-        drop((old, new));
-        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     }
     Ok(())
 }
 
 /// By the seed a cut leaves one legal image, the same each time, and over some seeds more than one.
 #[test]
-fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
+fn a_cut_leaves_one_image_by_the_seed() -> Result {
     let left = |seed| -> Result<Vec<u8>> {
         let fabric = fabric(&Profile::STRICT);
         fabric.set_seed(seed);
@@ -141,7 +113,7 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
 /// On a host without power the waits of a program end, its calls fail, and its objects can be
 /// dropped; no object leaks.
 #[test]
-fn a_program_on_a_dead_host_ends() -> Result<()> {
+fn a_program_on_a_dead_host_ends() -> Result {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
         let server = fabric.host("server");
@@ -152,33 +124,23 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
             ep.next_conn_req(&ConnCfg::new()).map(drop)
         });
         // Listening, as far as it can be observed.
-        while fabric
-            .calls()
-            .get("rdma_listen")
-            .is_none_or(|calls| *calls == 0)
-        {
+        while !fabric.calls().contains_key("rdma_listen") {
             thread::sleep(Duration::from_millis(1));
         }
         fabric.power_cut(&server);
         let ended = serving.join().expect("no panic");
         let error = ended.expect_err("its host has no power");
-        assert!(
-            error
-                .to_string()
-                .contains("rdma_get_cm_event failed: No such device"),
-            "{error}"
-        );
+        assert_says(&error, &["rdma_get_cm_event failed: No such device"]);
 
         // A thread that was there before is on no host.
         server.restart();
         let _before = server.enter();
         fabric.power_cut(&server);
-        let error = Device::from_addr(&server.addr().to_string(), Side::Local).expect_err("dead");
-        assert!(error.to_string().contains("lost its power"), "{error}");
+        let device = || Device::from_addr(&server.addr().to_string(), Side::Local);
+        assert_says(&device().expect_err("dead"), &["lost its power"]);
         server.restart();
         let _entered = server.enter();
-        Device::from_addr(&server.addr().to_string(), Side::Local)?;
-        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+        device()?;
     }
     Ok(())
 }
@@ -186,24 +148,22 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
 /// A client of a host without power learns it by its operations, and by no event; so does the one
 /// that waits on the dead host for completions.
 #[test]
-fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
+fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result {
     let fabric = fabric(&Profile::STRICT);
     let world = world(&fabric)?;
     fabric.power_cut(&world.server);
     world.write(0, b"lost")?;
     let told = world.flush(0, 4).expect_err("nobody answers");
-    assert!(told.to_string().contains("RETRY_EXC_ERR"), "{told}");
+    assert_says(&told, &["RETRY_EXC_ERR"]);
     let error = arrives(&world.far, 9).expect_err("no power");
     println!("{error}");
-    drop(world);
-    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     Ok(())
 }
 
 /// Each wait of a program without a limit of its own ends when its host loses its power, in each
 /// state of the network; after the restart everything works, and no object is left.
 #[test]
-fn every_wait_on_a_dead_host_ends() -> Result<()> {
+fn every_wait_on_a_dead_host_ends() -> Result {
     type Wait = fn(&Conn, &Ep, &Peer);
     type Change = fn(&Link, &Host);
     let waits: [(&str, Wait); 6] = [
@@ -226,63 +186,37 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
         ("parted", |link, _| link.partition()),
         ("slow", |link, _| link.delay(Duration::from_millis(1))),
     ];
-    for (profile, state) in [Profile::RXE_6_12, Profile::STRICT]
-        .into_iter()
-        .flat_map(|profile| states.map(|state| (profile.clone(), state)))
-    {
-        for (what, wait) in waits {
-            let fabric = fabric(&profile);
-            let world = world(&fabric)?;
-            let link = fabric.between(&world.client, &world.server);
-            (state.1)(&link, &world.server);
-            let (client, server, pmem) = (
-                world.client.clone(),
-                world.server.clone(),
-                world.pmem.clone(),
-            );
-            let World {
-                conn,
-                far,
-                target,
-                peers,
-                other,
-                messages,
-                source,
-                ..
-            } = world;
-            let (ended, has_ended) = mpsc::channel();
-            let ((near, peer), other) = (peers, other);
-            let waiting = server.spawn(move || {
-                let addr = Host::current().map(|host| host.addr().to_string());
-                let ep = addr.map(|addr| Ep::listen(&peer, &addr, 0));
-                if let Some(Ok(ep)) = ep {
-                    wait(&far, &ep, &peer);
-                }
-                drop((far, target, messages, other.1));
-                let _ = ended.send(());
-            });
-            fabric.power_cut(&server);
-            let ended = has_ended.recv_timeout(2 * LIMIT);
-            assert!(ended.is_ok(), "{what}, {}: it does not end", state.0);
-            waiting.join().expect("no panic");
-            drop((conn, source, other.0, near));
-            link.heal();
-            server.restart();
-            let way = Way {
-                platform: Platform::AdrDdioOff,
-                by_reading: false,
-                promise: None,
-            };
-            let again = World::connect(client, server, pmem, way)?;
-            again.write(0, &[1])?;
-            again.wait_for_write()?;
-            drop(again);
-            assert!(
-                fabric.objects().is_empty(),
-                "{what}, {}: {:?}",
-                state.0,
-                fabric.objects()
-            );
+    for profile in [Profile::RXE_6_12, Profile::STRICT] {
+        for (state, change) in states {
+            for (what, wait) in waits {
+                println!("{what}, {state}");
+                let fabric = fabric(&profile);
+                let world = world(&fabric)?;
+                change(&world.link(), &world.server);
+                let (far, (near, peer)) = (world.far, world.peers);
+                let others = (world.target, world.messages, world.other.1);
+                let hosts = world.hosts;
+                let (ended, has_ended) = mpsc::channel();
+                let waiting = hosts.server.spawn(move || {
+                    let addr = Host::current().map(|host| host.addr().to_string());
+                    let ep = addr.map(|addr| Ep::listen(&peer, &addr, 0));
+                    if let Some(Ok(ep)) = ep {
+                        wait(&far, &ep, &peer);
+                    }
+                    drop((far, others));
+                    let _ = ended.send(());
+                });
+                fabric.power_cut(&hosts.server);
+                let ended = has_ended.recv_timeout(2 * LIMIT);
+                assert!(ended.is_ok(), "{what}, {state}: it does not end");
+                waiting.join().expect("no panic");
+                drop((world.conn, world.source, world.other.0, near));
+                hosts.link().heal();
+                hosts.server.restart();
+                let again = hosts.connect()?;
+                again.write(0, &[1])?;
+                again.wait_for_write()?;
+            }
         }
     }
     Ok(())
@@ -290,31 +224,19 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
 
 /// A thread on no host works for some seconds, while a server waits.
 #[test]
-fn who_is_on_no_host_works() -> Result<()> {
-    let fabric = fabric(&Profile::STRICT);
-    fabric.jump_over_waits();
+fn who_is_on_no_host_works() -> Result {
+    let fabric = Rig::strict().jumping().fabric();
     let world = world(&fabric)?;
-    let World {
-        server,
-        conn,
-        far,
-        target,
-        source,
-        remote,
-        other,
-        messages,
-        peers,
-        ..
-    } = world;
+    let (server, far) = (world.server.clone(), world.far);
     let waiting = server.spawn(move || far.next_event().map(drop));
     for _ in 0..60 {
         thread::sleep(Duration::from_millis(100));
-        let to = remote.slice(0..8)?;
-        let written = conn.write(to, source.slice(..8)?, Flags::COMPLETION_ALWAYS, 1)?;
+        let to = world.remote.slice(0..8)?;
+        let conn = &world.conn;
+        let written = conn.write(to, world.source.slice(..8)?, ALWAYS, 1)?;
         conn.wait_for(written, LIMIT, |_| {})?;
     }
-    drop(conn);
+    drop(world.conn);
     assert!(waiting.join().is_ok(), "the server has not waited in vain");
-    drop((target, other, messages, peers));
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
+use rpma::sim::Image;
 
 use crate::common::prelude::*;
-use crate::power::world::{Way, World, fabric};
+use crate::power::world::{Hosts, SIZE, Way, World, fabric};
 
 const LEN: usize = 256;
 
@@ -19,19 +19,11 @@ enum Safe {
 }
 
 fn replicas(fabric: &Fabric) -> Result<Vec<World>> {
-    let way = Way {
-        platform: Platform::AdrDdioOff,
-        by_reading: true,
-        promise: None,
-    };
+    let way = Way::on(Platform::AdrDdioOff).by_reading(true);
     let client = fabric.host("client");
-    let connect = |name| {
-        let server = fabric.host(name);
-        server.set_platform(way.platform);
-        let pmem = server.pmem("log", 4096);
-        World::connect(client.clone(), server, pmem, way)
-    };
-    ["a", "b", "c"].map(connect).into_iter().collect()
+    let servers = ["a", "b", "c"].into_iter().map(|name| fabric.host(name));
+    let connect = |server| Ok(Hosts::new(fabric, [client.clone(), server], way, SIZE).connect()?);
+    servers.map(connect).collect()
 }
 
 fn bytes(number: u64) -> [u8; LEN] {
@@ -48,7 +40,7 @@ fn run(profile: &Profile, safe: Safe) -> Result<u64, Loss> {
         for images in cut.joint_images(&pmems) {
             for number in 0..told.load(Ordering::Relaxed) {
                 let at = number as usize * LEN;
-                let has = |image: &&rpma::sim::Image| image.bytes()[at..at + LEN] == bytes(number);
+                let has = |image: &&Image| image.bytes()[at..at + LEN] == bytes(number);
                 let count = images.iter().filter(has).count();
                 assert!(count >= 2, "record {number} is on {count} of 3 replicas");
             }
@@ -90,18 +82,16 @@ fn a_quorum_with_a_replica_that_has_not_flushed_is_found() {
         let began = Instant::now();
         let loss = run(&profile, Safe::OneFlushed).expect_err("one replica has flushed");
         let report = loss.to_string();
-        assert!(
-            report.starts_with("record 0 is on 1 of 3 replicas"),
-            "{report}"
-        );
-        assert!(report.contains("log of b"), "{report}");
+        let begin = "record 0 is on 1 of 3 replicas";
+        assert!(report.starts_with(begin), "{report}");
+        assert_says(&report, &["log of b"]);
         assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     }
 }
 
 /// Memories are named once, and belong to the fabric.
 #[test]
-fn a_memory_is_named_once() -> Result<()> {
+fn a_memory_is_named_once() -> Result {
     let fabric = fabric(&Profile::STRICT);
     let all = replicas(&fabric)?;
     let (a, b) = (&all[0].pmem, &all[1].pmem);

@@ -1,20 +1,18 @@
 //! Protocols that survive every cut of the power, on every platform and device; and the same with
 //! a fault, which is found.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rpma::sim::Visited;
 
 use crate::common::prelude::*;
-use crate::power::world::{SIZE, Way, World, fabric};
-use anyhow::Context;
+use crate::power::world::{Hosts, ON_ERROR, PLATFORMS, SIZE, Way, World, fabric, word};
 
 /// How many records each run appends.
 const RECORDS: u64 = 20;
 /// The size of a record, in bytes: not a multiple of a line.
-const LEN: usize = 104;
+pub(crate) const LEN: usize = 104;
 /// Where the records begin; the tail is in front.
 const START: usize = 64;
 
@@ -102,7 +100,7 @@ fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Resul
             world.atomic_write(0, &tail)?
         }
         Protocol::FencedWrite if fault != Fault::TailBeforeThePoll => {
-            world.write_with(0, &tail, Flags::COMPLETION_ON_ERROR | Flags::FENCE)?;
+            world.write_with(0, &tail, ON_ERROR | Flags::FENCE)?;
         }
         _ => world.write(0, &tail)?,
     }
@@ -117,34 +115,21 @@ fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Resul
 }
 
 /// The findings of the log's recovery: it must have all acknowledged records, and no torn one.
-fn check_log(image: &[u8], acknowledged: u64) {
-    let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
+pub(crate) fn check_log(image: &[u8], acknowledged: u64) {
+    let tail = word(image);
     assert!(
         tail >= acknowledged,
         "record {tail} was acknowledged, and is lost"
     );
     assert!(tail <= RECORDS, "a tail of {tail}");
     for number in 0..tail {
-        let at = place(number);
-        assert!(
-            image[at..at + LEN] == record(number),
-            "record {number} is not what was written"
-        );
-    }
-}
-
-pub(crate) fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
-    for image in cut.images(pmem) {
-        check_log(image.bytes(), acknowledged.load(Ordering::Relaxed));
+        let is_whole = image[place(number)..].starts_with(&record(number));
+        assert!(is_whole, "record {number} is not what was written");
     }
 }
 
 /// Runs a protocol under every cut; returns the number of events and images, or the loss.
-fn run(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
-    run_with(profile, way, protocol, fault, 1)
-}
-
-fn run_with(
+fn run(
     profile: &Profile,
     way: Way,
     protocol: Protocol,
@@ -154,28 +139,19 @@ fn run_with(
     let fabric = fabric(profile);
     fabric.set_seed(seed);
     let world = World::new(&fabric, way).expect("a connection");
-    run_on(&fabric, &world, protocol, fault)
+    run_on(&world, protocol, fault)
 }
 
-fn run_on(
-    fabric: &Fabric,
-    world: &World,
-    protocol: Protocol,
-    fault: Fault,
-) -> Result<Visited, Loss> {
-    let acknowledged = AtomicU64::new(0);
-    let append_all = || {
+fn run_on(world: &World, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
+    world.under_every_cut(check_log, |tell| {
         for number in 0..RECORDS {
             append(world, protocol, fault, number).expect("nothing fails");
-            acknowledged.store(number + 1, Ordering::Relaxed);
+            tell(number + 1);
         }
-    };
-    let check = |cut: &Cut<'_>| check(&world.pmem, &acknowledged, cut);
-    fabric.find_loss(check, append_all)?;
-    Ok(fabric.visited())
+    })?;
+    Ok(world.fabric.visited())
 }
 
-const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
 const PROTOCOLS: [Protocol; 5] = [
     Protocol::PollInBetween,
     Protocol::AtomicWrite,
@@ -184,38 +160,27 @@ const PROTOCOLS: [Protocol; 5] = [
     Protocol::Server,
 ];
 
-fn is_copying(profile: &Profile) -> bool {
-    !profile.is_adapter()
-}
-
 /// Every device, platform, protocol and way to flush, if the server may promise the method of the
 /// protocol.
 fn every_way() -> Vec<(Profile, Way, Protocol)> {
     let mut ways = Vec::new();
     for profile in Profile::ALL {
+        // Forcing the device's own method makes no difference.
+        let methods: &[bool] = match profile.flushes_natively() {
+            true => &[false, true],
+            false => &[true],
+        };
         for (platform, protocol) in PLATFORMS
             .into_iter()
             .flat_map(|platform| PROTOCOLS.map(|protocol| (platform, protocol)))
         {
-            // Forcing the device's own method makes no difference.
-            let methods: &[bool] = match profile.flushes_natively() {
-                true => &[false, true],
-                false => &[true],
-            };
             for &by_reading in methods {
-                let native = !by_reading;
-                let host = fabric(&profile).host("server");
-                host.set_platform(platform);
+                let way = Way::on(platform).by_reading(by_reading);
                 let may = match protocol {
-                    Protocol::Server => native == profile.flushes_natively(),
+                    Protocol::Server => by_reading != profile.flushes_natively(),
                     // It holds after a flush by reading only.
-                    Protocol::FencedWrite => by_reading && host.may_promise_direct_write(native),
-                    _ => host.may_promise_direct_write(native),
-                };
-                let way = Way {
-                    platform,
-                    by_reading,
-                    promise: None,
+                    Protocol::FencedWrite => by_reading && way.is_safe(&profile),
+                    _ => way.is_safe(&profile),
                 };
                 if may {
                     ways.push((profile.clone(), way, protocol));
@@ -235,7 +200,7 @@ fn what_the_documentation_recommends_survives_every_cut() {
         let ways = every_way().into_iter();
         for (profile, way, protocol) in ways.filter(|(_, way, _)| way.platform == platform) {
             for seed in 0..SEEDS {
-                let ran = run_with(&profile, way, protocol, Fault::None, seed);
+                let ran = run(&profile, way, protocol, Fault::None, seed);
                 let ran = ran.unwrap_or_else(|loss| panic!("{}, {way:?}: {loss}", profile.name()));
                 events += ran.events;
                 images += ran.images;
@@ -253,7 +218,7 @@ fn what_the_documentation_recommends_survives_every_cut() {
 
 /// Whether a fault can lose data, by the platform and the device.
 fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
-    let (copies, platform) = (is_copying(profile), way.platform);
+    let (copies, platform) = (!profile.is_adapter(), way.platform);
     let native = profile.flushes_natively() && !way.by_reading;
     // soft-RoCE copies through caches, which eADR saves: written bytes are durable.
     if copies && platform == Platform::Eadr {
@@ -301,13 +266,12 @@ fn every_fault_is_found_where_it_loses_something() {
             if is_server || protocol == Protocol::Batch {
                 continue;
             }
-            let ran = run(&profile, way, protocol, fault);
+            let ran = run(&profile, way, protocol, fault, 1);
             let loses = loses(&profile, way, protocol, fault);
             let what = format!("{}, {way:?}, {protocol:?}, {fault:?}", profile.name());
             assert_eq!(ran.is_err(), loses, "{what}: {ran:?}");
-            if let Err(report) = ran {
-                let report = report.to_string();
-                assert!(report.contains("Lost: bytes "), "{what}: {report}");
+            if let Err(loss) = ran {
+                assert_says(&loss, &["Lost: bytes "]);
                 found += 1;
             }
             all += 1;
@@ -324,35 +288,23 @@ fn a_wrong_promise_is_found() {
         (Profile::RXE_6_12, Platform::AdrDdioOn),
         (Profile::RXE_6_12, Platform::AdrDdioOff),
     ] {
-        let way = Way {
-            platform,
-            by_reading: true,
-            promise: Some(true),
-        };
-        let report = run(&profile, way, Protocol::PollInBetween, Fault::None);
-        let report = report.expect_err("what was flushed is lost").to_string();
-        assert!(report.contains("PmemMap::persist on that host"), "{report}");
+        let way = Way::on(platform).by_reading(true).promising();
+        let ran = run(&profile, way, Protocol::PollInBetween, Fault::None, 1);
+        let loss = ran.expect_err("what was flushed is lost");
+        assert_says(&loss, &["PmemMap::persist on that host"]);
     }
 }
 
 /// A client that flushes by reading, and a server on another kind of device, on a platform where
 /// that is enough.
-fn mixed(client: Profile, server: Profile) -> Result<(Fabric, World)> {
-    let fabric = fabric(&client);
-    let platform = match is_copying(&server) {
-        true => Platform::Eadr,
-        false => Platform::AdrDdioOff,
+fn mixed(client: &Profile, server: Profile) -> Result<World> {
+    let fabric = fabric(client);
+    let platform = match server.is_adapter() {
+        true => Platform::AdrDdioOff,
+        false => Platform::Eadr,
     };
-    let way = Way {
-        platform,
-        by_reading: true,
-        promise: None,
-    };
-    let (client, server) = (fabric.host("client"), fabric.host_with("server", server));
-    server.set_platform(platform);
-    let pmem = server.pmem("log", SIZE);
-    let world = World::connect(client, server, pmem, way)?;
-    Ok((fabric, world))
+    let hosts = [fabric.host("client"), fabric.host_with("server", server)];
+    Hosts::new(&fabric, hosts, Way::on(platform).by_reading(true), SIZE).connect()
 }
 
 /// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end
@@ -360,8 +312,8 @@ fn mixed(client: Profile, server: Profile) -> Result<(Fabric, World)> {
 #[test]
 fn an_adapter_before_soft_roce_keeps_the_order() -> Result<()> {
     for protocol in PROTOCOLS {
-        let (fabric, world) = mixed(Profile::STRICT, Profile::RXE_6_12)?;
-        let ran = run_on(&fabric, &world, protocol, Fault::None);
+        let world = mixed(&Profile::STRICT, Profile::RXE_6_12)?;
+        let ran = run_on(&world, protocol, Fault::None);
         ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
     }
     Ok(())
@@ -378,33 +330,30 @@ fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
         Protocol::Batch,
         Protocol::FencedWrite,
     ] {
-        let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
-        let ran = run_on(&fabric, &world, protocol, Fault::None);
+        let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
+        let ran = run_on(&world, protocol, Fault::None);
         assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
 
-        let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+        let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
         declare_reordering(&world)?;
         let error = append(&world, protocol, Fault::None, 0).expect_err("a fence is missing");
         let error = error.downcast_ref::<Error>().context("rpma's")?;
-        let text = error.to_string();
-        let names = text.contains("poll the completion") && text.contains("set_peer_reorders");
-        assert!(matches!(error, Error::NotSupported(_)) && names, "{text}");
+        assert!(matches!(error, Error::NotSupported(_)), "{error}");
+        assert_says(error, &["poll the completion", "set_peer_reorders"]);
     }
-    let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
     declare_reordering(&world)?;
-    let ran = run_on(&fabric, &world, Protocol::PollInBetween, Fault::None);
-    ran.unwrap_or_else(|loss| panic!("{loss}"));
+    run_on(&world, Protocol::PollInBetween, Fault::None)?;
     // After the flush was polled no byte is missing.
     world.flush(0, 8)?;
     world.atomic_write(0, &[1; 8])?;
     // A flush that was posted before the declaration counts as well.
-    let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT)?;
+    let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
     world.post_flush(0, 8, FlushType::Persistent)?;
     declare_reordering(&world)?;
-    let error = world
-        .atomic_write(0, &[1; 8])
-        .expect_err("a fence is missing");
-    assert!(error.to_string().contains("poll the completion"), "{error}");
+    let error = world.atomic_write(0, &[1; 8]);
+    let error = error.expect_err("a fence is missing");
+    assert_says(&error, &["poll the completion"]);
     Ok(())
 }
 
@@ -412,8 +361,7 @@ fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
 fn declare_reordering(world: &World) -> Result<()> {
     let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
     offer.add_region(&world.target);
-    let bytes = offer.encode(Offer::ACCEPT)?;
-    let offer = Offer::decode(&bytes)?;
+    let offer = Offer::decode(&offer.encode(Offer::ACCEPT)?)?;
     world.conn.apply_remote_peer_cfg(offer.platform());
     Ok(())
 }

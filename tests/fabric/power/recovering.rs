@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
 use rpma::sim::Visited;
 
 use crate::common::prelude::*;
+use crate::power::large::LARGE;
+use crate::power::world::{PLATFORMS, under_every_cut};
 
 const SIZE: usize = 4096;
 /// Where the folded part of the counter is, and the part that is not folded yet.
@@ -29,38 +30,32 @@ fn load(map: &PmemMap, at: usize) -> Result<u64> {
     Ok(u64::from_le_bytes(word))
 }
 
-fn store(map: &PmemMap, at: usize, value: u64) -> Result<()> {
+fn store(map: &PmemMap, at: usize, value: u64) -> Result {
     map.write_at(at, &value.to_le_bytes())?;
-    map.persist(at..at + 8)?;
-    Ok(())
+    Ok(map.persist(at..at + 8)?)
 }
 
 /// Counts one more.
-fn count(map: &PmemMap, folds: Folds) -> Result<()> {
+fn count(map: &PmemMap, folds: Folds) -> Result {
     match folds {
-        Folds::InOneWord => store(map, BASE, load(map, BASE)? + (1 << 32))?,
-        Folds::InTwoWords => store(map, COUNT, load(map, COUNT)? + 1)?,
+        Folds::InOneWord => store(map, BASE, load(map, BASE)? + (1 << 32)),
+        Folds::InTwoWords => store(map, COUNT, load(map, COUNT)? + 1),
     }
-    Ok(())
 }
 
 /// The counter, after it was folded.
 fn recover(path: &Path, folds: Folds) -> Result<u64> {
     let map = PmemMap::open(path, SIZE)?;
     let word = load(&map, BASE)?;
-    match folds {
-        Folds::InOneWord => {
-            let folded = (word >> 32) + (word & 0xFFFF_FFFF);
-            store(&map, BASE, folded)?;
-            Ok(folded)
-        }
-        Folds::InTwoWords => {
-            let folded = word + load(&map, COUNT)?;
-            store(&map, BASE, folded)?;
-            store(&map, COUNT, 0)?;
-            Ok(folded)
-        }
+    let folded = match folds {
+        Folds::InOneWord => (word >> 32) + (word & 0xFFFF_FFFF),
+        Folds::InTwoWords => word + load(&map, COUNT)?,
+    };
+    store(&map, BASE, folded)?;
+    if folds == Folds::InTwoWords {
+        store(&map, COUNT, 0)?;
     }
+    Ok(folded)
 }
 
 fn run(profile: &Profile, platform: Platform, folds: Folds) -> Result<Visited, Loss> {
@@ -74,8 +69,7 @@ fn run_in(
     platform: Platform,
     folds: Folds,
 ) -> Result<Visited, Loss> {
-    let fabric = Rig::of(profile).fabric();
-    let host = fabric.host("counter");
+    let (fabric, [host]) = Rig::of(profile).hosts(["counter"]);
     host.set_platform(platform);
     let memory = host.pmem("counter", size);
     let (_entered, told) = (host.enter(), AtomicU64::new(0));
@@ -99,8 +93,6 @@ fn run_in(
     )
 }
 
-const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
-
 /// A recovery that can be cut anywhere and run again survives.
 #[test]
 fn an_idempotent_recovery_survives() {
@@ -119,61 +111,45 @@ fn a_recovery_that_counts_twice_is_found() {
     for profile in Profile::ALL {
         for platform in PLATFORMS {
             let loss = run(&profile, platform, Folds::InTwoWords).expect_err("it counts twice");
-            let report = loss.to_string();
-            assert!(
-                report.contains("The recovery lost its power as well."),
-                "{report}"
-            );
+            assert_says(&loss, &["The recovery lost its power as well."]);
         }
     }
 }
 
 /// A memory that was used before is not empty, and its contents are durable.
 #[test]
-fn memory_may_hold_old_contents() -> Result<()> {
-    let fabric = Rig::strict().fabric();
-    let host = fabric.host("used");
-    let memory = host.pmem_filled("log", &[7; 100]);
-    let _entered = host.enter();
-    let check = |cut: &Cut<'_>| {
-        for image in cut.images(&memory) {
-            assert_eq!(image.bytes()[..100], [7; 100]);
-        }
-    };
-    fabric.on_every_event(check, || {
+fn memory_may_hold_old_contents() -> Result {
+    let here = Rig::strict().here();
+    let memory = here.host.pmem_filled("log", &[7; 100]);
+    let check = |image: &[u8], _| assert_eq!(image[..100], [7; 100]);
+    under_every_cut(&here.fabric, &memory, check, |_| {
         let map = PmemMap::open(memory.path(), SIZE)?;
         assert_eq!(load(&map, 0)?, u64::from_le_bytes([7; 8]));
         assert_eq!(load(&map, 104)?, 0);
-        map.persist(..)?;
-        Ok(())
-    })
+        Ok(map.persist(..)?)
+    })?
 }
 
 /// Promise: the results do not depend on the size of the memory.
 #[test]
 fn a_recovery_in_a_large_memory_has_the_same_results() {
     for folds in [Folds::InOneWord, Folds::InTwoWords] {
-        let run = |size| {
-            let ran = run_in(size, &Profile::STRICT, Platform::AdrDdioOn, folds);
-            match ran {
-                Ok(visited) => format!("{visited:?}"),
-                Err(loss) => without_times(&loss.to_string()),
-            }
+        let run = |size| match run_in(size, &Profile::STRICT, Platform::AdrDdioOn, folds) {
+            Ok(visited) => format!("{visited:?}"),
+            Err(loss) => without_times(&loss.to_string()),
         };
-        assert_eq!(run(SIZE), run(crate::power::large::LARGE), "{folds:?}");
+        assert_eq!(run(SIZE), run(LARGE), "{folds:?}");
     }
 }
 
 /// The real times of the events differ from run to run.
 fn without_times(report: &str) -> String {
-    let lines = report
-        .lines()
-        .map(|line| match line.split_once(", after ") {
-            Some((number, rest)) => {
-                let what = rest.split_once(": ").map_or(rest, |(_, what)| what);
-                format!("{number}: {what}")
-            }
-            None => line.to_owned(),
-        });
+    let lines = report.lines().map(|line| {
+        let Some((number, rest)) = line.split_once(", after ") else {
+            return line.to_owned();
+        };
+        let what = rest.split_once(": ").map_or(rest, |(_, what)| what);
+        format!("{number}: {what}")
+    });
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -1,38 +1,25 @@
 //! Reports name the program's operations by their lines, the last events and the faults, and the
 //! share of the images that the check was shown. A report's event can be run alone.
 
-use std::process::Output;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs};
 
-use anyhow::Result;
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::power::world::{Way, World, fabric};
-use anyhow::Context;
+use crate::power::world::{ALWAYS, ON_ERROR, Own, Way, World};
 
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-fn way(by_reading: bool) -> Way {
-    Way {
-        platform: Platform::AdrDdioOn,
-        by_reading,
-        promise: Some(true),
-    }
+/// A world of the server that promises direct writes, also where it may not.
+fn world(profile: &Profile, by_reading: bool) -> Result<World> {
+    let way = Way::on(Platform::AdrDdioOn).by_reading(by_reading);
+    Ok(World::of(profile, way.promising())?)
 }
 
 /// The report of a program that promises its first byte when `run` has called it.
-fn report(fabric: &Fabric, world: &World, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> String {
-    let told = AtomicBool::new(false);
-    let check = |cut: &Cut<'_>| {
-        for image in cut.images(&world.pmem) {
-            let is_there = image.bytes()[0] == 1;
-            assert!(is_there || !told.load(Ordering::Relaxed), "lost");
-        }
-    };
-    let found = fabric.find_loss(check, || run(&|| told.store(true, Ordering::Relaxed)));
+fn report(world: &World, run: impl FnOnce(&dyn Fn()) -> anyhow::Result<()>) -> String {
+    let check = |image: &[u8], told| assert!(image[0] == 1 || told == 0, "lost");
+    let found = world.under_every_cut(check, |tell| run(&|| tell(1)));
     let found = found.map(|ran| ran.expect("it runs"));
     found.expect_err("a loss").to_string()
 }
@@ -42,24 +29,26 @@ fn here(op_context: u64, line: u32) -> String {
     format!("(op_context {op_context}, {}:{line})", file!())
 }
 
-fn assert_has(report: &str, parts: &[String]) {
-    for part in parts {
-        assert!(report.contains(part), "{part}: {report}");
-    }
+/// The bytes that are lost are those of the operation with this name.
+fn assert_lost(report: &str, name: &str) {
+    let lost = report.lines().find(|line| line.starts_with("Lost: "));
+    assert!(
+        lost.is_some_and(|lost| lost.contains(name)),
+        "{name}: {report}"
+    );
 }
 
 /// An operation is named by the program's line that posts it, and by the program's number: on each
 /// device, with each method that writes.
 #[test]
-fn an_operation_has_its_line() -> Result<()> {
+fn an_operation_has_its_line() -> Result {
     for profile in Profile::ALL {
         for method in 0..4 {
-            let fabric = fabric(&profile);
-            let world = World::new(&fabric, way(false))?;
+            let world = world(&profile, false)?;
             world.source.write_at(0, &[1; 8])?;
             let (to, from) = world.places(0, 8)?;
             let (conn, mut line) = (&world.conn, 0);
-            let report = report(&fabric, &world, |tell| {
+            let report = report(&world, |tell| {
                 let posted = match method {
                     0 => {
                         line = line!() + 1;
@@ -82,12 +71,7 @@ fn an_operation_has_its_line() -> Result<()> {
                 tell();
                 world.wait(posted)
             });
-            let name = format!("{} on connection", here(70, line));
-            let lost = report.lines().find(|line| line.starts_with("Lost: "));
-            assert!(
-                lost.is_some_and(|lost| lost.contains(&name)),
-                "{name}: {report}"
-            );
+            assert_lost(&report, &format!("{} on connection", here(70, line)));
         }
     }
     Ok(())
@@ -96,60 +80,53 @@ fn an_operation_has_its_line() -> Result<()> {
 /// Each operation of a batch has the line that added it, also where the batch is posted in several
 /// parts.
 #[test]
-fn an_operation_of_a_batch_has_its_line() -> Result<()> {
+fn an_operation_of_a_batch_has_its_line() -> Result {
     for profile in [Profile::STRICT, Profile::ADAPTER] {
-        let fabric = fabric(&profile);
-        let world = World::new(&fabric, way(false))?;
+        let world = world(&profile, false)?;
         world.source.write_at(0, &[1; 64])?;
         let (to, from) = world.places(0, 8)?;
         let (other, _) = world.places(64, 16)?;
         let parts = [world.source.slice(64..72)?, world.source.slice(72..80)?];
         let first = line!() + 4;
-        let report = report(&fabric, &world, |tell| {
-            let (kind, quiet) = (FlushType::Persistent, Flags::COMPLETION_ON_ERROR);
+        let report = report(&world, |tell| {
+            let kind = FlushType::Persistent;
             let mut batch = world.conn.batch::<8>();
-            batch.flush(other, kind, quiet, 70)?;
-            batch.write(to, from, quiet, 71)?;
-            batch.write_gather(other, &parts, quiet, 72)?;
+            batch.flush(other, kind, ON_ERROR, 70)?;
+            batch.write(to, from, ON_ERROR, 71)?;
+            batch.write_gather(other, &parts, ON_ERROR, 72)?;
             batch.flush(other, kind, ALWAYS, 73)?;
-            let posted = batch.post()?;
-            world.wait(posted)?;
+            world.wait(batch.post()?)?;
             tell();
             world.wait_for_write()
         });
-        let lines = (0..4).map(|number| here(70 + number, first + number as u32));
-        assert_has(&report, &lines.collect::<Vec<_>>());
-        let lost = report.lines().find(|line| line.starts_with("Lost: "));
-        let name = here(71, first + 1);
-        assert!(lost.is_some_and(|lost| lost.contains(&name)), "{report}");
+        for number in 0..4 {
+            assert_says(&report, &[&here(70 + u64::from(number), first + number)]);
+        }
+        assert_lost(&report, &here(71, first + 1));
     }
     Ok(())
 }
 
 /// The event of a flush names the flush, native or by reading.
 #[test]
-fn a_flush_has_its_line() -> Result<()> {
-    for by_reading in [false, true] {
-        let fabric = fabric(&Profile::STRICT);
-        let world = World::new(&fabric, way(by_reading))?;
+fn a_flush_has_its_line() -> Result {
+    for (by_reading, what) in [
+        (true, "after a read of 8 bytes"),
+        (false, "before a native flush for persistence of 8 bytes"),
+    ] {
+        let world = world(&Profile::STRICT, by_reading)?;
         let mut line = 0;
-        let report = report(&fabric, &world, |tell| {
+        let report = report(&world, |tell| {
             let (to, from) = world.places(64, 8)?;
-            world.conn.write(to, from, Flags::COMPLETION_ON_ERROR, 70)?;
+            world.conn.write(to, from, ON_ERROR, 70)?;
             line = line!() + 1;
             let flushed = world.conn.flush(to, FlushType::Persistent, ALWAYS, 71)?;
             world.wait(flushed)?;
             tell();
             world.wait_for_write()
         });
-        let what = match by_reading {
-            true => "after a read of 8 bytes",
-            false => "before a native flush for persistence of 8 bytes",
-        };
-        assert_has(
-            &report,
-            &[format!("{what} {} on connection", here(71, line))],
-        );
+        let event = format!("{what} {} on connection", here(71, line));
+        assert_says(&report, &[&event]);
     }
     Ok(())
 }
@@ -157,47 +134,36 @@ fn a_flush_has_its_line() -> Result<()> {
 /// The last events come with their numbers and their times, and after them the faults: those that
 /// have happened, those that are armed, and those that last.
 #[test]
-fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
-    let fabric = fabric(&Profile::STRICT);
-    let world = World::new(&fabric, way(false))?;
-    let link = fabric.between(&world.client, &world.server);
+fn a_report_has_the_last_events_and_the_faults() -> Result {
+    let world = world(&Profile::STRICT, false)?;
+    let (fabric, link) = (&world.fabric, world.link());
     let idle = fabric.host("idle");
     idle.freeze();
     fabric.between(&world.client, &idle).block();
-    drop(
-        fabric
-            .fail("ibv_reg_mr")
-            .on(&world.client)
-            .next(Errno::NOMEM),
-    );
-    drop(
-        fabric
-            .fail("ibv_reg_mr")
-            .on(&world.server)
-            .nth(3, Errno::IO),
-    );
+    let failing = |host: &Host| fabric.fail("ibv_reg_mr").on(host);
+    drop(failing(&world.client).next(Errno::NOMEM));
+    drop(failing(&world.server).nth(3, Errno::IO));
     link.lose_packet(1);
     link.place_only(9, 40);
-    let report = report(&fabric, &world, |tell| {
+    let report = report(&world, |tell| {
         world.write(0, &[1])?;
         world.wait_for_write()?;
-        let _on = world.client.enter();
         Mr::reg(&world.peers.0, vec![0; 8], MrUsage::WRITE_SRC).expect_err("it fails");
         tell();
         world.wait_for_write()
     });
-    let (_, end) = report.split_once("The last events:\n").context("a list")?;
-    let (events, faults) = end.split_once("Faults:\n").context("a list")?;
+    let (_, end) = report.split_once("The last events:\n").ok_or("a list")?;
+    let (events, faults) = end.split_once("Faults:\n").ok_or("a list")?;
     let events: Vec<&str> = events.lines().collect();
     assert!((2..=8).contains(&events.len()), "{report}");
-    let last = events.last().context("one")?;
-    let (number, what) = last.trim().split_once(", after ").context("a number")?;
-    let (time, what) = what.split_once("s: ").context("a time")?;
+    let last = events.last().ok_or("one")?;
+    let (number, what) = last.trim().split_once(", after ").ok_or("a number")?;
+    let (time, what) = what.split_once("s: ").ok_or("a time")?;
     assert!(time.ends_with(['µ', 'm']), "{last}");
     let now = format!("The power fails at event {number}, {what}. Seed ");
-    assert!(report.contains(&now), "{now}: {report}");
-    assert_has(
-        faults,
+    assert_says(&report, &[&now]);
+    assert_says(
+        &faults,
         &[
             "    before event 2: a write of 1 byte (op_context 0, tests/fabric/power/world.rs:",
             " on connection 17 of client: a packet of it is lost, and it is sent again",
@@ -206,91 +172,79 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
             "    armed: write 6 from now, from client to server: only its first 40 bytes are placed",
             "    idle is frozen",
             "    nothing arrives from client to idle",
-        ]
-        .map(str::to_owned),
+        ],
     );
     Ok(())
 }
 
 /// A report and the counts of a run have whether all images were looked at, or some of many.
 #[test]
-fn some_images_are_not_taken_for_all() -> Result<()> {
-    let find = |bytes: usize, limit: usize, taken: usize, lost: u8| -> Result<_> {
-        let fabric = fabric(&Profile::STRICT);
-        let host = fabric.host("host");
-        let pmem = host.pmem("log", 1);
-        let _on = host.enter();
-        let map = PmemMap::open(pmem.path(), 4096)?;
+fn some_images_are_not_taken_for_all() {
+    let find = |bytes: usize, limit: usize, taken: usize, lost: u8| {
+        let Own {
+            fabric, pmem, map, ..
+        } = &Own::page(Platform::AdrDdioOn);
         let check = |cut: &Cut<'_>| {
-            for image in cut.images_up_to(&pmem, limit).take(taken) {
+            for image in cut.images_up_to(pmem, limit).take(taken) {
                 let is_new = cut.what() == "at the end";
                 assert!(!is_new || image.bytes()[0] != lost, "lost");
             }
         };
         let found = fabric.find_loss(check, || map.write_at(0, &vec![1; bytes]).expect("inside"));
-        Ok(found.map(|()| fabric.visited().sampled))
+        found.map(|()| fabric.visited().sampled)
     };
-    assert_eq!(find(24, 100, 100, 9)?, Ok(0), "8 images");
-    assert_eq!(find(24, 7, 100, 9)?, Ok(1), "7 of 8");
-    assert_eq!(find(24, 100, 7, 9)?, Ok(1), "7 of 8");
+    let sampled = |bytes, limit, taken| find(bytes, limit, taken, 9).expect("no loss");
+    assert_eq!(sampled(24, 100, 100), 0, "8 images");
+    assert_eq!(sampled(24, 7, 100), 1, "7 of 8");
+    assert_eq!(sampled(24, 100, 7), 1, "7 of 8");
     // Of five words of a line not all images are listed.
-    assert_eq!(find(40, 2000, 2000, 9)?, Ok(1), "by chance");
+    assert_eq!(sampled(40, 2000, 2000), 1, "by chance");
     for (bytes, limit, part) in [
-        (24, 100, "image 1 of all 8 that may be left of log of host."),
-        (24, 7, "image 1 of a sample of 7, of 8 that may be left"),
+        (24, 100, "all 8 that may be left of log of host."),
+        (24, 7, "a sample of 7, of 8 that may be left"),
         (
             40,
             100,
-            "image 1 of a sample of 100, the 3 likely ones and others by chance, of log",
+            "a sample of 100, the 3 likely ones and others by chance, of log",
         ),
-        (
-            40,
-            2,
-            "image 1 of a sample of 2, of at least 3 that may be left",
-        ),
-        (
-            64 * 20,
-            100,
-            "image 1 of a sample of 100, of more than a million that",
-        ),
+        (40, 2, "a sample of 2, of at least 3 that may be left"),
+        (64 * 20, 100, "a sample of 100, of more than a million that"),
     ] {
-        let report = find(bytes, limit, limit, 0)?
-            .expect_err("a loss")
-            .to_string();
-        let part = format!("The check has failed with {part}");
-        assert!(report.contains(&part), "{part}: {report}");
+        let loss = find(bytes, limit, limit, 0).expect_err("a loss");
+        let part = format!("The check has failed with image 1 of {part}");
+        assert_says(&loss, &[&part]);
     }
-    Ok(())
 }
 
 /// Set in a process that runs one of the wrong programs below.
 const PLANTED: &str = "RPMA_TEST_PLANTED";
 const EVENT: &str = "RPMA_SIM_EVENT";
+const IMAGES: &str = "RPMA_SIM_IMAGES";
 
-/// Runs a wrong program in a process of its own, which prints its report.
-fn run_planted(name: &str, variables: &[(&str, &str)]) -> Result<Output> {
+/// Runs a wrong program in a process of its own: whether it succeeds, and the report that it prints.
+fn run_planted(name: &str, variables: &[(&str, &str)]) -> Result<(bool, String)> {
     let output = command_alone(module_path!(), name)
         .env(PLANTED, "")
         .env_remove(EVENT)
         .envs(variables.iter().copied())
         .output()?;
-    Ok(output)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((output.status.success(), printed))
 }
 
-/// The event that a report names, and all of its text.
-fn event_of(output: &Output) -> Result<(String, String)> {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let (_, rest) = text.split_once("RPMA_SIM_EVENT=").context("a variable")?;
-    let (event, _) = rest.split_once(": ").context("its end")?;
+/// The report of a wrong program, and the event that it names.
+fn event_of(name: &str) -> Result<(String, String)> {
+    let (_, text) = run_planted(name, &[])?;
+    let (_, rest) = text.split_once("RPMA_SIM_EVENT=").ok_or("a variable")?;
+    let (event, _) = rest.split_once(": ").ok_or("its end")?;
     Ok((event.to_owned(), text))
 }
 
 #[test]
-fn planted() -> Result<()> {
+fn planted() -> Result {
     if env::var_os(PLANTED).is_some() {
-        let fabric = fabric(&Profile::STRICT);
-        let world = World::new(&fabric, way(false))?;
-        let report = report(&fabric, &world, |tell| {
+        let world = world(&Profile::STRICT, false)?;
+        let report = report(&world, |tell| {
             world.write(0, &[1; 8])?;
             world.flush(64, 8)?;
             tell();
@@ -303,44 +257,31 @@ fn planted() -> Result<()> {
 
 /// The variable of a report runs its event again, alone, and writes the image to a file.
 #[test]
-fn an_event_is_run_alone() -> Result<()> {
-    let (event, first) = event_of(&run_planted("planted", &[])?)?;
+fn an_event_is_run_alone() -> Result {
+    let (event, first) = event_of("planted")?;
     let directory = tempfile::tempdir()?;
     let path = directory.path().to_str().expect("a path");
-    let variables = [(EVENT, &*event), ("RPMA_SIM_IMAGES", path)];
-    let again = run_planted("planted", &variables)?;
-    let again = String::from_utf8_lossy(&again.stderr).into_owned();
+    let (_, again) = run_planted("planted", &[(EVENT, &event), (IMAGES, path)])?;
     // The same report, which ends otherwise.
-    let (report, _) = first
-        .split_once("Run it again with")
-        .context("a variable")?;
-    let (same, end) = again
-        .split_once("The image of log of server is in ")
-        .context("a file")?;
+    let (report, _) = first.split_once("Run it again with").ok_or("a variable")?;
+    let image = "The image of log of server is in ";
+    let (same, end) = again.split_once(image).ok_or("a file")?;
     assert_eq!(report, same);
-    let (file, _) = end.split_once(".\n").context("its end")?;
+    let (file, _) = end.split_once(".\n").ok_or("its end")?;
     assert!(file.starts_with(path), "{file}");
     let image = fs::read(file)?;
-    assert_eq!(
-        (image.len(), image[0]),
-        (4096, 0),
-        "what was lost is not there"
-    );
+    assert_eq!(image.len(), 4096);
+    assert_eq!(image[0], 0, "what was lost is not there");
     assert_eq!(fs::read_dir(path)?.count(), 1);
 
     let missing = directory.path().join("none");
     let missing = missing.to_str().expect("a path");
-    let nowhere = run_planted("planted", &[(EVENT, &*event), ("RPMA_SIM_IMAGES", missing)])?;
-    let nowhere = String::from_utf8_lossy(&nowhere.stderr).into_owned();
-    assert!(nowhere.contains("cannot be written to"), "{nowhere}");
+    let (_, nowhere) = run_planted("planted", &[(EVENT, &event), (IMAGES, missing)])?;
+    assert_says(&nowhere, &["cannot be written to"]);
 
-    let late = run_planted("planted", &[(EVENT, "1000")])?;
-    let text = String::from_utf8_lossy(&late.stderr).into_owned();
-    assert!(
-        text.contains("the check was never called, as the run had "),
-        "{text}"
-    );
-    assert!(!late.status.success(), "the test expects a loss");
+    let (succeeds, late) = run_planted("planted", &[(EVENT, "1000")])?;
+    assert_says(&late, &["the check was never called, as the run had "]);
+    assert!(!succeeds, "the test expects a loss");
     Ok(())
 }
 
@@ -356,12 +297,11 @@ fn store(map: &PmemMap, value: u64) {
 }
 
 #[test]
-fn planted_in_recovery() -> Result<()> {
+fn planted_in_recovery() {
     if env::var_os(PLANTED).is_some() {
-        let fabric = fabric(&Profile::STRICT);
-        let host = fabric.host("host");
-        let pmem = host.pmem("log", 1);
-        let _on = host.enter();
+        let Own {
+            fabric, pmem, map, ..
+        } = &Own::page(Platform::AdrDdioOn);
         let counted = AtomicU64::new(0);
         // It counts down before it stores the word again. The promise of 1 holds, which the first
         // image of 2 has.
@@ -375,40 +315,32 @@ fn planted_in_recovery() -> Result<()> {
             value
         };
         let found = fabric.find_loss_in_recovery(
-            &pmem,
+            pmem,
             || counted.load(Ordering::Relaxed),
             recover,
             |promise, found| assert!(found >= promise, "{promise} counted, {found} found"),
             || {
-                let map = PmemMap::open(pmem.path(), 4096).expect("the memory");
                 for number in 1..4 {
-                    store(&map, number);
+                    store(map, number);
                     counted.store(number, Ordering::Relaxed);
                 }
             },
         );
         eprintln!("{}", found.expect_err("a loss"));
     }
-    Ok(())
 }
 
 /// A loss of a recovery is found again by the event at which the program made the promise and left
 /// the image.
 #[test]
-fn a_recovery_is_run_again_from_its_event() -> Result<()> {
-    let (event, first) = event_of(&run_planted("planted_in_recovery", &[])?)?;
+fn a_recovery_is_run_again_from_its_event() -> Result {
+    let (event, first) = event_of("planted_in_recovery")?;
     let origin = format!("It began with an image that the program may leave at event {event}, ");
-    assert!(first.contains(&origin), "{first}");
+    assert_says(&first, &[&origin]);
     let directory = tempfile::tempdir()?;
     let path = directory.path().to_str().expect("a path");
-    let variables = [(EVENT, &*event), ("RPMA_SIM_IMAGES", path)];
-    let again = run_planted("planted_in_recovery", &variables)?;
-    let again = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(again.contains(&origin), "{again}");
-    assert!(
-        again.contains("The image of memory of host is in "),
-        "{again}"
-    );
+    let (_, again) = run_planted("planted_in_recovery", &[(EVENT, &event), (IMAGES, path)])?;
+    assert_says(&again, &[&origin, "The image of memory of host is in "]);
     assert_eq!(fs::read_dir(path)?.count(), 1);
     Ok(())
 }
@@ -416,21 +348,17 @@ fn a_recovery_is_run_again_from_its_event() -> Result<()> {
 /// The times of the last events are in order, also if one of them has taken long to look at: many
 /// stores were there.
 #[test]
-fn the_times_of_events_are_in_order() -> Result<()> {
+fn the_times_of_events_are_in_order() -> Result {
     const LEN: usize = 1 << 18;
     // In real time.
-    let fabric = Rig::strict().fabric();
-    let host = fabric.host("host");
-    let pmem = host.pmem("log", LEN);
-    let _on = host.enter();
-    let map = PmemMap::open(pmem.path(), LEN)?;
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local)?;
+    let own = Own::new(Rig::strict().fabric(), Platform::AdrDdioOn, LEN);
+    let device = Device::from_addr(&own.host.addr().to_string(), Side::Local)?;
     let check = |cut: &Cut<'_>| assert_ne!(cut.what(), "at the end");
-    let found = fabric.find_loss(check, || {
-        map.write_at(0, &vec![1; LEN]).expect("inside");
+    let found = own.fabric.find_loss(check, || {
+        own.map.write_at(0, &vec![1; LEN]).expect("inside");
         // The first event is the first call, which sees the stores.
         let _peer = Peer::new(&device).expect("a peer");
-        map.persist(..8).expect("inside");
+        own.map.persist(..8).expect("inside");
     });
     let report = found.expect_err("a failed check").to_string();
     let times = report.lines().filter_map(|line| {

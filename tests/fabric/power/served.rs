@@ -3,19 +3,17 @@
 //! data durable.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
 use rpma::commit::{Fate, Limits, Method, Responder, Ticket, Turn, Writer, WriterCfg};
-use rpma::sim;
-use rpma::sim::Visited;
+use rpma::sim::{self, Visited};
 
 use crate::common::prelude::*;
-use crate::power::world::{LIMIT, SIZE, fabric};
+use crate::power::protocols::{LEN, record};
+use crate::power::world::{LIMIT, PLATFORMS, SIZE, fabric, register, under_every_cut};
 
 const RECORDS: u64 = 10;
-const LEN: usize = 104;
 const HEAD: usize = 40;
 const START: usize = 128;
 const FAR: usize = SIZE / 2;
@@ -39,49 +37,44 @@ struct Log {
     two_pointers: bool,
 }
 
-fn record(number: u64) -> Vec<u8> {
-    let bytes = (0..LEN).map(|at| (number * 31 + at as u64 * 7 + 1) as u8);
-    bytes.collect()
-}
+/// One commit at a time, and one pointer.
+const SIMPLE: Log = Log {
+    in_flight: 1,
+    two_pointers: false,
+};
 
 impl Served {
     fn new(fabric: &Fabric, platform: Platform) -> Result<Self> {
-        let (client, server) = (fabric.host("client"), fabric.host("server"));
+        let [client, server] = ["client", "server"].map(|name| fabric.host(name));
         server.set_platform(platform);
         let pmem = server.pmem("log", SIZE);
-        let addr = server.addr().to_string();
+        let _on_client = client.enter();
         let mut responder = Responder::new(Limits::new(4, 2, 4096)?);
-        let on_server = server.enter();
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        let peer = peer_of(&server);
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let log = Arc::new(Mr::reg(&peer, PmemMap::open(pmem.path(), SIZE)?, usage)?);
+        let log = Arc::new(register(&server, &peer, &pmem, usage)?);
+        let addr = server.addr().to_string();
         let ep = Ep::listen(&peer, &addr, 0)?;
-        drop(on_server);
 
-        let on_client = client.enter();
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+        let peer = peer_of(&client);
         let source = Mr::reg(&peer, vec![0; SIZE], MrUsage::WRITE_SRC)?;
         let cfg = WriterCfg::new(Method::Server);
         let settings = cfg.conn_cfg(&ConnCfg::new())?;
         let req = ConnReq::new(&peer, &addr, ep.get_port(), &settings)?;
         let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-        let far = {
-            let _on_server = server.enter();
-            let settings = responder.conn_cfg(&ConnCfg::new())?;
-            let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
-            responder.add(0, responder.prepare(&req, &log, ..)?);
-            // Only the server's method is promised.
-            let mut offer = Offer::new(&PeerCfg::new());
-            offer.add_region(&log).set_limits(responder.limits());
-            req.connect(&offer.encode(Offer::ACCEPT)?)?
-        };
-        let writer = connecting.wait(LIMIT)?;
-        drop(on_client);
+
+        let settings = responder.conn_cfg(&ConnCfg::new())?;
+        let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
+        responder.add(0, responder.prepare(&req, &log, ..)?);
+        // Only the server's method is promised.
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.add_region(&log).set_limits(responder.limits());
+        let far = req.connect(&offer.encode(Offer::ACCEPT)?)?;
         Ok(Self {
+            writer: connecting.wait(LIMIT)?,
             client,
             server,
             pmem,
-            writer,
             source,
             far: Some((far.wait_established(LIMIT)?, responder)),
         })
@@ -168,27 +161,21 @@ impl Log {
         fabric.set_seed(seed);
         let mut served = Served::new(&fabric, platform).expect("a connection");
         let pmem = served.pmem.clone();
-        let acknowledged = AtomicU64::new(0);
-        let append_all = || {
+        let check = |image: &[u8], acknowledged| self.check(image, acknowledged);
+        under_every_cut(&fabric, &pmem, check, |tell| {
             for number in 0..RECORDS {
                 served.append(self, number).expect("posted");
                 let due = (number + 1).saturating_sub(self.in_flight as u64 - 1);
                 served
                     .wait(|writer| writer.durable() >= due && writer.room() > 0)
                     .expect("durable");
-                acknowledged.store(served.writer.durable(), Ordering::Relaxed);
+                tell(served.writer.durable());
             }
             served
                 .wait(|writer| writer.durable() == RECORDS)
                 .expect("durable");
-            acknowledged.store(RECORDS, Ordering::Relaxed);
-        };
-        let check = |cut: &Cut<'_>| {
-            for image in cut.images(&pmem) {
-                self.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
-            }
-        };
-        fabric.find_loss(check, append_all)?;
+            tell(RECORDS);
+        })?;
         Ok(fabric.visited())
     }
 }
@@ -218,7 +205,7 @@ fn an_answered_commit_survives_every_cut() {
         assert!(events > 1_000, "{platform}: {events}");
     };
     thread::scope(|scope| {
-        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        for platform in PLATFORMS {
             scope.spawn(move || on(platform));
         }
     });
@@ -240,34 +227,24 @@ fn serve(far: &Conn, mut responder: Responder<u8>) -> Result<()> {
 /// before its bytes are durable would be seen by the client in between.
 #[test]
 fn an_answer_comes_after_the_bytes_are_durable() -> Result<()> {
-    let log = Log {
-        in_flight: 1,
-        two_pointers: false,
-    };
     for profile in Profile::ALL {
         for seed in 0..10 {
             let fabric = Rig::of(&profile).seed(seed).fabric();
             let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
             let pmem = served.pmem.clone();
-            let acknowledged = AtomicU64::new(0);
-            let check = |cut: &Cut<'_>| {
-                for image in cut.images(&pmem) {
-                    log.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
-                }
-            };
-            let run = || {
+            let check = |image: &[u8], acknowledged| SIMPLE.check(image, acknowledged);
+            let found = under_every_cut(&fabric, &pmem, check, |tell| {
                 let (far, responder) = served.far.take().expect("the server's end");
                 let serving = served.server.spawn(move || serve(&far, responder));
                 let _entered = served.client.enter();
                 for number in 0..4 {
-                    let ticket = served.append(log, number).expect("posted");
+                    let ticket = served.append(SIMPLE, number).expect("posted");
                     served.writer.wait(ticket, LIMIT, |_| {}).expect("durable");
-                    acknowledged.store(number + 1, Ordering::Relaxed);
+                    tell(number + 1);
                 }
                 served.writer.conn().disconnect().expect("disconnects");
                 serving.join().expect("no panic").expect("served");
-            };
-            let found = fabric.find_loss(check, run);
+            });
             found.unwrap_or_else(|loss| panic!("{}, seed {seed}: {loss}", profile.name()));
             assert_eq!(fabric.why_not_repeatable(), None);
         }
@@ -281,11 +258,7 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
         let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
-        let log = Log {
-            in_flight: 1,
-            two_pointers: false,
-        };
-        let ticket = served.append(log, 0)?;
+        let ticket = served.append(SIMPLE, 0)?;
         // The request is taken, and not served.
         served.writer.look(|_| {})?;
         let begin = sim::now();
@@ -296,10 +269,9 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
         }
         fabric.power_cut(&served.server);
         let begin = sim::now();
-        let error = served
-            .writer
-            .wait(ticket, Duration::from_secs(3600), |_| {})
-            .expect_err("nobody answers");
+        let hour = Duration::from_secs(3600);
+        let error = served.writer.wait(ticket, hour, |_| {});
+        let error = error.expect_err("nobody answers");
         let took = sim::now() - begin;
         assert!(took < Duration::from_secs(120), "{error}: {took:?}");
         assert_eq!(served.writer.fate(ticket)?, Fate::Unknown);
@@ -310,32 +282,23 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
 /// A report names lines of the program, not of the library that posts for it.
 #[test]
 fn a_loss_of_the_servers_method_names_the_programs_line() -> Result<()> {
-    let log = Log {
-        in_flight: 1,
-        two_pointers: false,
-    };
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
         let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;
         let pmem = served.pmem.clone();
-        let posted = AtomicU64::new(0);
-        let check = |cut: &Cut<'_>| {
-            for image in cut.images(&pmem) {
-                log.check(image.bytes(), posted.load(Ordering::Relaxed));
-            }
-        };
-        let run = || {
+        let check = |image: &[u8], posted| SIMPLE.check(image, posted);
+        let found = under_every_cut(&fabric, &pmem, check, |tell| {
             for number in 0..2 {
-                let ticket = served.append(log, number).expect("posted");
+                let ticket = served.append(SIMPLE, number).expect("posted");
                 // Too early.
-                posted.store(ticket.number(), Ordering::Relaxed);
+                tell(ticket.number());
                 let durable = |writer: &Writer| writer.durable() == ticket.number();
                 served.wait(durable).expect("durable");
             }
-        };
-        let loss = fabric.find_loss(check, run).expect_err("it is found");
+        });
+        let loss = found.expect_err("it is found");
         let text = loss.to_string();
-        assert!(text.contains("tests/fabric/power/served.rs:"), "{text}");
+        assert_says(&text, &["tests/fabric/power/served.rs:"]);
         assert!(!text.contains("rpma/src/commit"), "{text}");
     }
     Ok(())

@@ -1,12 +1,10 @@
 //! The possible contents of a record and its tail, by platform and by the forgotten step of the
 //! protocol: which platforms a program has to be tested on to find which fault.
 
-use std::sync::Mutex;
-
 use anyhow::Result;
 
 use crate::common::prelude::*;
-use crate::power::world::{Way, World, fabric};
+use crate::power::world::{Way, World};
 
 /// Four lines, after that of the tail.
 const RECORD: [u8; 256] = [7; 256];
@@ -43,38 +41,20 @@ fn corrupt(
     flushed: (bool, bool),
     all: usize,
 ) -> Result<(usize, usize)> {
-    let fabric = fabric(&Profile::STRICT);
     let by_reading = matches!(method, Method::Flush { by_reading: true });
-    let way = Way {
-        platform,
-        by_reading,
-        promise: Some(true),
+    let way = Way::on(platform).by_reading(by_reading).promising();
+    let world = World::of(&Profile::STRICT, way)?;
+    append(&world, method, flushed)?;
+    world.fabric.settle();
+    let images = world.images(if all < 4 { 1000 } else { all });
+    let is_corrupt = |image: &&Vec<u8>| {
+        // The client relies on a record after it has flushed the tail only.
+        let is_there = image[0] == 1;
+        let is_lost = flushed.1 && !is_there;
+        let is_torn = is_there && !image[AT..].starts_with(&RECORD);
+        is_lost || is_torn
     };
-    let world = World::new(&fabric, way)?;
-    let counts = Mutex::new((0, 0));
-    let check = |cut: &Cut<'_>| {
-        if cut.what() != "at the end" {
-            return;
-        }
-        let mut counts = counts.lock().expect("no panic");
-        for image in cut.images_up_to(&world.pmem, if all < 4 { 1000 } else { all }) {
-            let image = image.bytes();
-            // The client relies on a record after it has flushed the tail only.
-            let is_there = image[0] == 1;
-            let is_lost = flushed.1 && !is_there;
-            let is_torn = is_there && image[AT..AT + RECORD.len()] != RECORD;
-            counts.0 += usize::from(is_lost || is_torn);
-            counts.1 += 1;
-        }
-    };
-    let run = || {
-        append(&world, method, flushed)?;
-        fabric.settle();
-        anyhow::Ok(())
-    };
-    fabric.on_every_event(check, run)?;
-    let counts = *counts.lock().expect("no panic");
-    Ok(counts)
+    Ok((images.iter().filter(is_corrupt).count(), images.len()))
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! A server that takes a message for the word that the data before it is durable.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use anyhow::Result;
 
 use crate::common::prelude::*;
-use crate::power::protocols::{check, place, record};
-use crate::power::world::{Way, World, arrives};
+use crate::power::protocols::{check_log, place, record};
+use crate::power::world::{ALWAYS, Way, World, arrives};
 
 /// How the client makes sure that the flush comes before its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +20,13 @@ enum Order {
 /// Appends two records. The server answers its user when it gets the message of each.
 fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let way = Way {
-        platform: match by_reading {
-            true => Platform::AdrDdioOff,
-            false => Platform::AdrDdioOn,
-        },
-        by_reading,
-        promise: None,
+    let platform = match by_reading {
+        true => Platform::AdrDdioOff,
+        false => Platform::AdrDdioOn,
     };
+    let way = Way::on(platform).by_reading(by_reading);
     let world = World::new(&fabric, way).expect("a connection");
-    let told = AtomicU64::new(0);
-    let append = |number: u64| -> Result<()> {
+    let append = |number: u64, tell: &dyn Fn(u64)| -> Result<()> {
         let (bytes, tail) = (record(number), (number + 1).to_le_bytes());
         world.write(place(number), &bytes)?;
         world.flush(place(number), bytes.len())?;
@@ -41,18 +35,16 @@ fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(
             Order::Polled => world.flush(0, 8)?,
             _ => world.post_flush(0, 8, FlushType::Persistent)?,
         }
-        let fence = match order {
-            Order::Fenced => Flags::FENCE,
-            _ => Flags::COMPLETION_ALWAYS,
-        };
-        world.notify(Flags::COMPLETION_ALWAYS | fence)?;
+        world.notify(match order {
+            Order::Fenced => ALWAYS | Flags::FENCE,
+            _ => ALWAYS,
+        })?;
         arrives(&world.far, 4)?;
-        told.store(number + 1, Ordering::Relaxed);
+        tell(number + 1);
         world.expect_request()
     };
-    let check = |cut: &Cut<'_>| check(&world.pmem, &told, cut);
-    fabric.find_loss(check, || {
-        (0..2).for_each(|number| append(number).expect("nothing fails"))
+    world.under_every_cut(check_log, |tell| {
+        (0..2).for_each(|number| append(number, tell).expect("nothing fails"))
     })
 }
 

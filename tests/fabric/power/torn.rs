@@ -1,10 +1,8 @@
 //! A log without a tail: each record is one write and one flush, and recovery takes records until
 //! one is not valid. The necessary meaning of "valid".
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::common::prelude::*;
-use crate::power::world::{Way, World, fabric};
+use crate::power::world::{PLATFORMS, Way, World, word};
 
 const LEN: usize = 200;
 const COUNT: usize = 8;
@@ -40,37 +38,23 @@ fn has_sum(record: &[u8]) -> bool {
 }
 
 fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Result<u64, Loss> {
-    let fabric = fabric(profile);
-    let way = Way {
-        platform,
-        by_reading: false,
-        promise: None,
-    };
-    let world = World::new(&fabric, way).expect("a connection");
-    let told = AtomicUsize::new(0);
-    let check = |cut: &Cut<'_>| {
-        for image in cut.images(&world.pmem) {
-            let found = recover(image.bytes(), is_valid);
-            assert!(
-                found >= told.load(Ordering::Relaxed),
-                "an acknowledged record is lost"
-            );
-            for (number, bytes) in image.bytes().chunks_exact(LEN).take(found).enumerate() {
-                assert!(*bytes == record(number), "record {number} is torn");
-            }
+    let world = World::of(profile, Way::on(platform)).expect("a connection");
+    let check = |image: &[u8], told| {
+        let found = recover(image, is_valid);
+        assert!(found as u64 >= told, "an acknowledged record is lost");
+        for (number, bytes) in image.chunks_exact(LEN).take(found).enumerate() {
+            assert!(*bytes == record(number), "record {number} is torn");
         }
     };
-    fabric.find_loss(check, || {
+    world.under_every_cut(check, |tell| {
         for number in 0..COUNT {
             world.write(number * LEN, &record(number)).expect("posted");
             world.flush(number * LEN, LEN).expect("flushed");
-            told.store(number + 1, Ordering::Relaxed);
+            tell(number as u64 + 1);
         }
     })?;
-    Ok(fabric.visited().images)
+    Ok(world.fabric.visited().images)
 }
-
-const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
 
 /// With a checksum of all its bytes a record needs no tail.
 #[test]
@@ -92,7 +76,7 @@ fn records_without_a_checksum_are_torn() {
             let loss = run(&profile, platform, |_| true).expect_err("torn records");
             let report = loss.to_string();
             assert!(report.starts_with("record 0 is torn"), "{report}");
-            assert!(report.contains("a write of 200 bytes"), "{report}");
+            assert_says(&report, &["a write of 200 bytes"]);
         }
     }
 }
@@ -110,20 +94,13 @@ enum Number {
 
 /// Counts up from 0x00FF to 0x0100. A part of these bytes is another number.
 fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
-    let fabric = fabric(profile);
-    let way = Way {
-        platform: Platform::Eadr,
-        by_reading: true,
-        promise: None,
+    let way = Way::on(Platform::Eadr).by_reading(true);
+    let world = World::of(profile, way).expect("a connection");
+    let check = |image: &[u8], _| {
+        let number = word(image);
+        assert!([0, 0xFF, 0x100].contains(&number), "{number:#x}");
     };
-    let world = World::new(&fabric, way).expect("a connection");
-    let check = |cut: &Cut<'_>| {
-        for image in cut.images(&world.pmem) {
-            let number = u64::from_le_bytes(image.bytes()[..8].try_into().expect("8 bytes"));
-            assert!([0, 0xFF, 0x100].contains(&number), "{number:#x}");
-        }
-    };
-    fabric.find_loss(check, || {
+    world.under_every_cut(check, |_| {
         for number in [0xFF_u64, 0x100] {
             let bytes = number.to_le_bytes();
             match how {
@@ -144,7 +121,7 @@ fn a_number_in_a_header_is_torn() {
         let loss = count(&profile, Number::InAHeader).expect_err("a torn number");
         let report = loss.to_string();
         assert!(report.starts_with("0x1ff"), "{report}");
-        assert!(report.contains("The word at byte 0 is torn."), "{report}");
+        assert_says(&report, &["The word at byte 0 is torn."]);
     }
 }
 
