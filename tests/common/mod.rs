@@ -41,6 +41,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use rpma::thread::JoinHandle;
 use rpma::{
     Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, Posted,
     RegisterableMemory, RemoteSlice, Side, Wc, WcOpcode,
@@ -322,4 +323,12 @@ pub(crate) fn text_of(panic: Box<dyn Any + Send>) -> String {
         Ok(text) => *text,
         Err(other) => (*other.downcast::<&str>().expect("a text")).to_owned(),
     }
+}
+
+/// Waits for the ends of threads, and returns their results.
+pub(crate) fn joined<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    let threads = threads.into_iter();
+    threads
+        .map(|thread| thread.join().expect("no panic"))
+        .collect()
 }

@@ -1,44 +1,40 @@
 //! The promises of `rpma::sim` to those who write tests with it.
 
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::thread;
 
 use rpma::sim::{Entered, Errno, sweep};
 
 use crate::common::prelude::*;
 
-const LIMIT: Duration = Duration::from_secs(20);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// soft-RoCE, in real time.
+fn rxe() -> Rig {
+    Rig::of(&Profile::RXE_6_12)
+}
 
 /// Posts a write of no bytes, and polls until it is done.
 fn write(conn: &Conn) -> Result {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
-    let mut wcs = [Wc::default()];
-    while conn.get_cq().get_wc(&mut wcs)? == 0 {
-        thread::yield_now();
-    }
-    wcs[0].result()?;
+    next_completion(conn.get_cq())?.result()?;
     Ok(())
 }
 
 #[test]
 fn a_thread_on_no_host_is_told_what_to_do() {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let addr = fabric.host("here").addr().to_string();
-    let error = Device::from_addr(&addr, Side::Local).expect_err("on no host");
-    let text = error.to_string();
-    assert!(
-        text.contains("Host::spawn") && text.contains("Host::enter"),
-        "{text}"
+    let (_fabric, [host]) = rxe().hosts(["here"]);
+    let error = Device::from_addr(&host.addr().to_string(), Side::Local);
+    assert_says(
+        &error.expect_err("on no host"),
+        &["Host::spawn", "Host::enter"],
     );
 }
 
 /// Each has the same addresses, and no object of the other.
 #[test]
 fn fabrics_are_apart() -> Result {
-    let fabrics = [(); 2].map(|()| Rig::of(&Profile::RXE_6_12).fabric());
+    let fabrics = [(); 2].map(|()| rxe().fabric());
     let [one, other] = [&fabrics[0], &fabrics[1]].map(|fabric| fabric.host("here"));
     assert_eq!((one.addr(), one.addr6()), (other.addr(), other.addr6()));
     let entered = one.enter();
@@ -47,7 +43,7 @@ fn fabrics_are_apart() -> Result {
     let _entered = other.enter();
     let asking = ConnReq::new(&peer()?, &one.addr().to_string(), 7204, &ConnCfg::new());
     let asking = asking?.connect(&[])?;
-    match asking.next_event_timeout(LIMIT)? {
+    match event(&asking)? {
         ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
         event => panic!("{event}"),
     }
@@ -61,8 +57,7 @@ fn fabrics_are_apart() -> Result {
 /// its clones.
 #[test]
 fn objects_of_one_host() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let (fabric, [one, other]) = rxe().hosts(["one", "other"]);
     let clone = fabric.clone();
     drop(fabric);
     let _entered = one.enter();
@@ -79,8 +74,7 @@ fn objects_of_one_host() -> Result {
 /// A thread is on the host of the last guard that it still has, in any order of drops.
 #[test]
 fn guards_may_go_in_any_order() {
-    let fabric = Rig::strict().fabric();
-    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let (_fabric, [one, other]) = Rig::strict().hosts(["one", "other"]);
     let name = || Host::current().map(|host| host.name());
     let first: Entered = one.enter();
     let second = other.enter();
@@ -89,25 +83,17 @@ fn guards_may_go_in_any_order() {
     assert_eq!(name().as_deref(), Some("other"));
     drop(second);
     assert_eq!(name(), None);
-    let spawned = one.spawn(|| Host::current().map(|host| host.name()));
+    let spawned = one.spawn(name);
     assert_eq!(spawned.join().expect("no panic").as_deref(), Some("one"));
 }
 
 /// A failure that could never happen is refused, so that no test stands on it.
 #[test]
 fn failures_that_cannot_be_are_refused() {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let elsewhere = Rig::of(&Profile::RXE_6_12).fabric().host("elsewhere");
-    let refused = |run: &dyn Fn()| {
-        let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
-        let text = panic.downcast_ref::<String>().cloned();
-        text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
-    };
-    let text = refused(&|| drop(fabric.fail("ibv_reg_mrs")));
-    assert!(
-        text.contains("ibv_reg_mrs") && text.contains("\"ibv_reg_mr\""),
-        "{text}"
-    );
+    let fabric = rxe().fabric();
+    let elsewhere = rxe().fabric().host("elsewhere");
+    let text = panic_of(|| fabric.fail("ibv_reg_mrs"));
+    assert_says(&text, &["ibv_reg_mrs", "\"ibv_reg_mr\""]);
     for (call, how) in [
         ("rdma_connect", How::LastRefused),
         ("ibv_wr_complete", How::LastDropped),
@@ -115,41 +101,33 @@ fn failures_that_cannot_be_are_refused() {
         ("ibv_get_cq_event", How::Done),
         ("rdma_create_qp", How::Done),
     ] {
-        let text = refused(&|| drop(fabric.fail(call).how(how).next(Errno::IO)));
-        assert!(text.contains(call), "{text}");
+        let text = panic_of(|| fabric.fail(call).how(how).next(Errno::IO));
+        assert_says(&text, &[call]);
     }
-    refused(&|| drop(fabric.fail("ibv_reg_mr").on(&elsewhere)));
-    refused(&|| drop(fabric.fail("ibv_reg_mr").nth(0, Errno::IO)));
+    panic_of(|| fabric.fail("ibv_reg_mr").on(&elsewhere));
+    panic_of(|| fabric.fail("ibv_reg_mr").nth(0, Errno::IO));
 }
 
 /// It is the call of that number on that host, once; and it can be taken back.
 #[test]
 fn the_call_that_is_meant_fails() -> Result {
-    let fabric = Rig::strict().fabric();
-    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let (fabric, [one, other]) = Rig::strict().hosts(["one", "other"]);
     let failing = fabric.fail("ibv_reg_mr").on(&one).nth(2, Errno::NOSPC);
     let register = |peer: &Peer| Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC);
-    let there = {
-        let _entered = other.enter();
-        peer()?
-    };
+    let [there, here] = [&other, &one].map(peer_of);
     let _entered = one.enter();
-    let here = peer()?;
-    let calls = |fabric: &Fabric| fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0);
-    let before = calls(&fabric);
+    let calls = || fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0);
+    let before = calls();
     for _ in 0..3 {
         register(&there)?;
     }
     register(&here)?;
     assert!(failing.is_pending());
-    let error = register(&here).expect_err("the second");
-    assert!(
-        error.to_string().starts_with("ibv_reg_mr failed"),
-        "{error}"
-    );
+    let text = register(&here).expect_err("the second").to_string();
+    assert!(text.starts_with("ibv_reg_mr failed"), "{text}");
     assert!(!failing.is_pending() && !failing.disarm());
     register(&here)?;
-    assert_eq!(calls(&fabric) - before, 6);
+    assert_eq!(calls() - before, 6);
 
     let failing = fabric.fail("ibv_reg_mr").next(Errno::NOSPC);
     assert!(failing.disarm());
@@ -161,11 +139,9 @@ fn the_call_that_is_meant_fails() -> Result {
 /// that.
 #[test]
 fn a_request_alone_is_not_dropped_in_silence() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
+    let here = rxe().here();
     let (conn, _server) = Pair::new(&peer()?)?.ends();
-    let failing = fabric.fail("ibv_post_send").how(How::LastDropped);
+    let failing = here.fabric.fail("ibv_post_send").how(How::LastDropped);
     let failing = failing.next(Errno::IO);
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
     assert!(matches!(posted, Err(Error::Provider { .. })), "{posted:?}");
@@ -177,10 +153,10 @@ fn a_request_alone_is_not_dropped_in_silence() -> Result {
 #[test]
 fn events_that_nobody_reads() -> Result {
     const EVENTS: u32 = 70_000;
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
+    let fabric = rxe().emptied();
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (conn, server) = Pair::new(&peer()?)?.ends();
+    let (conn, _server) = Pair::new(&peer()?)?.ends();
     let cq = conn.get_cq();
     for _ in 0..EVENTS {
         cq.req_notify(Notify::Any)?;
@@ -191,47 +167,41 @@ fn events_that_nobody_reads() -> Result {
         read += 1;
     }
     assert_eq!(read, EVENTS, "none is lost");
-    drop((conn, server));
-    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     Ok(())
 }
 
 /// A port is taken at an address, not at all of them.
 #[test]
 fn a_port_at_each_address() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
+    let here = rxe().here();
     let peer = peer()?;
-    let _four = Ep::listen(&peer, &host.addr().to_string(), 7204)?;
-    let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204)?;
-    let again = Ep::listen(&peer, &host.addr().to_string(), 7204).expect_err("taken");
+    let _four = Ep::listen(&peer, &addr(), 7204)?;
+    let _six = Ep::listen(&peer, &here.host.addr6().to_string(), 7204)?;
+    let again = Ep::listen(&peer, &addr(), 7204).expect_err("taken");
     assert_eq!(again.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
     Ok(())
 }
 
 /// Writes to another host's memory. After `Ok` the bytes are there.
-fn write_once(fabric: &Fabric, waits: bool) -> rpma::Result<()> {
-    let (client, server) = (fabric.host("client"), fabric.host("server"));
+fn write_once(fabric: &Fabric, waits: bool) -> Result {
+    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let addr = server.addr().to_string();
     let on_server = server.enter();
     let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-    let target = Mr::reg(&far_peer, vec![0; 8], usage).map_err(|error| error.error)?;
-    let ep = Ep::listen(&far_peer, &addr, 0)?;
+    let target = Mr::reg(&far_peer, vec![0; 8], usage)?;
     drop(on_server);
     let _on_client = client.enter();
     let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
-    let source = Mr::reg(&peer, vec![7; 8], MrUsage::WRITE_SRC).map_err(|error| error.error)?;
+    let source = Mr::reg(&peer, vec![7; 8], MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(2)?;
-    let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
-    let request = ep.next_conn_req_timeout(&cfg, LIMIT)?;
-    let _far = request.connect(&target.get_descriptor())?;
-    let conn = asking.wait_established(LIMIT)?;
+    let (near, far) = ((&peer, &cfg), (&far_peer, &cfg));
+    let pair = Pair::between(&addr, near, far, (&[], &target.get_descriptor()))?;
+    let conn = &pair.client;
     let to = MrRemote::from_descriptor(conn.get_private_data())?.slice(..8)?;
     conn.write(to, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-    let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+    let flushed = conn.flush(to, FlushType::Visibility, ALWAYS, 2)?;
     if waits {
         conn.wait_for(flushed, LIMIT, |_| {})?;
     }
@@ -248,16 +218,16 @@ fn a_sweep_has_every_fault() {
     for profile in Profile::ALL {
         let runs = sweep(&profile, |fabric| drop(write_once(fabric, true)));
         assert!(runs > 60, "{runs}");
-        let wrong = || sweep(&profile, |fabric| drop(write_once(fabric, false)));
-        catch_unwind(AssertUnwindSafe(wrong)).expect_err("it tells too early");
+        // It tells too early.
+        panic_of(|| sweep(&profile, |fabric| drop(write_once(fabric, false))));
     }
 }
 
 /// Opens a device, and makes bytes of mapped memory durable with a region of it.
-fn open_and_persist(host: &Host, path: &Path) -> rpma::Result<()> {
+fn open_and_persist(host: &Host, path: &Path) -> Result {
     let map = PmemMap::open(path, 64)?;
     let peer = Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)?;
-    let region = Mr::reg(&peer, map, MrUsage::WRITE_DST).map_err(|error| error.error)?;
+    let region = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
     region.write_at(0, &[7; 8])?;
     region.persist(..8)?;
     mem::forget(region);
@@ -270,8 +240,7 @@ fn open_and_persist(host: &Host, path: &Path) -> rpma::Result<()> {
 #[test]
 fn a_killed_program_does_not_go_on() -> Result {
     let run = |kill_at: Option<u64>| {
-        let fabric = Rig::strict().seed(1).fabric();
-        let host = fabric.host("one");
+        let (fabric, [host]) = Rig::strict().seed(1).hosts(["one"]);
         let pmem = host.pmem("memory", 64);
         let _entered = host.enter();
         let killed = host.clone();
@@ -297,10 +266,13 @@ fn a_killed_program_does_not_go_on() -> Result {
 /// no host, one on the other host, one on a host of another fabric. So are its failures.
 #[test]
 fn what_is_made_with_a_peer_is_on_its_host() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
-    let [near, far] = [&client, &server].map(peer_of);
-    let elsewhere = Rig::of(&Profile::RXE_6_12).fabric().host("elsewhere");
+    let fabric = rxe().emptied();
+    let World {
+        hosts: [client, server],
+        peers: [near, far],
+        ..
+    } = World::on(&fabric);
+    let elsewhere = rxe().fabric().host("elsewhere");
     for entered in [None, Some(&client), Some(&server), Some(&elsewhere)] {
         let _entered = entered.map(Host::enter);
         let ids = |host: &Host| host.objects().get("cm_id").copied().unwrap_or(0);
@@ -328,19 +300,15 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
         // The channel of a request is made on the host of its endpoint.
         let other = fabric.fail(call).on(&client).next(Errno::NOMEM);
         let failing = fabric.fail(call).on(&server).next(Errno::MFILE);
-        ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect_err("it fails");
+        request(&ep, &ConnCfg::new()).expect_err("it fails");
         assert!(!failing.is_pending() && other.disarm());
-        let event = asking.next_event_timeout(LIMIT)?;
+        let event = event(&asking)?;
         assert!(matches!(event, ConnEvent::Rejected { .. }), "{event}");
 
-        let req = ConnReq::to_addr(&near, at, &ConnCfg::new())?;
-        let asking = req.connect(&[])?;
+        let asking = ConnReq::to_addr(&near, at, &ConnCfg::new())?.connect(&[])?;
         let _end = accept(&ep, &ConnCfg::new())?;
         write(&asking.wait_established(LIMIT)?)?;
     }
-    drop((near, far));
-    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     Ok(())
 }
 
@@ -348,15 +316,12 @@ fn what_is_made_with_a_peer_is_on_its_host() -> Result {
 /// own host takes no part in that.
 #[test]
 fn a_peer_of_a_dead_host_is_told_why() {
-    let fabric = Rig::of(&Profile::RXE_6_12).fabric();
-    let [host, other] = ["here", "other"].map(|name| fabric.host(name));
+    let (_fabric, [host, other]) = rxe().hosts(["here", "other"]);
     let (peer, at) = (peer_of(&host), (host.addr(), 0).into());
     let refused = || {
         let text = Ep::listen_on(&peer, at).expect_err("no host").to_string();
-        assert!(
-            text.starts_with("rdma_create_id failed") && text.contains("make another Peer"),
-            "{text}"
-        );
+        assert!(text.starts_with("rdma_create_id failed"), "{text}");
+        assert_says(&text, &["make another Peer"]);
     };
     host.power_cut();
     refused();

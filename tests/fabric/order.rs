@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -12,7 +12,6 @@ use rpma::sim::{Trace, now, repeatable, sleep};
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
 
-const LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3_600);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -30,18 +29,21 @@ fn write(conn: &Conn) {
     done.expect("it succeeds");
 }
 
-/// A fabric with a clock that jumps, and a host of it.
-fn jumping() -> (Fabric, Host) {
-    let fabric = Rig::of(&Profile::RXE_6_12).jumping().fabric();
-    let host = fabric.host("here");
-    (fabric, host)
+/// With a clock that jumps.
+fn jumping() -> Here {
+    Rig::of(&Profile::RXE_6_12).jumping().here()
+}
+
+/// With a seed.
+fn seeded() -> Here {
+    Rig::of(&Profile::RXE_6_12).seed(1).here()
 }
 
 /// Time as such is not measured: an hour would be noticed.
 #[test]
 fn an_hour_passes_at_once() {
-    let (fabric, host) = jumping();
-    let _entered = host.enter();
+    let here = jumping();
+    let (fabric, host) = (&here.fabric, &here.host);
     let (conn, server) = pair();
     let (real, before) = (Instant::now(), fabric.now());
     let waited = conn.get_cq().wait_timeout(HOUR);
@@ -69,22 +71,20 @@ fn an_hour_passes_at_once() {
 /// The retries of a device take their whole time, and no thread waits for it.
 #[test]
 fn retries_take_virtual_seconds() -> Result {
-    let (fabric, host) = jumping();
-    let _entered = host.enter();
+    let here = jumping();
     let fails = |conn: &Conn, status: WcStatus| -> Result {
-        let before = fabric.now();
+        let before = here.fabric.now();
         // Its end is an event, which comes first.
         let mut wcs = [Wc::default()];
         while let Next::Event(_) = conn.next(&mut wcs, HOUR)? {}
         assert_eq!(wcs[0].status(), status);
-        let took = fabric.now() - before;
+        let took = here.fabric.now() - before;
         assert!(took > Duration::from_secs(3) && took < HOUR, "{took:?}");
         Ok(())
     };
     // A peer without a receive: 6 times 655.36 ms.
     let mut cfg = ConnCfg::new();
-    cfg.set_rnr_retry_count(6)?;
-    cfg.set_min_rnr_timer(Some(0))?;
+    cfg.set_rnr_retry_count(6)?.set_min_rnr_timer(Some(0))?;
     let peer = peer()?;
     let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
     client.send(MrSlice::EMPTY, ALWAYS, 1)?;
@@ -95,28 +95,26 @@ fn retries_take_virtual_seconds() -> Result {
     let Pair { client, server } = Pair::new(&peer)?;
     drop(server);
     client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
-    fails(&client, WcStatus::RETRY_EXC_ERR)?;
-    Ok(())
+    fails(&client, WcStatus::RETRY_EXC_ERR)
 }
 
 /// The clock does not jump over the work of a thread that is on a host.
 #[test]
 fn no_jump_while_a_thread_is_busy() -> Result {
-    let (fabric, host) = jumping();
-    let _entered = host.enter();
+    let here = jumping();
     let (client, server) = pair();
     server.recv(MrSlice::EMPTY, 7)?;
-    let sending = host.spawn(move || -> Result<_> {
+    let sending = here.host.spawn(move || -> Result<_> {
         // A wait of the program: the fabric does not see it.
         thread::sleep(Duration::from_millis(50));
         client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         Ok(client)
     });
-    let before = fabric.now();
+    let before = here.fabric.now();
     let limit = Duration::from_secs(10);
     let next = server.next(&mut [Wc::default()], limit);
     assert!(matches!(next, Ok(Next::Completions(1))), "{next:?}");
-    assert!(fabric.now() - before < limit);
+    assert!(here.fabric.now() - before < limit);
     sending.join().expect("no panic")?;
     Ok(())
 }
@@ -124,22 +122,21 @@ fn no_jump_while_a_thread_is_busy() -> Result {
 /// A thread on no host has the system's time, and those who wait for it too.
 #[test]
 fn off_a_host_time_is_real() {
-    let (fabric, host) = jumping();
-    let entered = host.enter();
+    let here = jumping();
     sleep(HOUR);
     assert!(now() > Instant::now() + HOUR / 2);
-    drop(entered);
+    let fabric = here.fabric.clone();
+    drop(here);
     assert!(now() < Instant::now() + HOUR / 2);
     assert!(fabric.now() > Instant::now() + HOUR / 2);
 }
 
 /// The outcome of a run on a fabric with a seed.
 fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
-    let fabric = Rig::of(profile).seed(seed).fabric();
-    let host = fabric.host("here");
-    let entered = host.enter();
-    let result = test(&host);
-    drop(entered);
+    let here = Rig::of(profile).seed(seed).here();
+    let result = test(&here.host);
+    let fabric = here.fabric.clone();
+    drop(here);
     assert_eq!(fabric.why_not_repeatable(), None);
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     (result, fabric.trace())
@@ -177,9 +174,7 @@ fn race(host: &Host) -> Vec<u32> {
             drop(server);
         })
     });
-    for thread in threads {
-        thread.join().expect("no panic");
-    }
+    joined(threads);
     let order = order.lock().expect("no panic");
     order.clone()
 }
@@ -217,17 +212,13 @@ fn a_seed_repeats_threads_of_one_connection() {
                 got
             })
         });
-        for thread in posting {
-            thread.join().expect("no panic");
-        }
-        let got = waiting.map(|thread| thread.join().expect("no panic"));
+        joined(posting);
+        let got = joined(waiting);
         assert_eq!(got[0].len() + got[1].len(), 6, "{got:?}");
         let server = Arc::into_inner(server).expect("nobody else has it");
         drop(client);
-        assert!(matches!(
-            server.next_event_timeout(LIMIT),
-            Ok(ConnEvent::Closed)
-        ));
+        let end = event(&server);
+        assert!(matches!(end, Ok(ConnEvent::Closed)), "{end:?}");
         got
     };
     let (got, traces) = twice(15, shares);
@@ -240,29 +231,27 @@ fn a_seed_repeats_threads_of_one_connection() {
 fn add_twice(host: &Host) -> u64 {
     let owner = peer().expect("a peer on the test device");
     let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
-    let number = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
-    let remote = MrRemote::from_descriptor(&number.get_descriptor()).expect("valid");
+    let number = region(&owner, 8, usage).expect("registers");
+    let to = remote(&number).slice(..).expect("all");
     let conns = [(); 2].map(|()| Pair::new(&owner).expect("established").ends());
     let adding = conns.map(|(conn, server)| {
         let owner = owner.clone();
         host.spawn(move || {
             let usage = MrUsage::READ_DST | MrUsage::WRITE_SRC;
-            let own = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
-            let (own_part, remote) = (own.slice(..).expect("all"), remote.slice(..).expect("all"));
+            let own = region(&owner, 8, usage).expect("registers");
+            let own_part = own.slice(..).expect("all");
             let done = |posted: Result<Posted, Error>| {
                 let done = conn.wait_for(posted.expect("posted"), LIMIT, |_| {});
                 done.expect("it succeeds");
             };
-            done(conn.read(own_part, remote, ALWAYS, 1));
+            done(conn.read(own_part, to, ALWAYS, 1));
             let sum = own.load_u64(0).expect("8 bytes") + 1;
             own.store_u64(0, sum).expect("8 bytes");
-            done(conn.write(remote, own_part, ALWAYS, 1));
+            done(conn.write(to, own_part, ALWAYS, 1));
             drop(server);
         })
     });
-    for thread in adding {
-        thread.join().expect("no panic");
-    }
+    joined(adding);
     number.load_u64(0).expect("8 bytes")
 }
 
@@ -304,20 +293,18 @@ fn a_bug_is_found_again() -> Result {
 /// that has the lock.
 #[test]
 fn a_lock_of_the_program_is_told() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
+    let here = seeded();
     let lock = Arc::new(Mutex::new(0));
     let own = Arc::clone(&lock);
     let (conn, _server) = pair();
-    let holding = host.spawn(move || {
+    let holding = here.host.spawn(move || {
         let mut held = own.lock().expect("no panic");
         // Across calls, and long enough for the other one to come.
         sleep(Duration::from_secs(1));
         write(&conn);
         *held += 1;
     });
-    let waiting = host.spawn(move || {
+    let waiting = here.host.spawn(move || {
         sleep(Duration::from_millis(500));
         *lock.lock().expect("no panic") += 1;
         write(&pair().0);
@@ -325,32 +312,27 @@ fn a_lock_of_the_program_is_told() -> Result {
     });
     holding.join().expect("no panic");
     assert_eq!(waiting.join().expect("no panic"), 2);
-    let why = fabric.why_not_repeatable().ok_or("it was away")?;
-    assert!(
-        why.contains("did not come back") && why.contains("lock"),
-        "{why}"
-    );
+    let why = here.fabric.why_not_repeatable().ok_or("it was away")?;
+    assert_says(&why, &["did not come back", "lock"]);
     Ok(())
 }
 
 /// A thread that sleeps elsewhere until its end keeps the others waiting, and not in vain.
 #[test]
 fn a_thread_that_ends_elsewhere_has_ended() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
-    let ends = host.spawn(|| thread::sleep(Duration::from_secs(3)));
+    let here = seeded();
+    let ends = here.host.spawn(|| thread::sleep(Duration::from_secs(3)));
     ends.join().expect("no panic");
-    let why = fabric.why_not_repeatable().ok_or("it was away")?;
-    assert!(why.contains("did not come back"), "{why}");
+    let why = here.fabric.why_not_repeatable().ok_or("it was away")?;
+    assert_says(&why, &["did not come back"]);
     Ok(())
 }
 
 /// An event that comes at a time of its own is reported as well.
 #[test]
 fn what_is_not_ordered_is_told() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-    let host = fabric.host("here");
+    let rig = Rig::of(&Profile::RXE_6_12).seed(1);
+    let (fabric, [host]) = rig.hosts(["here"]);
     let there = host.clone();
     let by_itself = thread::spawn(move || drop(there.enter()));
     // It comes when this thread gives the turn away.
@@ -360,14 +342,13 @@ fn what_is_not_ordered_is_told() -> Result {
     }
     by_itself.join().expect("no panic");
     let why = fabric.why_not_repeatable().ok_or("it came")?;
-    assert!(why.contains("Host::spawn"), "{why}");
+    assert_says(&why, &["Host::spawn"]);
 
-    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-    let host = fabric.host("here");
+    let (fabric, [host]) = rig.hosts(["here"]);
     let called = thread::spawn(move || host.name()).join();
     assert_eq!(called.expect("no panic"), "here");
     let why = fabric.why_not_repeatable().ok_or("it called")?;
-    assert!(why.contains("none of its hosts"), "{why}");
+    assert_says(&why, &["none of its hosts"]);
     Ok(())
 }
 
@@ -396,24 +377,15 @@ fn threads_come_and_go() {
 
 /// A wait without an end, which no other thread ends: the places of the threads are reported.
 #[test]
-fn a_wait_in_vain_is_told() -> Result {
-    let panic = catch_unwind(AssertUnwindSafe(|| {
-        let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-        let host = fabric.host("here");
-        let _entered = host.enter();
+fn a_wait_in_vain_is_told() {
+    let text = panic_of(|| {
+        let _here = seeded();
         let (conn, _server) = pair();
         // It is tried again for ever.
-        let sent = conn.send(MrSlice::EMPTY, ALWAYS, 1);
-        sent.expect("posted");
+        conn.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         drop(conn.get_cq().wait());
-    }));
-    let panic = panic.expect_err("nothing is to come");
-    let text = panic.downcast_ref::<String>().ok_or("a text")?;
-    assert!(
-        text.contains("nothing is to come") && text.contains("was last in"),
-        "{text}"
-    );
-    Ok(())
+    });
+    assert_says(&text, &["nothing is to come", "was last in"]);
 }
 
 /// Virtual time goes with calls and jumps: the same in each run.
@@ -437,16 +409,14 @@ fn time_is_repeated() {
 /// Waits that can never end are reported, and do not hang the test.
 #[test]
 fn a_wait_in_vain_is_told_without_a_seed() -> Result {
-    let (_fabric, host) = jumping();
-    let _entered = host.enter();
-    let peer = peer()?;
-    let ep = listen(&peer)?;
-    let waiting = host.spawn(move || ep.next_conn_req(&ConnCfg::new()).map(drop));
-    let ended = catch_unwind(AssertUnwindSafe(|| waiting.join()));
-    // Either of the two.
-    let panic = ended.unwrap_or_else(Err).expect_err("nobody asks");
-    let text = panic.downcast_ref::<String>().ok_or("a text")?;
-    assert!(text.contains("every thread of the fabric waits"), "{text}");
+    let here = jumping();
+    let ep = listen(&peer()?)?;
+    let waiting = here
+        .host
+        .spawn(move || ep.next_conn_req(&ConnCfg::new()).map(drop));
+    // Either of the two threads panics.
+    let text = panic_of(|| waiting.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    assert_says(&text, &["every thread of the fabric waits"]);
     Ok(())
 }
 
@@ -454,10 +424,8 @@ fn a_wait_in_vain_is_told_without_a_seed() -> Result {
 /// not taken for one that is away: it would never go on.
 #[test]
 fn who_gives_the_turn_away_slowly_is_not_away() -> Result {
-    let fabric = Rig::strict().seed(1).fabric();
-    let host = fabric.host("here");
-    let pmem = host.pmem("log", 1);
-    let _entered = host.enter();
+    let here = Rig::strict().seed(1).here();
+    let pmem = here.host.pmem("log", 1);
     let map = PmemMap::open(pmem.path(), 1)?;
     let (begins, has_begun) = mpsc::channel();
     let check = move |_: &Cut<'_>| {
@@ -465,8 +433,8 @@ fn who_gives_the_turn_away_slowly_is_not_away() -> Result {
         let _ = begins.send(());
         thread::sleep(Duration::from_secs(3));
     };
-    fabric.on_every_event(check, || {
-        let waiting = host.spawn(|| sleep(HOUR));
+    here.fabric.on_every_event(check, || {
+        let waiting = here.host.spawn(|| sleep(HOUR));
         let outside = thread::spawn(move || map.persist(..));
         has_begun.recv()?;
         // The lock is taken: to give the turn away takes three seconds.

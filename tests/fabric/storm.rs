@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::sim::{storm, sweep};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
 
 const LIMIT: Duration = Duration::from_secs(10);
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const RECORD: [u8; 8] = [7; 8];
 const LEN: usize = 4096;
 
@@ -46,20 +46,18 @@ struct Replica {
     _far: (Conn, Mr<PmemMap>, Peer),
 }
 
-fn connect(client: &Host, server: &Host, pmem: &Pmem) -> rpma::Result<Replica> {
+fn connect(client: &Host, server: &Host, pmem: &Pmem) -> Result<Replica> {
     let addr = server.addr().to_string();
     let on_server = server.enter();
     let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
     let usage =
         MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY | MrUsage::FLUSH_TYPE_PERSISTENT;
-    let map = PmemMap::open(pmem.path(), LEN)?;
-    let target = Mr::reg(&far_peer, map, usage).map_err(|error| error.error)?;
+    let target = Mr::reg(&far_peer, PmemMap::open(pmem.path(), LEN)?, usage)?;
     let ep = Ep::listen(&far_peer, &addr, 0)?;
     drop(on_server);
     let _on_client = client.enter();
     let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
-    let source = Mr::reg(&peer, RECORD.to_vec(), MrUsage::WRITE_SRC);
-    let source = source.map_err(|error| error.error)?;
+    let source = Mr::reg(&peer, RECORD.to_vec(), MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(2)?;
     let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
@@ -67,9 +65,7 @@ fn connect(client: &Host, server: &Host, pmem: &Pmem) -> rpma::Result<Replica> {
     let far = request.connect(&target.get_descriptor())?;
     let conn = asking.wait_established(LIMIT)?;
     let far = far.wait_established(LIMIT)?;
-    let mut promise = PeerCfg::new();
-    promise.set_direct_write_to_pmem(true);
-    conn.apply_remote_peer_cfg(&promise);
+    conn.apply_remote_peer_cfg(PeerCfg::new().set_direct_write_to_pmem(true));
     Ok(Replica {
         pmem: pmem.clone(),
         to: MrRemote::from_descriptor(conn.get_private_data())?,
@@ -83,9 +79,8 @@ fn connect(client: &Host, server: &Host, pmem: &Pmem) -> rpma::Result<Replica> {
 impl Replica {
     fn append(&self, safe: Safe) -> rpma::Result<()> {
         let to = self.to.slice(..8)?;
-        let flags = Flags::COMPLETION_ALWAYS;
-        self.conn.write(to, self.source.slice(..)?, flags, 1)?;
-        let flushed = self.conn.flush(to, FlushType::Persistent, flags, 2)?;
+        self.conn.write(to, self.source.slice(..)?, ALWAYS, 1)?;
+        let flushed = self.conn.flush(to, FlushType::Persistent, ALWAYS, 2)?;
         let limit = match safe {
             Safe::WithoutLimit => Duration::MAX,
             _ => LIMIT,
@@ -95,7 +90,7 @@ impl Replica {
 }
 
 /// Appends a record to two replicas, and returns whether it reported the record as safe.
-fn append(fabric: &Fabric, safe: Safe) -> rpma::Result<bool> {
+fn append(fabric: &Fabric, safe: Safe) -> Result<bool> {
     let client = fabric.host("client");
     let servers = ["one", "the other"].map(|name| fabric.host(name));
     let pmems = servers.each_ref().map(|server| {
@@ -181,9 +176,8 @@ fn a_storm_prints_the_faults_that_it_needs() -> Result {
     let run = |fault| run_wrong("a_storm_prints_the_faults_that_it_needs", fault);
     let printed = run(None)?;
     let fault = |printed: &str| -> Result<_> {
-        let (_, rest) = printed
-            .split_once("RPMA_SIM_FAULT=\"")
-            .ok_or("the variable")?;
+        let rest = printed.split_once("RPMA_SIM_FAULT=\"");
+        let (_, rest) = rest.ok_or("the variable")?;
         Ok(rest.split('"').next().unwrap_or_default().to_owned())
     };
     let faults = fault(&printed)?;
@@ -238,59 +232,43 @@ fn planted_without_a_fault() {
 fn a_sweep_names_the_place_of_its_fault() -> Result {
     let line_of = |part: &str| -> Result<_> {
         let lines = include_str!("storm.rs").lines();
-        let line = lines.zip(1..).find(|(line, _)| line.contains(part));
-        Ok(line.ok_or("a line of this file")?.1)
+        let mut lines = lines.zip(1..);
+        let (_, line) = lines.find(|(line, _)| line.contains(part)).ok_or(part)?;
+        Ok(format!("{}:{line}", file!()))
     };
     let registers = line_of("Mr::reg(&peer, RECORD")?;
     let writes = line_of("self.conn.write(to")?;
     let flushes = line_of("self.conn.flush(to")?;
-    for (fault, parts) in [
+    for (fault, begin, end) in [
         (
             "ibv_reg_mr 2",
-            [
-                "on client, ibv_reg_mr failed: ".to_owned(),
-                format!(", at {}:{registers}\n", file!()),
-            ],
+            "on client, ibv_reg_mr failed: ".to_owned(),
+            format!(", at {registers}\n"),
         ),
         (
             "ibv_post_send 1",
-            [
-                format!(
-                    "on client, ibv_post_send (op_context 1, {}:{writes}) failed: ",
-                    file!()
-                ),
-                ")\n".to_owned(),
-            ],
+            format!("on client, ibv_post_send (op_context 1, {writes}) failed: "),
+            ")\n".to_owned(),
         ),
         (
             "request 2",
-            [
-                format!(
-                    " (op_context 2, {}:{flushes}) on connection 17 of client: it is lost",
-                    file!()
-                ),
-                "\n".to_owned(),
-            ],
+            format!(" (op_context 2, {flushes}) on connection 17 of client: it is lost"),
+            "\n".to_owned(),
         ),
         (
             "kill one 20",
-            [
-                "on one, the programs are killed at step 20, in thread storm::planted (last call: "
-                    .to_owned(),
-                format!("), at {}:", file!()),
-            ],
+            "on one, the programs are killed at step 20, in thread storm::planted (last call: "
+                .to_owned(),
+            format!("), at {}:", file!()),
         ),
     ] {
         let printed = run_wrong("planted", Some(fault))?;
         let head =
             format!("with the fault \"{fault}\": run it alone with {FAULT}=\"{fault}\"\n    ");
-        let (_, line) = printed
-            .split_once(&head)
-            .unwrap_or_else(|| panic!("{printed}"));
-        let line = line.split_inclusive('\n').next().unwrap_or_default();
-        for part in parts {
-            assert!(line.contains(&part), "{fault}, {part}: {printed}");
-        }
+        let rest = printed.split_once(&head);
+        let (_, rest) = rest.unwrap_or_else(|| panic!("{printed}"));
+        let line = rest.split_inclusive('\n').next().unwrap_or_default();
+        assert_says(&line, &[&begin, &end]);
     }
     Ok(())
 }
@@ -302,7 +280,7 @@ fn a_sweep_names_a_run_without_a_fault() -> Result {
     for fault in [None, Some(NONE)] {
         let printed = run_wrong("planted_without_a_fault", fault)?;
         let line = format!("without a fault: run it alone with {FAULT}=\"{NONE}\"\n");
-        assert!(printed.contains(&line), "{printed}");
+        assert_says(&printed, &[&line]);
     }
     Ok(())
 }
@@ -325,11 +303,8 @@ fn an_action_happens_at_its_step() -> Result {
         let armed = at.map(action);
         append(&fabric, Safe::Flushed)?;
         assert!(!armed.as_ref().is_some_and(|armed| armed.is_pending()));
-        Ok((
-            fabric.steps(),
-            happened.load(Ordering::Relaxed),
-            fabric.trace(),
-        ))
+        let happened = happened.load(Ordering::Relaxed);
+        Ok((fabric.steps(), happened, fabric.trace()))
     };
     let (all, none, trace) = steps(None)?;
     assert_eq!(none, 0, "it was taken back");

@@ -6,11 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
-use rpma::sim::{now, sleep};
+use rpma::sim::{Trace, now, sleep};
 use rpma::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, mpsc};
 use rpma::thread;
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -257,45 +256,48 @@ fn the_same_program_runs_with_std_and_off_a_host() {
     of_rpma::run();
 }
 
-/// The three kinds of fabrics.
-fn fabrics() -> [Fabric; 3] {
-    let jumping = Rig::strict().fabric();
-    jumping.jump_over_waits();
-    let seeded = Rig::strict().seed(5).fabric();
-    [Rig::strict().fabric(), jumping, seeded]
+/// A host of each of the three kinds of fabrics: in real time, with a clock that jumps, and with a
+/// seed.
+fn hosts() -> [(Fabric, Host); 3] {
+    let rig = Rig::strict();
+    [rig.clone(), rig.clone().jumping(), rig.seed(5)].map(|rig| {
+        let (fabric, [host]) = rig.hosts(["here"]);
+        (fabric, host)
+    })
 }
 
 #[test]
 fn the_same_program_runs_on_a_host() {
-    for fabric in fabrics() {
-        let _entered = fabric.host("here").enter();
+    for (fabric, host) in hosts() {
+        let _entered = host.enter();
         of_rpma::run();
         assert_eq!(fabric.why_not_repeatable(), None);
     }
 }
 
+/// Runs it on a host of a fabric with this seed. Returns its result, and the trace of the fabric.
+fn seeded<T>(seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
+    let (fabric, [host]) = Rig::strict().seed(seed).hosts(["here"]);
+    let entered = host.enter();
+    let result = test(&host);
+    drop(entered);
+    assert_eq!(fabric.why_not_repeatable(), None);
+    (result, fabric.trace())
+}
+
 #[test]
 fn the_same_program_is_repeated_by_its_seed() {
     let traces = (0..20).map(|seed| {
-        let [first, again] = [(); 2].map(|()| {
-            let fabric = Rig::strict().seed(seed).fabric();
-            let entered = fabric.host("here").enter();
-            of_rpma::run();
-            drop(entered);
-            assert_eq!(fabric.why_not_repeatable(), None);
-            fabric.trace()
-        });
+        let [first, again] = [(); 2].map(|()| seeded(seed, |_| of_rpma::run()).1);
         assert_eq!(first, again, "seed {seed}");
         first.hash
     });
     assert!(traces.collect::<BTreeSet<_>>().len() > 10);
 }
 
-/// A fabric with a clock that jumps, and one with a seed; each with a host.
+/// On a fabric with a clock that jumps, and on one with a seed.
 fn with_virtual_time(test: impl Fn(&Fabric, &Host) -> Result) -> Result {
-    let [_, jumping, seeded] = fabrics();
-    for fabric in [jumping, seeded] {
-        let host = fabric.host("here");
+    for (fabric, host) in hosts().into_iter().skip(1) {
         let real = Instant::now();
         let entered = host.enter();
         test(&fabric, &host)?;
@@ -366,9 +368,7 @@ fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() -> Result {
                 *held += 1;
             })
         });
-        for thread in threads {
-            thread.join().expect("no panic");
-        }
+        joined(threads);
         assert_eq!(*lock.lock().expect("no panic"), 3);
         assert!(fabric.now() - before >= 3 * HOUR);
         Ok(())
@@ -377,17 +377,8 @@ fn a_lock_that_is_held_across_a_wait_lets_the_clock_jump() -> Result {
 
 /// For each seed: the test's result, twice the same.
 fn by_seed<T: Ord + std::fmt::Debug>(test: impl Fn(&Host) -> T) -> BTreeSet<T> {
-    let by = |seed| {
-        let fabric = Rig::strict().seed(seed).fabric();
-        let host = fabric.host("here");
-        let entered = host.enter();
-        let result = test(&host);
-        drop(entered);
-        assert_eq!(fabric.why_not_repeatable(), None);
-        (result, (fabric.trace().steps, fabric.trace().hash))
-    };
     let both = (0..30).map(|seed| {
-        let (first, again) = (by(seed), by(seed));
+        let [first, again] = [(); 2].map(|()| seeded(seed, &test));
         assert_eq!(first, again, "seed {seed}");
         first.0
     });
@@ -414,11 +405,8 @@ fn the_seed_chooses_who_is_woken() {
             for woken in 1..=3 {
                 changed.notify_one();
                 sleep(HOUR);
-                assert_eq!(
-                    order.lock().expect("no panic").len(),
-                    woken,
-                    "one at a time"
-                );
+                let so_far = order.lock().expect("no panic").len();
+                assert_eq!(so_far, woken, "one at a time");
             }
         });
         order.into_inner().expect("no panic")
@@ -449,8 +437,7 @@ fn the_seed_chooses_who_gets_a_lock() {
 #[test]
 fn a_lost_notification_is_found() {
     let ends = |seed| {
-        let fabric = Rig::strict().seed(seed).fabric();
-        let _entered = fabric.host("here").enter();
+        let _here = Rig::strict().seed(seed).here();
         let (lock, changed, is_set) = (Mutex::new(()), Condvar::new(), AtomicBool::new(false));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             thread::scope(|scope| {
@@ -464,19 +451,18 @@ fn a_lost_notification_is_found() {
                 }
             });
         }));
-        let text =
-            |panic: Box<dyn std::any::Any + Send>| *panic.downcast::<String>().expect("a text");
-        ended.map_err(text)
+        ended.map_err(text_of)
     };
-    let found: Vec<_> = (0..40)
-        .filter_map(|seed| ends(seed).err().map(|text| (seed, text)))
-        .collect();
+    let found = (0..40).filter_map(|seed| Some((seed, ends(seed).err()?)));
+    let found: Vec<_> = found.collect();
     assert!(!found.is_empty() && found.len() < 40, "{}", found.len());
     let (seed, text) = &found[0];
-    assert!(
-        text.contains("every thread of the fabric waits")
-            && text.contains("was last in Condvar::wait"),
-        "{text}"
+    assert_says(
+        text,
+        &[
+            "every thread of the fabric waits",
+            "was last in Condvar::wait",
+        ],
     );
     assert_eq!(ends(*seed).as_ref(), Err(text));
 }
@@ -484,9 +470,8 @@ fn a_lost_notification_is_found() {
 /// Threads that wait for each other end with a panic that has their last calls, with a seed and
 /// without.
 #[test]
-fn a_deadlock_is_told() -> Result {
-    for fabric in fabrics().into_iter().skip(1) {
-        let host = fabric.host("here");
+fn a_deadlock_is_told() {
+    for (_fabric, host) in hosts().into_iter().skip(1) {
         let _entered = host.enter();
         let (sends, receives) = mpsc::sync_channel::<u8>(0);
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -509,21 +494,17 @@ fn a_deadlock_is_told() -> Result {
         assert!(ended.is_err(), "one of them panics");
     }
     // The text is that of the first thread that panics: here there is one.
-    let fabric = Rig::strict().seed(1).fabric();
-    let _entered = fabric.host("here").enter();
+    let _here = Rig::strict().seed(1).here();
     let (_sends, receives) = mpsc::channel::<u8>();
-    let panic = catch_unwind(AssertUnwindSafe(|| receives.recv())).expect_err("nothing is to come");
-    let text = panic.downcast_ref::<String>().ok_or("a text")?;
-    assert!(text.contains("was last in Receiver::recv"), "{text}");
-    Ok(())
+    let text = panic_of(|| receives.recv());
+    assert_says(&text, &["was last in Receiver::recv"]);
 }
 
 /// A thread on no host wakes one on a host, and the other way round. If there is a seed the fabric
 /// reports it.
 #[test]
 fn threads_on_no_host_wake_and_are_woken() {
-    for fabric in fabrics() {
-        let host = fabric.host("here");
+    for (fabric, host) in hosts() {
         let _entered = host.enter();
         let shared = Arc::new((Mutex::new(0), Condvar::new()));
         let (there, is_repeated) = (Arc::clone(&shared), fabric.seed().is_none());
@@ -556,10 +537,10 @@ fn threads_on_no_host_wake_and_are_woken() {
 #[test]
 fn a_lock_is_shared_between_fabrics() {
     let lock = Arc::new(Mutex::new(0));
-    let adds = |fabric: Fabric| {
+    let adds = |(_fabric, host): (Fabric, Host)| {
         let lock = Arc::clone(&lock);
         std::thread::spawn(move || {
-            let _entered = fabric.host("here").enter();
+            let _entered = host.enter();
             for _ in 0..50 {
                 let mut held = lock.lock().expect("no panic");
                 std::thread::sleep(Duration::from_micros(50));
@@ -572,8 +553,7 @@ fn a_lock_is_shared_between_fabrics() {
     let seeded = || {
         let lock = Arc::clone(&lock);
         std::thread::spawn(move || {
-            let fabric = Rig::strict().seed(1).fabric();
-            let _entered = fabric.host("here").enter();
+            let _here = Rig::strict().seed(1).here();
             thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
@@ -587,7 +567,7 @@ fn a_lock_is_shared_between_fabrics() {
             });
         })
     };
-    let [real, jumping, _] = fabrics();
+    let [real, jumping, _] = hosts();
     let threads = [adds(real), adds(jumping), seeded(), seeded()];
     for thread in threads {
         thread.join().expect("no panic");
@@ -619,16 +599,14 @@ fn a_panic_poisons_for_threads_that_wait() -> Result {
 fn count_up(
     fabric: &Fabric,
     host: &Host,
-    check: impl FnMut(u64) + Send,
+    mut check: impl FnMut(u64) + Send,
     count: impl Fn(&dyn Fn(u64)),
 ) -> Result<(), String> {
     let pmem = host.pmem("count", 64);
-    let mut check = check;
     let check = |cut: &Cut<'_>| {
         for image in cut.images(&pmem) {
-            check(u64::from_le_bytes(
-                image.bytes()[..8].try_into().expect("8 bytes"),
-            ));
+            let bytes = image.bytes()[..8].try_into().expect("8 bytes");
+            check(u64::from_le_bytes(bytes));
         }
     };
     let found = fabric.find_loss(check, || {
@@ -644,8 +622,7 @@ fn count_up(
 /// A check locks a mutex that the program holds only between its calls, and keeps the turn.
 #[test]
 fn a_check_locks_and_reads_channels() {
-    for fabric in fabrics() {
-        let host = fabric.host("here");
+    for (fabric, host) in hosts() {
         let _entered = host.enter();
         let (told, (sends, receives)) = (Mutex::new(0), mpsc::channel());
         let told = &told;
@@ -668,8 +645,7 @@ fn a_check_locks_and_reads_channels() {
 /// A check that waits for the program is an error with a reason, and no wait for ever.
 #[test]
 fn a_check_does_not_wait_for_the_program() -> Result {
-    for fabric in fabrics() {
-        let host = fabric.host("here");
+    for (fabric, host) in hosts() {
         let _entered = host.enter();
         let lock = Mutex::new(0);
         let check = |_| drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
@@ -678,13 +654,12 @@ fn a_check_does_not_wait_for_the_program() -> Result {
             store(1);
         });
         let report = found.expect_err("the check cannot have the lock");
-        assert!(report.contains("holds while it calls rpma"), "{report}");
+        assert_says(&report, &["holds while it calls rpma"]);
 
         // Of another thread.
-        let fabric = match fabric.seed() {
-            Some(_) => continue,
-            None => fabric,
-        };
+        if fabric.seed().is_some() {
+            continue;
+        }
         let host = fabric.host("other");
         let _entered = host.enter();
         let (taken, is_taken) = std::sync::mpsc::channel();
@@ -701,21 +676,20 @@ fn a_check_does_not_wait_for_the_program() -> Result {
             let found = count_up(&fabric, &host, check, |store| store(1));
             drop(ends);
             let report = found.expect_err("the check cannot have the lock");
-            assert!(report.contains("holds while it calls rpma"), "{report}");
+            assert_says(&report, &["holds while it calls rpma"]);
             Ok(())
         })?;
     }
-    let fabric = Rig::strict().seed(1).fabric();
-    let host = fabric.host("here");
-    let _entered = host.enter();
+    let here = Rig::strict().seed(1).here();
     let (_sends, receives) = mpsc::channel::<u8>();
     let receives = Mutex::new(receives);
     let check = |_| {
         let receives = receives.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = receives.recv();
     };
-    let report = count_up(&fabric, &host, check, |store| store(1)).expect_err("nothing comes");
-    assert!(report.contains("waits for the program"), "{report}");
+    let found = count_up(&here.fabric, &here.host, check, |store| store(1));
+    let report = found.expect_err("nothing comes");
+    assert_says(&report, &["waits for the program"]);
     Ok(())
 }
 
@@ -725,41 +699,36 @@ fn threads_are_on_the_host_of_the_thread_that_starts_them() {
     fn name() -> Option<String> {
         Host::current().map(|host| host.name())
     }
-    for fabric in fabrics() {
-        let (one, other) = (fabric.host("one"), fabric.host("other"));
+    let spawned = || thread::spawn(name).join().expect("no panic");
+    for (fabric, one) in hosts() {
+        let other = fabric.host("other");
         let entered = one.enter();
-        let spawned = thread::spawn(|| (name(), thread::spawn(name).join().expect("no panic")));
+        let both = thread::spawn(move || (name(), spawned()));
         let names = thread::scope(|scope| {
             let on_one = scope.spawn(name);
             let _on_other = other.enter();
             let on_other = scope.spawn(name);
             [on_one, on_other].map(|thread| thread.join().expect("no panic"))
         });
-        assert_eq!(names, [Some("one".to_owned()), Some("other".to_owned())]);
-        let (outer, inner) = spawned.join().expect("no panic");
         assert_eq!(
-            (outer.as_deref(), inner.as_deref()),
-            (Some("one"), Some("one"))
+            names.each_ref().map(Option::as_deref),
+            [Some("here"), Some("other")]
         );
+        let (outer, inner) = both.join().expect("no panic");
+        assert_eq!(outer.as_deref(), Some("here"));
+        assert_eq!(inner.as_deref(), Some("here"));
 
         one.power_cut();
-        assert_eq!(thread::spawn(name).join().expect("no panic"), None);
+        assert_eq!(spawned(), None);
         one.restart();
-        assert_eq!(
-            thread::spawn(name).join().expect("no panic"),
-            None,
-            "of the host's earlier life"
-        );
+        assert_eq!(spawned(), None, "of the host's earlier life");
         let again = one.enter();
-        assert_eq!(
-            thread::spawn(name).join().expect("no panic").as_deref(),
-            Some("one")
-        );
+        assert_eq!(spawned().as_deref(), Some("here"));
         drop((again, entered));
-        assert_eq!(thread::spawn(name).join().expect("no panic"), None);
+        assert_eq!(spawned(), None);
         assert_eq!(fabric.why_not_repeatable(), None);
     }
-    assert_eq!(thread::spawn(name).join().expect("no panic"), None);
+    assert_eq!(spawned(), None);
 }
 
 /// Whether a thread has ended is repeated, and a loop that asks for it ends.
@@ -806,8 +775,8 @@ fn a_scope_ends_with_its_threads() -> Result {
 fn locks_outlive_their_fabric() {
     let (lock, changed) = (Mutex::new(0), Condvar::new());
     let (sends, receives) = mpsc::sync_channel(1);
-    for fabric in fabrics() {
-        let _entered = fabric.host("here").enter();
+    for (_fabric, host) in hosts() {
+        let _entered = host.enter();
         thread::scope(|scope| {
             scope.spawn(|| {
                 *lock.lock().expect("no panic") += 1;
