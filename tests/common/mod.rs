@@ -16,6 +16,7 @@ pub(crate) mod failed;
 pub(crate) mod failing_calls;
 pub(crate) mod lines;
 mod pair;
+mod panics;
 #[cfg(feature = "sim")]
 pub(crate) mod paused;
 #[cfg(not(feature = "sim"))]
@@ -33,7 +34,6 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
-use std::any::Any;
 use std::fmt::Display;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -41,7 +41,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use rpma::thread::JoinHandle;
 use rpma::{
     Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, Posted,
     RegisterableMemory, RemoteSlice, Side, Wc, WcOpcode,
@@ -52,6 +51,7 @@ use rustix::io::retry_on_intr;
 pub(crate) use self::checks::*;
 pub(crate) use self::failed::Result;
 pub(crate) use self::pair::*;
+pub(crate) use self::panics::*;
 pub(crate) use self::place::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::rig::*;
@@ -297,38 +297,4 @@ pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
 /// The memory that the other side offers.
 pub(crate) fn offered(conn: &Conn) -> Result<MrRemote, Error> {
     Ok(Offer::decode(conn.get_private_data())?.regions()[0])
-}
-
-/// The text has each of these words.
-#[track_caller]
-pub(crate) fn assert_says(said: &impl Display, words: &[&str]) {
-    let text = said.to_string();
-    for word in words {
-        assert!(text.contains(word), "{word}: {text}");
-    }
-}
-
-/// The text of the panic that this ends with.
-#[track_caller]
-pub(crate) fn panic_of<T>(run: impl FnOnce() -> T) -> String {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(run)) else {
-        panic!("a panic expected");
-    };
-    text_of(panic)
-}
-
-/// The text of a panic.
-pub(crate) fn text_of(panic: Box<dyn Any + Send>) -> String {
-    match panic.downcast::<String>() {
-        Ok(text) => *text,
-        Err(other) => (*other.downcast::<&str>().expect("a text")).to_owned(),
-    }
-}
-
-/// Waits for the ends of threads, and returns their results.
-pub(crate) fn joined<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
-    let threads = threads.into_iter();
-    threads
-        .map(|thread| thread.join().expect("no panic"))
-        .collect()
 }

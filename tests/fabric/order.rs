@@ -131,8 +131,8 @@ fn off_a_host_time_is_real() {
     assert!(fabric.now() > Instant::now() + HOUR / 2);
 }
 
-/// The outcome of a run on a fabric with a seed.
-fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
+/// The outcome of a run on a host of a fabric with a seed.
+pub(crate) fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
     let here = Rig::of(profile).seed(seed).here();
     let result = test(&here.host);
     let fabric = here.fabric.clone();
@@ -150,8 +150,7 @@ fn twice<T: Ord + std::fmt::Debug>(
     let (mut results, mut traces) = (BTreeSet::new(), BTreeSet::new());
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         for seed in 0..seeds {
-            let first = run(&profile, seed, &test);
-            let again = run(&profile, seed, &test);
+            let [first, again] = [(); 2].map(|()| run(&profile, seed, &test));
             assert_eq!(first, again, "seed {seed}");
             results.insert(first.0);
             traces.insert(first.1.hash);
@@ -192,7 +191,7 @@ fn a_seed_repeats_a_race() {
 fn a_seed_repeats_threads_of_one_connection() {
     let shares = |host: &Host| {
         let (client, server) = pair();
-        let (client, server) = (Arc::new(client), Arc::new(server));
+        let client = Arc::new(client);
         let posting = [1, 2].map(|number| {
             let client = Arc::clone(&client);
             host.spawn(move || {
@@ -215,7 +214,6 @@ fn a_seed_repeats_threads_of_one_connection() {
         joined(posting);
         let got = joined(waiting);
         assert_eq!(got[0].len() + got[1].len(), 6, "{got:?}");
-        let server = Arc::into_inner(server).expect("nobody else has it");
         drop(client);
         let end = event(&server);
         assert!(matches!(end, Ok(ConnEvent::Closed)), "{end:?}");

@@ -46,7 +46,9 @@ struct Replica {
     _far: (Conn, Mr<PmemMap>, Peer),
 }
 
-fn connect(client: &Host, server: &Host, pmem: &Pmem) -> Result<Replica> {
+fn connect(client: &Host, server: &Host) -> Result<Replica> {
+    server.set_platform(Platform::Eadr);
+    let pmem = server.pmem("log", LEN);
     let addr = server.addr().to_string();
     let on_server = server.enter();
     let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
@@ -67,7 +69,7 @@ fn connect(client: &Host, server: &Host, pmem: &Pmem) -> Result<Replica> {
     let far = far.wait_established(LIMIT)?;
     conn.apply_remote_peer_cfg(PeerCfg::new().set_direct_write_to_pmem(true));
     Ok(Replica {
-        pmem: pmem.clone(),
+        pmem,
         to: MrRemote::from_descriptor(conn.get_private_data())?,
         conn,
         source,
@@ -93,11 +95,7 @@ impl Replica {
 fn append(fabric: &Fabric, safe: Safe) -> Result<bool> {
     let client = fabric.host("client");
     let servers = ["one", "the other"].map(|name| fabric.host(name));
-    let pmems = servers.each_ref().map(|server| {
-        server.set_platform(Platform::Eadr);
-        server.pmem("log", LEN)
-    });
-    let connect = |number: usize| connect(&client, &servers[number], &pmems[number]);
+    let connect = |number: usize| connect(&client, &servers[number]);
     let replicas = [connect(0)?, connect(1)?];
     let _on_client = client.enter();
     let appended = replicas.each_ref().map(|replica| replica.append(safe));
@@ -111,17 +109,12 @@ fn append(fabric: &Fabric, safe: Safe) -> Result<bool> {
         server.power_cut();
     }
     let has_it = |replica: &Replica| replica.pmem.bytes()[..8] == RECORD;
-    for (replica, appended) in replicas.iter().zip(&appended) {
-        assert!(
-            !is_safe(appended) || has_it(replica),
-            "{safe:?}: a record is lost"
-        );
-    }
+    let mut both = replicas.iter().zip(&appended);
+    let keeps = both.all(|(replica, appended)| !is_safe(appended) || has_it(replica));
+    assert!(keeps, "{safe:?}: a record is lost");
     let is_told = safe == Safe::FailedOnBoth && appended.iter().all(failed);
-    assert!(
-        !is_told || replicas.iter().any(has_it),
-        "{safe:?}: a record is lost"
-    );
+    let keeps = !is_told || replicas.iter().any(has_it);
+    assert!(keeps, "{safe:?}: a record is lost");
     Ok(is_told || appended.iter().any(is_safe))
 }
 
@@ -158,8 +151,7 @@ fn two_faults_at_once_are_found() {
     for profile in Profile::ALL {
         let program = |fabric: &Fabric| drop(append(fabric, Safe::FailedOnBoth));
         sweep(&profile, program);
-        let storm = || storm(&profile, 200, program);
-        catch_unwind(AssertUnwindSafe(storm)).expect_err("both fail");
+        panic_of(|| storm(&profile, 200, program));
     }
 }
 
@@ -200,17 +192,9 @@ fn run_wrong(test: &str, fault: Option<&str>) -> Result<String> {
 /// Appends to one replica, and panics when anything fails.
 fn wants_no_error(fabric: &Fabric) {
     let (client, server) = (fabric.host("client"), fabric.host("one"));
-    server.set_platform(Platform::Eadr);
-    let pmem = server.pmem("log", LEN);
-    let replica = connect(&client, &server, &pmem).expect("a connection");
+    let replica = connect(&client, &server).expect("a connection");
     let _on_client = client.enter();
     replica.append(Safe::Flushed).expect("it is written");
-}
-
-/// A program that panics also without a fault.
-fn panics_always(fabric: &Fabric) {
-    wants_no_error(fabric);
-    panic!("in any case");
 }
 
 #[test]
@@ -223,7 +207,10 @@ fn planted() {
 #[test]
 fn planted_without_a_fault() {
     if env::var(WRONG).is_ok() {
-        sweep(&Profile::STRICT, panics_always);
+        sweep(&Profile::STRICT, |fabric| {
+            wants_no_error(fabric);
+            panic!("in any case");
+        });
     }
 }
 

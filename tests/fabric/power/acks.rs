@@ -4,8 +4,8 @@
 use anyhow::Result;
 
 use crate::common::prelude::*;
-use crate::power::again::{ways, write_again};
-use crate::power::protocols::{other_record, place, record};
+use crate::power::again::{post_append, ways, write_again};
+use crate::power::protocols::{assert_log, other_record, place, record};
 use crate::power::world::{Way, World, word};
 
 /// How many appends are in flight.
@@ -18,13 +18,6 @@ enum GoesOn {
     AfterTheTail,
     /// From the first append that failed, which it takes for one that was not executed.
     AtTheFirstFailure,
-}
-
-fn post_append(world: &World, number: u64, bytes: &[u8]) -> Result<Posted> {
-    world.write(place(number), bytes)?;
-    world.post_flush(place(number), bytes.len(), FlushType::Persistent)?;
-    world.atomic_write(0, &(number + 1).to_le_bytes())?;
-    world.begin_flush(0, 8)
 }
 
 fn write_log(first: World, nth: u32, goes_on: GoesOn, tell: &dyn Fn(u64)) -> Result<()> {
@@ -59,16 +52,10 @@ fn write_log(first: World, nth: u32, goes_on: GoesOn, tell: &dyn Fn(u64)) -> Res
 
 /// The acknowledged records are there, and each record is a whole one.
 fn check(image: &[u8], told: u64) {
-    let tail = word(image);
-    assert!(
-        tail >= told,
-        "{told} were acknowledged, and {tail} are there"
-    );
-    for number in 0..tail {
+    assert_log(word(image), told, |number| {
         let bytes = &image[place(number)..];
-        let is_whole = [record(number), other_record(number)].map(|it| bytes.starts_with(&it));
-        assert!(is_whole.contains(&true), "record {number} is torn");
-    }
+        bytes.starts_with(&record(number)) || bytes.starts_with(&other_record(number))
+    });
 }
 
 fn run(profile: &Profile, way: Way, nth: u32, goes_on: GoesOn) -> Result<(), Loss> {

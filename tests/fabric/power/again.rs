@@ -21,24 +21,29 @@ enum Recipe {
 /// The fault of one of the four requests of an append.
 #[derive(Clone, Copy, Debug)]
 enum Accident {
-    Request,
-    Acknowledgement,
+    Request(u32),
+    Acknowledgement(u32),
     Rest,
 }
 
-fn arm(link: &Link, accident: Accident, nth: u32) {
+fn arm(link: &Link, accident: Accident) {
     match accident {
-        Accident::Request => link.lose_request(nth),
-        Accident::Acknowledgement => link.lose_acknowledgement(nth),
+        Accident::Request(nth) => link.lose_request(nth),
+        Accident::Acknowledgement(nth) => link.lose_acknowledgement(nth),
         Accident::Rest => link.place_only(1, 40),
     }
 }
 
-fn append(world: &World, number: u64) -> Result<()> {
-    world.write(place(number), &record(number))?;
-    world.post_flush(place(number), record(number).len(), FlushType::Persistent)?;
+/// Appends a record by four requests. The last one completes.
+pub(crate) fn post_append(world: &World, number: u64, bytes: &[u8]) -> Result<Posted> {
+    world.write(place(number), bytes)?;
+    world.post_flush(place(number), bytes.len(), FlushType::Persistent)?;
     world.atomic_write(0, &(number + 1).to_le_bytes())?;
-    world.flush(0, 8)
+    world.begin_flush(0, 8)
+}
+
+fn append(world: &World, number: u64) -> Result<()> {
+    world.wait(post_append(world, number, &record(number))?)
 }
 
 /// Writes the tail once more that was read back, and makes it durable.
@@ -48,16 +53,10 @@ pub(crate) fn write_again(world: &World, tail: u64) -> Result<()> {
 }
 
 /// Appends three records, with an accident in the second.
-fn write_log(
-    first: World,
-    recipe: Recipe,
-    accident: Accident,
-    nth: u32,
-    tell: &dyn Fn(u64),
-) -> Result<()> {
+fn write_log(first: World, recipe: Recipe, accident: Accident, tell: &dyn Fn(u64)) -> Result<()> {
     append(&first, 0)?;
     tell(1);
-    arm(&first.link(), accident, nth);
+    arm(&first.link(), accident);
     append(&first, 1).expect_err("an accident");
     let hosts = first.hosts.clone();
     // The old connection goes before the next one is accepted.
@@ -77,16 +76,10 @@ fn write_log(
     Ok(())
 }
 
-fn run(
-    profile: &Profile,
-    way: Way,
-    recipe: Recipe,
-    accident: Accident,
-    nth: u32,
-) -> Result<(), Loss> {
+fn run(profile: &Profile, way: Way, recipe: Recipe, accident: Accident) -> Result<(), Loss> {
     let world = World::of(profile, way).expect("a connection");
     world.hosts.clone().under_every_cut(check_log, |tell| {
-        write_log(world, recipe, accident, nth, tell).expect("nothing else fails")
+        write_log(world, recipe, accident, tell).expect("nothing else fails")
     })
 }
 
@@ -97,19 +90,17 @@ pub(crate) fn ways() -> impl Iterator<Item = (Profile, Way)> {
     ways.filter(move |(profile, _)| flushes_natively.contains(profile))
 }
 
-fn accidents() -> impl Iterator<Item = (Accident, u32)> {
-    let each = |accident| (1..=4).map(move |nth| (accident, nth));
-    let lost = [Accident::Request, Accident::Acknowledgement].into_iter();
-    lost.flat_map(each).chain([(Accident::Rest, 1)])
+fn accidents() -> impl Iterator<Item = Accident> {
+    let each = |nth| [Accident::Request(nth), Accident::Acknowledgement(nth)];
+    (1..=4).flat_map(each).chain([Accident::Rest])
 }
 
 /// In how many of its runs a recipe loses something, by device, platform and way of flushing.
-fn losses(recipe: Recipe) -> Vec<(Profile, Way, u32)> {
+fn losses(recipe: Recipe) -> Vec<(Profile, Way, usize)> {
     let mut losses = Vec::new();
     for (profile, way) in ways() {
-        let lost = accidents()
-            .filter(|(accident, nth)| run(&profile, way, recipe, *accident, *nth).is_err());
-        let lost = lost.count() as u32;
+        let is_lost = |accident: &Accident| run(&profile, way, recipe, *accident).is_err();
+        let lost = accidents().filter(is_lost).count();
         println!("{recipe:?}: {}, {way:?}: {lost} of 9", profile.name());
         losses.push((profile, way, lost));
     }

@@ -54,25 +54,19 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
         let bytes = number.to_le_bytes();
         world.write(DATA, &[number as u8; LEN])?;
         match flag {
-            Flag::Plain => world.write(0, &bytes)?,
-            Flag::AfterItsCompletion => {
-                world.wait_for_write()?;
-                world.write(0, &bytes)?;
-            }
-            Flag::Atomic => world.atomic_write(0, &bytes)?,
-            Flag::AtomicAfterAFlush => {
-                world.post_flush(DATA, LEN, FlushType::Visibility)?;
-                world.atomic_write(0, &bytes)?;
-            }
-            Flag::AfterAFlush => {
-                world.flush_as(DATA, LEN, FlushType::Visibility)?;
-                world.write(0, &bytes)?;
-            }
+            Flag::AfterItsCompletion => world.wait_for_write()?,
+            Flag::AtomicAfterAFlush => world.post_flush(DATA, LEN, FlushType::Visibility)?,
+            Flag::AfterAFlush => world.flush_as(DATA, LEN, FlushType::Visibility)?,
+            Flag::Plain | Flag::Atomic | Flag::Message => {}
+        }
+        match flag {
+            Flag::Atomic | Flag::AtomicAfterAFlush => world.atomic_write(0, &bytes)?,
             Flag::Message => {
                 world.notify(ALWAYS)?;
                 arrives(&world.far, 4)?;
                 world.expect_request()?;
             }
+            _ => world.write(0, &bytes)?,
         }
         while flag != Flag::Message && u64::from_le(world.target.load_u64(0)?) != number {
             sleep(Duration::from_micros(10));

@@ -8,8 +8,8 @@ use rpma::sync::{Condvar, Mutex, PoisonError, mpsc};
 use rpma::thread;
 
 use crate::common::prelude::*;
-use crate::power::protocols::{place, record};
-use crate::power::world::{self, Way, World, word};
+use crate::power::protocols::{check_log, place, record};
+use crate::power::world::{self, Way, World};
 
 /// How many threads write.
 const WRITERS: u64 = 3;
@@ -94,15 +94,7 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
     let told = Mutex::new(0);
     let check = |image: &[u8], _| {
         let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
-        let tail = word(image);
-        assert!(
-            tail >= told,
-            "{told} were acknowledged, and {tail} are there"
-        );
-        for number in 0..tail {
-            let is_whole = image[place(number)..].starts_with(&record(number));
-            assert!(is_whole, "record {number} is torn");
-        }
+        check_log(image, told);
     };
     let (before, real) = (fabric.now(), Instant::now());
     let found = world.under_every_cut(check, |_| {

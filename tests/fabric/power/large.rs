@@ -36,10 +36,8 @@ fn appended(profile: &Profile, size: usize, is_wrong: bool) -> Result<String> {
         // By the server's program, and not yet durable.
         world.target.write_at(64, &[3; 8]).expect("inside");
     });
-    Ok(match found {
-        Ok(visited) => format!("{visited:?}"),
-        Err(loss) => loss.to_string(),
-    })
+    let visited = found.map(|visited| format!("{visited:?}"));
+    Ok(visited.unwrap_or_else(|loss| loss.to_string()))
 }
 
 /// Promise: the same losses are found, with the same reports, in small and in large memories.

@@ -2,16 +2,16 @@
 //! pointer without its data. On every device, and also on a platform with flushes that do not make
 //! data durable.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
 
 use anyhow::Result;
 use rpma::commit::{Fate, Limits, Method, Responder, Ticket, Turn, Writer, WriterCfg};
 use rpma::sim::{self, Visited};
 
 use crate::common::prelude::*;
-use crate::power::protocols::{LEN, record};
-use crate::power::world::{LIMIT, PLATFORMS, SIZE, fabric, register, under_every_cut};
+use crate::power::protocols::{LEN, assert_log, record};
+use crate::power::world::{LIMIT, SIZE, fabric, on_each_platform, register, under_every_cut};
 
 const RECORDS: u64 = 10;
 const HEAD: usize = 40;
@@ -42,6 +42,15 @@ const SIMPLE: Log = Log {
     in_flight: 1,
     two_pointers: false,
 };
+
+/// Where the bytes of a record go: their offsets, and the ranges of the record.
+fn places(number: u64) -> [(usize, Range<usize>); 2] {
+    let number = number as usize;
+    [
+        (START + number * HEAD, 0..HEAD),
+        (FAR + number * (LEN - HEAD), HEAD..LEN),
+    ]
+}
 
 impl Served {
     fn new(fabric: &Fabric, platform: Platform) -> Result<Self> {
@@ -110,11 +119,7 @@ impl Served {
         let bytes = record(number);
         let far = self.writer.offer().regions()[0];
         let mut parts = Vec::new();
-        let at = number as usize;
-        for (at, range) in [
-            (START + at * HEAD, 0..HEAD),
-            (FAR + at * (LEN - HEAD), HEAD..LEN),
-        ] {
+        for (at, range) in places(number) {
             let len = range.len();
             self.source.write_at(at, &bytes[range])?;
             let dst = far.slice(at as u64..(at + len) as u64)?;
@@ -134,26 +139,14 @@ impl Log {
     fn check(self, image: &[u8], acknowledged: u64) {
         let word = |at: usize| u64::from_ne_bytes(image[at..at + 8].try_into().expect("8 bytes"));
         let tail = word(0).max(word(64));
-        assert!(
-            tail >= acknowledged,
-            "record {tail} was acknowledged, and is lost"
-        );
         if self.two_pointers && tail > 1 {
-            assert_eq!(
-                word(0).min(word(64)),
-                tail - 1,
-                "a pointer has passed another"
-            );
+            let other = word(0).min(word(64));
+            assert_eq!(other, tail - 1, "a pointer has passed another");
         }
-        for number in 0..tail {
-            let (at, bytes) = (number as usize, record(number));
-            let (head, rest) = (START + at * HEAD, FAR + at * (LEN - HEAD));
-            assert!(
-                image[head..head + HEAD] == bytes[..HEAD]
-                    && image[rest..rest + LEN - HEAD] == bytes[HEAD..],
-                "record {number} is not what was written"
-            );
-        }
+        assert_log(tail, acknowledged, |number| {
+            let mut parts = places(number).into_iter();
+            parts.all(|(at, range)| image[at..].starts_with(&record(number)[range]))
+        });
     }
 
     fn run(self, profile: &Profile, platform: Platform, seed: u64) -> Result<Visited, Loss> {
@@ -183,7 +176,7 @@ impl Log {
 #[test]
 fn an_answered_commit_survives_every_cut() {
     const SEEDS: u64 = 3;
-    let on = |platform| {
+    on_each_platform(|platform| {
         let mut events = 0;
         for profile in Profile::ALL {
             for in_flight in [1, 3] {
@@ -203,11 +196,6 @@ fn an_answered_commit_survives_every_cut() {
             }
         }
         assert!(events > 1_000, "{platform}: {events}");
-    };
-    thread::scope(|scope| {
-        for platform in PLATFORMS {
-            scope.spawn(move || on(platform));
-        }
     });
 }
 

@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use anyhow::Result;
 use rpma::pmem::PmemKind;
@@ -75,6 +76,16 @@ pub(crate) fn ways() -> Vec<(Profile, Way)> {
         }
     }
     ways
+}
+
+/// Runs a test of each platform, in a thread of its own.
+pub(crate) fn on_each_platform(test: impl Fn(Platform) + Sync) {
+    thread::scope(|scope| {
+        for platform in PLATFORMS {
+            let test = &test;
+            scope.spawn(move || test(platform));
+        }
+    });
 }
 
 /// A client, and a server with persistent memory.
