@@ -12,6 +12,7 @@ use rpma::thread;
 
 use crate::common::prelude::*;
 use crate::order::run;
+use crate::power::world::{under_every_cut, word};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Much less than any limit that a test waits for.
@@ -583,17 +584,12 @@ fn a_panic_poisons_for_threads_that_wait() -> Result {
 fn count_up(
     fabric: &Fabric,
     host: &Host,
-    mut check: impl FnMut(u64) + Send,
+    check: impl Fn(u64) + Send,
     count: impl Fn(&dyn Fn(u64)),
 ) -> Result<(), String> {
     let pmem = host.pmem("count", 64);
-    let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pmem) {
-            let bytes = image.bytes()[..8].try_into().expect("8 bytes");
-            check(u64::from_le_bytes(bytes));
-        }
-    };
-    let found = fabric.find_loss(check, || {
+    let check = move |image: &[u8], _| check(word(image));
+    let found = under_every_cut(fabric, &pmem, check, |_| {
         let map = PmemMap::open(pmem.path(), 64).expect("the memory");
         count(&|number: u64| {
             map.write_at(0, &number.to_le_bytes()).expect("inside");

@@ -30,4 +30,4 @@ mod table;
 mod threads;
 mod told;
 mod torn;
-mod world;
+pub(crate) mod world;
