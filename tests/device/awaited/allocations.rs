@@ -1,14 +1,15 @@
 //! After the first operations and commits, no awaited one allocates in the library, whether it
 //! sleeps or not.
 
-use rpma::commit::{Fate, Replicas as Set};
-use rpma_async::{Conn, Inbox, Pool, Replicas, Setup, Writer};
+use rpma::commit::Fate;
+use rpma_async::{Conn, Inbox, Pool, Replicas, Writer};
 use tokio::task::yield_now;
 
-use crate::awaited::hosts::{Far, methods};
-use crate::awaited::replicas::{self, RING};
-use crate::awaited::served::{block, commit};
-use crate::awaited::support::{CLOSE, Ends, Memories, run};
+use crate::awaited::hosts::{Far, end_all, methods};
+use crate::awaited::replicas::{self, RING, has_copies};
+use crate::awaited::replicas_faults::Three;
+use crate::awaited::served::post;
+use crate::awaited::support::{CLOSE, Memories, with_ends};
 use crate::awaited::world::{impatient, virtually};
 use crate::common::prelude::*;
 use crate::looking;
@@ -53,27 +54,28 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) -> Result {
     Ok(())
 }
 
+/// Runs a part, and then so many times more, in which the library allocates nothing.
+pub(crate) async fn allocates_nothing(times: u32, mut part: impl AsyncFnMut() -> Result) -> Result {
+    part().await?;
+    looking::begin();
+    for _ in 0..times {
+        part().await?;
+    }
+    let found = looking::end();
+    assert!(found.is_empty(), "{found:#?}");
+    Ok(())
+}
+
 /// A data path that allocates takes unexpected time, and a lock.
 #[test]
 fn awaited_operations_allocate_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let setup = Setup::default().with_receives(1, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(4, [0, 1], async |memories, (client, server)| {
         let mut inbox = server.inbox()?;
-        each(&client, &mut inbox, &memories).await?;
-        looking::begin();
-        for _ in 0..3 {
-            each(&client, &mut inbox, &memories).await?;
-        }
-        let found = looking::end();
-        assert!(found.is_empty(), "{found:#?}");
+        allocates_nothing(3, async || each(&client, &mut inbox, memories).await).await?;
 
         // It finds those of the library: a pool has a count for each block.
         looking::begin();
-        let pool = Pool::new(&peer, 64, 1);
+        let pool = Pool::new(&memories.peer, 64, 1);
         assert!(pool.is_ok() && !looking::end().is_empty());
         client.close(CLOSE).await?;
         Ok(())
@@ -85,12 +87,12 @@ fn awaited_operations_allocate_nothing() -> Result {
 async fn commits(writer: &Writer, pool: &Pool, far: &Far) -> Result {
     for number in 0..2 {
         writer.room().await?;
-        let ticket = commit(writer, block(pool, number).await, number)?;
+        let ticket = post(writer, pool, number).await?;
         writer.durable(ticket).await?;
 
         far.there.hold();
-        let first = commit(writer, block(pool, number).await, number)?;
-        let second = commit(writer, block(pool, number).await, number)?;
+        let first = post(writer, pool, number).await?;
+        let second = post(writer, pool, number).await?;
         let releasing = async {
             yield_now().await;
             far.there.release();
@@ -113,11 +115,7 @@ fn awaited_commits_allocate_nothing() -> Result {
             let mut far = Far::new(world, "log", method)?;
             let writer = far.writer(world, 2).await?;
             let pool = Pool::new(&world.peers[0], 100, 4)?;
-            commits(&writer, &pool, &far).await?;
-            looking::begin();
-            commits(&writer, &pool, &far).await?;
-            let found = looking::end();
-            assert!(found.is_empty(), "{method}: {found:#?}");
+            allocates_nothing(1, async || commits(&writer, &pool, &far).await).await?;
             drop(writer);
             far.end().await;
             Ok(())
@@ -130,9 +128,7 @@ fn awaited_commits_allocate_nothing() -> Result {
 async fn commits_on(set: &Replicas, fars: &[Far]) -> Result {
     for number in 0..2 {
         set.room(100, LIMIT).await?;
-        let id = replicas::commit(set, number, 2)?;
-        let outcome = set.settle(id, 3, LIMIT).await?;
-        assert_eq!(outcome.copies(), 3);
+        has_copies(set, replicas::commit(set, number, 2)?, 3).await?;
 
         fars.iter().for_each(|far| far.there.hold());
         let id = replicas::commit(set, number, 2)?;
@@ -157,24 +153,10 @@ async fn commits_on(set: &Replicas, fars: &[Far]) -> Result {
 fn awaited_commits_on_replicas_allocate_nothing() -> Result {
     for method in methods() {
         virtually(async |world| {
-            let set = Set::new(&world.peers[0], RING, 8)?;
-            let set = Replicas::new(&world.reactors[0], set)?;
-            let mut fars = ["one", "two", "three"]
-                .map(|name| Far::new(world, name, method).expect("a reactor"));
-            for far in &mut fars {
-                let writer = far.connect(world, 2, &impatient()).await?;
-                let remote = writer.offer().regions()[0];
-                set.add(writer, remote)?;
-            }
-            commits_on(&set, &fars).await?;
-            looking::begin();
-            commits_on(&set, &fars).await?;
-            let found = looking::end();
-            assert!(found.is_empty(), "{method}: {found:#?}");
+            let Three { set, fars, .. } = Three::new(world, method, &impatient()).await?;
+            allocates_nothing(1, async || commits_on(&set, &fars).await).await?;
             drop(set);
-            for far in fars {
-                far.end().await;
-            }
+            end_all(fars).await;
             Ok(())
         })?;
     }

@@ -1,14 +1,12 @@
 //! Bytes of the program, read and committed through the blocks of a pool.
 
-use std::sync::Arc;
-
 use rpma::commit::{Limits, Method, WriterCfg};
 use rpma::reconnect::ToWriter;
 use rpma::serve::ServerCfg;
 use rpma_async::{Pool, Reactor, Writer};
 
 use crate::awaited::served::{Serving, client, polls};
-use crate::awaited::support::{in_time, with_reactor};
+use crate::awaited::support::{all_blocks, in_time, joined, says, spawn_with, with_reactor};
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site};
 
@@ -60,17 +58,12 @@ fn content(region: &Mr<PmemMap>, at: usize) -> Result<Vec<u8>> {
 fn bytes_go_through_blocks() -> Result {
     with_reactor(async |reactor| {
         let serving = serving(reactor)?;
-        for (method, blocks) in [
-            (Method::Reading, 1),
-            (Method::Server, 3),
-            (Method::Reading, 40),
-        ] {
+        let [reading, server] = [Method::Reading, Method::Server];
+        for (method, blocks) in [(reading, 1), (server, 3), (reading, 40)] {
             let (writer, memory) = writer(reactor, &serving, method).await?;
             let pool = Pool::new(reactor.peer(), BLOCK, blocks)?;
-            for (n, len) in [1, BLOCK - 1, BLOCK, BLOCK + 1, BYTES]
-                .into_iter()
-                .enumerate()
-            {
+            let lens = [1, BLOCK - 1, BLOCK, BLOCK + 1, BYTES];
+            for (n, len) in lens.into_iter().enumerate() {
                 let (first, word) = (n as u8 + blocks as u8, [n as u8 + 1; 8]);
                 let bytes = &bytes(first)[..len];
                 let committed = writer.commit_bytes(&pool, (&memory, 7), bytes, Some((TAIL, word)));
@@ -98,24 +91,21 @@ fn tasks_share_a_pool() -> Result {
         let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
         let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
-        let tasks: Vec<_> = (0..3_u8)
-            .map(|n| {
-                let (writer, pool) = (writer.clone(), pool.clone());
-                tokio::spawn(async move {
-                    let (at, own) = (1024 * u64::from(n), bytes(n));
-                    for _ in 0..4 {
-                        writer
-                            .commit_bytes(&pool, (&memory, at), &own, None)
-                            .await?;
-                        let range = at..at + BYTES as u64;
-                        assert_eq!(writer.read_bytes(&pool, &memory, range).await?, own);
-                    }
-                    Ok::<_, Error>(())
-                })
+        let tasks = [0_u8, 1, 2].map(|n| {
+            let pool = pool.clone();
+            spawn_with(&writer, |writer| async move {
+                let (at, own) = (1024 * u64::from(n), bytes(n));
+                for _ in 0..4 {
+                    let to = (&memory, at);
+                    writer.commit_bytes(&pool, to, &own, None).await?;
+                    let range = at..at + BYTES as u64;
+                    assert_eq!(writer.read_bytes(&pool, &memory, range).await?, own);
+                }
+                Ok::<_, Error>(())
             })
-            .collect();
+        });
         for task in tasks {
-            in_time(task).await.expect("no panic")?;
+            joined(task).await?;
         }
         assert_eq!(pool.available(), 2);
         drop(writer);
@@ -135,10 +125,7 @@ fn a_dropped_call_leaves_no_block() -> Result {
         for n in 0..6 {
             drop(polls(writer.commit_bytes(&pool, (&memory, 0), &own, None), n).await);
             drop(polls(writer.read_bytes(&pool, &memory, 0..BYTES as u64), n).await);
-            let mut all = Vec::new();
-            while all.len() < pool.blocks() {
-                all.push(in_time(pool.lease()).await);
-            }
+            drop(in_time(all_blocks(&pool)).await);
         }
         in_time(writer.commit_bytes(&pool, (&memory, 0), &own, None)).await?;
         assert_eq!(content(&serving.regions[0], 0)?, own);
@@ -157,10 +144,6 @@ fn bad_input_posts_nothing() -> Result {
         let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
         let (len, own) = (LEN as u64, bytes(1));
         let before = content(&serving.regions[0], LEN - BYTES)?;
-        let refused = |error: Error, text: &str| {
-            assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
-            assert!(error.to_string().contains(text), "{error}");
-        };
         let outside = "region";
         let cases: [(u64, &[u8], Option<u64>, &str); 4] = [
             (len - 100, &own, None, outside),
@@ -171,11 +154,10 @@ fn bad_input_posts_nothing() -> Result {
         for (at, bytes, word, text) in cases {
             let word = word.map(|at| (at, [9; 8]));
             let committed = writer.commit_bytes(&pool, (&memory, at), bytes, word).await;
-            refused(committed.expect_err("refused"), text);
+            says(committed, &[text]);
         }
         for range in [0..len + 1, len..u64::MAX] {
-            let read = writer.read_bytes(&pool, &memory, range).await;
-            refused(read.expect_err("refused"), outside);
+            says(writer.read_bytes(&pool, &memory, range).await, &[outside]);
         }
         assert_eq!(content(&serving.regions[0], LEN - BYTES)?, before);
         assert_eq!((writer.available(), pool.available()), (2, 2));
@@ -192,24 +174,19 @@ fn an_end_ends_both() -> Result {
         let serving = serving(reactor)?;
         let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
         let pool = Pool::new(reactor.peer(), BLOCK, 2)?;
-        let writer = Arc::new(writer);
-        let (of_task, blocks) = (Arc::clone(&writer), pool.clone());
-        let commits = tokio::spawn(async move {
+        let blocks = pool.clone();
+        let commits = spawn_with(&writer, |writer| async move {
+            let at = (&memory, 0);
             loop {
-                of_task
-                    .commit_bytes(&blocks, (&memory, 0), &bytes(1), None)
-                    .await?;
-                of_task
-                    .read_bytes(&blocks, &memory, 0..BYTES as u64)
-                    .await?;
+                writer.commit_bytes(&blocks, at, &bytes(1), None).await?;
+                writer.read_bytes(&blocks, &memory, 0..BYTES as u64).await?;
             }
             #[allow(unreachable_code, reason = "it names the type")]
             Ok::<(), Error>(())
         });
         tokio::time::sleep(Duration::from_millis(5)).await;
         serving.kill().await;
-        let ended = tokio::time::timeout(LIMIT, commits).await?;
-        ended.expect("no panic").expect_err("it is over");
+        joined(commits).await.expect_err("it is over");
         drop(writer);
         assert_eq!(pool.available(), 2);
         Ok(())

@@ -1,49 +1,45 @@
 //! Futures that are dropped, after each number of polls.
 
-use rpma_async::{Conn, Pool, Setup};
+use rpma_async::{Conn, Op, Pool, Reactor, Refused, Setup};
 
 use crate::awaited::held::{hold, release};
 use crate::awaited::support::{
-    Boxed, CLOSE, Ends, Memories, all_slots_are_free, begun, both, connect, dropped_after, fill,
-    listen, run, take_messages,
+    Boxed, CLOSE, Memories, accept_next, all_slots_are_free, begun, both, connect, dropped_after,
+    fill, joined, listen, receives, run, spawn_with, take_messages, turns, with_ends, with_reactor,
 };
 use crate::common::prelude::*;
 
 /// An operation of each kind, which takes at most one block.
 type Kind = for<'c> fn(&'c Conn, &Memories) -> Boxed<'c>;
 
+/// The operation, once it is complete.
+fn succeeds<'c, B: rpma_async::Memory + 'c>(posted: Result<Op<B>, Refused<B>>) -> Boxed<'c> {
+    let op = posted.expect("posted");
+    Box::pin(async { drop(op.await.expect("succeeds")) })
+}
+
 const KINDS: [(&str, Kind); 11] = [
     ("write", |conn, memories| {
-        let op = conn.write(memories.to(), memories.word()).expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.write(memories.to(), memories.word()))
     }),
     ("write with immediate data", |conn, memories| {
-        let op = conn.write_with_imm(memories.to(), memories.word(), 1);
-        let op = op.expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.write_with_imm(memories.to(), memories.word(), 1))
     }),
     ("read", |conn, memories| {
-        let op = conn.read(memories.block(&[0; 7]), memories.to());
-        let op = op.expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.read(memories.block(&[0; 7]), memories.to()))
     }),
     ("send", |conn, memories| {
-        let op = conn.send(memories.word()).expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.send(memories.word()))
     }),
     ("send with immediate data", |conn, memories| {
-        let op = conn.send_with_imm(memories.word(), 1).expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.send_with_imm(memories.word(), 1))
     }),
     ("flush", |conn, memories| {
-        let op = conn.flush(memories.to(), FlushType::Visibility);
-        let op = op.expect("posted");
-        Box::pin(async { op.await.expect("succeeds") })
+        succeeds(conn.flush(memories.to(), FlushType::Visibility))
     }),
     ("atomic write", |conn, memories| {
         let at = memories.remote.slice(64..72).expect("inside");
-        let op = conn.atomic_write(at, *b"a point.").expect("posted");
-        Box::pin(async { op.await.expect("succeeds") })
+        succeeds(conn.atomic_write(at, *b"a point."))
     }),
     ("batch", |conn, memories| {
         let word = memories.word();
@@ -53,16 +49,14 @@ const KINDS: [(&str, Kind); 11] = [
         let part = word.slice(2..4).expect("inside");
         batch.write(other, part).expect("room");
         batch.flush(other, FlushType::Visibility).expect("room");
-        let op = batch.commit().expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(batch.commit())
     }),
     ("batch of messages", |conn, memories| {
         let word = memories.word();
         let mut batch = conn.batch::<2>();
         batch.send(word.clone()).expect("room");
         batch.send_with_imm(word, 2).expect("room");
-        let op = batch.commit().expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(batch.commit())
     }),
     ("batch that was not committed", |conn, memories| {
         let mut batch = conn.batch::<2>();
@@ -70,31 +64,34 @@ const KINDS: [(&str, Kind); 11] = [
         Box::pin(async move { drop(batch) })
     }),
     ("commit", |conn, memories| {
-        let word = memories.word();
-        let parts = [(memories.to(), word)];
+        let parts = [(memories.to(), memories.word())];
         let pointer = memories.remote.slice(64..72).expect("inside");
-        let op = conn.commit(parts, Some((pointer, [3; 8])), FlushType::Visibility);
-        let op = op.expect("posted");
-        Box::pin(async { drop(op.await.expect("succeeds")) })
+        succeeds(conn.commit(parts, Some((pointer, [3; 8])), FlushType::Visibility))
     }),
 ];
+
+/// Drops a future after each number of polls, and begins it again, until it is complete.
+async fn in_the_end<T>(mut future: impl AsyncFnMut() -> T) -> T {
+    let mut n = 0;
+    loop {
+        if let Some(result) = dropped_after(n, false, future()).await {
+            return result;
+        }
+        n += 1;
+    }
+}
 
 /// Promise: an operation may be dropped after any poll. Its block comes back, even if the only
 /// active task is the one that waits for the block, and its slot is free again.
 #[test]
 fn operations_are_dropped_after_each_poll() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::with_blocks(&peer, 1);
-    run(async {
-        let setup = Setup::default().with_receives(8, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(1, [0, 8], async |memories, (client, server)| {
         let dropping = async {
             for (name, kind) in KINDS {
                 // In flight while it is dropped.
                 for n in 0..4 {
                     hold();
-                    dropped_after(n, true, kind(&client, &memories)).await;
+                    dropped_after(n, true, kind(&client, memories)).await;
                     release();
                     println!("{name}, {n} polls");
                     drop(memories.pool.lease().await);
@@ -102,38 +99,28 @@ fn operations_are_dropped_after_each_poll() -> Result {
                 }
                 // Until it is complete.
                 let mut n = 0;
-                let is_complete = |n| dropped_after(n, false, kind(&client, &memories));
+                let is_complete = |n| dropped_after(n, false, kind(&client, memories));
                 while is_complete(n).await.is_none() {
                     n += 1;
                     drop(memories.pool.lease().await);
                     client.idle().await.expect("no error");
                 }
             }
-            all_slots_are_free(&client, &memories)
+            all_slots_are_free(&client, memories)
                 .await
                 .expect("it has succeeded");
             client.clone().close(CLOSE).await.expect("nothing is lost");
         };
         both(dropping, take_messages(&server)).await;
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 1);
-    Ok(())
+    })
 }
 
 /// Promise: several operations of one block that are dropped one by one, asleep and complete ones
 /// among them, give it back with the last of them.
 #[test]
 fn operations_that_share_a_block_are_dropped() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::with_blocks(&peer, 1);
-    run(async {
-        let Ends {
-            client,
-            server: _server,
-            ..
-        } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+    with_ends(1, [0, 0], async |memories, (client, _server)| {
         for dropped in 0..8 {
             hold();
             let word = memories.word();
@@ -156,7 +143,7 @@ fn operations_that_share_a_block_are_dropped() -> Result {
             }
             drop(memories.pool.lease().await);
         }
-        all_slots_are_free(&client, &memories).await?;
+        all_slots_are_free(&client, memories).await?;
         Ok(())
     })
 }
@@ -164,12 +151,7 @@ fn operations_that_share_a_block_are_dropped() -> Result {
 /// Promise: an operation that takes longer than its limit goes on, and its block comes back.
 #[test]
 fn a_limit_passes_and_the_memory_comes_back() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::with_blocks(&peer, 1);
-    run(async {
-        let setup = Setup::default().with_receives(1, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(1, [0, 1], async |memories, (client, server)| {
         // The second message waits until the first one is taken.
         let word = memories.word();
         client.send(word.clone())?.await?;
@@ -202,13 +184,13 @@ fn waits_for_a_block_are_dropped() -> Result {
             let block = pool.try_lease().ok_or("free")?;
             let mut first = pool.lease();
             assert!(begun(&mut first).await.is_none());
-            let mut second = Box::pin(tokio::spawn(pool.lease()));
+            let mut second = tokio::spawn(pool.lease());
             assert!(begun(&mut second).await.is_none());
-            tokio::task::yield_now().await;
+            turns(1).await;
             drop(block);
             // It was woken, and looks no more.
             drop(first);
-            drop(second.await.expect("no panic"));
+            drop(joined(second).await);
             Ok(())
         })?;
         assert_eq!(pool.available(), 1);
@@ -220,16 +202,11 @@ fn waits_for_a_block_are_dropped() -> Result {
 /// poll. They leave no trace: no operation is lost, no message, and the driver rests.
 #[test]
 fn waits_are_dropped_after_each_poll() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::with_blocks(&peer, 4);
-    run(async {
-        let setup = Setup::default().with_receives(1, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await?;
+    with_ends(4, [1, 1], async |memories, (client, server)| {
         let mut inbox = server.inbox()?;
         let mut own = client.inbox()?;
         for n in 0..5 {
-            let ops = fill(&client, &memories, 4)?;
+            let ops = fill(&client, memories, 4)?;
             let depth = ConnCfg::new().get_sq_size();
             assert!(dropped_after(n, true, client.ready(depth)).await.is_none());
             assert!(dropped_after(n, true, client.idle()).await.is_none());
@@ -239,13 +216,7 @@ fn waits_are_dropped_after_each_poll() -> Result {
             assert!(dropped_after(n, true, own.next()).await.is_none());
             for _ in 0..ops.len() {
                 // The message is not lost with the wait.
-                let mut m = 0;
-                let message = loop {
-                    if let Some(next) = dropped_after(m, false, inbox.next()).await {
-                        break next;
-                    }
-                    m += 1;
-                };
+                let message = in_the_end(async || inbox.next().await).await;
                 let message = message?.ok_or("it has arrived")?;
                 assert_eq!(&*message, b"a word.");
             }
@@ -254,50 +225,51 @@ fn waits_are_dropped_after_each_poll() -> Result {
                 op.await?;
             }
         }
-        all_slots_are_free(&client, &memories).await?;
+        all_slots_are_free(&client, memories).await?;
         client.close(CLOSE).await?;
         assert!(inbox.next().await?.is_none());
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }
 
 /// Promise: a connection that is being made may be dropped after any poll, and leaves no object.
 /// The listener goes on.
 #[test]
 fn connecting_is_dropped_after_each_poll() -> Result {
+    after_each_poll(2, connect_dropped_after)
+}
+
+/// Runs a part with each number of polls after which it drops its future, until this is complete
+/// before, after so many polls at least. Then with polls without a wake-up, which never complete
+/// it. No part leaves an object.
+fn after_each_poll(
+    least: usize,
+    part: impl AsyncFn(&Reactor, usize, bool) -> Result<bool>,
+) -> Result {
+    let is_complete = |n, spurious| -> Result<bool> {
+        let _test = device_test();
+        let peer = peer()?;
+        run(async { part(&Reactor::spawn(&peer)?, n, spurious).await })
+    };
     on_fabric(|| {
         let mut n = 0;
-        let mut is_complete = false;
-        while !is_complete {
-            leaving(&[], || {
-                is_complete = run(connect_dropped_after(&peer()?, n, false))?;
-                Ok(())
-            })?;
+        while !is_complete(n, false)? {
             n += 1;
         }
-        assert!(n > 2, "{n} polls");
+        assert!(n >= least, "{n} polls");
         for n in 0..5 {
-            leaving(&[], || {
-                assert!(!run(connect_dropped_after(&peer()?, n, true))?);
-                Ok(())
-            })?;
+            assert!(!is_complete(n, true)?);
         }
         Ok(())
     })
 }
 
-async fn connect_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<bool> {
-    let reactor = rpma_async::Reactor::spawn(peer)?;
-    let (listener, addr) = listen(&reactor)?;
-    let setup = Setup::default().with_receives(2, 64);
-    let (of_server, serving) = (setup.clone(), reactor.clone());
-    let server = tokio::spawn(async move {
-        let _serving = serving;
+async fn connect_dropped_after(reactor: &Reactor, n: usize, spurious: bool) -> Result<bool> {
+    let (listener, addr) = listen(reactor)?;
+    let setup = receives(2);
+    let server = spawn_with(&setup, |setup| async move {
         loop {
-            let incoming = listener.accept().await.expect("a request");
-            match incoming.accept(&of_server, b"").await {
+            match accept_next(&listener, &setup, b"").await {
                 Ok(conn) => drop(conn.closed().await.expect("the end")),
                 Err(error) => println!("{error}"),
             }
@@ -320,41 +292,17 @@ async fn connect_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<
 /// Promise: so may one that is being accepted, and the wait for a request. The client is notified.
 #[test]
 fn accepting_is_dropped_after_each_poll() -> Result {
-    on_fabric(|| {
-        let mut n = 0;
-        let mut is_complete = false;
-        while !is_complete {
-            leaving(&[], || {
-                is_complete = run(accept_dropped_after(&peer()?, n, false))?;
-                Ok(())
-            })?;
-            n += 1;
-        }
-        assert!(n > 1, "{n} polls");
-        for n in 0..5 {
-            leaving(&[], || {
-                assert!(!run(accept_dropped_after(&peer()?, n, true))?);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    })
+    after_each_poll(1, accept_dropped_after)
 }
 
-async fn accept_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<bool> {
-    let reactor = rpma_async::Reactor::spawn(peer)?;
-    let (listener, addr) = listen(&reactor)?;
-    let setup = Setup::default().with_receives(2, 64);
+async fn accept_dropped_after(reactor: &Reactor, n: usize, spurious: bool) -> Result<bool> {
+    let (listener, addr) = listen(reactor)?;
+    let setup = receives(2);
     let connecting = reactor.connect(addr, &setup, b"");
     let accepting = async {
         // The request is not lost with the wait.
-        let mut m = 0;
-        let incoming = loop {
-            if let Some(next) = dropped_after(m, false, listener.accept()).await {
-                break next.expect("a request");
-            }
-            m += 1;
-        };
+        let incoming = in_the_end(async || listener.accept().await).await;
+        let incoming = incoming.expect("a request");
         dropped_after(n, spurious, incoming.accept(&setup, b"")).await
     };
     let (client, server) = both(connecting, accepting).await;
@@ -371,11 +319,8 @@ async fn accept_dropped_after(peer: &Peer, n: usize, spurious: bool) -> Result<b
 /// object.
 #[test]
 fn a_request_is_dropped() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = rpma_async::Reactor::spawn(&peer)?;
-        let (listener, addr) = listen(&reactor)?;
+    with_reactor(async |reactor| {
+        let (listener, addr) = listen(reactor)?;
         for rejects in [false, true] {
             let connecting = reactor.connect(addr, &Setup::default(), b"");
             let refusing = async {
@@ -399,14 +344,14 @@ fn a_request_is_dropped() -> Result {
 fn a_forgotten_operation_harms_nothing_else() -> Result {
     // librdmacm has one as well, as long as there is an id.
     let domains = if cfg!(feature = "sim") { 1 } else { 2 };
-    let left = [
-        ("pd", domains),
+    let objects = [
         ("mr", 2),
         ("cq", 1),
         ("qp", 1),
         ("cm_id", 2),
+        ("pd", domains),
     ];
-    leaving(&left, || {
+    leaving(&objects, || {
         let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 2);
         // Without it the peer has a region more, or not.
@@ -414,11 +359,8 @@ fn a_forgotten_operation_harms_nothing_else() -> Result {
         cfg.set_force_fallback(true);
         let setup = Setup::new(&cfg);
         run(async {
-            let Ends {
-                client,
-                server,
-                reactor,
-            } = Ends::new(&peer, &setup, &setup).await?;
+            let reactor = Reactor::spawn(&peer)?;
+            let (client, _server) = connect(&reactor, &setup, &setup).await;
             let write = |conn: &Conn| conn.write(memories.to(), memories.word());
             hold();
             std::mem::forget(write(&client)?);
@@ -428,10 +370,9 @@ fn a_forgotten_operation_harms_nothing_else() -> Result {
             for _ in 0..50 {
                 write(&client)?.await?;
             }
-            let (other, _end) = connect(&reactor, &Setup::default(), &Setup::default()).await;
+            let (other, _end) = connect(&reactor, &receives(0), &receives(0)).await;
             write(&other)?.await?;
             client.close(CLOSE).await?;
-            drop(server);
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 1);

@@ -1,67 +1,24 @@
 //! Commits that are awaited.
 
-use rpma::commit::{Fate, Method, WriterCfg};
-use rpma::reconnect::ToWriter;
-use rpma_async::{Conn, Pool, Reactor, Setup, Writer, block_on};
+use rpma::commit::Fate;
+use rpma_async::{Pool, Reactor, Writer, block_on};
 
 use crate::awaited::held::leaving_nothing;
-use crate::awaited::served::{self, Serving, block, commit, polls};
-use crate::awaited::support::{CLOSE, listen, run};
-use crate::common::failed::Failed;
+use crate::awaited::made::{BLOCKS, Made};
+use crate::awaited::served::{self, Serving, TAIL, append, block, commit, polls, post};
+use crate::awaited::support::{
+    CLOSE, all_blocks, gives_back, is_over, joined, run, says, spawn_with, with_reactor,
+};
 use crate::common::prelude::*;
-
-const SIZE: usize = 2048;
-
-/// A writer, and the server's end of its connection.
-pub(crate) struct Made {
-    pub(crate) writer: Writer,
-    pub(crate) server: Conn,
-    target: Mr<Memory>,
-}
-
-impl Made {
-    /// Commits that are visible, so many in flight.
-    pub(crate) async fn new(reactor: &Reactor, in_flight: u16) -> Result<Self> {
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(reactor.peer(), SIZE, usage)?;
-        let mut offer = Offer::new(&PeerCfg::new());
-        offer.add_region(&target);
-        let offer = offer.encode(Offer::ACCEPT)?;
-        let (listener, addr) = listen(reactor)?;
-        let accepting = tokio::spawn(async move {
-            let incoming = listener.accept().await?;
-            let accepted = incoming.accept(&Setup::default(), &offer).await;
-            Ok::<_, Failed>(accepted?)
-        });
-        let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility)?;
-        cfg.set_in_flight(in_flight)?;
-        let mut client = served::client(reactor, addr, 1, ToWriter::new(&cfg));
-        let writer = client.connect(&ConnCfg::new()).await?;
-        Ok(Self {
-            writer: Writer::new(reactor, writer)?,
-            server: accepting.await.expect("no panic")?,
-            target,
-        })
-    }
-}
-
-fn pool(peer: &Peer) -> Result<Pool> {
-    Ok(Pool::new(peer, 100, 8)?)
-}
 
 /// Promise: several tasks commit by one writer, each waits for its own ticket, and each is woken.
 #[test]
 fn tasks_wait_for_tickets_of_one_writer() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 3).await?;
-        let pool = pool(&peer)?;
-        let tasks = (0..5_u64).map(|task| {
-            let (writer, pool) = (made.writer.clone(), pool.clone());
-            tokio::spawn(async move {
+    with_reactor(async |reactor| {
+        let made = Made::new(reactor, 3).await?;
+        let tasks = [0, 1, 2, 3, 4].map(|task| {
+            let pool = made.pool.clone();
+            spawn_with(&made.writer, |writer| async move {
                 for round in 0..20 {
                     let bytes = block(&pool, task * 20 + round).await;
                     writer.room().await.expect("room");
@@ -72,11 +29,11 @@ fn tasks_wait_for_tickets_of_one_writer() -> Result {
                 }
             })
         });
-        for task in tasks.collect::<Vec<_>>() {
-            task.await.expect("no panic");
+        for task in tasks {
+            joined(task).await;
         }
-        assert_eq!(pool.available(), 8);
-        assert_eq!(contents(&made.target)?[served::TAIL as usize], 20);
+        assert_eq!(made.pool.available(), BLOCKS);
+        assert_eq!(contents(&made.target)?[TAIL as usize], 20);
         made.writer.close(CLOSE).await?;
         made.server.closed().await?;
         Ok(())
@@ -88,30 +45,25 @@ fn tasks_wait_for_tickets_of_one_writer() -> Result {
 fn threads_wait_for_tickets_of_one_writer() -> Result {
     leaving_nothing(|| {
         let peer = peer()?;
-        let made = run(async {
-            let reactor = Reactor::on_thread(&peer)?;
-            Made::new(&reactor, 2).await
-        })?;
-        let pool = pool(&peer)?;
+        let made = run(async { Made::new(&Reactor::on_thread(&peer)?, 2).await })?;
+        let Made { writer, pool, .. } = &made;
+        let appends = async |round| {
+            let bytes = block(pool, round).await;
+            let ticket = loop {
+                writer.room().await?;
+                match commit(writer, bytes.clone(), round) {
+                    // Another thread has taken the room.
+                    Err(Error::QueueFull { .. }) => {}
+                    posted => break posted?,
+                }
+            };
+            writer.durable(ticket).await
+        };
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(here(|| {
                     for round in 0..50 {
-                        let appended = block_on(
-                            async {
-                                let bytes = block(&pool, round).await;
-                                let ticket = loop {
-                                    made.writer.room().await?;
-                                    match commit(&made.writer, bytes.clone(), round) {
-                                        // Another thread has taken the room.
-                                        Err(Error::QueueFull { .. }) => {}
-                                        posted => break posted?,
-                                    }
-                                };
-                                made.writer.durable(ticket).await
-                            },
-                            LIMIT,
-                        );
+                        let appended = block_on(appends(round), LIMIT);
                         appended.expect("in time").expect("durable");
                     }
                 }));
@@ -119,7 +71,7 @@ fn threads_wait_for_tickets_of_one_writer() -> Result {
         });
         let closed = block_on(made.writer.close(CLOSE), LIMIT);
         closed.ok_or("in time")??;
-        assert_eq!(pool.available(), 8);
+        assert_eq!(made.pool.available(), BLOCKS);
         Ok(())
     })
 }
@@ -129,64 +81,45 @@ fn threads_wait_for_tickets_of_one_writer() -> Result {
 /// it.
 #[test]
 fn a_dropped_wait_undoes_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        for n in 0..6 {
-            let reactor = Reactor::spawn(&peer)?;
-            let serving = Serving::new(&reactor, 1)?;
-            let pool = pool(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
-            let writer = served::writer(&reactor, serving.addr, 1).await;
-            let answered = Writer::new(&reactor, writer)?;
+    for n in 0..6 {
+        with_reactor(async |reactor| {
+            let serving = Serving::new(reactor, 1)?;
+            let made = Made::new(reactor, 2).await?;
+            let answered = served::awaited(reactor, serving.addr, 1).await;
             for writer in [&made.writer, &answered] {
-                let ticket = commit(writer, block(&pool, 7).await, 7)?;
+                let ticket = post(writer, &made.pool, 7).await?;
                 drop(polls(writer.durable(ticket), n).await);
                 drop(polls(writer.room(), n).await);
                 drop(polls(writer.closed(), n).await);
-                let mut all = Vec::new();
-                while all.len() < pool.blocks() {
-                    all.push(pool.lease().await);
-                }
+                drop(all_blocks(&made.pool).await);
                 writer.durable(ticket).await?;
             }
-            assert_eq!(contents(&made.target)?[served::TAIL as usize], 7);
+            assert_eq!(contents(&made.target)?[TAIL as usize], 7);
             drop(polls(answered.clone().close(CLOSE), n).await);
             drop((made, answered));
             serving.stop().await;
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: a peer that ends the connection wakes every wait with the reason, and sources come
 /// back.
 #[test]
 fn an_end_wakes_all_waits() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 2).await?;
-        let pool = pool(&peer)?;
-        let closed = tokio::spawn({
-            let writer = made.writer.clone();
-            async move { writer.closed().await }
-        });
-        let first = commit(&made.writer, block(&pool, 1).await, 1)?;
-        made.writer.durable(first).await?;
+    with_reactor(async |reactor| {
+        let made = Made::new(reactor, 2).await?;
+        let closed = spawn_with(&made.writer, |writer| async move { writer.closed().await });
+        let first = append(&made.writer, &made.pool, 1).await?;
         made.server.abort();
-        closed.await.expect("no panic")?;
+        joined(closed).await?;
         let ended = made.writer.room().await.expect_err("no room any more");
         assert!(matches!(ended, Error::Ended(_)), "{ended}");
         assert_eq!(made.writer.fate(first)?, Fate::Durable);
         made.writer.durable(first).await?;
-        let refused = commit(&made.writer, block(&pool, 2).await, 2);
-        assert!(
-            matches!(refused, Err(Error::NotConnected(_))),
-            "{refused:?}"
-        );
-        assert_eq!(pool.available(), 8);
+        is_over(post(&made.writer, &made.pool, 2).await);
+        assert_eq!(made.pool.available(), BLOCKS);
         Ok(())
     })
 }
@@ -195,16 +128,11 @@ fn an_end_wakes_all_waits() -> Result {
 /// pending.
 #[test]
 fn an_abort_leaves_no_commit_pending() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 4).await?;
-        let pool = pool(&peer)?;
+    with_reactor(async |reactor| {
+        let made = Made::new(reactor, 4).await?;
         let mut tickets = Vec::new();
         for number in 1..=4 {
-            let bytes = block(&pool, number).await;
-            tickets.push(commit(&made.writer, bytes, number)?);
+            tickets.push(post(&made.writer, &made.pool, number).await?);
         }
         made.writer.abort();
         for ticket in tickets {
@@ -214,8 +142,8 @@ fn an_abort_leaves_no_commit_pending() -> Result {
             };
             assert_eq!(made.writer.fate(ticket)?, fate);
         }
-        drop(made);
-        assert_eq!(pool.available(), 8);
+        drop(made.writer);
+        assert_eq!(made.pool.available(), BLOCKS);
         Ok(())
     })
 }
@@ -223,55 +151,28 @@ fn an_abort_leaves_no_commit_pending() -> Result {
 /// Promise: bad input is one clear error before any post, and the sources come back.
 #[test]
 fn bad_input_is_refused() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let other = crate::common::peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 1).await?;
-        let second = Made::new(&reactor, 1).await?;
-        let pool = pool(&peer)?;
+    with_reactor(async |reactor| {
+        let made = Made::new(reactor, 1).await?;
+        let second = Made::new(reactor, 1).await?;
         let far = made.writer.offer().regions()[0];
 
-        let foreign = Pool::new(&other, 100, 1)?;
-        let refused = commit(&made.writer, block(&foreign, 1).await, 1);
-        assert!(
-            matches!(refused, Err(Error::InvalidArgument(_))),
-            "{refused:?}"
-        );
+        let foreign = Pool::new(&peer()?, 100, 1)?;
+        says(post(&made.writer, &foreign, 1).await, &[]);
         assert_eq!(foreign.available(), 1);
 
-        let bytes = block(&pool, 1).await;
+        let bytes = block(&made.pool, 1).await;
         let part = |at: u64| -> Result<_> { Ok((far.slice(at..at + 100)?, bytes.clone())) };
-        let refused = made.writer.commit([part(0)?, part(128)?, part(256)?], None);
-        let refused = refused.expect_err("3 parts");
-        assert!(refused.to_string().contains("up to 2"), "{refused}");
-        assert_eq!(
-            refused
-                .memory
-                .ok_or("nothing was posted")?
-                .into_iter()
-                .count(),
-            3
-        );
+        let three = made.writer.commit([part(0)?, part(128)?, part(256)?], None);
+        assert_eq!(gives_back(three, &["up to 2"]).into_iter().count(), 3);
         let long = (far.slice(0..101)?, bytes.clone());
-        let refused = made.writer.commit([long], None).expect_err("longer");
-        assert!(
-            matches!(refused.error, Error::InvalidArgument(_)),
-            "{refused}"
-        );
-        drop(refused);
+        says(made.writer.commit([long], None), &[]);
 
         let ticket = commit(&made.writer, bytes, 1)?;
-        let refused = second
-            .writer
-            .durable(ticket)
-            .await
-            .expect_err("not its own");
-        assert!(refused.to_string().contains("another writer"), "{refused}");
+        let refused = second.writer.durable(ticket).await;
+        says(refused, &["another writer"]);
         second.writer.fate(ticket).expect_err("not its own");
         made.writer.durable(ticket).await?;
-        assert_eq!(pool.available(), 8);
+        assert_eq!(made.pool.available(), BLOCKS);
         Ok(())
     })
 }
@@ -280,16 +181,11 @@ fn bad_input_is_refused() -> Result {
 /// that waits.
 #[test]
 fn a_full_writer_refuses() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 2).await?;
-        let pool = pool(&peer)?;
+    with_reactor(async |reactor| {
+        let made = Made::new(reactor, 2).await?;
         let mut refused = 0;
         for number in 0..200 {
-            let bytes = block(&pool, number).await;
-            match commit(&made.writer, bytes, number) {
+            match post(&made.writer, &made.pool, number).await {
                 Ok(_) => {}
                 Err(Error::QueueFull { queue, depth }) => {
                     assert_eq!((queue, depth), (Queue::Commits, 2));
@@ -309,30 +205,17 @@ fn a_full_writer_refuses() -> Result {
 /// Promise: if the driver of a reactor never runs, or is dropped, each wait returns an error.
 #[test]
 fn a_driver_that_is_missing_is_an_error() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 2).await?;
-        let serving = Serving::new(&reactor, 1)?;
-        let writer = served::writer(&reactor, serving.addr, 1).await;
-
-        let (without, driver) = Reactor::new(&peer)?;
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 1)?;
+        let writer = served::writer(reactor, serving.addr, 1).await;
+        let (without, driver) = Reactor::new(reactor.peer())?;
         let writer = Writer::new(&without, writer)?;
-        let never = writer.closed().await.expect_err("nobody wakes it");
-        assert!(never.to_string().contains("never run"), "{never}");
-        let waiting = tokio::spawn({
-            let writer = writer.clone();
-            async move { writer.closed().await }
-        });
+        says(writer.closed().await, &["never run"]);
+        let waiting = spawn_with(&writer, |writer| async move { writer.closed().await });
         drop(driver);
-        let gone = writer.closed().await.expect_err("nobody wakes it");
-        assert!(gone.to_string().contains("was dropped"), "{gone}");
-        waiting
-            .await
-            .expect("no panic")
-            .expect_err("nobody wakes it");
-        drop((writer, made));
+        says(writer.closed().await, &["was dropped"]);
+        joined(waiting).await.expect_err("nobody wakes it");
+        drop(writer);
         serving.stop().await;
         Ok(())
     })
@@ -342,19 +225,16 @@ fn a_driver_that_is_missing_is_an_error() -> Result {
 #[cfg(feature = "sim")]
 #[test]
 fn a_close_has_a_limit() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
+    with_reactor(async |reactor| {
         // No task answers.
         let site = crate::serve::support::Site::with(1, &served::cfg()?)?;
         let addr = served::at(site.server.get_port());
-        let serving = Serving::of(&reactor, site)?;
-        let writer = served::writer(&reactor, addr, 1).await;
+        let serving = Serving::of(reactor, site)?;
+        let writer = served::writer(reactor, addr, 1).await;
         let stopped = serving.stop().await;
-        let writer = Writer::new(&reactor, writer)?;
-        let pool = pool(&peer)?;
-        let ticket = commit(&writer, block(&pool, 1).await, 1)?;
+        let writer = Writer::new(reactor, writer)?;
+        let pool = Pool::new(reactor.peer(), 100, 1)?;
+        let ticket = post(&writer, &pool, 1).await?;
         let late = writer.clone().close(Duration::from_millis(120)).await;
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         writer

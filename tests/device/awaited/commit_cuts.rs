@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{Method, Replicas as Set};
-use rpma_async::{Pool, Replicas};
+use rpma::commit::Method;
+use rpma_async::Pool;
 
-use crate::awaited::hosts::{Far, methods};
-use crate::awaited::replicas::{self, RING};
-use crate::awaited::served::{TAIL, block, commit};
+use crate::awaited::hosts::{Far, end_all, fars, methods};
+use crate::awaited::replicas::{self, RING, add, new_set};
+use crate::awaited::served::{TAIL, append};
 use crate::awaited::world::{World, impatient};
 use crate::common::prelude::*;
 use crate::serve::support::LEN;
@@ -24,11 +24,9 @@ fn is_good(image: &[u8], acknowledged: u64) -> bool {
     let log = &image[LEN..];
     let tail = log[TAIL as usize..][..8].try_into().expect("8 bytes");
     let tail = u64::from_ne_bytes(tail);
-    let record = &log[64..164];
+    let mut record = log[64..164].iter();
     (acknowledged..=COMMITS).contains(&tail)
-        && record
-            .iter()
-            .all(|byte| (tail..=COMMITS).contains(&u64::from(*byte)))
+        && record.all(|byte| (tail..=COMMITS).contains(&u64::from(*byte)))
 }
 
 /// Runs a program with its servers, and looks at each of their memories at every event.
@@ -43,26 +41,19 @@ fn cut_everywhere(
         for (pmem, acknowledged) in pmems.get().into_iter().flatten().zip(&acknowledged) {
             let acknowledged = acknowledged.load(Ordering::Relaxed);
             for image in cut.images(pmem) {
-                assert!(
-                    is_good(image.bytes(), acknowledged),
-                    "{acknowledged}: {image:?}"
-                );
+                let is_good = is_good(image.bytes(), acknowledged);
+                assert!(is_good, "{acknowledged}: {image:?}");
             }
         }
     };
     let run = async {
         let ticking = paused::tick(&fabric);
         let world = World::new(&fabric);
-        let names = ["one", "two", "three"].into_iter().take(servers);
-        let mut fars: Vec<_> = names
-            .map(|name| Far::new(&world, name, method).expect("a reactor"))
-            .collect();
+        let mut fars = fars(&world, servers, method);
         let all = fars.iter().map(|far| far.pmem.clone()).collect();
         pmems.set(all).expect("once");
         program(&world, &mut fars, &acknowledged).await;
-        for far in fars {
-            far.end().await;
-        }
+        end_all(fars).await;
         drop(world);
         ticking.abort();
     };
@@ -83,9 +74,7 @@ fn a_writer_s_commits_survive_every_cut() -> Result {
             let writer = fars[0].writer(world, 2).await.expect("watched");
             let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
             for number in 1..=COMMITS {
-                let bytes = block(&pool, number).await;
-                let ticket = commit(&writer, bytes, number).expect("posted");
-                writer.durable(ticket).await.expect("durable");
+                append(&writer, &pool, number).await.expect("durable");
                 acknowledged[0].store(number, Ordering::Relaxed);
             }
         })?;
@@ -99,16 +88,11 @@ fn a_writer_s_commits_survive_every_cut() -> Result {
 fn commits_on_replicas_survive_every_cut() -> Result {
     for method in methods() {
         cut_everywhere(3, method, async |world, fars, acknowledged| {
-            let set = Set::new(&world.peers[0], RING, 8).expect("a set");
-            let set = Replicas::new(&world.reactors[0], set).expect("watched");
+            let set = new_set(&world.reactors[0], RING).expect("watched");
             let mut ids = Vec::new();
             for far in fars.iter_mut() {
-                let writer = far
-                    .connect(world, 2, &impatient())
-                    .await
-                    .expect("connected");
-                let remote = writer.offer().regions()[0];
-                ids.push(set.add(writer, remote).expect("added"));
+                let writer = far.connect(world, 2, &impatient()).await;
+                ids.push(add(&set, writer.expect("connected")).expect("added"));
             }
             for number in 1..=COMMITS {
                 if number == 2 {

@@ -5,18 +5,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use rpma_async::{Conn, Driver, Reactor, Setup};
-use tokio::task::yield_now;
+use rpma_async::{Conn, Driver, Reactor};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::awaited::support::{Memories, begun, dropped_after};
-use crate::awaited::world::virtually;
+use crate::awaited::support::{Memories, begun, dropped_after, joined, receives, turns};
+use crate::awaited::world::{World, virtually};
 use crate::common::prelude::*;
 
 /// A driver with counted polls.
 struct Counted {
     driver: Driver,
     polls: Arc<AtomicU32>,
+}
+
+impl Counted {
+    /// A reactor of the first host, and its driver, which runs.
+    fn spawn(world: &World) -> Result<(Reactor, JoinHandle<rpma::Result<()>>, Arc<AtomicU32>)> {
+        let (reactor, driver) = Reactor::new(&world.peers[0])?;
+        let polls = Arc::<AtomicU32>::default();
+        let counted = Self {
+            driver,
+            polls: Arc::clone(&polls),
+        };
+        Ok((reactor, tokio::spawn(counted), polls))
+    }
 }
 
 impl Future for Counted {
@@ -40,7 +53,7 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) -> Result {
             false => drop(write.await?),
         }
         flush.await?;
-        yield_now().await;
+        turns(1).await;
     }
     Ok(())
 }
@@ -51,19 +64,11 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) -> Result {
 fn the_driver_rests_while_nobody_sleeps() -> Result {
     virtually(async |world| {
         let memories = world.memories(4);
-        let (reactor, driver) = Reactor::new(&world.peers[0])?;
-        let polls = Arc::<AtomicU32>::default();
-        let counted = Counted {
-            driver,
-            polls: Arc::clone(&polls),
-        };
-        let driver = tokio::spawn(counted);
-        let setup = Setup::default().with_receives(2, 64);
+        let (reactor, driver, polls) = Counted::spawn(world)?;
+        let setup = receives(2);
         let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
         let during = async |dropped| -> Result<_> {
-            for _ in 0..5 {
-                yield_now().await;
-            }
+            turns(5).await;
             let before = polls.load(Ordering::Relaxed);
             thousand(&client, &memories, dropped).await?;
             Ok(polls.load(Ordering::Relaxed) - before)
@@ -73,8 +78,7 @@ fn the_driver_rests_while_nobody_sleeps() -> Result {
         world.link.hold();
         let mut asleep = client.write(memories.to(), memories.word())?;
         assert!(begun(&mut asleep).await.is_none());
-        let dropped = client.write(memories.to(), memories.word())?;
-        dropped.detach();
+        client.write(memories.to(), memories.word())?.detach();
         assert!(begun(&mut client.idle()).await.is_none());
         assert!(begun(&mut client.ready(10)).await.is_none());
         assert!(begun(&mut client.closed()).await.is_none());
@@ -89,7 +93,7 @@ fn the_driver_rests_while_nobody_sleeps() -> Result {
         // A dropped operation may arm it once.
         assert!(during(true).await? <= 52);
         drop((client, server, reactor));
-        driver.await.expect("no panic")?;
+        joined(driver).await?;
         Ok(())
     })
 }
@@ -102,7 +106,7 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
     const DELAY: Duration = Duration::from_millis(5);
     virtually(async |world| {
         let memories = world.memories(1);
-        let setup = Setup::default().with_receives(2, 64);
+        let setup = receives(2);
         let (client, server) = world.connect(&setup, &setup).await?;
         world.link.delay(DELAY);
         for begins in [true, false, false] {
@@ -147,16 +151,9 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
 #[test]
 fn a_reactor_without_connections_rests() -> Result {
     virtually(async |world| {
-        let (reactor, driver) = Reactor::new(&world.peers[0])?;
-        let polls = Arc::<AtomicU32>::default();
-        let polled = Arc::clone(&polls);
-        let driver = tokio::spawn(Counted {
-            driver,
-            polls: polled,
-        });
-        let setup = Setup::default().with_receives(2, 64);
-        let at = (world.hosts[0].addr(), 0).into();
-        drop(reactor.listen(at)?);
+        let (reactor, driver, polls) = Counted::spawn(world)?;
+        let setup = receives(2);
+        drop(reactor.listen((world.hosts[0].addr(), 0).into())?);
         let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
         client.close(Duration::from_secs(5)).await?;
         drop(server);
@@ -178,7 +175,7 @@ fn a_reactor_without_connections_rests() -> Result {
         let (client, server) = world.connect_from(&reactor, &setup, &setup).await?;
         assert!((99..=102).contains(&during().await));
         drop((client, server, reactor));
-        driver.await.expect("no panic")?;
+        joined(driver).await?;
         Ok(())
     })
 }

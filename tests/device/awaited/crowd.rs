@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rpma_async::{Conn, Pool, Reactor, Setup};
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::awaited::support::{CLOSE, Memories, listen, run};
+use crate::awaited::support::{CLOSE, Memories, listen, run, with_bytes};
 use crate::common::prelude::*;
 
 /// As many as the bytes of a message can distinguish.
@@ -20,9 +20,8 @@ async fn ask(conn: Conn, memories: &Memories, number: u8) -> Result {
     let written = conn.write(to, byte.clone())?;
     let flushed = conn.flush(to, FlushType::Visibility)?;
     let sent = conn.send(byte)?;
-    for written in [written, sent] {
-        written.await?;
-    }
+    written.await?;
+    sent.await?;
     flushed.await?;
     let answer = inbox.next().await?.ok_or("a message")?;
     assert_eq!(*answer, [number]);
@@ -35,9 +34,7 @@ async fn ask(conn: Conn, memories: &Memories, number: u8) -> Result {
 async fn answer(conn: Conn, pool: Pool) -> Result {
     let mut inbox = conn.inbox()?;
     while let Some(message) = inbox.next().await? {
-        let mut lease = pool.lease().await;
-        lease[..message.len()].copy_from_slice(&message);
-        lease.truncate(message.len());
+        let lease = with_bytes(pool.lease().await, &message);
         drop(message);
         // The client may end the connection before its acknowledgement is here.
         let _ = conn.send(lease.freeze())?.await;
@@ -99,6 +96,7 @@ mod killed {
 
     use super::*;
     use crate::awaited::sleepers::Sleepers;
+    use crate::awaited::support::receives;
     use crate::common::program::command_alone;
     use crate::common::{Result, addr, leaving};
 
@@ -148,7 +146,7 @@ mod killed {
                     .spawn();
                 let child = Killed(child?);
                 let incoming = listener.accept().await?;
-                let setup = Setup::default().with_receives(2, 64);
+                let setup = receives(2);
                 let conn = incoming.accept(&setup, &[]).await?;
                 let sleepers = Sleepers::new(&conn, &memories).await?;
                 drop(child);

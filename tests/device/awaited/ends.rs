@@ -1,18 +1,17 @@
 //! How connections, reactors and their drivers end.
 
+use std::sync::Arc;
+
 use rpma_async::{Conn, Reactor, Setup, block_on};
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 
 use crate::awaited::held::{hold, leaving_nothing, release};
 use crate::awaited::sleepers::Sleepers;
 use crate::awaited::support::{
-    CLOSE, Ends, Memories, begun, both, connect, fill, in_time, listen, run,
+    CLOSE, Memories, accept_next, all_blocks, begun, both, connect, count_words, fill, joined,
+    listen, receives, run, spawn_with, turns, with_ends,
 };
 use crate::common::prelude::*;
-
-fn with_receives() -> Setup {
-    Setup::default().with_receives(2, 64)
-}
 
 /// Promise: a peer that closes, aborts or drops its connection wakes everything that sleeps, with
 /// the reason.
@@ -34,30 +33,21 @@ fn the_peer_ends_and_all_wake() -> Result {
         }),
     ];
     for (name, end) in ends {
-        leaving(&[], || {
-            println!("{name}");
-            let peer = peer()?;
-            let memories = Memories::new(&peer);
-            run(async {
-                let Ends { client, server, .. } =
-                    Ends::new(&peer, &with_receives(), &Setup::default()).await?;
-                let sleepers = Sleepers::new(&client, &memories).await?;
-                let ended = end(server);
-                sleepers.woken().await.is_closed_by_the_peer();
-                in_time(ended).await.expect("no panic");
-                // And in later calls.
-                client.idle().await?;
-                let ready = client.ready(1).await;
-                assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
-                assert_eq!(client.closed().await?, ConnEvent::Closed);
-                let mut inbox = client.inbox()?;
-                assert!(inbox.next().await?.is_none());
-                let refused = client.send(memories.word()).expect_err("it is over");
-                assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
-                assert!(refused.memory.is_some());
-                Ok(())
-            })?;
-            assert_eq!(memories.pool.available(), 4);
+        println!("{name}");
+        with_ends(4, [2, 0], async |memories, (client, server)| {
+            let sleepers = Sleepers::new(&client, memories).await?;
+            let ended = end(server);
+            sleepers.woken().await.is_closed_by_the_peer();
+            joined(ended).await;
+            // And in later calls.
+            client.idle().await?;
+            let ready = client.ready(1).await;
+            assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
+            assert_eq!(client.closed().await?, ConnEvent::Closed);
+            assert!(client.inbox()?.next().await?.is_none());
+            let refused = client.send(memories.word()).expect_err("it is over");
+            assert!(matches!(refused.error, Error::NotConnected(_)), "{refused}");
+            assert!(refused.memory.is_some());
             Ok(())
         })?;
     }
@@ -68,15 +58,9 @@ fn the_peer_ends_and_all_wake() -> Result {
 /// flight, so none is lost, and both sides are notified of that.
 #[test]
 fn both_sides_close() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        for at_once in [true, false] {
-            let Ends { client, server, .. } =
-                Ends::new(&peer, &with_receives(), &with_receives()).await?;
-            let sent = client.send(memories.word())?;
-            sent.await?;
+    for at_once in [true, false] {
+        with_ends(4, [2, 2], async |memories, (client, server)| {
+            client.send(memories.word())?.await?;
             let closes = if at_once {
                 both(client.close(CLOSE), server.close(CLOSE)).await
             } else {
@@ -86,56 +70,36 @@ fn both_sides_close() -> Result {
             };
             closes.0?;
             closes.1?;
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: `close` waits for all operations in flight, even dropped ones, and the peer has their
 /// data.
 #[test]
 fn close_waits_for_what_is_in_flight() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let Ends { client, server, .. } =
-            Ends::new(&peer, &Setup::default(), &with_receives()).await?;
+    with_ends(4, [0, 2], async |memories, (client, server)| {
         // Two of them land. The others wait until those were taken.
-        drop(fill(&client, &memories, 5)?);
+        drop(fill(&client, memories, 5)?);
         let mut closing = Box::pin(client.close(CLOSE));
         for _ in 0..5 {
             assert!(begun(&mut closing).await.is_none());
-            yield_now().await;
+            turns(1).await;
         }
-        let mut inbox = server.inbox()?;
-        let taking = async {
-            let mut taken = 0;
-            while let Some(message) = inbox.next().await.expect("no error") {
-                assert_eq!(&*message, b"a word.");
-                taken += 1;
-            }
-            taken
-        };
-        let (closed, taken) = both(closing, taking).await;
+        let (closed, taken) = both(closing, count_words(&server)).await;
         closed?;
-        assert_eq!(taken, 5);
+        assert_eq!(taken?, 5);
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }
 
 /// Promise: its limit is kept, and then the connection is over.
 #[test]
 fn close_keeps_its_limit() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let Ends { client, server, .. } =
-            Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
-        let ops = fill(&client, &memories, 1)?;
+    with_ends(4, [0, 0], async |memories, (client, server)| {
+        let ops = fill(&client, memories, 1)?;
         let closed = client.close(Duration::from_millis(2)).await;
         assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
         assert_eq!(server.closed().await?, ConnEvent::Closed);
@@ -150,15 +114,9 @@ fn close_keeps_its_limit() -> Result {
 /// Promise: all messages that arrived before the end are returned, and then the end, for ever.
 #[test]
 fn messages_before_the_end_are_returned() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let setup = Setup::default().with_receives(8, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(4, [0, 8], async |memories, (client, server)| {
         for _ in 0..8 {
-            let sent = client.send(memories.word())?;
-            sent.await?;
+            client.send(memories.word())?.await?;
         }
         client.abort();
         server.closed().await?;
@@ -196,44 +154,32 @@ fn a_dropped_driver_is_an_error() -> Result {
         let other = Reactor::spawn(&peer)?;
         let (listener, addr) = listen(&other)?;
         let (own, _own_addr) = listen(&reactor)?;
-        let (client, server) = {
-            let accepting = async {
-                let incoming = listener.accept().await.expect("a request");
-                incoming.accept(&Setup::default(), b"").await
-            };
-            let connecting = reactor.connect(addr, &with_receives(), b"");
-            let (client, server) = both(connecting, accepting).await;
-            (client?, server?)
-        };
+        let connecting = reactor.connect(addr, &receives(2), b"");
+        let setup = Setup::default();
+        let accepting = accept_next(&listener, &setup, b"");
+        let (client, server) = both(connecting, accepting).await;
+        let (client, server) = (client?, server?);
         let sleepers = Sleepers::without_close(&client, &memories).await?;
-        let (reactor, own) = (std::sync::Arc::new(reactor), std::sync::Arc::new(own));
-        let accepting = tokio::spawn({
-            let own = std::sync::Arc::clone(&own);
-            async move { own.accept().await.map(drop) }
-        });
+        let own = Arc::new(own);
+        let accepting = spawn_with(&own, |own| async move { own.accept().await.map(drop) });
         // No program accepts it.
-        let connecting = tokio::spawn(reactor.connect(addr, &Setup::default(), b""));
-        for _ in 0..3 {
-            yield_now().await;
-        }
+        let connecting = tokio::spawn(reactor.connect(addr, &setup, b""));
+        turns(3).await;
         driver.abort();
         assert!(driver.await.is_err_and(|error| error.is_cancelled()));
 
         let woken = sleepers.woken().await;
         woken.each_tells(tells_of_the_driver);
-        assert!(tells_of_the_driver(
-            woken.idle.as_ref().expect_err("an error")
-        ));
+        let idle = woken.idle.as_ref();
+        assert!(tells_of_the_driver(idle.expect_err("an error")));
         let held = woken.ops.iter().flat_map(Result::as_ref).count();
         assert_eq!(held, 0, "they go on");
+        let refused = reactor.connect(addr, &setup, b"").await;
         for result in [
-            in_time(accepting).await.expect("no panic"),
-            in_time(connecting).await.expect("no panic").map(drop),
+            joined(accepting).await,
+            joined(connecting).await.map(drop),
             own.accept().await.map(drop),
-            reactor
-                .connect(addr, &Setup::default(), b"")
-                .await
-                .map(drop),
+            refused.map(drop),
             client.closed().await.map(drop),
             client.idle().await,
             client.inbox()?.next().await.map(drop),
@@ -260,10 +206,9 @@ fn the_last_handle_ends_the_driver() -> Result {
         let (reactor, driver) = Reactor::new(&peer)?;
         let driver = tokio::spawn(driver);
         let (listener, _addr) = listen(&reactor)?;
-        let (client, server) = connect(&reactor, &Setup::default(), &with_receives()).await;
+        let (client, server) = connect(&reactor, &Setup::default(), &receives(2)).await;
         drop(reactor);
-        let sent = client.send(memories.word())?;
-        sent.await?;
+        client.send(memories.word())?.await?;
         let mut inbox = server.inbox()?;
         let message = inbox.next().await?.ok_or("a message")?;
         let last = client.write(memories.to(), memories.word())?;
@@ -275,11 +220,11 @@ fn the_last_handle_ends_the_driver() -> Result {
             Box::new(message),
             Box::new(last),
         ] {
-            yield_now().await;
+            turns(1).await;
             assert!(!driver.is_finished());
             drop(handle);
         }
-        in_time(driver).await.expect("no panic")?;
+        joined(driver).await?;
         Ok(())
     })
 }
@@ -303,13 +248,7 @@ fn the_last_handle_ends_the_thread() -> Result {
             release();
         }
         // If the driver was at work for the connection, it has dropped the last of it.
-        let all = async {
-            let mut blocks = Vec::new();
-            for _ in 0..4 {
-                blocks.push(memories.pool.lease().await);
-            }
-        };
-        block_on(all, LIMIT).ok_or("no block is lost")?;
+        block_on(all_blocks(&memories.pool), LIMIT).ok_or("no block is lost")?;
         Ok(())
     })
 }
@@ -318,30 +257,18 @@ fn the_last_handle_ends_the_thread() -> Result {
 /// their memory is free.
 #[test]
 fn abort_ends_at_once() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let Ends { client, server, .. } =
-            Ends::new(&peer, &with_receives(), &Setup::default()).await?;
-        let sleepers = Sleepers::new(&client, &memories).await?;
+    with_ends(4, [2, 0], async |memories, (client, server)| {
+        let sleepers = Sleepers::new(&client, memories).await?;
         client.abort();
         let woken = sleepers.woken().await;
         for op in &woken.ops {
-            assert!(
-                op.as_ref().is_err_and(|failed| failed.memory.is_some()),
-                "{woken:?}"
-            );
+            let failed = op.as_ref().expect_err("it was in flight");
+            assert!(failed.memory.is_some(), "{woken:?}");
         }
         assert!(woken.closed.is_ok() && woken.idle.is_ok(), "{woken:?}");
         assert!(matches!(woken.inbox, Ok(false)), "{woken:?}");
-        assert!(
-            woken.close.as_ref().is_some_and(Result::is_err),
-            "{woken:?}"
-        );
+        assert!(matches!(woken.close, Some(Err(_))), "{woken:?}");
         assert_eq!(server.closed().await?, ConnEvent::Closed);
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }

@@ -1,31 +1,57 @@
 //! Calls that fail: the memory that an operation gives back, and when.
 
 use rpma::sim::Errno;
-use rpma_async::{Conn, Refused, Setup};
-use tokio::task::yield_now;
+use rpma_async::{Conn, Reactor, Refused, Setup};
+use tokio::time::timeout;
 
 use crate::awaited::held::{hold, release};
 use crate::awaited::support::{
-    CLOSE, Ends, Memories, all_slots_are_free, begun, fill, in_time, run,
+    CLOSE, Memories, all_slots_are_free, begun, connect, fill, joined, receives, run, turns,
 };
 use crate::awaited::world::{World, virtually};
 use crate::common::prelude::*;
 
-fn with_receives() -> Setup {
-    Setup::default().with_receives(2, 64)
-}
-
 /// The error names the call and its errno.
 #[track_caller]
 pub(crate) fn names(error: &Error, call: &str, errno: Errno) {
-    let Error::Provider {
-        call: named, cause, ..
-    } = error
-    else {
-        panic!("{call} has failed: {error:?}");
-    };
-    assert_eq!(*named, call, "{error}");
-    assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+    match error {
+        Error::Provider {
+            call: of, cause, ..
+        } if *of == call => {
+            assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+        }
+        other => panic!("{call} has failed: {other:?}"),
+    }
+}
+
+/// The result is that error.
+#[track_caller]
+pub(crate) fn fails<T>(result: rpma::Result<T>, call: &str, errno: Errno) {
+    names(&result.err().expect("the call has failed"), call, errno);
+}
+
+/// The calls of a look at the queues and the events.
+pub(crate) const LOOKS: [&str; 4] = [
+    "ibv_get_cq_event",
+    "ibv_poll_cq",
+    "ibv_req_notify_cq",
+    "rdma_get_cm_event",
+];
+
+/// The error names this call. A poll has no errno.
+#[track_caller]
+pub(crate) fn names_call(error: &Error, call: &str) {
+    match call {
+        "ibv_poll_cq" => assert!(error.to_string().contains(call), "{error}"),
+        _ => names(error, call, Errno::IO),
+    }
+}
+
+/// The calls that post, and the ways in which they fail.
+pub(crate) fn failed_posts() -> impl Iterator<Item = (&'static str, How)> {
+    let posts = [How::Refused, How::Done, How::LastRefused].map(|how| ("ibv_post_send", how));
+    let native = [How::Refused, How::Done].map(|how| ("ibv_wr_complete", how));
+    posts.into_iter().chain(native)
 }
 
 /// Posts an operation, and returns the error if that fails.
@@ -71,48 +97,38 @@ async fn failed_post(
     (client, server): (Conn, Conn),
     (post, call, how): (Post, &str, How),
 ) -> Result {
-    let failing = world.fabric.fail(call).on(&world.hosts[0]);
-    let failing = failing.how(how).next(Errno::IO);
+    let failing = world.fail(call).how(how).next(Errno::IO);
     let closed = tokio::spawn(client.closed());
     let mut inbox = client.inbox()?;
     let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
-    yield_now().await;
+    turns(1).await;
     let Some(error) = post(&client, memories) else {
         // It was posted by another call.
         assert!(failing.disarm());
         client.close(CLOSE).await?;
-        drop(in_time(closed).await.expect("no panic"));
-        drop(in_time(inbox).await.expect("no panic"));
+        drop(joined(closed).await);
+        drop(joined(inbox).await);
         return Ok(());
     };
     names(&error, call, Errno::IO);
-    let closed = in_time(closed).await.expect("no panic");
-    names(&closed.expect_err("the post's failure"), call, Errno::IO);
-    let received = in_time(inbox).await.expect("no panic");
-    received.expect_err("the post's failure");
+    fails(joined(closed).await, call, Errno::IO);
+    joined(inbox).await.expect_err("the post's failure");
     takes_no_operation(&client, memories, call).await?;
     assert!(server.closed().await.is_ok());
     if how == How::Refused {
-        assert_eq!(
-            memories.pool.available(),
-            3,
-            "nobody knows that the device has not got it"
-        );
+        // Nobody knows that the device has not got it.
+        assert_eq!(memories.pool.available(), 3);
     }
-    let closed = client.close(CLOSE).await;
-    names(&closed.expect_err("the post's failure"), call, Errno::IO);
-    drop(server);
+    fails(client.close(CLOSE).await, call, Errno::IO);
     Ok(())
 }
 
 /// A connection that a failed post has ended posts no operation, and names the call.
 async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) -> Result {
     client.idle().await?;
-    let ready = client.ready(1).await;
-    names(&ready.expect_err("the post's failure"), call, Errno::IO);
-    let refused = client
-        .write(memories.to(), memories.word())
-        .expect_err("it is over");
+    fails(client.ready(1).await, call, Errno::IO);
+    let refused = client.write(memories.to(), memories.word());
+    let refused = refused.expect_err("it is over");
     assert!(refused.memory.is_some(), "nothing was posted: {refused:?}");
     Ok(())
 }
@@ -123,25 +139,16 @@ async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) -> R
 #[test]
 fn a_failed_post_keeps_its_memory() -> Result {
     for (name, post) in POSTS {
-        for how in [How::Refused, How::Done, How::LastRefused] {
-            for call in ["ibv_post_send", "ibv_wr_complete"] {
-                if call == "ibv_wr_complete" && how == How::LastRefused {
-                    continue;
-                }
-                println!("{name}, {call}, {how:?}");
-                virtually(async |world| {
-                    let memories = world.memories(4);
-                    let (client, server) =
-                        world.connect(&with_receives(), &with_receives()).await?;
-                    failed_post(world, &memories, (client, server), (post, call, how)).await?;
-                    assert_eq!(
-                        memories.pool.available(),
-                        4,
-                        "no device can use it any more"
-                    );
-                    Ok(())
-                })?;
-            }
+        for (call, how) in failed_posts() {
+            println!("{name}, {call}, {how:?}");
+            virtually(async |world| {
+                let memories = world.memories(4);
+                let ends = world.connect(&receives(2), &receives(2)).await?;
+                failed_post(world, &memories, ends, (post, call, how)).await?;
+                // No device can use it any more.
+                assert_eq!(memories.pool.available(), 4);
+                Ok(())
+            })?;
         }
     }
     Ok(())
@@ -154,7 +161,7 @@ fn a_failed_part_of_a_batch() -> Result {
     for (part, is_dropped) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
         virtually(async |world| {
             let memories = world.memories(3);
-            let (client, server) = world.connect(&Setup::default(), &with_receives()).await?;
+            let (client, server) = world.connect(&Setup::default(), &receives(2)).await?;
             world.link.hold();
             let mut batch = client.batch::<3>();
             for _ in 0..3 {
@@ -163,13 +170,7 @@ fn a_failed_part_of_a_batch() -> Result {
             let mut op = batch.commit()?;
             assert!(begun(&mut op).await.is_none());
             world.link.lose_request(part);
-            let op = match is_dropped {
-                true => {
-                    op.detach();
-                    None
-                }
-                false => Some(op),
-            };
+            let op = (!is_dropped).then_some(op);
             world.link.release();
             if let Some(op) = op {
                 let failed = op.await.expect_err("a part was lost");
@@ -197,24 +198,21 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
         let peer = peer()?;
         let memories = Memories::with_blocks(&peer, 3);
         run(async {
-            let Ends { client, server, .. } =
-                Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+            let reactor = Reactor::spawn(&peer)?;
+            let (client, server) = connect(&reactor, &Setup::default(), &Setup::default()).await;
             hold();
             let to = memories.to();
             client.write(to, memories.word())?.detach();
-            let lease = memories.block(&[0; 7]);
-            client.read(lease, to)?.detach();
+            client.read(memories.block(&[0; 7]), to)?.detach();
             let failing = with_fabric(|fabric, _| fabric.fail("ibv_destroy_qp").next(Errno::BUSY));
             drop(client);
             assert!(!failing.is_pending());
             drop(server);
             release();
             assert_eq!(memories.pool.available(), 1);
-            let waiting = tokio::time::timeout(Duration::from_millis(5), async {
-                let _first = memories.pool.lease().await;
-                memories.pool.lease().await
-            });
-            assert!(waiting.await.is_err(), "a device uses it");
+            let _first = memories.pool.lease().await;
+            let second = timeout(Duration::from_millis(5), memories.pool.lease()).await;
+            assert!(second.is_err(), "a device uses it");
             Ok(())
         })
     })
@@ -226,15 +224,9 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() -> Result {
 fn a_queue_that_cannot_be_armed() -> Result {
     virtually(async |world| {
         let memories = world.memories(1);
-        let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
-        let [host, _] = &world.hosts;
-        let arm = || {
-            world
-                .fabric
-                .fail("ibv_req_notify_cq")
-                .on(host)
-                .next(Errno::NOSPC)
-        };
+        let (client, server) = world.connect(&receives(2), &receives(2)).await?;
+        let call = "ibv_req_notify_cq";
+        let arm = || world.fail(call).next(Errno::NOSPC);
         let mut inbox = client.inbox()?;
         for round in 0..3 {
             world.link.hold();
@@ -255,23 +247,17 @@ fn a_queue_that_cannot_be_armed() -> Result {
                     op.detach();
                     assert!(!failing.is_pending(), "a drop tells nobody");
                     let _again = arm();
-                    let error = client.ready(10).await;
-                    world.link.release();
-                    match error {
-                        Err(error) => error,
-                        // It was armed by the drop of the operation before.
-                        Ok(()) => panic!("it cannot sleep"),
-                    }
+                    // It was not armed by the drop of the operation before.
+                    client.ready(10).await.expect_err("it cannot sleep")
                 }
             };
-            names(&error, "ibv_req_notify_cq", Errno::NOSPC);
+            names(&error, call, Errno::NOSPC);
             world.link.release();
             drop(memories.pool.lease().await);
             client.idle().await?;
         }
         let failing = arm();
-        let error = inbox.next().await.expect_err("it cannot sleep");
-        names(&error, "ibv_req_notify_cq", Errno::NOSPC);
+        fails(inbox.next().await, call, Errno::NOSPC);
         assert!(!failing.is_pending());
         server.send(Memories::new(&world.peers[1]).word())?.detach();
         drop(inbox.next().await?.ok_or("a message")?);
@@ -286,16 +272,10 @@ fn a_queue_that_cannot_be_armed() -> Result {
 /// comes back with the end of the connection.
 #[test]
 fn a_driver_whose_calls_fail() -> Result {
-    for call in [
-        "ibv_get_cq_event",
-        "ibv_poll_cq",
-        "ibv_req_notify_cq",
-        "rdma_get_cm_event",
-    ] {
+    for call in LOOKS {
         virtually(async |world| {
             let memories = world.memories(4);
-            let (client, server) = world.connect(&with_receives(), &with_receives()).await?;
-            let [host, _] = &world.hosts;
+            let (client, server) = world.connect(&receives(2), &receives(2)).await?;
             // One message more than there are receives: the last one sleeps.
             let ops = fill(&client, &memories, 3)?.into_iter().map(tokio::spawn);
             let ops: Vec<_> = ops.collect();
@@ -303,10 +283,8 @@ fn a_driver_whose_calls_fail() -> Result {
             let closed = tokio::spawn(client.closed());
             let mut inbox = client.inbox()?;
             let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
-            for _ in 0..4 {
-                yield_now().await;
-            }
-            let failing = world.fabric.fail(call).on(host).next(Errno::IO);
+            turns(4).await;
+            let failing = world.fail(call).next(Errno::IO);
             let mut taking = None;
             match call {
                 "rdma_get_cm_event" => server.abort(),
@@ -317,26 +295,16 @@ fn a_driver_whose_calls_fail() -> Result {
                     taking = Some(inbox);
                 }
             }
-            let told = in_time(closed)
-                .await
-                .expect("no panic")
-                .expect_err("the failure");
+            let told = joined(closed).await.expect_err("the failure");
             assert!(!failing.is_pending(), "{call}");
             println!("{call}: {told}");
-            if call == "ibv_poll_cq" {
-                assert!(told.to_string().contains(call), "{told}");
-            } else {
-                names(&told, call, Errno::IO);
-            }
+            names_call(&told, call);
             for op in ops {
                 // It has succeeded, or returns the failure.
-                drop(in_time(op).await.expect("no panic"));
+                drop(joined(op).await);
             }
-            drop(in_time(idle).await.expect("no panic"));
-            in_time(inbox)
-                .await
-                .expect("no panic")
-                .expect_err("the failure");
+            drop(joined(idle).await);
+            joined(inbox).await.expect_err("the failure");
             drop((client, server, taking));
             assert_eq!(memories.pool.available(), 4);
             Ok(())

@@ -5,67 +5,41 @@ use rpma::sim::Errno;
 use rpma_async::Pool;
 use tokio::time::sleep;
 
-use crate::awaited::failing::names;
+use crate::awaited::failing::{LOOKS, failed_posts, fails, names, names_call};
 use crate::awaited::faults::{UnderWay, Waits};
 use crate::awaited::hosts::{Far, Outage, methods, spoil};
-use crate::awaited::served::{TAIL, block, commit};
-use crate::awaited::support::in_time;
+use crate::awaited::served::{TAIL, block, post};
+use crate::awaited::support::{in_time, is_over, joined};
 use crate::awaited::world::{leaving, virtually};
 use crate::common::prelude::*;
 
 /// Everything that is still on its way has arrived.
 const LATER: Duration = Duration::from_secs(10);
 
-/// The calls that post, and the ways in which they fail.
-pub(crate) fn failed_posts() -> impl Iterator<Item = (&'static str, How)> {
-    let posts = [How::Refused, How::Done, How::LastRefused].map(|how| ("ibv_post_send", how));
-    let native = [How::Refused, How::Done].map(|how| ("ibv_wr_complete", how));
-    posts.into_iter().chain(native)
-}
-
-/// The error names the call. A poll has no errno.
-#[track_caller]
-fn names_call(error: &Error, call: &str) {
-    match call {
-        "ibv_poll_cq" => assert!(error.to_string().contains(call), "{error}"),
-        _ => names(error, call, Errno::IO),
-    }
-}
-
 /// Promise: a call that fails in a look, of the driver or of a task, ends the connection, as a
 /// completion or an event may be lost. It is the reason of all waits, also of later ones, and the
 /// sources come back while the writer lives.
 #[test]
 fn a_look_that_fails_is_the_reason() -> Result {
-    let calls = [
-        "ibv_get_cq_event",
-        "ibv_poll_cq",
-        "ibv_req_notify_cq",
-        "rdma_get_cm_event",
-    ];
-    for (method, call) in methods().flat_map(|method| calls.map(|call| (method, call))) {
+    for (method, call) in methods().flat_map(|method| LOOKS.map(|call| (method, call))) {
         println!("{method}, {call}");
         virtually(async |world| {
             let of = UnderWay::new(world, method).await?;
             let mut far = of.far;
             let waits = Waits::begin(&of.writer, of.tickets).await;
-            let failing = world.fabric.fail(call).on(&world.hosts[0]);
-            let failing = failing.next(Errno::IO);
+            let failing = world.fail(call).next(Errno::IO);
             match call {
                 "rdma_get_cm_event" => Outage::Killed.begin(world, &mut far).await?,
                 _ => far.there.release(),
             }
-            let room = in_time(waits.room).await.expect("no panic");
             // Two commits may have become durable before.
-            if let Err(error) = room {
-                names_call(&error, call);
-            }
-            for waiting in waits.durable {
-                if let Err(error) = in_time(waiting).await.expect("no panic") {
+            let [second, third] = waits.durable;
+            for waiting in [waits.room, second, third] {
+                if let Err(error) = joined(waiting).await {
                     names_call(&error, call);
                 }
             }
-            match in_time(waits.closed).await.expect("no panic") {
+            match joined(waits.closed).await {
                 Ok(event) => assert_eq!(event, ConnEvent::Closed),
                 Err(error) => names_call(&error, call),
             }
@@ -74,11 +48,7 @@ fn a_look_that_fails_is_the_reason() -> Result {
             in_time(spoil(&of.pool)).await?;
             let later = in_time(of.writer.room()).await;
             names_call(&later.expect_err("it is over"), call);
-            let refused = commit(&of.writer, block(&of.pool, 4).await, 4);
-            assert!(
-                matches!(refused, Err(Error::NotConnected(_))),
-                "{refused:?}"
-            );
+            is_over(post(&of.writer, &of.pool, 4).await);
             far.keeps(1..=3).await;
             drop(of.writer);
             far.end().await;
@@ -96,14 +66,12 @@ fn an_answer_whose_receive_is_refused_ends_the_connection() -> Result {
         let of = UnderWay::new(world, Method::Server).await?;
         let mut far = of.far;
         let call = "ibv_post_recv";
-        let failing = world.fabric.fail(call).on(&world.hosts[0]);
-        let failing = failing.next(Errno::INVAL);
+        let failing = world.fail(call).next(Errno::INVAL);
         far.there.release();
         let [second, _] = of.tickets;
         in_time(of.writer.durable(second)).await?;
         assert!(!failing.is_pending());
-        let over = in_time(of.writer.room()).await.expect_err("it is over");
-        names(&over, call, Errno::INVAL);
+        fails(in_time(of.writer.room()).await, call, Errno::INVAL);
         far.keeps(2..=3).await;
         drop(of.writer);
         far.end().await;
@@ -124,9 +92,8 @@ fn a_failed_post_of_a_commit_keeps_its_source() -> Result {
                 let writer = far.writer(world, 2).await?;
                 let pool = Pool::new(&world.peers[0], 100, 2)?;
                 far.there.hold();
-                commit(&writer, block(&pool, 1).await, 1)?;
-                let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
-                let failing = failing.next(Errno::IO);
+                post(&writer, &pool, 1).await?;
+                let failing = world.fail(call).how(how).next(Errno::IO);
                 let region = writer.offer().regions()[0];
                 let part = (region.slice(64..164)?, block(&pool, 2).await);
                 let tail = region.slice(TAIL..TAIL + 8)?;
@@ -136,8 +103,7 @@ fn a_failed_post_of_a_commit_keeps_its_source() -> Result {
                 if let Err(refused) = posted {
                     names(&refused.error, call, Errno::IO);
                     assert!(refused.memory.is_none(), "the device may have it");
-                    let room = in_time(writer.room()).await;
-                    names(&room.expect_err("it is over"), call, Errno::IO);
+                    fails(in_time(writer.room()).await, call, Errno::IO);
                     far.there.release();
                     sleep(LATER).await;
                     assert_eq!(pool.available(), 1, "that of the commit before");
@@ -163,8 +129,7 @@ fn a_queue_pair_that_stays_keeps_the_sources() {
         println!("{method}");
         let ((), left) = leaving(async |world| {
             let of = UnderWay::new(world, method).await.expect("posted");
-            let failing = world.fabric.fail("ibv_destroy_qp").on(&world.hosts[0]);
-            let failing = failing.next(Errno::BUSY);
+            let failing = world.fail("ibv_destroy_qp").next(Errno::BUSY);
             drop(of.writer);
             assert!(!failing.is_pending());
             of.far.there.release();
@@ -189,17 +154,11 @@ fn a_device_without_memory_is_tried_again_with_pauses() -> Result {
             of.writer.durable(ticket).await?;
         }
         let region = of.writer.offer().regions()[0];
-        let failing: Vec<_> = (1..=FAILURES)
-            .map(|nth| {
-                let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[0]);
-                failing.nth(nth, Errno::NOMEM)
-            })
-            .collect();
+        let fail = |nth| world.fail("ibv_post_send").nth(nth, Errno::NOMEM);
+        let failing: Vec<_> = (1..=FAILURES).map(fail).collect();
         let begin = world.fabric.now();
-        let committed = of
-            .writer
-            .commit_bytes(&of.pool, (&region, 0), &[7; 8], None);
-        in_time(committed).await?;
+        let at = (&region, 0);
+        in_time(of.writer.commit_bytes(&of.pool, at, &[7; 8], None)).await?;
         assert!(failing.iter().all(|failing| !failing.is_pending()));
         let took = world.fabric.now() - begin;
         assert!(took >= Duration::from_millis(FAILURES.into()), "{took:?}");

@@ -1,15 +1,14 @@
 //! Faults of a server while commits of its writer are in flight, by each method.
 
-use rpma::Result;
 use rpma::commit::{Fate, Method, Ticket};
 use rpma_async::{Pool, Writer};
-use tokio::task::{JoinHandle, yield_now};
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::awaited::hosts::{Far, Outage, methods, spoil, with_each};
-use crate::awaited::served::{block, commit};
-use crate::awaited::support::in_time;
-use crate::awaited::world::{World, virtually};
+use crate::awaited::served::{append, block, commit, post};
+use crate::awaited::support::{all_blocks, in_time, is_over, joined, spawn_with, turns};
+use crate::awaited::world::{World, virtually, within};
 use crate::common::prelude::*;
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
@@ -17,30 +16,21 @@ const NOTICED: Duration = Duration::from_secs(5);
 
 /// Tasks that wait for a writer: for two commits, for room, and for the end.
 pub(crate) struct Waits {
-    pub(crate) durable: [JoinHandle<Result<()>>; 2],
-    pub(crate) room: JoinHandle<Result<()>>,
-    pub(crate) closed: JoinHandle<Result<ConnEvent>>,
+    pub(crate) durable: [JoinHandle<rpma::Result<()>>; 2],
+    pub(crate) room: JoinHandle<rpma::Result<()>>,
+    pub(crate) closed: JoinHandle<rpma::Result<ConnEvent>>,
 }
 
 impl Waits {
     pub(crate) async fn begin(writer: &Writer, tickets: [Ticket; 2]) -> Self {
         let waits = Self {
             durable: tickets.map(|ticket| {
-                let writer = writer.clone();
-                tokio::spawn(async move { writer.durable(ticket).await })
+                spawn_with(writer, |writer| async move { writer.durable(ticket).await })
             }),
-            room: tokio::spawn({
-                let writer = writer.clone();
-                async move { writer.room().await }
-            }),
-            closed: tokio::spawn({
-                let writer = writer.clone();
-                async move { writer.closed().await }
-            }),
+            room: spawn_with(writer, |writer| async move { writer.room().await }),
+            closed: spawn_with(writer, |writer| async move { writer.closed().await }),
         };
-        for _ in 0..3 {
-            yield_now().await;
-        }
+        turns(3).await;
         assert!(!waits.any(), "nothing has happened yet");
         waits
     }
@@ -62,12 +52,11 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    pub(crate) async fn new(world: &World, method: Method) -> crate::common::Result<Self> {
+    pub(crate) async fn new(world: &World, method: Method) -> Result<Self> {
         let mut far = Far::new(world, "log", method)?;
         let writer = far.writer(world, 2).await?;
         let pool = Pool::new(&world.peers[0], 100, 2)?;
-        let first = commit(&writer, block(&pool, 1).await, 1)?;
-        writer.durable(first).await?;
+        append(&writer, &pool, 1).await?;
         far.there.hold();
         let [second, third] = [block(&pool, 2).await, block(&pool, 3).await];
         let tickets = [commit(&writer, second, 2)?, commit(&writer, third, 3)?];
@@ -97,7 +86,7 @@ fn is_of(error: &Error, outage: Outage) {
 /// after a power cut. Sources come back while the writer lives, and no sooner than its device has
 /// released them: the server never gets another task's later writes there.
 #[test]
-fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
+fn a_fault_ends_all_waits_with_its_reason() -> Result {
     with_each(async |world, method, outage| {
         let of = UnderWay::new(world, method).await?;
         let (mut far, writer, tickets) = (of.far, of.writer, of.tickets);
@@ -112,7 +101,7 @@ fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
         let began = Instant::now();
         let mut durable = 1;
         for (ticket, waiting) in tickets.into_iter().zip(waits.durable) {
-            let fate = match in_time(waiting).await.expect("no panic") {
+            let fate = match joined(waiting).await {
                 Ok(()) => {
                     durable = ticket.number();
                     Fate::Durable
@@ -124,21 +113,14 @@ fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
             };
             assert_eq!(writer.fate(ticket)?, fate);
         }
-        is_of(
-            &in_time(waits.room)
-                .await
-                .expect("no panic")
-                .expect_err("no room"),
-            outage,
-        );
-        match in_time(waits.closed).await.expect("no panic") {
+        is_of(&joined(waits.room).await.expect_err("no room"), outage);
+        match joined(waits.closed).await {
             Ok(event) => assert_eq!(event, ConnEvent::Closed),
             Err(error) => is_of(&error, outage),
         }
-        in_time(spoiling).await.expect("no panic");
+        joined(spoiling).await;
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
-        let refused = commit(&writer, block(&of.pool, 4).await, 4).expect_err("it is over");
-        assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
+        is_over(post(&writer, &of.pool, 4).await);
         // Messages that are left arrive.
         outage.end(&far);
         sleep(Duration::from_secs(10)).await;
@@ -152,7 +134,7 @@ fn a_fault_ends_all_waits_with_its_reason() -> crate::common::Result {
 /// Promise: a fault that passes before the retries are over ends no connection. The commits are
 /// durable, their sources come back, and the writer goes on.
 #[test]
-fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
+fn a_fault_that_passes_loses_nothing() -> Result {
     with_each(async |world, method, outage| {
         if !outage.passes(method) {
             return Ok(());
@@ -162,21 +144,20 @@ fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
         let writer = Writer::new(&world.reactors[0], writer)?;
         let pool = Pool::new(&world.peers[0], 100, 2)?;
         outage.begin(world, &mut far).await?;
-        let first = commit(&writer, block(&pool, 1).await, 1)?;
-        let second = commit(&writer, block(&pool, 2).await, 2)?;
+        let first = post(&writer, &pool, 1).await?;
+        let second = post(&writer, &pool, 2).await?;
         let waits = Waits::begin(&writer, [first, second]).await;
         let spoiling = spoil(&pool);
         sleep(Duration::from_millis(500)).await;
         assert!(!waits.any() && pool.available() == 0);
         outage.end(&far);
         for waiting in waits.durable {
-            in_time(waiting).await.expect("no panic")?;
+            joined(waiting).await?;
         }
-        in_time(waits.room).await.expect("no panic")?;
-        in_time(spoiling).await.expect("no panic");
+        joined(waits.room).await?;
+        joined(spoiling).await;
         assert!(!waits.closed.is_finished());
-        let third = commit(&writer, block(&pool, 3).await, 3)?;
-        writer.durable(third).await?;
+        append(&writer, &pool, 3).await?;
         far.keeps(3..=3).await;
         waits.closed.abort();
         drop(writer);
@@ -189,7 +170,7 @@ fn a_fault_that_passes_loses_nothing() -> crate::common::Result {
 /// the request, and its host is gone before the answer, so that no operation is in flight that
 /// would fail.
 #[test]
-fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
+fn a_host_that_took_the_request_and_is_gone() -> Result {
     with_each(async |world, method, outage| {
         // A server that is stopped admits no client.
         if method != Method::Server || outage == Outage::CutOff {
@@ -199,15 +180,13 @@ fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
         let writer = far.writer(world, 2).await?;
         let pool = Pool::new(&world.peers[0], 100, 1)?;
         far.stop().await;
-        let ticket = commit(&writer, block(&pool, 1).await, 1)?;
+        let ticket = post(&writer, &pool, 1).await?;
         drop(pool.lease().await);
         sleep(Duration::from_secs(3)).await;
         assert_eq!(writer.fate(ticket)?, Fate::Pending);
         outage.begin(world, &mut far).await?;
-        let began = Instant::now();
-        let waited = in_time(writer.durable(ticket)).await;
+        let waited = within(NOTICED, writer.durable(ticket)).await;
         is_of(&waited.expect_err("no answer comes"), outage);
-        assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
         assert_eq!(writer.fate(ticket)?, Fate::Unknown);
         outage.end(&far);
         drop(writer);
@@ -219,7 +198,7 @@ fn a_host_that_took_the_request_and_is_gone() -> crate::common::Result {
 /// Promise: `close` keeps its limit to the millisecond, whether or not the server answers. A wait
 /// that is dropped at its own limit does not undo the commit: another one gets the outcome.
 #[test]
-fn limits_are_kept() -> crate::common::Result {
+fn limits_are_kept() -> Result {
     with_each(async |world, method, outage| {
         let of = UnderWay::new(world, method).await?;
         let mut far = of.far;
@@ -228,22 +207,18 @@ fn limits_are_kept() -> crate::common::Result {
         sleep(Duration::from_millis(10)).await;
         far.there.release();
         let began = Instant::now();
-        let wait = tokio::time::timeout(limit, of.writer.durable(of.tickets[1])).await;
-        match wait {
+        match timeout(limit, of.writer.durable(of.tickets[1])).await {
             Err(_) => assert_eq!(began.elapsed(), limit),
             Ok(waited) => is_of(&waited.expect_err("an outage"), outage),
         }
         let began = Instant::now();
-        let closed = of.writer.clone().close(limit).await;
-        assert!(began.elapsed() <= limit, "{:?}", began.elapsed());
+        let closed = within(limit, of.writer.clone().close(limit)).await;
         match closed.expect_err("commits are in flight") {
             Error::TimedOut(_) => assert_eq!(began.elapsed(), limit),
             error => is_of(&error, outage),
         }
-        let began = Instant::now();
-        let waited = in_time(of.writer.durable(of.tickets[1])).await;
+        let waited = within(NOTICED, of.writer.durable(of.tickets[1])).await;
         waited.expect_err("the connection is over");
-        assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
         assert_ne!(of.writer.fate(of.tickets[1])?, Fate::Pending);
         outage.end(&far);
         drop(of.writer);
@@ -256,7 +231,7 @@ fn limits_are_kept() -> crate::common::Result {
 /// Promise: while its own device stands still, a writer that has ended keeps the sources: the
 /// device has not released them. They come back when it goes on, or with the writer.
 #[test]
-fn an_own_device_that_stands_still_keeps_the_sources() -> crate::common::Result {
+fn an_own_device_that_stands_still_keeps_the_sources() -> Result {
     for (method, is_dropped) in methods().flat_map(|of| [(of, false), (of, true)]) {
         virtually(async |world| {
             let of = UnderWay::new(world, method).await?;
@@ -268,10 +243,7 @@ fn an_own_device_that_stands_still_keeps_the_sources() -> crate::common::Result 
             let writer = (!is_dropped).then_some(of.writer);
             if !is_dropped {
                 world.hosts[0].thaw();
-                let _both = [
-                    in_time(of.pool.lease()).await,
-                    in_time(of.pool.lease()).await,
-                ];
+                drop(in_time(all_blocks(&of.pool)).await);
             }
             drop(writer);
             assert_eq!(of.pool.available(), 2, "the queue pair is destroyed");

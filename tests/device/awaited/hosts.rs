@@ -45,16 +45,13 @@ pub(crate) struct Far {
 impl Far {
     pub(crate) fn new(world: &World, name: &str, method: Method) -> Result<Self> {
         let host = world.fabric.host(name);
-        let promises = |platform: &Platform| {
-            host.set_platform(*platform);
-            host.may_promise_direct_write(method == Method::Native)
-        };
-        let mut platforms = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr].iter();
-        let keeps = match method {
-            // Its program makes bytes durable.
-            Method::Server => false,
-            _ => platforms.any(promises),
-        };
+        let mut platforms = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr].into_iter();
+        // By the server's method its program makes bytes durable.
+        let keeps = method != Method::Server
+            && platforms.any(|platform| {
+                host.set_platform(platform);
+                host.may_promise_direct_write(method == Method::Native)
+            });
         let _entered = host.enter();
         let pmem = host.pmem("log", 2 * LEN);
         let all = PmemMap::open(pmem.path(), 2 * LEN)?;
@@ -92,8 +89,8 @@ impl Far {
         let mut cfg = WriterCfg::new(self.method);
         cfg.set_in_flight(in_flight)?;
         let identity = identity(1, self.instances, self.instances);
-        let connects = ToWriter::new(&cfg);
-        let mut client = client_of(&world.reactors[0], self.addr, identity, connects)?;
+        let from = &world.reactors[0];
+        let mut client = client_of(from, self.addr, identity, ToWriter::new(&cfg))?;
         Ok(client.connect(conn).await?)
     }
 
@@ -135,6 +132,21 @@ impl Far {
         drop(self.newer.take());
         self.stop().await;
         drop((self.stopped, self.reactor));
+    }
+}
+
+/// So many servers, each with a host.
+pub(crate) fn fars(world: &World, count: usize, method: Method) -> Vec<Far> {
+    let names = ["one", "two", "three"].into_iter().take(count);
+    names
+        .map(|name| Far::new(world, name, method).expect("a reactor"))
+        .collect()
+}
+
+/// The end of their programs.
+pub(crate) async fn end_all(fars: impl IntoIterator<Item = Far>) {
+    for far in fars {
+        far.end().await;
     }
 }
 

@@ -4,17 +4,11 @@ use std::ops::Bound;
 
 use rpma_async::{Conn, Pool, Reactor, Setup, block_on};
 
-use crate::awaited::support::{CLOSE, Ends, Memories, both, listen, run};
+use crate::awaited::support::{
+    CLOSE, Memories, accept_next, both, connect, gives_back, joined, listen, run, says, turns,
+    with_ends, with_reactor,
+};
 use crate::common::prelude::*;
-
-/// The error is about an argument, and its text has all of `parts`.
-#[track_caller]
-fn says<T, E: Into<Error>>(result: Result<T, E>, parts: &[&str]) {
-    let text = invalid(result.map_err(Into::into));
-    for part in parts {
-        assert!(text.contains(part), "{part:?} in {text:?}");
-    }
-}
 
 /// Promise: a pool without a byte, or of more than there can be, is refused.
 #[test]
@@ -77,19 +71,10 @@ fn slices_outside_of_a_block() -> Result {
 /// Memory of another peer's pool is refused, and comes back.
 fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memories) -> Result {
     let to = memories.to();
-    let write = client
-        .write(to, of_other.word())
-        .expect_err("another peer's");
-    assert!(write.memory.is_some());
-    says(Err::<(), _>(write), &["another Peer"]);
-    let read = client
-        .read(of_other.block(&[0; 7]), to)
-        .expect_err("another peer's");
-    assert!(read.memory.is_some());
-    says(Err::<(), _>(read), &["another Peer"]);
-    let send = client.send(of_other.word()).expect_err("another peer's");
-    assert!(send.memory.is_some());
-    says(Err::<(), _>(send), &["another Peer"]);
+    let parts = ["another Peer"];
+    gives_back(client.write(to, of_other.word()), &parts);
+    gives_back(client.read(of_other.block(&[0; 7]), to), &parts);
+    gives_back(client.send(of_other.word()), &parts);
     let mut batch = client.batch::<2>();
     batch.write(to, memories.word())?;
     batch.write(to, of_other.word())?;
@@ -100,17 +85,11 @@ fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memorie
 
 fn lengths_that_differ(client: &Conn, memories: &Memories) -> Result {
     let (to, longer) = (memories.to(), memories.remote.slice(..80)?);
-    let write = client.write(longer, memories.word()).expect_err("too long");
-    assert!(write.memory.is_some());
-    says(Err::<(), _>(write), &["80", "7"]);
-    let write = client
-        .write(to, memories.block(&[0; 80]).freeze())
-        .expect_err("too long");
-    says(Err::<(), _>(write), &["80", "7"]);
+    gives_back(client.write(longer, memories.word()), &["80", "7"]);
+    let long = memories.block(&[0; 80]).freeze();
+    gives_back(client.write(to, long), &["80", "7"]);
     let whole = memories.pool.try_lease().ok_or("free")?;
-    let read = client.read(whole, to).expect_err("not truncated");
-    assert!(read.memory.is_some());
-    says(Err::<(), _>(read), &["100", "7"]);
+    gives_back(client.read(whole, to), &["100", "7"]);
     let at = memories.remote.slice(60..68)?;
     says(client.atomic_write(at, [0; 8]), &["8"]);
     says(client.atomic_write(to, [0; 8]), &["8"]);
@@ -119,24 +98,20 @@ fn lengths_that_differ(client: &Conn, memories: &Memories) -> Result {
 
 /// The region has no such right.
 fn a_flush_without_the_right(client: &Conn, memories: &Memories) {
-    let flush = client
-        .flush(memories.to(), FlushType::Persistent)
-        .expect_err("no right");
+    let flush = client.flush(memories.to(), FlushType::Persistent);
+    let flush = flush.expect_err("no right");
     assert!(flush.to_string().len() > 20, "{flush}");
 }
 
 /// Batches without operations, and one with more than it has room for, which is never committed.
 fn empty_and_full_batches(client: &Conn, memories: &Memories) -> Result {
-    let empty = client.batch::<3>().commit();
-    says(empty, &["batch without operations"]);
+    says(client.batch::<3>().commit(), &["batch without operations"]);
     says(client.batch::<0>().commit(), &["batch without operations"]);
     let (to, at) = (memories.to(), memories.remote.slice(60..68)?);
     let mut batch = client.batch::<1>();
     assert!(batch.is_empty());
     batch.write(to, memories.word())?;
-    let more = batch.write(to, memories.word()).expect_err("it is full");
-    assert!(more.memory.is_some());
-    says(Err::<(), _>(more), &["full", "takes 1"]);
+    gives_back(batch.write(to, memories.word()), &["full", "takes 1"]);
     says(batch.flush(to, FlushType::Visibility), &["full"]);
     says(batch.atomic_write(at, [0; 8]), &["full"]);
     says(batch.send(memories.word()), &["full"]);
@@ -176,33 +151,21 @@ async fn waits_that_would_never_end(client: &Conn) -> Result {
 /// Promise: operations that are not possible are refused with their memory, before any post.
 #[test]
 fn operations_that_are_not_possible() -> Result {
-    let _test = device_test();
-    let (peer, other) = (peer()?, peer()?);
-    let (memories, of_other) = (Memories::new(&peer), Memories::new(&other));
-    run(async {
-        let setup = Setup::default().with_receives(2, 64);
-        let Ends {
-            client,
-            server: _server,
-            ..
-        } = Ends::new(&peer, &setup, &setup).await?;
+    with_ends(4, [2, 2], async |memories, (client, _server)| {
+        let of_other = Memories::new(&peer()?);
         let posted = client.counters().posted;
-        memory_of_another_peer(&client, &memories, &of_other)?;
-        lengths_that_differ(&client, &memories)?;
-        a_flush_without_the_right(&client, &memories);
-        empty_and_full_batches(&client, &memories)?;
-        a_batch_that_is_too_long(&client, &memories)?;
+        memory_of_another_peer(&client, memories, &of_other)?;
+        lengths_that_differ(&client, memories)?;
+        a_flush_without_the_right(&client, memories);
+        empty_and_full_batches(&client, memories)?;
+        a_batch_that_is_too_long(&client, memories)?;
         waits_that_would_never_end(&client).await?;
         assert_eq!(client.counters().posted, posted, "nothing was posted");
         assert_eq!(memories.pool.available(), 4);
         client.close(CLOSE).await?;
+        assert_eq!(of_other.pool.available(), 4);
         Ok(())
-    })?;
-    assert_eq!(
-        (memories.pool.available(), of_other.pool.available()),
-        (4, 4)
-    );
-    Ok(())
+    })
 }
 
 /// Promise: settings that do not fit a reactor are refused on both sides, and the error names them.
@@ -219,35 +182,19 @@ fn settings_that_do_not_fit() -> Result {
         channel: channel.clone(),
         key: 1,
     };
+    let of_channel = with(|cfg| _ = cfg.set_compl_channel(of()));
+    let of_shared = with(|cfg| _ = cfg.set_compl_channel(ComplChannel::Shared));
+    let of_srq = with(|cfg| _ = cfg.set_srq(Some(&srq)));
+    let solicited = with(|cfg| _ = cfg.set_rcq_notify(Notify::Solicited));
+    let receives = |count, size| Setup::default().with_receives(count, size);
     let wrong: [(Setup, &[&str]); 7] = [
-        (
-            with(|cfg| _ = cfg.set_compl_channel(of())),
-            &["completion channel"],
-        ),
-        (
-            with(|cfg| _ = cfg.set_compl_channel(ComplChannel::Shared)),
-            &["channel"],
-        ),
-        (
-            with(|cfg| _ = cfg.set_srq(Some(&srq))),
-            &["shared receive queue"],
-        ),
-        (
-            with(|cfg| _ = cfg.set_rcq_notify(Notify::Solicited)),
-            &["solicited"],
-        ),
-        (
-            Setup::default().with_receives(0, 64),
-            &["0 receives of 64 bytes"],
-        ),
-        (
-            Setup::default().with_receives(1, 0),
-            &["1 receives of 0 bytes"],
-        ),
-        (
-            Setup::default().with_receives(u32::MAX, 64),
-            &["4294967295 receives", "16777216"],
-        ),
+        (of_channel, &["completion channel"]),
+        (of_shared, &["channel"]),
+        (of_srq, &["shared receive queue"]),
+        (solicited, &["solicited"]),
+        (receives(0, 64), &["0 receives of 64 bytes"]),
+        (receives(1, 0), &["1 receives of 0 bytes"]),
+        (receives(u32::MAX, 64), &["4294967295 receives", "16777216"]),
     ];
     run(async {
         let reactor = Reactor::spawn(&peer)?;
@@ -255,35 +202,21 @@ fn settings_that_do_not_fit() -> Result {
         for (setup, parts) in &wrong {
             says(reactor.connect(addr, setup, b"").await, parts);
             let connecting = reactor.connect(addr, &Setup::default(), b"");
-            let accepting = async {
-                let incoming = listener.accept().await.expect("a request");
-                says(incoming.accept(setup, b"").await, parts);
-            };
-            let (client, ()) = both(connecting, accepting).await;
+            let (client, server) = both(connecting, accept_next(&listener, setup, b"")).await;
+            says(server, parts);
             let error = client.expect_err("it is rejected");
             assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
         }
         // Private data that is too long.
-        says(
-            reactor.connect(addr, &Setup::default(), &[0; 57]).await,
-            &["57", "56"],
-        );
-        let connecting = reactor.connect(addr, &Setup::default(), b"");
-        let accepting = async {
-            let incoming = listener.accept().await.expect("a request");
-            says(
-                incoming.accept(&Setup::default(), &[0; 197]).await,
-                &["197", "196"],
-            );
-        };
-        let (client, ()) = both(connecting, accepting).await;
+        let setup = Setup::default();
+        let connected = reactor.connect(addr, &setup, &[0; 57]).await;
+        says(connected, &["57", "56"]);
+        let connecting = reactor.connect(addr, &setup, b"");
+        let (client, server) = both(connecting, accept_next(&listener, &setup, &[0; 197])).await;
+        says(server, &["197", "196"]);
         client.expect_err("it is rejected");
         // A connection without receives.
-        let Ends {
-            client,
-            server: _server,
-            ..
-        } = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+        let (client, _server) = connect(&reactor, &setup, &setup).await;
         says(client.inbox(), &["no receives", "with_receives"]);
         Ok(())
     })
@@ -299,12 +232,7 @@ fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
 /// does a batch. Finished operations are awaited as usual.
 #[test]
 fn finished_operations_that_are_kept() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
-        let client: &Conn = &ends.client;
+    with_ends(4, [0, 0], async |memories, (client, _server)| {
         let mut kept = Vec::new();
         let word = memories.word();
         while let Ok(op) = client.write(memories.to(), word.clone()) {
@@ -312,14 +240,8 @@ fn finished_operations_that_are_kept() -> Result {
             client.idle().await?;
         }
         assert_eq!(kept.len(), 20);
-        let refused = client
-            .write(memories.to(), word.clone())
-            .expect_err("no slot");
-        assert!(refused.memory.is_some());
-        says(
-            Err::<(), _>(refused),
-            &["20 operations", "await or drop them"],
-        );
+        let parts = ["20 operations", "await or drop them"];
+        gives_back(client.write(memories.to(), word.clone()), &parts);
         let mut batch = client.batch::<1>();
         batch.write(memories.to(), word)?;
         says(batch.commit(), &["20 operations"]);
@@ -329,9 +251,7 @@ fn finished_operations_that_are_kept() -> Result {
         }
         client.flush(memories.to(), FlushType::Visibility)?.await?;
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }
 
 /// Promise: a reactor outside of a runtime, or in one that lacks a driver, reports that.
@@ -339,24 +259,16 @@ fn finished_operations_that_are_kept() -> Result {
 fn runtimes_that_do_not_fit() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    says(
-        Reactor::spawn(&peer),
-        &["outside of a tokio runtime", "on_thread"],
-    );
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime?.block_on(async {
-        says(
-            Reactor::spawn(&peer),
-            &["no I/O driver, or no time driver", "enable_all"],
-        );
+    let outside = ["outside of a tokio runtime", "on_thread"];
+    says(Reactor::spawn(&peer), &outside);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.build()?.block_on(async {
+        let drivers = ["no I/O driver, or no time driver", "enable_all"];
+        says(Reactor::spawn(&peer), &drivers);
         says(Reactor::new(&peer).map(drop), &["no I/O driver"]);
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build();
-    runtime?.block_on(async {
-        says(Reactor::spawn(&peer), &["no I/O driver"]);
-    });
+    let runtime = builder.enable_time().build()?;
+    runtime.block_on(async { says(Reactor::spawn(&peer), &["no I/O driver"]) });
     Ok(())
 }
 
@@ -389,13 +301,12 @@ fn a_driver_that_never_runs() -> Result {
         let (_listener, addr) = listen(&reactor)?;
         let (unused, _addr) = listen(&reactor)?;
         let connecting = reactor.connect(addr, &Setup::default(), b"");
-        let accepting = std::thread::spawn(move || -> Result {
-            let accepted = block_on(unused.accept(), LIMIT).ok_or("in time")?;
+        let accepting = std::thread::spawn(move || {
+            let accepted = block_on(unused.accept(), LIMIT).expect("in time");
             says(accepted, &["never run"]);
-            Ok(())
         });
         says(connecting.await, &["never run", "spawn the Driver"]);
-        accepting.join().expect("no panic")?;
+        accepting.join().expect("no panic");
         drop(driver);
         let connecting = reactor.connect(addr, &Setup::default(), b"").await;
         says(connecting, &["was dropped"]);
@@ -403,19 +314,17 @@ fn a_driver_that_never_runs() -> Result {
         let (reactor, driver) = Reactor::new(&peer)?;
         let (listener, addr) = listen(&reactor)?;
         let connecting = reactor.connect(addr, &Setup::default(), b"");
-        let accepting = async {
-            let incoming = listener.accept().await.expect("a request");
-            incoming.accept(&Setup::default(), b"").await
-        };
+        let setup = Setup::default();
+        let accepting = accept_next(&listener, &setup, b"");
         #[expect(clippy::async_yields_async, reason = "it is awaited later")]
         let driving = async {
-            tokio::task::yield_now().await;
+            turns(1).await;
             tokio::spawn(driver)
         };
         let (connected, (accepted, driver)) = both(connecting, both(accepting, driving)).await;
         drop((connected?, accepted?));
         drop((reactor, listener));
-        driver.await.expect("no panic")?;
+        joined(driver).await?;
         Ok(())
     })
 }
@@ -424,48 +333,31 @@ fn a_driver_that_never_runs() -> Result {
 /// outside of the runtime that its driver is on.
 #[test]
 fn awaited_outside_of_the_drivers_runtime() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let setup = Setup::default().with_receives(1, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(4, [0, 1], async |memories, (client, server)| {
         client.send(memories.word())?.await?;
         let sent = client.send(memories.word())?;
-        let client = client.clone();
-        let elsewhere = tokio::task::spawn_blocking(move || {
-            std::thread::spawn(move || {
-                block_on(sent, LIMIT)
-                    .expect("in time")
-                    .expect("it has landed");
-                block_on(client.idle(), LIMIT)
-                    .expect("in time")
-                    .expect("no error");
-                let closed = block_on(client.closed(), Duration::from_millis(1));
-                assert!(closed.is_none(), "its limit is kept");
-                block_on(client.close(CLOSE), LIMIT).expect("in time")
-            })
-            .join()
-        });
+        let elsewhere = move || -> Result {
+            block_on(sent, LIMIT).ok_or("in time")??;
+            block_on(client.idle(), LIMIT).ok_or("in time")??;
+            let closed = block_on(client.closed(), Duration::from_millis(1));
+            assert!(closed.is_none(), "its limit is kept");
+            Ok(block_on(client.close(CLOSE), LIMIT).ok_or("in time")??)
+        };
+        let elsewhere = tokio::task::spawn_blocking(move || std::thread::spawn(elsewhere).join());
         let mut inbox = server.inbox()?;
         while inbox.next().await?.is_some() {}
-        elsewhere.await.expect("no panic").expect("no panic")?;
+        joined(elsewhere).await.expect("no panic")?;
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }
 
 /// Promise: the peer of another device, or an address without a device, is an error.
 #[test]
 fn addresses_that_do_not_fit() -> Result {
-    let _test = device_test();
-    let peer: Peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
+    with_reactor(async |reactor| {
         let nobody = "192.0.2.1:7204".parse()?;
         reactor.listen(nobody).expect_err("no address of this host");
-        let (listener, addr) = listen(&reactor)?;
+        let (listener, addr) = listen(reactor)?;
         let again = reactor.listen(addr).expect_err("the port is taken");
         assert!(matches!(again, Error::Provider { .. }), "{again:?}");
         drop(listener);

@@ -5,7 +5,7 @@ use std::time::Instant as RealInstant;
 use rpma_async::{Conn, Frozen, Inbox, Op, Setup};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::awaited::support::{CLOSE, Memories, begun, both, fill};
+use crate::awaited::support::{CLOSE, Memories, begun, both, fill, joined};
 use crate::awaited::world::{World, virtually};
 use crate::common::prelude::*;
 
@@ -138,7 +138,7 @@ impl Run<'_> {
             panic!("{failed:?}");
         };
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
-        closed.await.expect("no panic").expect_err("the same");
+        joined(closed).await.expect_err("the same");
         self.note("given up");
         // The reactor has disconnected, and the connection manager repeats that.
         sleep(1000 * MS).await;

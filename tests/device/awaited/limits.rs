@@ -1,8 +1,6 @@
 //! Limits for futures of any kind.
 
 use std::future::{pending, ready};
-#[cfg(feature = "sim")]
-use std::net::SocketAddr;
 
 #[cfg(feature = "sim")]
 use rpma_async::Setup;
@@ -10,9 +8,9 @@ use rpma_async::{Pool, Reactor, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::served::polls;
-#[cfg(feature = "sim")]
-use crate::awaited::support::both;
-use crate::awaited::support::{in_time, listen, run};
+use crate::awaited::support::{
+    in_time, joined, listen, run, says, spawn_with, turns, with_reactor,
+};
 #[cfg(feature = "sim")]
 use crate::awaited::world::virtually;
 use crate::common::prelude::*;
@@ -25,28 +23,22 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// limit.
 #[test]
 fn a_limit_passes() -> Result {
-    leaving(&[], || {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let began = Instant::now();
-            assert_eq!(reactor.timeout(SHORT, pending::<()>()).await, None);
-            if cfg!(not(feature = "sim")) {
-                assert!(began.elapsed() >= SHORT);
-            }
-            assert_eq!(reactor.timeout(Duration::ZERO, ready(7)).await, Some(7));
-            assert_eq!(reactor.timeout(Duration::ZERO, pending::<()>()).await, None);
-            let (sends, receives) = tokio::sync::oneshot::channel();
-            let waiting = tokio::spawn({
-                let reactor = reactor.clone();
-                async move { reactor.timeout(Duration::MAX, receives).await }
-            });
-            tokio::task::yield_now().await;
-            sends.send(8).expect("it waits");
-            let received = waiting.await.expect("no panic").ok_or("no limit")?;
-            assert_eq!(received, Ok(8));
-            Ok(())
-        })
+    with_reactor(async |reactor| {
+        let began = Instant::now();
+        assert_eq!(reactor.timeout(SHORT, pending::<()>()).await, None);
+        if cfg!(not(feature = "sim")) {
+            assert!(began.elapsed() >= SHORT);
+        }
+        assert_eq!(reactor.timeout(Duration::ZERO, ready(7)).await, Some(7));
+        assert_eq!(reactor.timeout(Duration::ZERO, pending::<()>()).await, None);
+        let (sends, receives) = tokio::sync::oneshot::channel();
+        let waiting = spawn_with(reactor, |reactor| async move {
+            reactor.timeout(Duration::MAX, receives).await
+        });
+        turns(1).await;
+        sends.send(8).expect("it waits");
+        assert_eq!(joined(waiting).await, Some(Ok(8)));
+        Ok(())
     })?;
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
@@ -60,11 +52,8 @@ fn a_limit_passes() -> Result {
 /// again is a new one.
 #[test]
 fn a_dropped_limit_drops_its_future() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let pool = Pool::new(&peer, 64, 1)?;
+    with_reactor(async |reactor| {
+        let pool = Pool::new(reactor.peer(), 64, 1)?;
         for n in 0..4 {
             let held = pool.try_lease().ok_or("a block is free")?;
             let leasing = async {
@@ -89,36 +78,23 @@ fn a_limit_without_a_driver_is_over() -> Result {
     let peer = peer()?;
     run(async {
         let (reactor, driver) = Reactor::new(&peer)?;
-        let never = in_time(reactor.timeout(HOUR, pending::<()>())).await;
-        assert_eq!(never, None);
+        assert_eq!(in_time(reactor.timeout(HOUR, pending::<()>())).await, None);
         let driving = tokio::spawn(driver);
-        let limited = tokio::spawn({
-            let reactor = reactor.clone();
-            async move { reactor.timeout(HOUR, pending::<()>()).await }
+        let limited = spawn_with(&reactor, |reactor| async move {
+            reactor.timeout(HOUR, pending::<()>()).await
         });
         let (listener, _) = listen(&reactor)?;
-        let accepting = tokio::spawn({
-            let reactor = reactor.clone();
-            async move {
-                reactor
-                    .timeout(HOUR, listener.accept())
-                    .await
-                    .map(|it| it.map(drop))
-            }
+        let accepting = spawn_with(&reactor, |reactor| async move {
+            let accepted = reactor.timeout(HOUR, listener.accept()).await;
+            accepted.map(|accepted| accepted.map(drop))
         });
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
-        }
+        turns(8).await;
         assert!(!limited.is_finished() && !accepting.is_finished());
         driving.abort();
-        assert_eq!(in_time(limited).await.expect("no panic"), None);
-        let accepted = in_time(accepting).await.expect("no panic");
-        let gone = accepted
-            .ok_or("the error of the wait")?
-            .expect_err("no request");
-        assert!(gone.to_string().contains("was dropped"), "{gone}");
-        let gone = in_time(reactor.timeout(HOUR, pending::<()>())).await;
-        assert_eq!(gone, None);
+        assert_eq!(joined(limited).await, None);
+        let accepted = joined(accepting).await.ok_or("the error of the wait")?;
+        says(accepted, &["was dropped"]);
+        assert_eq!(in_time(reactor.timeout(HOUR, pending::<()>())).await, None);
         // It needs no driver.
         assert_eq!(reactor.timeout(HOUR, ready(7)).await, Some(7));
         Ok(())
@@ -145,10 +121,8 @@ fn a_limit_passes_at_its_instant() -> Result {
         let both = reactor.timeout(HOUR, reactor.timeout(2 * HOUR, pending::<()>()));
         assert_eq!(both.await, None);
         let hours = began.elapsed();
-        assert!(
-            (hour + HOUR * 5 / 2..hour + HOUR * 5 / 2 + SHORT * 4).contains(&hours),
-            "{hours:?}"
-        );
+        let all = hour + HOUR * 5 / 2;
+        assert!((all..all + SHORT * 4).contains(&hours), "{hours:?}");
         Ok(())
     })
 }
@@ -158,30 +132,26 @@ fn a_limit_passes_at_its_instant() -> Result {
 #[cfg(feature = "sim")]
 #[test]
 fn each_address_has_its_share() -> Result {
+    use crate::awaited::support::{accept_next, both};
+
     virtually(async |world| {
         let [near, far] = &world.reactors;
-        let ip = world.hosts[1].addr().into();
-        let listener = far.listen(SocketAddr::new(ip, 0))?;
+        let addr = |port| (world.hosts[1].addr(), port).into();
+        let listener = far.listen(addr(0))?;
         // It takes no request.
-        let silent = far.listen(SocketAddr::new(ip, 0))?;
-        let addr = |port| SocketAddr::new(ip, port);
-        let addrs = [addr(1), addr(silent.port()), addr(listener.port())];
+        let silent = far.listen(addr(0))?;
+        let addrs = [1, silent.port(), listener.port()].map(addr);
         let setup = Setup::default().with_connect_limit(Duration::from_secs(12));
         let begin = world.fabric.now();
-        let accepting = async { listener.accept().await?.accept(&setup, b"").await };
+        let accepting = accept_next(&listener, &setup, b"");
         let (conn, accepted) = both(near.connect_to_any(&addrs, &setup, b""), accepting).await;
         drop((conn?, accepted?));
         let took = world.fabric.now() - begin;
-        assert!(
-            took >= Duration::from_secs(6) && took < Duration::from_secs(7),
-            "{took:?}"
-        );
+        assert_eq!(took.as_secs(), 6, "{took:?}");
         let none = near.connect_to_any(&addrs[..2], &setup, b"").await;
         let text = none.expect_err("none works").to_string();
-        assert!(
-            text.starts_with("none of the 2 addresses works: "),
-            "{text}"
-        );
+        let begin = "none of the 2 addresses works: ";
+        assert!(text.starts_with(begin), "{text}");
         Ok(())
     })
 }

@@ -9,7 +9,7 @@ use rpma::sim::Visited;
 use rpma_async::{Conn, Frozen, Listener, Op, Pool, Reactor, Setup, Sources};
 use tokio::time::Instant;
 
-use crate::awaited::support::CLOSE;
+use crate::awaited::support::{CLOSE, joined};
 use crate::common::prelude::*;
 
 /// 8 bytes with the number of records, and from byte 64 on records of 64 bytes.
@@ -174,7 +174,7 @@ fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
             Err(error) => panic!("{error}"),
         }
         for server in [one.1, other.1] {
-            server.await.expect("no panic").expect("served");
+            joined(server).await.expect("served");
         }
         began.elapsed()
     };

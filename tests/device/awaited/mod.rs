@@ -19,8 +19,6 @@ mod failing;
 mod failing_commits;
 mod failover;
 #[cfg(feature = "sim")]
-mod far;
-#[cfg(feature = "sim")]
 mod faults;
 mod gone;
 mod held;
@@ -34,6 +32,7 @@ mod limits;
 mod log;
 #[cfg(feature = "sim")]
 mod lost;
+mod made;
 mod monitor;
 #[cfg(feature = "sim")]
 mod named;

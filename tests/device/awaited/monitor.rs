@@ -9,7 +9,7 @@ use rpma_async::{Monitor, Reactor, block_on};
 
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::served::polls;
-use crate::awaited::support::{in_time, run, with_reactor};
+use crate::awaited::support::{joined, spawn_with, turns, with_reactor};
 use crate::common::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -21,31 +21,27 @@ fn a_change_wakes_tasks_in_their_order() -> Result {
     with_reactor(async |reactor| {
         let places = Arc::new(Monitor::new(reactor, 0_u32));
         let order = Arc::new(Mutex::new(Vec::new()));
-        let tasks: Vec<_> = (0..8)
-            .map(|n| {
-                let (places, order) = (Arc::clone(&places), Arc::clone(&order));
-                tokio::spawn(async move {
-                    let take = |left: &mut u32| left.checked_sub(1).map(|rest| *left = rest);
-                    let taken = places.change_when(LIMIT, take).await;
-                    order.lock().expect("no panic").push(n);
-                    // The place goes to the next one.
-                    places.change(|left| *left += 1);
-                    taken
-                })
+        let tasks = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| {
+            let order = Arc::clone(&order);
+            spawn_with(&places, |places| async move {
+                let take = |left: &mut u32| left.checked_sub(1).map(|rest| *left = rest);
+                let taken = places.change_when(LIMIT, take).await;
+                order.lock().expect("no panic").push(n);
+                // The place goes to the next one.
+                places.change(|left| *left += 1);
+                taken
             })
-            .collect();
-        tokio::task::yield_now().await;
-        assert_eq!(
-            order.lock().expect("no panic").len(),
-            0,
+        });
+        turns(1).await;
+        assert!(
+            order.lock().expect("no panic").is_empty(),
             "there is no place"
         );
         places.change(|left| *left = 1);
         for task in tasks {
-            in_time(task).await.expect("no panic").ok_or("a place")?;
+            joined(task).await.ok_or("a place")?;
         }
-        let order = order.lock().expect("no panic");
-        assert_eq!(*order, Vec::from_iter(0..8));
+        assert_eq!(*order.lock().expect("no panic"), Vec::from_iter(0..8));
         assert_eq!(places.look(|left| *left), 1);
         Ok(())
     })
@@ -54,17 +50,13 @@ fn a_change_wakes_tasks_in_their_order() -> Result {
 /// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
 #[test]
 fn a_wait_has_a_limit() -> Result {
-    leaving(&[], || {
-        let peer = peer()?;
-        run(async {
-            let reactor = Reactor::spawn(&peer)?;
-            let value = Monitor::new(&reactor, 1);
-            assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
-            let found = value.until(Duration::ZERO, |value| Some(*value)).await;
-            assert_eq!(found, Some(1));
-            assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
-            Ok(())
-        })
+    with_reactor(async |reactor| {
+        let value = Monitor::new(reactor, 1);
+        assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
+        let found = value.until(Duration::ZERO, |value| Some(*value)).await;
+        assert_eq!(found, Some(1));
+        assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
+        Ok(())
     })?;
     leaving_nothing(|| {
         let value = Monitor::new(&Reactor::on_thread(&peer()?)?, ());
@@ -115,30 +107,26 @@ impl Wake for Woken {
 #[test]
 fn a_wait_without_a_change_wakes_nobody() -> Result {
     with_reactor(async |reactor| {
-        let (value, looks) = (
-            Arc::new(Monitor::new(reactor, 0)),
-            Arc::new(AtomicU32::new(0)),
-        );
-        let waiting = tokio::spawn({
-            let (value, looks) = (Arc::clone(&value), Arc::clone(&looks));
-            async move {
-                let look = |value: &i32| {
-                    looks.fetch_add(1, Ordering::Relaxed);
-                    (*value == 1).then_some(())
-                };
-                value.until(LIMIT, look).await
-            }
+        let value = Arc::new(Monitor::new(reactor, 0));
+        let looks = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&looks);
+        let waiting = spawn_with(&value, |value| async move {
+            let look = |value: &i32| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                (*value == 1).then_some(())
+            };
+            value.until(LIMIT, look).await
         });
-        tokio::task::yield_now().await;
+        turns(1).await;
         for _ in 0..10 {
             value.until(LIMIT, |_| Some(())).await.ok_or("at once")?;
             value.look(|value| assert_eq!(*value, 0));
-            tokio::task::yield_now().await;
+            turns(1).await;
         }
         assert_eq!(looks.load(Ordering::Relaxed), 1);
         let one = |value: &mut i32| Some(std::mem::replace(value, 1));
         assert_eq!(value.change_when(LIMIT, one).await, Some(0));
-        in_time(waiting).await.expect("no panic").ok_or("it is 1")?;
+        joined(waiting).await.ok_or("it is 1")?;
         assert_eq!(looks.load(Ordering::Relaxed), 2);
         Ok(())
     })
@@ -161,22 +149,17 @@ fn a_panic_leaves_a_value() -> Result {
     with_reactor(async |reactor| {
         for is_awaited in [false, true] {
             let value = Arc::new(Monitor::new(reactor, 1));
-            let waiting = tokio::spawn({
-                let value = Arc::clone(&value);
-                async move {
-                    value
-                        .until(LIMIT, |value| (*value == 2).then_some(()))
-                        .await
-                }
+            let waiting = spawn_with(&value, |value| async move {
+                let is_two = |value: &i32| (*value == 2).then_some(());
+                value.until(LIMIT, is_two).await
             });
-            tokio::task::yield_now().await;
-            let changing = Arc::clone(&value);
-            let changed = tokio::spawn(async move { panics(&changing, is_awaited).await });
+            turns(1).await;
+            let changed = spawn_with(
+                &value,
+                |value| async move { panics(&value, is_awaited).await },
+            );
             changed.await.expect_err("it panics");
-            in_time(waiting)
-                .await
-                .expect("no panic")
-                .ok_or("it is changed")?;
+            joined(waiting).await.ok_or("it is changed")?;
             assert_eq!(value.look(|value| *value), 2);
         }
         Ok(())

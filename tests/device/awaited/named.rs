@@ -4,14 +4,17 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{Method, Replicas as Set, WriterCfg};
-use rpma::reconnect::ToWriter;
-use rpma_async::{Reactor, Replicas, Setup, Writer};
+use rpma_async::{Conn, Reactor};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::awaited::commit::Made;
+use crate::awaited::made::Made;
+use crate::awaited::probes::set_of_two;
+use crate::awaited::replicas::has_copies;
 use crate::awaited::served::{self, Serving};
-use crate::awaited::support::{CLOSE, Ends, Memories, run, take_messages};
+use crate::awaited::support::{
+    CLOSE, Memories, connect, joined, receives, run, take_messages, with_reactor,
+};
 use crate::common::place::with_fabric;
 use crate::common::prelude::*;
 use crate::serve::support::SHORT;
@@ -38,10 +41,16 @@ fn place(line: u32) -> String {
 
 /// Runs a program several times. A check fails each time, at another event, so that each event is
 /// in a report. After [`ENOUGH`] of them, the lines that were noted are enough.
-fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> Result<(String, Vec<u32>)> {
+fn reports(
+    program: impl AsyncFn(&Reactor, &RefCell<Vec<u32>>) -> Result,
+) -> Result<(String, Vec<u32>)> {
     let fabric = with_fabric(|fabric, _| fabric.clone());
+    let run = |lines: &RefCell<Vec<u32>>| {
+        let ran = run(async { program(&Reactor::spawn(&peer()?)?, lines).await });
+        ran.expect("it succeeds");
+    };
     let lines = RefCell::default();
-    fabric.find_loss(|_| {}, || run(program(&lines)).expect("it succeeds"))?;
+    fabric.find_loss(|_| {}, || run(&lines))?;
     let lines = lines.into_inner();
     let mut reports = String::new();
     let events = (1..=fabric.visited().events).rev().step_by(IN_A_REPORT);
@@ -54,9 +63,7 @@ fn reports(program: impl AsyncFn(&RefCell<Vec<u32>>) -> Result) -> Result<(Strin
         let check =
             |_: &Cut<'_>| assert_ne!(event.fetch_add(1, Ordering::Relaxed) + 1, nth, "the event");
         // In another order of threads there may be fewer events.
-        if let Err(loss) = fabric.find_loss(check, || {
-            run(program(&RefCell::default())).expect("it succeeds")
-        }) {
+        if let Err(loss) = fabric.find_loss(check, || run(&RefCell::default())) {
             reports += &loss.to_string();
         }
     }
@@ -78,16 +85,26 @@ fn assert_named(reports: &str, lines: &[u32]) {
     }
 }
 
+/// As that, of the reports of a program.
+fn names_its_lines(program: impl AsyncFn(&Reactor, &RefCell<Vec<u32>>) -> Result) -> Result {
+    let _test = device_test();
+    let (reports, lines) = reports(program)?;
+    assert_named(&reports, &lines);
+    Ok(())
+}
+
+/// Two ends of a connection. The server takes messages.
+async fn ends(reactor: &Reactor) -> (Conn, JoinHandle<()>) {
+    let (client, server) = connect(reactor, &receives(4), &receives(4)).await;
+    let messages = tokio::spawn(async move { take_messages(&server).await });
+    (client, messages)
+}
+
 #[test]
 fn operations_have_their_lines() -> Result {
-    let _test = device_test();
-    let (reports, lines) = reports(async |lines| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        let setup = Setup::default().with_receives(4, 64);
-        let ends = Ends::new(&peer, &setup, &setup).await?;
-        let (conn, server) = (&ends.client, ends.server.clone());
-        let messages = tokio::spawn(async move { take_messages(&server).await });
+    names_its_lines(async |reactor, lines| {
+        let memories = Memories::new(reactor.peer());
+        let (conn, messages) = ends(reactor).await;
         let (to, word) = (memories.to(), || memories.word());
         let tail = memories.remote.slice(..8)?;
 
@@ -108,24 +125,17 @@ fn operations_have_their_lines() -> Result {
         let pointer = Some((tail, [2; 8]));
         let committed = noted!(lines, conn.commit([(to, word())], pointer, VISIBLE));
         drop(committed.await?);
-        conn.clone().close(CLOSE).await?;
-        messages.await.expect("no panic");
+        conn.close(CLOSE).await?;
+        joined(messages).await;
         Ok(())
-    })?;
-    assert_named(&reports, &lines);
-    Ok(())
+    })
 }
 
 #[test]
 fn operations_of_a_batch_have_their_own_lines() -> Result {
-    let _test = device_test();
-    let (reports, lines) = reports(async |lines| {
-        let peer = peer()?;
-        let memories = Memories::new(&peer);
-        let setup = Setup::default().with_receives(4, 64);
-        let ends = Ends::new(&peer, &setup, &setup).await?;
-        let (conn, server) = (&ends.client, ends.server.clone());
-        let messages = tokio::spawn(async move { take_messages(&server).await });
+    names_its_lines(async |reactor, lines| {
+        let memories = Memories::new(reactor.peer());
+        let (conn, messages) = ends(reactor).await;
         let (to, word) = (memories.to(), || memories.word());
         let tail = memories.remote.slice(..8)?;
 
@@ -138,22 +148,17 @@ fn operations_of_a_batch_have_their_own_lines() -> Result {
         noted!(lines, batch.send_with_imm(word(), 7));
         let posted = batch.commit()?;
         drop(posted.await?);
-        conn.clone().close(CLOSE).await?;
-        messages.await.expect("no panic");
+        conn.close(CLOSE).await?;
+        joined(messages).await;
         Ok(())
-    })?;
-    assert_named(&reports, &lines);
-    Ok(())
+    })
 }
 
 #[test]
 fn commits_of_a_writer_have_their_lines() -> Result {
-    let _test = device_test();
-    let (reports, lines) = reports(async |lines| {
-        let peer = peer()?;
-        let reactor = Reactor::spawn(&peer)?;
-        let made = Made::new(&reactor, 1).await?;
-        let (writer, memories) = (&made.writer, Memories::new(&peer));
+    names_its_lines(async |reactor, lines| {
+        let made = Made::new(reactor, 1).await?;
+        let (writer, memories) = (&made.writer, Memories::new(reactor.peer()));
         let word = memories.word();
         let to = writer.offer().regions()[0].slice(..7)?;
         let ticket = noted!(lines, writer.commit([(to, word)], None));
@@ -166,9 +171,7 @@ fn commits_of_a_writer_have_their_lines() -> Result {
         noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
         made.writer.close(CLOSE).await?;
         Ok(())
-    })?;
-    assert_named(&reports, &lines);
-    Ok(())
+    })
 }
 
 /// The server's answers have the line of [`Server::next`](rpma_async::Server::next). A check
@@ -176,13 +179,10 @@ fn commits_of_a_writer_have_their_lines() -> Result {
 #[test]
 fn commits_that_a_server_answers_have_their_lines() -> Result {
     let _test = device_test();
-    let program = async |lines: &RefCell<Vec<u32>>| {
-        let peer = peer()?;
-        let reactor = Reactor::spawn(&peer)?;
-        let serving = Serving::new(&reactor, 1)?;
-        let writer = served::writer(&reactor, serving.addr, 1).await;
-        let writer = Writer::new(&reactor, writer)?;
-        let memories = Memories::new(&peer);
+    let program = async |reactor: &Reactor, lines: &RefCell<Vec<u32>>| {
+        let serving = Serving::new(reactor, 1)?;
+        let writer = served::awaited(reactor, serving.addr, 1).await;
+        let memories = Memories::new(reactor.peer());
         let word = memories.word();
         let to = writer.offer().regions()[0].slice(..7)?;
         let stopped = serving.stop().await;
@@ -217,55 +217,29 @@ fn commits_that_a_server_answers_have_their_lines() -> Result {
 /// Also if the driver posts it: the second one waits for the slots of the first one.
 #[test]
 fn commits_on_replicas_have_their_lines() -> Result {
-    let _test = device_test();
-    let (reports, lines) = reports(async |lines| {
-        let peer = peer()?;
-        let reactor = Reactor::spawn(&peer)?;
-        let serving = Serving::new(&reactor, 2)?;
-        let set = Set::new(&peer, 1024, 8)?;
-        let set = Replicas::new(&reactor, set)?;
-        set.permit_one_host().permit_one_memory();
-        let mut cfg = WriterCfg::new(Method::Server);
-        cfg.set_in_flight(1)?;
-        for key in [1, 2] {
-            let to_writer = ToWriter::new(&cfg);
-            let mut client = served::client(&reactor, serving.addr, key, to_writer);
-            let writer = client.connect(&ConnCfg::new()).await?;
-            let remote = writer.offer().regions()[0];
-            set.add(writer, remote)?;
-        }
+    names_its_lines(async |reactor, lines| {
+        let serving = Serving::new(reactor, 2)?;
+        let set = set_of_two(reactor, &serving).await?;
         noted!(lines, set.commit(64, &[b"one"], None, 2));
         let last = noted!(lines, set.commit(72, &[b"another"], None, 2));
-        let outcome = set.settle(last, 2, LIMIT).await?;
-        assert_eq!(outcome.copies(), 2);
+        has_copies(&set, last, 2).await?;
         drop(set);
         serving.stop().await;
         Ok(())
-    })?;
-    assert_named(&reports, &lines);
-    Ok(())
+    })
 }
 
 /// Promise: an error of an operation has no number that the program never gave.
 #[test]
 fn errors_have_no_number() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await?;
+    with_reactor(async |reactor| {
+        let memories = Memories::new(reactor.peer());
+        let (client, _server) = connect(reactor, &receives(0), &receives(0)).await;
         // The key is one of no region any more.
-        let Memories {
-            target,
-            pool,
-            remote,
-        } = memories;
-        drop(target);
-        let block = pool.lease().await.freeze();
-        let to = remote.slice(..block.len() as u64)?;
-        let write = ends.client.write(to, block)?;
-        let failed = write.await.expect_err("no memory");
-        let failure = ends.client.failure().ok_or("it failed")?;
+        let (to, word) = (memories.to(), memories.word());
+        drop(memories.target);
+        let failed = client.write(to, word)?.await.expect_err("no memory");
+        let failure = client.failure().ok_or("it failed")?;
         for text in [failed.to_string(), failure.to_string()] {
             assert!(text.starts_with("an operation on queue pair"), "{text}");
         }

@@ -6,8 +6,11 @@ use std::thread;
 
 use rpma_async::{Conn, Reactor, Setup, block_on};
 
+use crate::awaited::backpressure::no_room;
 use crate::awaited::held::leaving_nothing;
-use crate::awaited::support::{CLOSE, Memories, all_slots_are_free, connect};
+use crate::awaited::support::{
+    CLOSE, Memories, all_slots_are_free, connect, count_words, joined, receives, with_bytes,
+};
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
 
@@ -22,8 +25,7 @@ fn on_each(test: impl Fn(&Peer, &Reactor) -> Result) -> Result {
     leaving_nothing(|| {
         let peer = peer()?;
         let reactor = Reactor::on_thread(&peer)?;
-        test(&peer, &reactor)?;
-        Ok(())
+        test(&peer, &reactor)
     })?;
     leaving_nothing(|| {
         let peer = peer()?;
@@ -43,20 +45,16 @@ fn on_each(test: impl Fn(&Peer, &Reactor) -> Result) -> Result {
 fn operations_without_a_runtime() -> Result {
     on_each(|peer, reactor| {
         let memories = Memories::new(peer);
-        let setup = Setup::default().with_receives(1, 64);
-        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        let (client, server) = wait(connect(reactor, &receives(0), &receives(1)));
         let write = client.write(memories.to(), memories.word())?;
         assert_eq!(&*write.wait(LIMIT)?, b"a word.");
         let flush = client.flush(memories.to(), FlushType::Visibility);
         flush?.wait(LIMIT)?;
-        let sent = client.send(memories.word())?;
-        sent.wait(LIMIT)?;
+        client.send(memories.word())?.wait(LIMIT)?;
 
         // There is no receive for these, until the first message is taken.
-        let late = client.send(memories.word())?;
-        let failed = late
-            .wait(Duration::from_millis(1))
-            .expect_err("it takes longer");
+        let late = client.send(memories.word())?.wait(Duration::from_millis(1));
+        let failed = late.expect_err("it takes longer");
         assert!(matches!(failed.error, Error::TimedOut(_)), "{failed:?}");
         assert!(failed.memory.is_none(), "it goes on");
         let later = client.send(memories.word())?;
@@ -94,30 +92,19 @@ fn threads_share_a_connection() -> Result {
     const ROUNDS: u32 = 200;
     on_each(|peer, reactor| {
         let memories = Memories::with_blocks(peer, 3);
-        let setup = Setup::default().with_receives(4, 64);
-        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        let (client, server) = wait(connect(reactor, &receives(0), &receives(4)));
         thread::scope(|scope| -> Result {
-            let taking = scope.spawn(here(|| -> Result<_> {
-                let mut inbox = server.inbox()?;
-                let mut taken = 0;
-                while let Some(message) = wait(inbox.next())? {
-                    assert_eq!(&*message, b"a word.");
-                    taken += 1;
-                }
-                Ok(taken)
-            }));
+            let taking = scope.spawn(here(|| wait(count_words(&server))));
             let posting = [(); THREADS].map(|()| {
                 let (client, memories) = (&client, &memories);
                 scope.spawn(here(move || {
                     wait(many(client, memories, ROUNDS)).expect("succeeds")
                 }))
             });
-            let sent: u32 = posting
-                .map(|thread| thread.join().expect("no panic"))
-                .iter()
-                .sum();
+            let sent = posting.map(|thread| thread.join().expect("no panic"));
             wait(client.clone().close(CLOSE))?;
-            assert_eq!(taking.join().expect("no panic")?, sent);
+            let taken = taking.join().expect("no panic")?;
+            assert_eq!(taken, sent.into_iter().sum());
             Ok(())
         })?;
         assert_eq!(memories.pool.available(), 3);
@@ -129,31 +116,18 @@ fn threads_share_a_connection() -> Result {
 async fn many(client: &Conn, memories: &Memories, rounds: u32) -> Result<u32> {
     let mut sent = 0;
     for round in 0..rounds {
-        let mut block = memories.pool.lease().await;
-        block[..7].copy_from_slice(b"a word.");
-        block.truncate(7);
-        let block = block.freeze();
-        let mut posted = match round % 3 {
-            0 => client.write(memories.to(), block),
-            _ => client.send(block),
-        };
-        // Another thread may have taken the room.
+        let mut block = with_bytes(memories.pool.lease().await, b"a word.").freeze();
         let op = loop {
+            let posted = match round % 3 {
+                0 => client.write(memories.to(), block),
+                _ => client.send(block),
+            };
             match posted {
                 Ok(op) => break op,
-                Err(refused) => {
-                    assert!(
-                        matches!(refused.error, Error::QueueFull { .. }),
-                        "{refused}"
-                    );
-                    client.ready(1).await?;
-                    let block = refused.memory.ok_or("it comes back")?;
-                    posted = match round % 3 {
-                        0 => client.write(memories.to(), block),
-                        _ => client.send(block),
-                    };
-                }
+                // Another thread has taken the room.
+                refused => block = no_room(refused),
             }
+            client.ready(1).await?;
         };
         sent += u32::from(round % 3 != 0);
         match round % 2 {
@@ -178,28 +152,18 @@ fn tasks_on_three_workers() -> Result {
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(5);
             let reactor = Reactor::spawn(&peer)?;
-            let setup = Setup::default().with_receives(3, 64);
-            let (client, server) = connect(&reactor, &Setup::new(&cfg), &setup).await;
-            let taking = tokio::spawn(async move {
-                let mut inbox = server.inbox()?;
-                let mut taken = 0;
-                while inbox.next().await?.is_some() {
-                    taken += 1;
-                }
-                Ok::<_, Failed>(taken)
-            });
+            let (client, server) = connect(&reactor, &Setup::new(&cfg), &receives(3)).await;
+            let taking = tokio::spawn(async move { count_words(&server).await });
             let tasks = [(); TASKS].map(|()| {
                 let (client, memories) = (client.clone(), Arc::clone(&memories));
                 tokio::spawn(async move { many(&client, &memories, 300).await.expect("succeeds") })
             });
             let mut sent = 0;
             for task in tasks {
-                sent += crate::awaited::support::in_time(task)
-                    .await
-                    .expect("no panic");
+                sent += joined(task).await;
             }
             client.close(CLOSE).await?;
-            assert_eq!(taking.await.expect("no panic")?, sent);
+            assert_eq!(joined(taking).await?, sent);
             Ok::<_, Failed>(())
         })?;
         drop(runtime);
@@ -214,8 +178,7 @@ fn tasks_on_three_workers() -> Result {
 fn operations_move_between_threads() -> Result {
     on_each(|peer, reactor| {
         let memories = Memories::new(peer);
-        let setup = Setup::default().with_receives(1, 64);
-        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        let (client, server) = wait(connect(reactor, &receives(0), &receives(1)));
         client.send(memories.word())?.wait(LIMIT)?;
         let mut op = client.send(memories.word())?;
         let mut closed = client.closed();

@@ -2,7 +2,7 @@
 
 use rpma_async::Setup;
 
-use crate::awaited::support::{CLOSE, begun, both};
+use crate::awaited::support::{CLOSE, begun, both, receives};
 use crate::awaited::world::{World, virtually};
 use crate::common::prelude::*;
 
@@ -12,7 +12,7 @@ const NOTICES: [u32; 2] = [14, 4711];
 /// Connects, uses the connection, and closes it.
 async fn program(world: &World) -> Result {
     let memories = world.memories(4);
-    let setup = Setup::default().with_receives(1, 64);
+    let setup = receives(1);
     let (client, server) = world.connect(&Setup::default(), &setup).await?;
     let mut inbox = server.inbox()?;
     client.write(memories.to(), memories.word())?.await?;

@@ -4,10 +4,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use rpma_async::{Inbox, Setup};
-use tokio::task::yield_now;
+use rpma_async::Inbox;
 
-use crate::awaited::support::Memories;
+use crate::awaited::support::{Memories, receives, turns};
 use crate::awaited::world::virtually;
 use crate::common::prelude::*;
 
@@ -48,7 +47,7 @@ fn messages_stay_in_order() -> Result {
     virtually(async |world| {
         let memories = world.memories(4);
         let of_server = Memories::between(&world.peers[1], &world.peers[0], 4);
-        let setup = Setup::default().with_receives(4, 64);
+        let setup = receives(4);
         let (client, server) = world.connect(&setup, &setup).await?;
         let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
         back.hold();
@@ -78,9 +77,7 @@ fn messages_stay_in_order() -> Result {
         back.release();
         client.send_with_imm(memories.word(), 1)?.detach();
         // The driver drains.
-        for _ in 0..4 {
-            yield_now().await;
-        }
+        turns(4).await;
         let mut taken = takes.taken.lock().expect("no panic").clone();
         taken.extend(takes.take()?);
         assert_eq!(taken, [Some(1), Some(2)]);

@@ -4,19 +4,18 @@ use rpma::reconnect::Why;
 use rpma_async::{Reactor, Setup, ToConn};
 
 use crate::awaited::served::{self, polls};
-use crate::awaited::support::{CLOSE, Memories, listen, run};
+use crate::awaited::support::{
+    CLOSE, Memories, accept_next, joined, listen, run, says, with_reactor,
+};
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
 
 /// Promise: connections of a reactor follow each other, each with receives, until one is refused.
 #[test]
 fn connections_follow_each_other() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let (listener, addr) = listen(&reactor)?;
+    with_reactor(async |reactor| {
+        let memories = Memories::new(reactor.peer());
+        let (listener, addr) = listen(reactor)?;
         let server = tokio::spawn(async move {
             let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT)?;
             for round in 0..3_u32 {
@@ -31,8 +30,8 @@ fn connections_follow_each_other() -> Result {
             }
             Ok::<_, Failed>(())
         });
-        let to_conn = ToConn::new(&reactor).with_receives(2, 64);
-        let mut client = served::client(&reactor, addr, 1, to_conn);
+        let to_conn = ToConn::new(reactor).with_receives(2, 64);
+        let mut client = served::client(reactor, addr, 1, to_conn);
         for round in 0..3 {
             let conn = client.connect(&ConnCfg::new()).await?;
             let mut inbox = conn.inbox()?;
@@ -42,7 +41,7 @@ fn connections_follow_each_other() -> Result {
             conn.close(CLOSE).await?;
         }
         assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
-        server.await.expect("no panic")?;
+        joined(server).await?;
         Ok(())
     })
 }
@@ -50,28 +49,19 @@ fn connections_follow_each_other() -> Result {
 /// Promise: a reconnect that is dropped after its nth poll leaves no object, and can begin again.
 #[test]
 fn a_dropped_reconnect_leaves_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let (listener, addr) = listen(&reactor)?;
-        let accepting = tokio::spawn({
-            async move {
-                let offer = Offer::new(&PeerCfg::new())
-                    .encode(Offer::ACCEPT)
-                    .expect("fits");
-                loop {
-                    let incoming = listener.accept().await.expect("a request");
-                    // A client that has given up may have gone meanwhile.
-                    let accepted = incoming.accept(&Setup::default(), &offer).await;
-                    if let Ok(conn) = accepted {
-                        let _ = conn.closed().await;
-                    }
+    with_reactor(async |reactor| {
+        let (listener, addr) = listen(reactor)?;
+        let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT)?;
+        let accepting = tokio::spawn(async move {
+            loop {
+                // A client that has given up may have gone meanwhile.
+                if let Ok(conn) = accept_next(&listener, &Setup::default(), &offer).await {
+                    let _ = conn.closed().await;
                 }
             }
         });
-        let to_conn = ToConn::new(&reactor).with_receives(2, 64);
-        let mut client = served::client(&reactor, addr, 1, to_conn);
+        let to_conn = ToConn::new(reactor).with_receives(2, 64);
+        let mut client = served::client(reactor, addr, 1, to_conn);
         for n in 0..12 {
             drop(polls(client.connect(&ConnCfg::new()), n).await);
         }
@@ -91,31 +81,19 @@ fn a_reconnect_that_cannot_be_is_an_error() -> Result {
     let peer = peer()?;
     run(async {
         let (reactor, driver) = Reactor::new(&peer)?;
-        let (listener, addr) = listen(&reactor)?;
-        let mut client = served::client(
-            &reactor,
-            addr,
-            1,
-            ToConn::new(&reactor).with_receives(0, 64),
-        );
-        let gave_up = client
-            .connect(&ConnCfg::new())
-            .await
-            .expect_err("no receives");
+        let (_listener, addr) = listen(&reactor)?;
+        let to_conn = ToConn::new(&reactor).with_receives(0, 64);
+        let mut client = served::client(&reactor, addr, 1, to_conn);
+        let connected = client.connect(&ConnCfg::new()).await;
+        let gave_up = connected.expect_err("no receives");
         assert_eq!(gave_up.why, Why::Error);
-        assert!(
-            matches!(gave_up.error, Error::InvalidArgument(_)),
-            "{gave_up}"
-        );
+        says(Err::<(), _>(gave_up.error), &[]);
 
         let mut client = served::client(&reactor, addr, 1, ToConn::new(&reactor));
         drop(driver);
-        let gave_up = client
-            .connect(&ConnCfg::new())
-            .await
-            .expect_err("no driver");
-        assert!(gave_up.to_string().contains("was dropped"), "{gave_up}");
-        drop(listener);
+        let connected = client.connect(&ConnCfg::new()).await;
+        let gave_up = connected.expect_err("no driver").to_string();
+        assert!(gave_up.contains("was dropped"), "{gave_up}");
         Ok(())
     })
 }

@@ -1,35 +1,58 @@
 //! K of N, awaited.
 
-use rpma::commit::{CommitId, Method, Outcome, Refused, ReplicaId, Replicas as Set, WriterCfg};
+use std::ops::Range;
+
+use rpma::commit::{self, CommitId, Method, Outcome, Refused, ReplicaId, WriterCfg};
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
-use crate::awaited::served::{Serving, Stopped, TAIL, block, cfg, polls, record, writer};
-use crate::awaited::support::{run, with_reactor};
+use crate::awaited::served::{self, Serving, Stopped, TAIL, cfg, polls, record, writer};
+use crate::awaited::support::{joined, says, spawn_with, turns, with_reactor};
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, SHORT, Site, directory_of, identity, new_directory};
 
 pub(crate) const RING: usize = 1024;
 
-/// A set of the keys of one server, which are replicas in memory of their own.
-async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Result<Replicas> {
-    let set = Set::new(reactor.peer(), RING, 8)?;
-    let set = Replicas::new(reactor, set)?;
-    set.permit_one_host().permit_one_memory();
-    for key in keys {
-        add(&set, reactor, serving.addr, key).await?;
-    }
-    Ok(set)
+/// A set without replicas.
+pub(crate) fn new_set(reactor: &Reactor, ring: usize) -> rpma::Result<Replicas> {
+    let set = commit::Replicas::new(reactor.peer(), ring, 8)?;
+    Replicas::new(reactor, set)
 }
 
-async fn add(
-    set: &Replicas,
-    reactor: &Reactor,
-    addr: std::net::SocketAddr,
-    key: u64,
-) -> Result<ReplicaId> {
-    let writer = writer(reactor, addr, key).await;
+/// Adds the server of a writer.
+pub(crate) fn add(set: &Replicas, writer: commit::Writer) -> rpma::Result<ReplicaId> {
     let remote = writer.offer().regions()[0];
     Ok(set.add(writer, remote)?)
+}
+
+/// A set of the keys of one server, which are replicas in memory of their own.
+pub(crate) async fn set_of(
+    reactor: &Reactor,
+    serving: &Serving,
+    keys: Range<u64>,
+) -> Result<(Replicas, Vec<ReplicaId>)> {
+    let set = new_set(reactor, RING)?;
+    set.permit_one_host().permit_one_memory();
+    let mut ids = Vec::new();
+    for key in keys {
+        ids.push(add(&set, writer(reactor, serving.addr, key).await)?);
+    }
+    Ok((set, ids))
+}
+
+/// Waits until so many replicas have a commit, and no more.
+pub(crate) async fn has_copies(set: &Replicas, id: CommitId, k: usize) -> Result {
+    let outcome = set.settle(id, k, LIMIT).await?;
+    assert_eq!(outcome.copies(), k);
+    Ok(())
+}
+
+/// The replicas that hold the bytes of a ring which is full.
+#[track_caller]
+pub(crate) fn holders(room: Result<(), Refused>) -> u64 {
+    match room {
+        Err(Refused::RingFull { held_by }) => held_by,
+        other => panic!("the ring is full: {other:?}"),
+    }
 }
 
 /// A record of 100 bytes at 64, in two pieces, with a pointer.
@@ -53,12 +76,21 @@ async fn with_a_slow_one(
     let all = PmemMap::open(devdax(), 4 * LEN)?;
     let quick = Serving::of(reactor, site(&all, 0)?)?;
     let slow = Serving::of(reactor, site(&all, 1)?)?;
-    let set = set(reactor, &quick, 1..1).await?;
+    let (set, _) = set_of(reactor, &quick, 1..1).await?;
     let ids = [
-        add(&set, reactor, quick.addr, 1).await?,
-        add(&set, reactor, slow.addr, 1).await?,
+        add(&set, writer(reactor, quick.addr, 1).await)?,
+        add(&set, writer(reactor, slow.addr, 1).await)?,
     ];
     Ok((set, quick, slow.stop().await, ids))
+}
+
+/// Ends a server. All its memory has this commit.
+async fn end(serving: Serving, number: u64) -> Result {
+    for region in &serving.regions {
+        assert_eq!(record(region)?, (number as u8, number));
+    }
+    serving.stop().await;
+    Ok(())
 }
 
 /// Commits until the ring is full, and returns the last commit and its number.
@@ -85,6 +117,15 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> Result<(CommitId, u
     Ok(last.ok_or("some fit")?)
 }
 
+/// The error of a call that was refused for another reason than the ring and its replicas.
+#[track_caller]
+fn error_of<T: std::fmt::Debug>(refused: Result<T, Refused>) -> Result<T, Error> {
+    match refused {
+        Err(Refused::Error(error)) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Promise: a replica that is slow delays no task that has its copies, is unknown after the limit,
 /// and gets all commits when it goes on.
 #[test]
@@ -101,23 +142,16 @@ fn a_slow_replica_delays_nobody_else() -> Result {
         );
 
         let (last, number) = fill(&set, slow).await?;
-        let full = set.room(100, SHORT).await.expect_err("the ring is full");
-        assert!(matches!(full, Refused::RingFull { held_by } if held_by == slow.mask()));
+        assert_eq!(holders(set.room(100, SHORT).await), slow.mask());
         let outcome = set.settle(last, 1, LIMIT).await?;
         assert_eq!(outcome.durable, first.mask());
-        let room = tokio::spawn({
-            let set = set.clone();
-            async move { set.room(100, LIMIT).await }
-        });
+        let room = spawn_with(&set, |set| async move { set.room(100, LIMIT).await });
         let slow = stopped.start();
-        let outcome = set.settle(last, 2, LIMIT).await?;
-        assert_eq!(outcome.copies(), 2);
-        room.await.expect("no panic")?;
+        has_copies(&set, last, 2).await?;
+        joined(room).await?;
         drop(set);
-        for serving in [quick, slow] {
-            assert_eq!(record(&serving.regions[0])?, (number as u8, number));
-            serving.stop().await;
-        }
+        end(quick, number).await?;
+        end(slow, number).await?;
         Ok(())
     })
 }
@@ -126,12 +160,9 @@ fn a_slow_replica_delays_nobody_else() -> Result {
 /// that is dropped after its nth poll can be made again.
 #[test]
 fn a_slow_replica_is_set_aside() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        for n in 0..4 {
-            let reactor = Reactor::spawn(&peer)?;
-            let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await?;
+    for n in 0..4 {
+        with_reactor(async |reactor| {
+            let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await?;
             let (last, _) = fill(&set, slow).await?;
             let early = polls(set.set_aside(slow, LIMIT), n).await;
             if early.is_none() {
@@ -144,14 +175,13 @@ fn a_slow_replica_is_set_aside() -> Result {
             assert_eq!(outcome.failed | outcome.unknown, slow.mask());
             let too_few = commit(&set, 1, 2).expect_err("one replica");
             assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
-            let id = commit(&set, 1, 1)?;
-            let outcome = set.settle(id, 1, LIMIT).await?;
-            assert_eq!(outcome.copies(), 1);
+            has_copies(&set, commit(&set, 1, 1)?, 1).await?;
             drop((set, stopped));
             quick.stop().await;
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: room is made without the slow replica after the limit, and has no cost before it. If too
@@ -164,21 +194,12 @@ fn room_is_made_without_a_slow_replica() -> Result {
         assert_eq!(set.able(), 2);
         fill(&set, slow).await?;
         // Two copies are not possible without the slow one.
-        match set.make_room(100, 2, SHORT).await {
-            Err(Refused::RingFull { held_by }) => assert_eq!(held_by, slow.mask()),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(holders(set.make_room(100, 2, SHORT).await), slow.mask());
         assert_eq!(set.able(), 2, "none is set aside");
         set.make_room(100, 1, SHORT).await?;
         assert_eq!((set.able(), set.is_able(slow)), (1, false));
-        let id = commit(&set, 1, 1)?;
-        let outcome = set.settle(id, 1, LIMIT).await?;
-        assert_eq!(outcome.copies(), 1);
-        let none = set.make_room(100, 0, LIMIT).await;
-        assert!(
-            matches!(none, Err(Refused::Error(Error::InvalidArgument(_)))),
-            "{none:?}"
-        );
+        has_copies(&set, commit(&set, 1, 1)?, 1).await?;
+        says(error_of(set.make_room(100, 0, LIMIT).await), &[]);
         let long = set.make_room(2 * RING, 1, LIMIT).await;
         assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
         drop((set, stopped));
@@ -193,22 +214,21 @@ fn room_is_made_without_a_slow_replica() -> Result {
 fn an_awaited_writer_becomes_a_replica() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..2).await?;
+        let (set, _) = set_of(reactor, &serving, 1..2).await?;
         let pool = Pool::new(reactor.peer(), 100, 2)?;
         let awaited = async || -> Result<_> {
-            let identity = identity(2, 1, 2);
             let cfg = WriterCfg::new(Method::Server);
-            let client = Reconnect::to_writer(reactor, serving.addr, identity, &cfg);
-            let writer = client?.connect(&ConnCfg::new()).await;
-            let writer = Writer::new(reactor, writer?)?;
+            let client = Reconnect::to_writer(reactor, serving.addr, identity(2, 1, 2), &cfg);
+            let writer = client?.connect(&ConnCfg::new()).await?;
+            let writer = Writer::new(reactor, writer)?;
             let memory = writer.offer().regions()[0];
             Ok((writer, memory))
         };
         let (writer, memory) = awaited().await?;
         let other = writer.clone();
         let in_use = set.add_writer(writer, memory).await;
-        let in_use = in_use.expect_err("a handle is left");
-        assert!(in_use.to_string().contains("other handles"), "{in_use}");
+        let in_use = in_use.expect_err("a handle is left").to_string();
+        assert!(in_use.contains("other handles"), "{in_use}");
         assert_eq!(set.able(), 1);
         drop(other);
 
@@ -216,18 +236,12 @@ fn an_awaited_writer_becomes_a_replica() -> Result {
         let copied = writer.commit_bytes(&pool, (&memory, 64), &[7; 100], None);
         copied.await?;
         // The device may still have the block of this one.
-        let bytes = block(&pool, 8).await;
-        crate::awaited::served::commit(&writer, bytes, 8)?;
+        served::post(&writer, &pool, 8).await?;
         set.add_writer(writer, memory).await?;
         assert_eq!(set.able(), 2);
-        let id = commit(&set, 9, 2)?;
-        let outcome = set.settle(id, 2, LIMIT).await?;
-        assert_eq!(outcome.copies(), 2);
+        has_copies(&set, commit(&set, 9, 2)?, 2).await?;
         drop(set);
-        for region in &serving.regions {
-            assert_eq!(record(region)?, (9, 9));
-        }
-        serving.stop().await;
+        end(serving, 9).await?;
         Ok(())
     })
 }
@@ -238,14 +252,12 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
     with_reactor(async |reactor| {
         let (set, quick, stopped, [first, dead]) = with_a_slow_one(reactor).await?;
         let before = commit(&set, 1, 2)?;
-        let waiting = tokio::spawn({
-            let set = set.clone();
-            async move { set.settle(before, 2, Duration::MAX).await }
+        let waiting = spawn_with(&set, |set| async move {
+            set.settle(before, 2, Duration::MAX).await
         });
-        let outcome = set.settle(before, 1, LIMIT).await?;
-        assert_eq!(outcome.copies(), 1);
+        has_copies(&set, before, 1).await?;
         drop(stopped);
-        let outcome = waiting.await.expect("no panic")?;
+        let outcome = joined(waiting).await?;
         assert_eq!(
             (outcome.durable, outcome.unknown),
             (first.mask(), dead.mask())
@@ -271,21 +283,18 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
 fn dropped_waits_undo_nothing() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..3).await?;
+        let (set, _) = set_of(reactor, &serving, 1..3).await?;
         for n in 0..6 {
             let id = commit(&set, n as u64, 2)?;
             drop(polls(set.settle(id, 2, LIMIT), n).await);
             drop(polls(set.room(RING, LIMIT), n).await);
             // Without a wait the driver looks.
             while set.outcome(id).copies() < 2 {
-                tokio::task::yield_now().await;
+                turns(1).await;
             }
         }
         drop(set);
-        for region in &serving.regions {
-            assert_eq!(record(region)?, (5, 5));
-        }
-        serving.stop().await;
+        end(serving, 5).await?;
         Ok(())
     })
 }
@@ -295,31 +304,19 @@ fn dropped_waits_undo_nothing() -> Result {
 fn bad_input_is_refused() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let one = set(reactor, &serving, 1..2).await?;
-        let other = set(reactor, &serving, 2..3).await?;
-        let invalid = |refused: Refused, text: &str| {
-            assert!(matches!(
-                &refused,
-                Refused::Error(Error::InvalidArgument(_))
-            ));
-            assert!(refused.to_string().contains(text), "{text}: {refused}");
-        };
-        invalid(commit(&one, 1, 0).expect_err("no copies"), "1 to 1");
-        invalid(commit(&one, 1, 2).expect_err("two copies"), "1 to 1");
-        invalid(
-            one.commit(64, &[], None, 1).expect_err("no bytes"),
-            "0 bytes",
-        );
+        let (one, _) = set_of(reactor, &serving, 1..2).await?;
+        let (other, _) = set_of(reactor, &serving, 2..3).await?;
+        says(error_of(commit(&one, 1, 0)), &["1 to 1"]);
+        says(error_of(commit(&one, 1, 2)), &["1 to 1"]);
+        says(error_of(one.commit(64, &[], None, 1)), &["0 bytes"]);
         let outside = one.commit(LEN as u64, &[b"x"], None, 1);
-        invalid(outside.expect_err("outside"), "replica 0");
-        let long = one.room(2 * RING, LIMIT).await;
-        invalid(long.expect_err("longer than the ring"), "2048");
+        says(error_of(outside), &["replica 0"]);
+        says(error_of(one.room(2 * RING, LIMIT).await), &["2048"]);
 
         let id = commit(&one, 1, 1)?;
         let outcome = other.settle(id, 1, LIMIT).await?;
         assert_eq!(outcome, Outcome::default(), "of another set");
-        let outcome = one.settle(id, 1, LIMIT).await?;
-        assert_eq!(outcome.copies(), 1);
+        has_copies(&one, id, 1).await?;
         drop((one, other));
         serving.stop().await;
         Ok(())
@@ -332,10 +329,9 @@ fn bad_input_is_refused() -> Result {
 fn tasks_append_to_two_replicas() -> Result {
     with_reactor(async |reactor| {
         let serving = Serving::new(reactor, 2)?;
-        let set = set(reactor, &serving, 1..3).await?;
-        let tasks = (0..4).map(|_| {
-            let set = set.clone();
-            tokio::spawn(async move {
+        let (set, _) = set_of(reactor, &serving, 1..3).await?;
+        let tasks = [(); 4].map(|()| {
+            spawn_with(&set, |set| async move {
                 for number in 1..=20 {
                     set.room(100, LIMIT).await.expect("room");
                     let id = commit(&set, number, 2).expect("posted");
@@ -344,14 +340,11 @@ fn tasks_append_to_two_replicas() -> Result {
                 }
             })
         });
-        for task in tasks.collect::<Vec<_>>() {
-            task.await.expect("no panic");
+        for task in tasks {
+            joined(task).await;
         }
         drop(set);
-        for region in &serving.regions {
-            assert_eq!(record(region)?, (20, 20));
-        }
-        serving.stop().await;
+        end(serving, 20).await?;
         Ok(())
     })
 }

@@ -1,15 +1,15 @@
 //! Faults of one replica of three while commits are in flight, by each method.
 
-use rpma::commit::{Method, Refused, ReplicaId, Replicas as Set};
+use rpma::commit::{Method, Outcome, Refused, ReplicaId};
 use rpma::sim::Errno;
 use rpma_async::Replicas;
 use tokio::time::{Instant, sleep};
 
-use crate::awaited::failing_commits::failed_posts;
-use crate::awaited::hosts::{Far, Outage, methods, with_each};
-use crate::awaited::replicas::{RING, commit, fill};
-use crate::awaited::support::in_time;
-use crate::awaited::world::{World, impatient, virtually};
+use crate::awaited::failing::failed_posts;
+use crate::awaited::hosts::{Far, Outage, end_all, fars, methods, with_each};
+use crate::awaited::replicas::{RING, add, commit, fill, has_copies, holders, new_set};
+use crate::awaited::support::{in_time, joined, spawn_with};
+use crate::awaited::world::{World, impatient, virtually, within};
 use crate::common::prelude::*;
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
@@ -17,23 +17,19 @@ const NOTICED: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(120);
 
 /// Three replicas. The last one is faulty.
-struct Three {
-    set: Replicas,
+pub(crate) struct Three {
+    pub(crate) set: Replicas,
     ids: [ReplicaId; 3],
-    fars: [Far; 3],
+    pub(crate) fars: Vec<Far>,
 }
 
 impl Three {
-    async fn new(world: &World, method: Method, conn: &ConnCfg) -> Result<Self> {
-        let set = Set::new(&world.peers[0], RING, 8)?;
-        let set = Replicas::new(&world.reactors[0], set)?;
-        let mut fars =
-            ["one", "two", "three"].map(|name| Far::new(world, name, method).expect("a reactor"));
+    pub(crate) async fn new(world: &World, method: Method, conn: &ConnCfg) -> Result<Self> {
+        let set = new_set(&world.reactors[0], RING)?;
+        let mut fars = fars(world, 3, method);
         let mut ids = Vec::new();
         for far in &mut fars {
-            let writer = far.connect(world, 2, conn).await?;
-            let remote = writer.offer().regions()[0];
-            ids.push(set.add(writer, remote)?);
+            ids.push(add(&set, far.connect(world, 2, conn).await?)?);
         }
         let ids = ids.try_into().expect("three");
         Ok(Self { set, ids, fars })
@@ -48,30 +44,21 @@ impl Three {
         self.ids[2].mask()
     }
 
+    /// The faulty one alone has not got a commit.
+    fn is_at_the_good(&self, outcome: &Outcome) {
+        assert_eq!(outcome.durable, self.good());
+        assert_eq!(outcome.failed | outcome.unknown, self.faulty());
+    }
+
     /// Ends the set. Then the power goes, and the replicas must have this commit. The faulty one
     /// has one of these.
     async fn keep(mut self, number: u64, faulty: std::ops::RangeInclusive<u64>) {
         drop(self.set);
-        let [one, two, three] = &mut self.fars;
-        one.keeps(number..=number).await;
-        two.keeps(number..=number).await;
-        three.keeps(faulty).await;
-        for far in self.fars {
-            far.end().await;
-        }
+        self.fars[0].keeps(number..=number).await;
+        self.fars[1].keeps(number..=number).await;
+        self.fars[2].keeps(faulty).await;
+        end_all(self.fars).await;
     }
-}
-
-/// A time within which a wait ends.
-async fn within<T>(limit: Duration, wait: impl Future<Output = T>) -> T {
-    let began = Instant::now();
-    let result = wait.await;
-    assert!(
-        began.elapsed() <= limit,
-        "{:?} of {limit:?}",
-        began.elapsed()
-    );
-    result
 }
 
 /// Promise: a fault of one replica delays no commit that the others have: these have it after a
@@ -82,21 +69,16 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
     with_each(async |world, method, outage| {
         let mut of = Three::new(world, method, &impatient()).await?;
         let (set, ids) = (of.set.clone(), of.ids);
-        let first = commit(&set, 1, 3)?;
-        let outcome = set.settle(first, 3, LIMIT).await?;
-        assert_eq!(outcome.copies(), 3);
+        has_copies(&set, commit(&set, 1, 3)?, 3).await?;
 
         outage.begin(world, &mut of.fars[2]).await?;
         let second = commit(&set, 2, 2)?;
         let millisecond = Duration::from_millis(1);
         let outcome = within(millisecond, set.settle(second, 2, LIMIT)).await?;
         assert_eq!(outcome.durable, of.good());
-        let outcome = within(SHORT, set.settle(second, 3, SHORT)).await?;
-        assert_eq!(outcome.durable, of.good());
-        assert_eq!(outcome.failed | outcome.unknown, of.faulty());
+        of.is_at_the_good(&within(SHORT, set.settle(second, 3, SHORT)).await?);
         let outcome = within(NOTICED, set.settle(second, 3, Duration::MAX)).await?;
-        assert_eq!(outcome.durable, of.good());
-        assert_eq!(outcome.failed | outcome.unknown, of.faulty());
+        of.is_at_the_good(&outcome);
         assert_eq!(set.outcome(second), outcome);
 
         assert_eq!(set.able(), 2);
@@ -131,22 +113,17 @@ fn a_fault_that_passes_gives_the_ring_back() -> Result {
         outage.begin(world, &mut of.fars[2]).await?;
         let (last, number) = fill(&of.set, of.ids[2]).await?;
         let began = Instant::now();
-        let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
+        assert_eq!(holders(of.set.room(100, SHORT).await), of.faulty());
         assert_eq!(began.elapsed(), SHORT);
-        assert!(matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()));
         let outcome = of.set.settle(last, 2, SHORT).await?;
         assert_eq!(outcome.durable, of.good());
 
-        let room = tokio::spawn({
-            let set = of.set.clone();
-            async move { set.room(100, LIMIT).await }
-        });
+        let room = spawn_with(&of.set, |set| async move { set.room(100, LIMIT).await });
         sleep(SHORT).await;
         assert!(!room.is_finished());
         outage.end(&of.fars[2]);
-        let outcome = of.set.settle(last, 3, LIMIT).await?;
-        assert_eq!(outcome.copies(), 3);
-        room.await.expect("no panic")?;
+        has_copies(&of.set, last, 3).await?;
+        joined(room).await?;
         of.keep(number, number..=number).await;
         Ok(())
     })
@@ -163,23 +140,20 @@ fn a_faulty_replica_is_set_aside() -> Result {
         let mut of = Three::new(world, method, &ConnCfg::new()).await?;
         outage.begin(world, &mut of.fars[2]).await?;
         let (last, number) = fill(&of.set, of.ids[2]).await?;
-        let set_aside = of.set.set_aside(of.ids[2], SHORT);
-        within(SHORT, set_aside).await?;
+        within(SHORT, of.set.set_aside(of.ids[2], SHORT)).await?;
         within(Duration::ZERO, of.set.room(100, SHORT)).await?;
         let outcome = of.set.outcome(last);
         assert_eq!(outcome.failed | outcome.unknown, of.faulty());
         // Twice around the ring.
-        let mut later = number;
-        for _ in 0..2 * RING / 100 {
-            later += 1;
+        let last = number + 2 * RING as u64 / 100;
+        for later in number + 1..=last {
             of.set.room(100, LIMIT).await?;
-            let id = commit(&of.set, later, 2)?;
-            let outcome = of.set.settle(id, 2, LIMIT).await?;
+            let outcome = of.set.settle(commit(&of.set, later, 2)?, 2, LIMIT).await?;
             assert_eq!(outcome.durable, of.good());
         }
         outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
-        of.keep(later, 0..=number).await;
+        of.keep(last, 0..=number).await;
         Ok(())
     })
 }
@@ -195,30 +169,21 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
         let of = Three::new(world, method, &ConnCfg::new()).await?;
         world.hosts[0].freeze();
         while commit(&of.set, 1, 1).is_ok() {}
-        let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
         let all = of.good() | of.faulty();
-        assert!(
-            matches!(full, Refused::RingFull { held_by } if held_by == all),
-            "{full}"
-        );
+        assert_eq!(holders(of.set.room(100, SHORT).await), all);
         for (n, id) in of.ids.into_iter().enumerate() {
             let began = Instant::now();
             of.set.set_aside(id, SHORT).await?;
             assert_eq!(began.elapsed(), SHORT);
             let room = of.set.room(100, SHORT).await;
-            match (n, room) {
-                (2, room) => room?,
-                (_, Err(Refused::RingFull { held_by })) => {
-                    assert_eq!(held_by & id.mask(), 0, "{held_by:#b}");
-                }
-                other => panic!("{other:?}"),
+            match n {
+                2 => room?,
+                _ => assert_eq!(holders(room) & id.mask(), 0),
             }
         }
         world.hosts[0].thaw();
         drop(of.set);
-        for far in of.fars {
-            far.end().await;
-        }
+        end_all(of.fars).await;
         Ok(())
     })
 }
@@ -236,8 +201,7 @@ fn a_replica_that_took_the_request_and_is_gone() -> Result {
         let mut of = Three::new(world, method, &impatient()).await?;
         of.fars[2].stop().await;
         let id = commit(&of.set, 1, 3)?;
-        let limit = Duration::from_secs(3);
-        let outcome = of.set.settle(id, 3, limit).await?;
+        let outcome = of.set.settle(id, 3, Duration::from_secs(3)).await?;
         assert_eq!(outcome.durable, of.good());
         assert_eq!(of.set.able(), 3, "its host is there");
         outage.begin(world, &mut of.fars[2]).await?;
@@ -262,8 +226,7 @@ fn a_failed_post_keeps_the_ring() -> Result {
             println!("{method}, {call}, {how:?}");
             failed += usize::from(virtually(async |world| {
                 let of = Three::new(world, method, &ConnCfg::new()).await?;
-                let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
-                let failing = failing.nth(3, Errno::IO);
+                let failing = world.fail(call).how(how).nth(3, Errno::IO);
                 let id = commit(&of.set, 1, 2)?;
                 let has_failed = !failing.disarm();
                 assert_eq!(of.set.is_able(of.ids[2]), !has_failed);
@@ -274,22 +237,19 @@ fn a_failed_post_keeps_the_ring() -> Result {
                 }
                 let mut last = (id, 1);
                 let full = loop {
-                    if let Err(full) = of.set.room(100, SHORT).await {
-                        break full;
+                    let room = of.set.room(100, SHORT).await;
+                    if room.is_err() {
+                        break room;
                     }
                     let number = last.1 + 1;
                     assert!(number <= RING as u64 / 100, "its bytes are free");
                     last = (commit(&of.set, number, 2)?, number);
                 };
-                assert!(
-                    matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()),
-                    "{full}"
-                );
+                assert_eq!(holders(full), of.faulty());
                 let (last, number) = last;
                 let settled = of.set.settle(last, 2, LIMIT).await;
                 assert_eq!(settled?.durable, of.good());
-                let set_aside = of.set.set_aside(of.ids[2], SHORT);
-                within(SHORT, set_aside).await?;
+                within(SHORT, of.set.set_aside(of.ids[2], SHORT)).await?;
                 of.set.room(100, SHORT).await?;
                 of.keep(number, 0..=1).await;
                 Ok(true)

@@ -1,18 +1,17 @@
 //! Servers with a loop that is a task, and their clients, on one thread.
 
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use rpma::commit::{Limits, Method, Writer, WriterCfg};
+use rpma::commit::{self, Limits, Method, Ticket, WriterCfg};
 use rpma::reconnect::{self, ReconnectCfg, ToWriter};
-use rpma::serve::{Part, ServerCfg};
+use rpma::serve::{Part, Served, ServerCfg};
 use rpma::wait::Waker;
-use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server};
-use tokio::task::JoinHandle;
+use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server, Writer};
+use tokio::task::{JoinHandle, yield_now};
 
+use crate::awaited::support::{begun, joined};
 use crate::common::prelude::*;
 use crate::serve::support::{KeyPart, LEN, Site, identity, offer};
 
@@ -66,7 +65,7 @@ impl Serving {
     /// Stops its task: no commit is answered, and its connections live.
     pub(crate) async fn stop(self) -> Stopped {
         self.waker.wake();
-        self.task.await.expect("no panic")
+        joined(self.task).await
     }
 
     /// The server's task is gone, with the server.
@@ -95,15 +94,15 @@ pub(crate) async fn serve(mut server: Server, parts: Vec<KeyPart>) -> Stopped {
     let mut wcs = [Wc::default(); 4];
     loop {
         match server.next(&mut wcs).await.expect("waits") {
-            rpma::serve::Served::Asks(asked) => {
+            Served::Asks(asked) => {
                 let (peer, region) = &parts[asked.identity().key as usize - 1];
                 let data = b"data";
                 let admitted = server.admit(asked, &Part { peer, region, data });
                 admitted.expect("admitted");
             }
-            rpma::serve::Served::Arrived(_) => arrived += 1,
-            rpma::serve::Served::Gone(_) => gone += 1,
-            rpma::serve::Served::Woken => break,
+            Served::Arrived(_) => arrived += 1,
+            Served::Gone(_) => gone += 1,
+            Served::Woken => break,
             other => panic!("{other:?}"),
         }
     }
@@ -116,10 +115,16 @@ pub(crate) async fn serve(mut server: Server, parts: Vec<KeyPart>) -> Stopped {
 }
 
 /// A writer of this key, by the server's method.
-pub(crate) async fn writer(reactor: &Reactor, addr: SocketAddr, key: u64) -> Writer {
+pub(crate) async fn writer(reactor: &Reactor, addr: SocketAddr, key: u64) -> commit::Writer {
     let cfg = WriterCfg::new(Method::Server);
     let mut client = client(reactor, addr, key, ToWriter::new(&cfg));
     client.connect(&ConnCfg::new()).await.expect("connected")
+}
+
+/// As that, awaited.
+pub(crate) async fn awaited(reactor: &Reactor, addr: SocketAddr, key: u64) -> Writer {
+    let writer = writer(reactor, addr, key).await;
+    Writer::new(reactor, writer).expect("watched")
 }
 
 pub(crate) fn client<C: reconnect::Connects>(
@@ -138,25 +143,32 @@ pub(crate) fn client_of<C: reconnect::Connects>(
     connects: C,
 ) -> Result<Reconnect<C>> {
     let offer = offer(identity);
-    let client = reconnect::Reconnect::to_addrs(reactor.peer(), &[addr], offer, connects);
+    let client = reconnect::Reconnect::to_addrs(reactor.peer(), &[addr], offer, connects)?;
     let mut cfg = ReconnectCfg::new();
-    let ms = Duration::from_millis;
-    cfg.set_waits(ms(1), ms(4))?;
-    let mut client = Reconnect::new(reactor, client?)?;
+    cfg.set_waits(Duration::from_millis(1), Duration::from_millis(4))?;
+    let mut client = Reconnect::new(reactor, client)?;
     client.set_cfg(&cfg);
     Ok(client)
 }
 
 /// A commit of 100 bytes at 64, with a pointer.
-pub(crate) fn commit(
-    writer: &rpma_async::Writer,
-    bytes: Frozen,
-    number: u64,
-) -> Result<rpma::commit::Ticket, Error> {
+pub(crate) fn commit(writer: &Writer, bytes: Frozen, number: u64) -> rpma::Result<Ticket> {
     let far = writer.offer().regions()[0];
     let dst = far.slice(64..64 + bytes.len() as u64).expect("inside");
     let tail = far.slice(TAIL..TAIL + 8).expect("inside");
     Ok(writer.commit([(dst, bytes)], Some((tail, number.to_ne_bytes())))?)
+}
+
+/// A commit of 100 bytes of this number, once a block is free.
+pub(crate) async fn post(writer: &Writer, pool: &Pool, number: u64) -> rpma::Result<Ticket> {
+    commit(writer, block(pool, number).await, number)
+}
+
+/// As that, and waits until it is durable.
+pub(crate) async fn append(writer: &Writer, pool: &Pool, number: u64) -> rpma::Result<Ticket> {
+    let ticket = post(writer, pool, number).await?;
+    writer.durable(ticket).await?;
+    Ok(ticket)
 }
 
 /// A block with 100 bytes of this number.
@@ -181,20 +193,10 @@ pub(crate) fn record(region: &Mr<PmemMap>) -> Result<(u8, u64)> {
 pub(crate) async fn polls<F: Future>(future: F, n: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..n {
-        if let Some(output) = poll_once(future.as_mut()).await {
+        if let Some(output) = begun(&mut future).await {
             return Some(output);
         }
-        tokio::task::yield_now().await;
+        yield_now().await;
     }
     None
-}
-
-pub(crate) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(|cx| {
-        Poll::Ready(match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use rpma::serve::{Layout, Parts, Served};
-use rpma_async::{Pool, Reactor, Server, Writer};
+use rpma_async::{Pool, Server};
 
-use crate::awaited::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
-use crate::awaited::support::{CLOSE, in_time, run};
+use crate::awaited::served::{
+    Serving, append, at, awaited, block, cfg, commit, polls, post, record, serve, writer,
+};
+use crate::awaited::support::{CLOSE, all_blocks, is_over, joined, spawn_with, with_reactor};
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site, new_directory, usage};
@@ -15,17 +17,13 @@ use crate::serve::support::{LEN, Site, new_directory, usage};
 /// tasks of the same thread, and have several commits in flight each.
 #[test]
 fn clients_commit_beside_the_server_s_task() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let serving = Serving::new(&reactor, 3)?;
-        let clients = (1..=3).map(|key| {
-            let (reactor, addr) = (reactor.clone(), serving.addr);
-            tokio::spawn(async move {
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 3)?;
+        let addr = serving.addr;
+        let clients = [1, 2, 3].map(|key| {
+            spawn_with(reactor, |reactor| async move {
                 let pool = Pool::new(reactor.peer(), 100, 8).expect("a pool");
-                let writer = writer(&reactor, addr, key).await;
-                let writer = Writer::new(&reactor, writer).expect("watched");
+                let writer = awaited(&reactor, addr, key).await;
                 let mut last = None;
                 for number in 1..=40 {
                     let bytes = block(&pool, number).await;
@@ -36,15 +34,12 @@ fn clients_commit_beside_the_server_s_task() -> Result {
                 assert_eq!(last.number(), 40);
                 writer.durable(last).await.expect("durable");
                 // An answer may come before the completion that gives the bytes back.
-                let mut back = Vec::new();
-                for _ in 0..8 {
-                    back.push(pool.lease().await);
-                }
+                drop(all_blocks(&pool).await);
                 writer.close(CLOSE).await.expect("closes");
             })
         });
-        for client in clients.collect::<Vec<_>>() {
-            client.await.expect("no panic");
+        for client in clients {
+            joined(client).await;
         }
         let regions = serving.regions.clone();
         let stopped = serving.stop().await;
@@ -60,18 +55,15 @@ fn clients_commit_beside_the_server_s_task() -> Result {
 /// it.
 #[test]
 fn a_dropped_next_takes_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        for n in 0..6 {
-            let reactor = Reactor::spawn(&peer)?;
+    for n in 0..6 {
+        with_reactor(async |reactor| {
             let site = Site::with(1, &cfg()?)?;
-            let addr = served::at(site.server.get_port());
-            let mut server = Server::new(&reactor, site.server)?;
-            let client = tokio::spawn({
-                let reactor = reactor.clone();
-                async move { writer(&reactor, addr, 1).await }
-            });
+            let addr = at(site.server.get_port());
+            let mut server = Server::new(reactor, site.server)?;
+            let client = spawn_with(
+                reactor,
+                |reactor| async move { writer(&reactor, addr, 1).await },
+            );
             let mut wcs = [Wc::default(); 4];
             let served = match polls(server.next(&mut wcs), n).await {
                 None => server.next(&mut wcs).await,
@@ -86,41 +78,31 @@ fn a_dropped_next_takes_nothing() -> Result {
             let parts = site.parts.into_values().collect();
             let waker = server.waker();
             let serving = tokio::spawn(serve(server, parts));
-            drop(client.await?);
+            drop(joined(client).await);
             waker.wake();
-            serving.await.expect("no panic");
-        }
-        Ok(())
-    })
+            joined(serving).await;
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: if a server is gone, each task that waits for it gets an error, and does not wait for
 /// ever.
 #[test]
 fn a_server_that_dies_wakes_its_clients() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        let pool = Pool::new(&peer, 100, 8)?;
-        let serving = Serving::new(&reactor, 1)?;
-        let writer = writer(&reactor, serving.addr, 1).await;
-        let writer = Writer::new(&reactor, writer)?;
-        let closed = tokio::spawn({
-            let writer = writer.clone();
-            async move { writer.closed().await }
-        });
-        let bytes = block(&pool, 1).await;
-        let first = commit(&writer, bytes, 1)?;
-        writer.durable(first).await?;
+    with_reactor(async |reactor| {
+        let pool = Pool::new(reactor.peer(), 100, 8)?;
+        let serving = Serving::new(reactor, 1)?;
+        let writer = awaited(reactor, serving.addr, 1).await;
+        let closed = spawn_with(&writer, |writer| async move { writer.closed().await });
+        append(&writer, &pool, 1).await?;
         serving.kill().await;
-        closed.await.expect("no panic")?;
+        joined(closed).await?;
         let ended = writer.room().await.expect_err("no room any more");
         // Not that its receives were flushed, which the end has done.
         assert!(matches!(ended, Error::Ended(_)), "{ended}");
-        let refused = commit(&writer, block(&pool, 2).await, 2);
-        let refused = refused.expect_err("it has ended");
-        assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
+        is_over(post(&writer, &pool, 2).await);
         assert_eq!(pool.available(), 8);
         Ok(())
     })
@@ -129,34 +111,27 @@ fn a_server_that_dies_wakes_its_clients() -> Result {
 /// Promise: a task serves until the server is woken, as rpma's own loop does.
 #[test]
 fn a_task_serves_until_it_is_woken() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
+    with_reactor(async |reactor| {
         let layout = Layout::new(2, LEN)?;
         let all = PmemMap::open(devdax(), layout.len())?;
         all.write_at(0, &vec![0; layout.directory().len()])?;
-        let cfg = cfg()?;
         let (server, mut parts) =
-            rpma::serve::Server::listen(served::at(0), &all, &layout, usage(), &cfg)?;
-        let (addr, waker) = (served::at(server.get_port()), server.waker());
+            rpma::serve::Server::listen(at(0), &all, &layout, usage(), &cfg()?)?;
+        let (addr, waker) = (at(server.get_port()), server.waker());
         let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
-        let mut server = Server::new(&reactor, server)?;
+        let mut server = Server::new(reactor, server)?;
         let serving = tokio::spawn(async move {
             let mut notes = Vec::new();
             let note = |served: Served| notes.push(served.to_string());
             server.serve(&mut parts, note).await?;
             Ok::<_, Error>(notes)
         });
-        let writer = writer(&reactor, addr, 2).await;
-        let writer = Writer::new(&reactor, writer)?;
-        let pool = Pool::new(&peer, 100, 1)?;
-        let first = commit(&writer, block(&pool, 1).await, 1)?;
-        writer.durable(first).await?;
+        let writer = awaited(reactor, addr, 2).await;
+        let pool = Pool::new(reactor.peer(), 100, 1)?;
+        append(&writer, &pool, 1).await?;
         assert_eq!(record(&region)?, (1, 1));
         waker.wake();
-        let notes = in_time(serving).await.expect("no panic")?;
-        assert_eq!(notes, ["a client is connected"]);
+        assert_eq!(joined(serving).await?, ["a client is connected"]);
         Ok(())
     })
 }
@@ -165,18 +140,15 @@ fn a_task_serves_until_it_is_woken() -> Result {
 /// into the part of its key.
 #[test]
 fn a_task_answers_with_parts() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        let reactor = Reactor::spawn(&peer)?;
+    with_reactor(async |reactor| {
         let layout = Layout::new(2, LEN)?;
         let all = PmemMap::open(devdax(), layout.len())?;
         let directory = new_directory(all.part(layout.directory())?, 2)?;
         let site = Site::over(0, &cfg()?, all, directory)?;
         let mut parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
         let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
-        let addr = served::at(site.server.get_port());
-        let mut server = Server::new(&reactor, site.server)?;
+        let addr = at(site.server.get_port());
+        let mut server = Server::new(reactor, site.server)?;
         let serving = tokio::spawn(async move {
             let mut wcs = [Wc::default(); 4];
             loop {
@@ -188,14 +160,12 @@ fn a_task_answers_with_parts() -> Result {
                 }
             }
         });
-        let writer = writer(&reactor, addr, 2).await;
-        let writer = Writer::new(&reactor, writer)?;
-        let pool = Pool::new(&peer, 100, 1)?;
-        let first = commit(&writer, block(&pool, 1).await, 1)?;
-        writer.durable(first).await?;
+        let writer = awaited(reactor, addr, 2).await;
+        let pool = Pool::new(reactor.peer(), 100, 1)?;
+        append(&writer, &pool, 1).await?;
         assert_eq!(record(&region)?, (1, 1));
         writer.close(CLOSE).await?;
-        assert_eq!(serving.await.expect("no panic")?, 2);
+        assert_eq!(joined(serving).await?, 2);
         Ok(())
     })
 }

@@ -2,9 +2,9 @@
 
 use rpma::Result;
 use rpma_async::{Conn, Failed, Frozen};
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 
-use crate::awaited::support::{CLOSE, Memories, fill, in_time};
+use crate::awaited::support::{CLOSE, Memories, fill, joined, turns};
 use crate::common::prelude::*;
 
 /// Two operations in flight, and each wait, on a connection with receives. Its peer has none.
@@ -59,9 +59,7 @@ impl Sleepers {
             inbox: tokio::spawn(async move { Ok(inbox.next().await?.is_some()) }),
             close,
         };
-        for _ in 0..3 {
-            yield_now().await;
-        }
+        turns(3).await;
         let is_awake = sleepers.ops.iter().any(JoinHandle::is_finished)
             || sleepers.ready.is_finished()
             || sleepers.idle.is_finished()
@@ -75,18 +73,18 @@ impl Sleepers {
     pub(crate) async fn woken(self) -> Woken {
         let mut ops = Vec::new();
         for op in self.ops {
-            ops.push(in_time(op).await.expect("no panic"));
+            ops.push(joined(op).await);
         }
         let close = match self.close {
-            Some(close) => Some(in_time(close).await.expect("no panic")),
+            Some(close) => Some(joined(close).await),
             None => None,
         };
         Woken {
             ops,
-            ready: in_time(self.ready).await.expect("no panic"),
-            idle: in_time(self.idle).await.expect("no panic"),
-            closed: in_time(self.closed).await.expect("no panic"),
-            inbox: in_time(self.inbox).await.expect("no panic"),
+            ready: joined(self.ready).await,
+            idle: joined(self.idle).await,
+            closed: joined(self.closed).await,
+            inbox: joined(self.inbox).await,
             close,
         }
     }

@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::Poll;
 
-use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Setup};
+use rpma::commit::Ticket;
+use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
+
+use tokio::task::{JoinHandle, yield_now};
 
 use crate::common::prelude::*;
 
@@ -21,16 +24,80 @@ pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor) -> Result) -> Result {
     let _test = device_test();
     let peer = peer()?;
+    run(async { test(&Reactor::spawn(&peer)?).await })
+}
+
+/// As that, with two ends of one connection: so many receives of the client, and of the server. And
+/// memory with so many blocks, which are all free in the end.
+pub(crate) fn with_ends(
+    blocks: usize,
+    [client, server]: [u32; 2],
+    test: impl AsyncFnOnce(&Memories, (Conn, Conn)) -> Result,
+) -> Result {
+    with_setups(blocks, &receives(client), &receives(server), test)
+}
+
+/// As that, with these settings of the client and of the server.
+pub(crate) fn with_setups(
+    blocks: usize,
+    client: &Setup,
+    server: &Setup,
+    test: impl AsyncFnOnce(&Memories, (Conn, Conn)) -> Result,
+) -> Result {
+    let _test = device_test();
+    let peer = peer()?;
+    let memories = Memories::with_blocks(&peer, blocks);
     run(async {
-        let reactor = Reactor::spawn(&peer)?;
-        test(&reactor).await?;
-        Ok(())
-    })
+        let ends = connect(&Reactor::spawn(&peer)?, client, server).await;
+        test(&memories, ends).await
+    })?;
+    assert_eq!(memories.pool.available(), blocks);
+    Ok(())
+}
+
+/// Settings with so many receives for short messages, or without receives.
+pub(crate) fn receives(count: u32) -> Setup {
+    match count {
+        0 => Setup::default(),
+        count => Setup::default().with_receives(count, 64),
+    }
 }
 
 /// Awaits a future that must not take longer than the limit of tests.
 pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("in time")
+}
+
+/// The result of a task that ends in time.
+pub(crate) async fn joined<T>(task: JoinHandle<T>) -> T {
+    in_time(task).await.expect("no panic")
+}
+
+/// Starts a task with a handle of its own: of a writer, a set, a reactor.
+pub(crate) fn spawn_with<H: Clone, F>(
+    handle: &H,
+    task: impl FnOnce(H) -> F,
+) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(task(handle.clone()))
+}
+
+/// Lets all other tasks of the thread run, so many times.
+pub(crate) async fn turns(count: u32) {
+    for _ in 0..count {
+        yield_now().await;
+    }
+}
+
+/// All blocks of a pool, once they are free.
+pub(crate) async fn all_blocks(pool: &Pool) -> Vec<Lease> {
+    let mut all = Vec::new();
+    while all.len() < pool.blocks() {
+        all.push(pool.lease().await);
+    }
+    all
 }
 
 /// Polls a future until it has been pending `n` times, and drops it then. With `spurious` it is
@@ -81,25 +148,6 @@ pub(crate) fn listen(reactor: &Reactor) -> Result<(Listener, SocketAddr)> {
     Ok((listener, addr))
 }
 
-/// Two ends of one connection.
-pub(crate) struct Ends {
-    pub(crate) client: Conn,
-    pub(crate) server: Conn,
-    pub(crate) reactor: Reactor,
-}
-
-impl Ends {
-    pub(crate) async fn new(peer: &Peer, client: &Setup, server: &Setup) -> Result<Self> {
-        let reactor = Reactor::spawn(peer)?;
-        let (client, server) = connect(&reactor, client, server).await;
-        Ok(Self {
-            client,
-            server,
-            reactor,
-        })
-    }
-}
-
 /// A connection of the reactor with itself.
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
     let ip = addr().parse().expect("an address");
@@ -117,37 +165,28 @@ pub(crate) async fn connect_to(
 ) -> Result<(Conn, Conn)> {
     let listener = to.listen((ip, 0).into())?;
     let at = (ip, listener.port()).into();
-    let server = server.clone();
-    let accepting = async move {
+    let accepting = async {
         let incoming = listener.accept().await.expect("a request");
         assert_eq!(&incoming.private_data()[..2], b"to");
-        incoming.accept(&server, b"fro").await.expect("established")
+        incoming.accept(server, b"fro").await.expect("established")
     };
     let (client, server) = both(from.connect(at, client, b"to"), accepting).await;
     Ok((client?, server))
 }
 
-/// Awaits two futures.
+/// Awaits two futures. The first one is polled first.
 pub(crate) async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
-    let (mut a, mut b) = (Box::pin(a), Box::pin(b));
-    let (mut of_a, mut of_b) = (None, None);
-    poll_fn(move |cx| {
-        if of_a.is_none() {
-            if let Poll::Ready(result) = a.as_mut().poll(cx) {
-                of_a = Some(result);
-            }
-        }
-        if of_b.is_none() {
-            if let Poll::Ready(result) = b.as_mut().poll(cx) {
-                of_b = Some(result);
-            }
-        }
-        match of_a.is_some() && of_b.is_some() {
-            true => Poll::Ready((of_a.take().expect("it"), of_b.take().expect("it"))),
-            false => Poll::Pending,
-        }
-    })
-    .await
+    tokio::join!(biased; a, b)
+}
+
+/// The next client, accepted with this private data.
+pub(crate) async fn accept_next(
+    listener: &Listener,
+    setup: &Setup,
+    data: &[u8],
+) -> rpma::Result<Conn> {
+    let incoming = listener.accept().await.expect("a request");
+    incoming.accept(setup, data).await
 }
 
 /// Takes the messages of a connection until its end: their receives are posted again.
@@ -156,8 +195,28 @@ pub(crate) async fn take_messages(conn: &Conn) {
     while let Ok(Some(_)) = inbox.next().await {}
 }
 
+/// Takes the messages of a connection, which are words, until its end, and counts them.
+pub(crate) async fn count_words(conn: &Conn) -> Result<u32> {
+    let mut inbox = conn.inbox()?;
+    let mut count = 0;
+    while let Some(message) = inbox.next().await? {
+        assert_eq!(&*message, b"a word.");
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// A block with these bytes alone.
+pub(crate) fn with_bytes(mut lease: Lease, bytes: &[u8]) -> Lease {
+    lease[..bytes.len()].copy_from_slice(bytes);
+    lease.truncate(bytes.len());
+    lease
+}
+
 /// Memory that the peer may use, and the other side's blocks.
 pub(crate) struct Memories {
+    /// That of the blocks.
+    pub(crate) peer: Peer,
     pub(crate) target: Mr<Memory>,
     pub(crate) remote: MrRemote,
     pub(crate) pool: Pool,
@@ -177,6 +236,7 @@ impl Memories {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
         let target = region(other, 4096, usage).expect("registers");
         Self {
+            peer: peer.clone(),
             remote: remote(&target),
             target,
             pool: Pool::new(peer, 100, blocks).expect("a pool"),
@@ -185,10 +245,7 @@ impl Memories {
 
     /// A block with these bytes.
     pub(crate) fn block(&self, bytes: &[u8]) -> Lease {
-        let mut lease = self.pool.try_lease().expect("a block is free");
-        lease[..bytes.len()].copy_from_slice(bytes);
-        lease.truncate(bytes.len());
-        lease
+        with_bytes(self.pool.try_lease().expect("a block is free"), bytes)
     }
 
     /// A block that operations read.
@@ -210,18 +267,40 @@ pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Result<Vec<O
     Ok(ops.collect::<Result<_, _>>()?)
 }
 
+/// The error is about an argument, and its text has all of `parts`.
+#[track_caller]
+pub(crate) fn says<T, E: Into<Error>>(result: Result<T, E>, parts: &[&str]) {
+    let text = invalid(result.map_err(Into::into));
+    for part in parts {
+        assert!(text.contains(part), "{part:?} in {text:?}");
+    }
+}
+
+/// As that, and the memory of the operation comes back: nothing was posted.
+#[track_caller]
+pub(crate) fn gives_back<T, B>(posted: Result<T, Refused<B>>, parts: &[&str]) -> B {
+    let refused = posted.err().expect("refused");
+    says(Err::<T, _>(refused.error), parts);
+    refused.memory.expect("nothing was posted")
+}
+
+/// A commit that was refused because its connection is over.
+#[track_caller]
+pub(crate) fn is_over(posted: rpma::Result<Ticket>) {
+    assert!(matches!(posted, Err(Error::NotConnected(_))), "{posted:?}");
+}
+
 /// Each slot of the connection is free: so many operations are complete and kept, and one more is
 /// too many.
 pub(crate) async fn all_slots_are_free(conn: &Conn, memories: &Memories) -> Result {
-    let depth = ConnCfg::new().get_sq_size();
+    let most = 2 * ConnCfg::new().get_sq_size();
+    let flush = || conn.flush(memories.to(), FlushType::Visibility);
     let mut kept = Vec::new();
-    for number in 0..2 * depth {
-        let flush = conn.flush(memories.to(), FlushType::Visibility);
-        kept.push(flush.unwrap_or_else(|error| panic!("{number} of {}: {error}", 2 * depth)));
+    for number in 0..most {
+        kept.push(flush().unwrap_or_else(|error| panic!("{number} of {most}: {error}")));
         conn.idle().await?;
     }
-    let refused = conn.flush(memories.to(), FlushType::Visibility);
-    let text = refused.expect_err("no slot is free").error.to_string();
+    let text = flush().expect_err("no slot is free").error.to_string();
     assert!(text.contains("Ops are kept"), "{text}");
     for op in kept {
         op.await?;

@@ -7,14 +7,12 @@
 //! it; no thread panics; no wait is longer than the program's own limits; the only leaks are
 //! objects that could not be destroyed, and those that they keep.
 
-use std::net::SocketAddr;
-
 use log::LevelFilter;
 use rpma::sim::Errno;
-use rpma_async::{Conn, Lease, Pool, Reactor, Setup};
+use rpma_async::{Conn, Lease, Pool, Reactor};
 use tokio::time::timeout;
 
-use crate::awaited::support::{begun, both};
+use crate::awaited::support::{begun, both, receives, turns, with_bytes};
 use crate::awaited::world::{World, leaving};
 use crate::common::failing_calls::{Calls, Fails, Run, every_call};
 use crate::common::prelude::*;
@@ -28,22 +26,19 @@ async fn step<T>(step: impl Future<Output = T>) -> T {
     timeout(LIMIT, step).await.expect("it ends")
 }
 
-fn word(mut lease: Lease) -> Lease {
-    lease[..7].copy_from_slice(b"a word.");
-    lease.truncate(7);
-    lease
+fn word(lease: Lease) -> Lease {
+    with_bytes(lease, b"a word.")
 }
 
 /// The program. Its two hosts and the server's memory are there before.
 async fn program(world: &World, to: &MrRemote) -> rpma::Result<()> {
-    let reactors = [
-        Reactor::spawn(&world.peers[0])?,
-        Reactor::spawn(&world.peers[1])?,
-    ];
-    let setup = Setup::default().with_receives(2, 64);
-    let listener = reactors[1].listen(SocketAddr::new(world.hosts[1].addr().into(), 0))?;
-    let addr = SocketAddr::new(world.hosts[1].addr().into(), listener.port());
-    let pool = Pool::new(&world.peers[0], 64, 3)?;
+    let [near, far] = &world.peers;
+    let reactors = [Reactor::spawn(near)?, Reactor::spawn(far)?];
+    let setup = receives(2);
+    let ip = world.hosts[1].addr();
+    let listener = reactors[1].listen((ip, 0).into())?;
+    let addr = (ip, listener.port()).into();
+    let pool = Pool::new(near, 64, 3)?;
     let accepting = async {
         let incoming = match listener.accept().await {
             // The request may still be there.
@@ -58,17 +53,11 @@ async fn program(world: &World, to: &MrRemote) -> rpma::Result<()> {
     let connecting = reactors[0].connect(addr, &setup, b"");
     // If the client fails the server waits in vain.
     let (client, server) = both(step(connecting), timeout(LIMIT, accepting)).await;
-    let (client, server) = match (client, server) {
-        (Ok(client), Ok(Ok(server))) => (client, server),
-        (Err(error), other) => {
-            if let Ok(Err(other)) = other {
-                log::info!("the server: {other}");
-            }
-            return Err(error);
-        }
-        (_, Ok(Err(error))) => return Err(error),
-        (Ok(_), Err(_)) => panic!("the server does not know of the client"),
-    };
+    if let (Err(_), Ok(Err(other))) = (&client, &server) {
+        log::info!("the server: {other}");
+    }
+    let client = client?;
+    let server = server.expect("the server knows of the client")?;
     let done = step(operations(world, &client, &server, &pool, to)).await;
     let closed = step(both(client.close(CLOSE), server.close(CLOSE))).await;
     drop((listener, reactors));
@@ -94,12 +83,9 @@ async fn operations(
     batch.write(to, block.clone())?;
     batch.flush(to, FlushType::Visibility)?;
     drop(batch.commit()?.await?);
-    let parts = [(to, block)];
-    drop(
-        client
-            .commit(parts, Some((at, [9; 8])), FlushType::Visibility)?
-            .await?,
-    );
+    let pointer = Some((at, [9; 8]));
+    let commit = client.commit([(to, block)], pointer, FlushType::Visibility)?;
+    drop(commit.await?);
     // Asleep, dropped, and waited for.
     world.link.hold();
     let block = word(pool.lease().await);
@@ -108,9 +94,8 @@ async fn operations(
         world.link.release();
         drop(read?);
     }
-    client
-        .write(to, word(pool.lease().await).freeze())?
-        .detach();
+    let dropped = word(pool.lease().await).freeze();
+    client.write(to, dropped)?.detach();
     let mut idle = client.idle();
     if let Some(idle) = begun(&mut idle).await {
         world.link.release();
@@ -124,8 +109,8 @@ async fn operations(
     let mut inbox = server.inbox()?;
     let mut answers = client.inbox()?;
     let sent = client.send(word(pool.lease().await).freeze())?;
-    let message = inbox.next().await?;
-    let message = message.ok_or(Error::TimedOut("the connection is over"))?;
+    let over = || Error::TimedOut("the connection is over");
+    let message = inbox.next().await?.ok_or_else(over)?;
     assert_eq!(&*message, b"a word.");
     sent.await?;
     drop(message);
@@ -133,8 +118,17 @@ async fn operations(
     let answering = server.send(word(answer.lease().await).freeze())?;
     let (answered, next) = both(answering, answers.next()).await;
     answered?;
-    drop(next?.ok_or(Error::TimedOut("the connection is over"))?);
+    drop(next?.ok_or_else(over)?);
     Ok(())
+}
+
+/// The calls since then.
+pub(crate) fn calls_since(world: &World, before: &Calls) -> Calls {
+    let mut calls = world.fabric.calls();
+    for (call, count) in &mut calls {
+        *count -= before.get(call).unwrap_or(&0);
+    }
+    calls
 }
 
 /// A run, and the calls of the program.
@@ -147,13 +141,8 @@ fn run(fails: Option<Fails>) -> (Run, Calls) {
         let before = world.fabric.calls();
         let result = program(world, &memories.remote).await;
         // The tasks that were woken just now.
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
-        }
-        let mut calls = world.fabric.calls();
-        calls
-            .iter_mut()
-            .for_each(|(call, count)| *count -= before.get(call).unwrap_or(&0));
+        turns(8).await;
+        let calls = calls_since(world, &before);
         (result, calls, failing.map(|failing| failing.disarm()))
     });
     assert_ne!(failing, Some(true), "{fails:?} is not made");
@@ -169,13 +158,8 @@ fn every_call_of(how: How) {
     let (clean, calls) = run(None);
     assert_eq!(clean.error, None, "nothing fails by itself");
     assert!(clean.left.is_empty(), "{:?}", clean.left);
-    let swept = every_call(
-        &calls,
-        how,
-        "mr",
-        |_| true,
-        |fails| Some(run(Some(fails)).0),
-    );
+    let again = |fails| Some(run(Some(fails)).0);
+    let swept = every_call(&calls, how, "mr", |_| true, again);
     println!("{how:?}: {swept}");
 }
 

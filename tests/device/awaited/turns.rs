@@ -1,24 +1,18 @@
 //! Tasks of one thread. One of them is never idle.
 
 use std::cell::Cell;
-use std::future::Future;
 
-use rpma_async::Setup;
-use tokio::task::yield_now;
-
-use crate::awaited::support::{Ends, Memories, both, run};
+use crate::awaited::support::{both, turns, with_ends};
 use crate::common::prelude::*;
 
 /// Results after which a task that kept its thread to itself is found out.
 const MANY: u32 = 100_000;
 
 /// Runs a busy loop until another task had 20 turns.
-async fn beside<F: Future>(mut one: impl FnMut() -> F) {
+async fn beside(mut one: impl AsyncFnMut()) {
     let is_done = Cell::new(false);
     let other = async {
-        for _ in 0..20 {
-            yield_now().await;
-        }
+        turns(20).await;
         is_done.set(true);
     };
     let busy = async {
@@ -38,12 +32,7 @@ async fn beside<F: Future>(mut one: impl FnMut() -> F) {
 /// others have their turn, with each kind of operation.
 #[test]
 fn a_busy_task_lets_others_run() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    let memories = Memories::new(&peer);
-    run(async {
-        let setup = Setup::default().with_receives(2, 64);
-        let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await?;
+    with_ends(4, [0, 2], async |memories, (client, server)| {
         beside(async || {
             let flush = client.flush(memories.to(), FlushType::Visibility);
             flush.expect("posted").await.expect("succeeds");
@@ -63,18 +52,14 @@ fn a_busy_task_lets_others_run() -> Result {
         })
         .await;
         // A peer that floods this side with messages.
-        let inbox = std::cell::RefCell::new(server.inbox()?);
-        #[expect(clippy::await_holding_refcell_ref, reason = "one task at a time")]
+        let mut inbox = server.inbox()?;
         beside(async || {
             client.send(memories.word()).expect("room").detach();
-            let mut inbox = inbox.borrow_mut();
             inbox.next().await.expect("no error").expect("a message");
             client.ready(4).await.expect("room");
         })
         .await;
         client.idle().await?;
         Ok(())
-    })?;
-    assert_eq!(memories.pool.available(), 4);
-    Ok(())
+    })
 }

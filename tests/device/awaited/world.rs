@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+use rpma::sim::Failing;
 use rpma_async::{Conn, Reactor, Setup};
+
+use tokio::time::Instant;
 
 use crate::awaited::support::{Memories, connect_to};
 use crate::common;
@@ -31,6 +34,15 @@ pub(crate) fn impatient() -> ConnCfg {
     cfg
 }
 
+/// A time within which a wait ends.
+pub(crate) async fn within<T>(limit: Duration, wait: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let result = wait.await;
+    let took = began.elapsed();
+    assert!(took <= limit, "{took:?} of {limit:?}");
+    result
+}
+
 /// Runs a test in virtual time. In the end no object is left on the fabric.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
     let (result, left) = leaving(test);
@@ -53,6 +65,11 @@ impl World {
             reactors: two.peers.each_ref().map(spawn),
             two,
         }
+    }
+
+    /// A call of the first host that fails.
+    pub(crate) fn fail(&self, call: &str) -> Failing {
+        self.fabric.fail(call).on(&self.hosts[0])
     }
 
     /// Memory of the second host, and blocks of the first.
