@@ -110,16 +110,9 @@ fn is_good(image: &[u8], promised: u64) -> bool {
         && whole.all(|(number, bytes)| bytes == [record_byte(number); RECORD])
 }
 
-/// A peer of a host's device. Only opening a device, or persistent memory, asks for the host of the
-/// thread.
-fn peer_of(host: &Host) -> Result<Peer> {
-    let _entered = host.enter();
-    Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)
-}
-
 /// Starts a server, which is a task from then on.
 fn start(host: &Host, pmem: &Pmem) -> Result<(SocketAddr, tokio::task::JoinHandle<Result<()>>)> {
-    let peer = peer_of(host)?;
+    let peer = peer_of(host);
     let keeps = host.may_promise_direct_write(peer.is_native_flush_capable());
     let entered = host.enter();
     let map = PmemMap::open(pmem.path(), SIZE)?;
@@ -165,13 +158,11 @@ fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
         let began = Instant::now();
         paused::tick(&fabric);
         let [one, other] = [0, 1].map(|at| start(&hosts[at], &logs[at]).expect("serves"));
-        let peer = peer_of(&client).expect("a peer");
-        let appended = append_all(&peer, [one.0, other.0], fault, &promised).await;
+        let appended = append_all(&peer_of(&client), [one.0, other.0], fault, &promised).await;
         match appended {
-            Ok(()) => {}
             // No platform without native flushes and eADR keeps the flushed writes of a device.
             Err(Error::NotSupported(_)) => assert_eq!(promised.load(Ordering::Relaxed), 0),
-            Err(error) => panic!("{error}"),
+            appended => appended.expect("both have all"),
         }
         for server in [one.1, other.1] {
             joined(server).await.expect("served");
@@ -193,9 +184,8 @@ fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
 
 /// Where a region may promise that it keeps flushed data.
 fn persistent() -> impl Iterator<Item = Platform> {
-    Platform::ALL
-        .into_iter()
-        .filter(|platform| platform.is_persistent())
+    let all = Platform::ALL.into_iter();
+    all.filter(|platform| platform.is_persistent())
 }
 
 /// Promise: an async log loses no record under any cut of power, on any platform, and each run of

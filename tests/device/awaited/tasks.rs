@@ -1,42 +1,30 @@
 //! Work that runs beside its owner: [`Reactor::run`], [`Task`].
 
 use std::future::pending;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 
 use rpma_async::{Monitor, Reactor, Task, block_on};
 
 use crate::awaited::held::leaving_nothing;
-use crate::awaited::support::{in_time, with_reactor};
+use crate::awaited::support::{in_time, says, turns, with_reactor};
 use crate::common::prelude::*;
+use crate::serve::support::until;
 
-/// Sends word of its drop.
-struct Dropped(mpsc::Sender<()>);
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        let _ = self.0.send(());
-    }
-}
-
-/// Work that never ends by itself, and the word of its drop.
-fn endless() -> (
-    impl Future<Output = ()> + Send + 'static,
-    mpsc::Receiver<()>,
-) {
-    let (sender, dropped) = mpsc::channel();
-    let sender = Dropped(sender);
+/// Work that never ends by itself, and whether it is there.
+fn endless() -> (impl Future<Output = ()> + Send + 'static, Weak<()>) {
+    let own = Arc::new(());
+    let there = Arc::downgrade(&own);
     let work = async move {
-        let _sender = sender;
+        let _own = own;
         pending().await
     };
-    (work, dropped)
+    (work, there)
 }
 
-fn until_finished(task: &Task) {
-    let until = Instant::now() + LIMIT;
-    while !task.is_finished() {
-        assert!(Instant::now() < until, "the work does not end");
-        std::thread::yield_now();
+/// Lets other tasks run until this is so.
+async fn ends(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        turns(1).await;
     }
 }
 
@@ -47,7 +35,7 @@ fn a_thread_ends_with_its_task() -> Result {
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
         for _ in 0..100 {
-            let (work, dropped) = endless();
+            let (work, there) = endless();
             let held = reactor.clone();
             let task = reactor.run(async move {
                 let _held = held;
@@ -55,7 +43,7 @@ fn a_thread_ends_with_its_task() -> Result {
             })?;
             assert!(!task.is_finished());
             drop(task);
-            dropped.try_recv()?;
+            assert!(there.upgrade().is_none());
         }
         Ok(())
     })
@@ -65,14 +53,12 @@ fn a_thread_ends_with_its_task() -> Result {
 #[test]
 fn a_task_of_tokio_ends_with_its_owner() -> Result {
     with_reactor(async |reactor| {
-        let (work, dropped) = endless();
+        let (work, there) = endless();
         let task = reactor.run(work)?;
-        tokio::task::yield_now().await;
+        turns(1).await;
         assert!(!task.is_finished());
         drop(task);
-        while dropped.try_recv().is_err() {
-            in_time(tokio::task::yield_now()).await;
-        }
+        in_time(ends(|| there.upgrade().is_none())).await;
         Ok(())
     })
 }
@@ -85,11 +71,7 @@ async fn double(number: Arc<Monitor<(u64, u64)>>) {
             *answer
         })
     };
-    while number
-        .change_when(LIMIT, answer)
-        .await
-        .is_some_and(|answer| answer > 0)
-    {}
+    while number.change_when(LIMIT, answer).await > Some(0) {}
 }
 
 async fn asks(reactor: &Reactor) -> Result<Task> {
@@ -109,15 +91,13 @@ async fn asks(reactor: &Reactor) -> Result<Task> {
 fn work_is_written_once() -> Result {
     with_reactor(async |reactor| {
         let task = asks(reactor).await?;
-        while !task.is_finished() {
-            in_time(tokio::task::yield_now()).await;
-        }
+        in_time(ends(|| task.is_finished())).await;
         Ok(())
     })?;
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
         let task = block_on(asks(&reactor), LIMIT).ok_or("in time")??;
-        until_finished(&task);
+        until(|| task.is_finished());
         Ok(())
     })
 }
@@ -128,7 +108,7 @@ fn work_that_ends_itself() -> Result {
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
         let task = reactor.run(async { panic!("on purpose") })?;
-        until_finished(&task);
+        until(|| task.is_finished());
         drop(task);
 
         let own = Arc::new(Mutex::new(None));
@@ -142,7 +122,7 @@ fn work_that_ends_itself() -> Result {
                     let _ = sender.send(());
                     return;
                 }
-                tokio::task::yield_now().await;
+                turns(1).await;
             }
         })?;
         *own.lock().expect("no panic") = Some(task);
@@ -155,19 +135,13 @@ fn work_that_ends_itself() -> Result {
 #[test]
 fn no_executor_is_known() -> Result {
     leaving_nothing(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build()?;
         let _entered = runtime.enter();
         let (reactor, driver) = Reactor::new(&peer()?)?;
-        let (work, dropped) = endless();
-        let refused = reactor.run(work).expect_err("no executor");
-        assert!(matches!(refused, Error::InvalidArgument(_)), "{refused:?}");
-        assert!(
-            refused.to_string().contains("spawn the work there"),
-            "{refused}"
-        );
-        dropped.recv_timeout(Duration::ZERO)?;
+        let (work, there) = endless();
+        says(reactor.run(work), &["spawn the work there"]);
+        assert!(there.upgrade().is_none());
         drop((reactor, driver));
         Ok(())
     })
