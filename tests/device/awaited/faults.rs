@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::awaited::hosts::{Far, Outage, methods, spoil, with_each};
 use crate::awaited::served::{append, block, commit, post};
 use crate::awaited::support::{all_blocks, in_time, is_over, joined, spawn_with, turns};
-use crate::awaited::world::{World, virtually, within};
+use crate::awaited::world::{World, is_unanswered, virtually, within};
 use crate::common::prelude::*;
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
@@ -75,8 +75,7 @@ fn is_of(error: &Error, outage: Outage) {
     let is_right = match error {
         Error::Ended(event) => outage.is_told() && **event == ConnEvent::Closed,
         // Requests that are still on their way get no answer, in any state of the client.
-        Error::Operation(failure) => failure.status == WcStatus::RETRY_EXC_ERR,
-        _ => false,
+        error => is_unanswered(error),
     };
     assert!(is_right, "{outage:?}: {error:?}");
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::awaited::sleepers::Sleepers;
 use crate::awaited::support::{CLOSE, Memories, both, joined, receives};
-use crate::awaited::world::{impatient, virtually, within};
+use crate::awaited::world::{impatient, is_unanswered, virtually, within};
 use crate::common::prelude::*;
 
 /// Promise: a peer with killed programs wakes all sleeping tasks, with the reason.
@@ -37,9 +37,7 @@ fn a_peer_that_is_cut_off_wakes_all() -> Result {
         let sleepers = Sleepers::new(&client, &memories).await?;
         world.link.partition();
         let woken = within(Duration::from_secs(5), sleepers.woken()).await;
-        woken.each_tells(|error| {
-            matches!(error, Error::Operation(failure) if failure.status == WcStatus::RETRY_EXC_ERR)
-        });
+        woken.each_tells(is_unanswered);
         for op in &woken.ops {
             let failed = op.as_ref().expect_err("the peer has not answered");
             assert!(failed.memory.is_some(), "{failed:?}");

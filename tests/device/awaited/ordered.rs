@@ -68,12 +68,8 @@ fn messages_stay_in_order() -> Result {
             taken: Mutex::default(),
         });
         let waker = Waker::from(Arc::clone(&takes));
-        assert!(
-            asleep
-                .as_mut()
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
+        let polled = asleep.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
         back.release();
         client.send_with_imm(memories.word(), 1)?.detach();
         // The driver drains.

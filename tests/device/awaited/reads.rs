@@ -51,19 +51,18 @@ fn tasks_read_beside_commits() -> Result {
 fn other_waits_leave_reads_their_completions() -> Result {
     with_reactor(async |reactor| {
         let made = Made::new(reactor, 1).await?;
+        let writer = &made.writer;
         for wait in 0..3 {
             let reading = made.read()?;
-            let ticket = commit(&made.writer, word(&made.pool, 1), 1)?;
+            let ticket = commit(writer, word(&made.pool, 1), 1)?;
             // This task lets no driver run, so the wait takes the completions that are there.
             // `closed` takes a while.
             let until = Instant::now() + SHORT;
             while Instant::now() < until {
                 let is_over = match wait {
-                    0 => begun(&mut pin!(made.writer.durable(ticket)))
-                        .await
-                        .is_some(),
-                    1 => begun(&mut pin!(made.writer.room())).await.is_some(),
-                    _ => begun(&mut pin!(made.writer.closed())).await.is_some(),
+                    0 => begun(&mut pin!(writer.durable(ticket))).await.is_some(),
+                    1 => begun(&mut pin!(writer.room())).await.is_some(),
+                    _ => begun(&mut pin!(writer.closed())).await.is_some(),
                 };
                 if is_over {
                     break;
@@ -71,7 +70,7 @@ fn other_waits_leave_reads_their_completions() -> Result {
                 std::thread::yield_now();
             }
             drop(in_time(reading).await?);
-            made.writer.durable(ticket).await?;
+            writer.durable(ticket).await?;
         }
         made.all_blocks().await;
         Ok(())
@@ -82,12 +81,9 @@ fn other_waits_leave_reads_their_completions() -> Result {
 /// with it. Then the block comes back, although no task waits for the writer.
 #[test]
 fn a_dropped_read_keeps_its_block() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
-    run(async {
-        for n in 0..4 {
-            let reactor = Reactor::spawn(&peer)?;
-            let made = Made::new(&reactor, 2).await?;
+    for n in 0..4 {
+        with_reactor(async |reactor| {
+            let made = Made::new(reactor, 2).await?;
             hold();
             let reading = made.read()?;
             let kept = polls(reading, n).await.is_none();
@@ -103,9 +99,10 @@ fn a_dropped_read_keeps_its_block() -> Result {
             append(&made.writer, &made.pool, 1).await?;
             drop(reading);
             assert_eq!(made.pool.available(), BLOCKS);
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Promise: reads have slots of their own. With all of them in flight as many commits are posted as

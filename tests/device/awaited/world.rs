@@ -43,6 +43,11 @@ pub(crate) async fn within<T>(limit: Duration, wait: impl Future<Output = T>) ->
     result
 }
 
+/// The peer has not answered an operation, and the retries are over.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error, Error::Operation(failure) if failure.status == WcStatus::RETRY_EXC_ERR)
+}
+
 /// Runs a test in virtual time. In the end no object is left on the fabric.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
     let (result, left) = leaving(test);
