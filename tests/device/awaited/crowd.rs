@@ -96,7 +96,7 @@ mod killed {
 
     use super::*;
     use crate::awaited::sleepers::Sleepers;
-    use crate::awaited::support::receives;
+    use crate::awaited::support::{accept_next, receives};
     use crate::common::program::command_alone;
     use crate::common::{Result, addr, leaving};
 
@@ -145,9 +145,7 @@ mod killed {
                     .stdout(Stdio::null())
                     .spawn();
                 let child = Killed(child?);
-                let incoming = listener.accept().await?;
-                let setup = receives(2);
-                let conn = incoming.accept(&setup, &[]).await?;
+                let conn = accept_next(&listener, &receives(2), &[]).await?;
                 let sleepers = Sleepers::new(&conn, &memories).await?;
                 drop(child);
                 sleepers.woken().await.is_closed_by_the_peer();

@@ -7,7 +7,7 @@ use std::{env, fs, io};
 
 use rpma_async::{Conn, Listener, Reactor, Setup};
 
-use crate::awaited::support::{self, CLOSE, Memories, begun, both, run};
+use crate::awaited::support::{self, CLOSE, Memories, accept_next, begun, both, run};
 use crate::common;
 use crate::common::prelude::*;
 use crate::common::program::{Program, alone};
@@ -107,98 +107,65 @@ fn works_over_a_bond() -> Result {
     }
     let peer = peer()?;
     let ep = listen(&peer)?;
-    let blocking = Blocking::new(&peer, &ep)?;
+    let old = blocking(&peer, &ep)?;
     run(async {
         let reactor = Reactor::spawn(&peer)?;
         let (listener, addr) = support::listen(&reactor)?;
-        let awaiting = Awaiting::new(&reactor, &listener, addr).await?;
-        let [mut ends, mut other_ends] =
-            [&awaiting.client, &awaiting.server].map(|conn| Box::pin(conn.closed()));
+        let (client, server) = awaiting(&reactor, &listener, addr).await?;
+        let mut ends = [client.closed(), server.closed()];
 
         let before = hardware_address()?;
         activate(BELOW[1])?;
         assert_ne!(hardware_address()?, before, "the bond has failed over");
-        for conn in [&blocking.client, &blocking.server] {
-            let event = conn.next_event_timeout(LIMIT)?;
-            let is_change = matches!(
-                event,
-                ConnEvent::Other {
-                    event: ADDR_CHANGE,
-                    ..
-                }
-            );
-            assert!(is_change, "{event}");
+        for conn in [&old.client, &old.server] {
+            match event(conn)? {
+                ConnEvent::Other { event, .. } => assert_eq!(event, ADDR_CHANGE),
+                other => panic!("{other}"),
+            }
         }
 
-        let again = Blocking::new(&peer, &ep)?;
-        Awaiting::new(&reactor, &listener, addr)
-            .await?
-            .close()
-            .await?;
-        again.close()?;
-        for conn in [&blocking.client, &blocking.server] {
+        let again = blocking(&peer, &ep)?;
+        let (client, server) = awaiting(&reactor, &listener, addr).await?;
+        let (closed, ended) = both(client.close(CLOSE), server.closed()).await;
+        closed?;
+        assert_eq!(ended?, ConnEvent::Closed);
+        again.client.disconnect()?;
+        assert_eq!(again.server.wait_ended(LIMIT)?, ConnEvent::Closed);
+        for conn in [&old.client, &old.server] {
             assert_eq!(conn.ended(), None);
         }
-        for ends in [&mut ends, &mut other_ends] {
-            assert!(
-                begun(ends).await.is_none(),
-                "a change of the address is no end"
-            );
+        for end in &mut ends {
+            let ended = begun(end).await;
+            assert!(ended.is_none(), "a change of the address is no end");
         }
         Ok(())
     })
 }
 
 /// Two ends that block, and work.
-struct Blocking {
-    client: rpma::Conn,
-    server: rpma::Conn,
-}
-
-impl Blocking {
-    fn new(peer: &Peer, ep: &Ep) -> Result<Self> {
-        let client = ask(peer, ep, &ConnCfg::new())?;
-        let server = accept(ep, &ConnCfg::new())?;
-        let client = client.wait_established(LIMIT)?;
-        let server = server.wait_established(LIMIT)?;
-        let memories = common::Memories::new(peer, peer, 64)?;
-        memories.write(&client, 1)?;
-        completion(&client)?.result()?;
-        Ok(Self { client, server })
-    }
-
-    fn close(self) -> Result {
-        self.client.disconnect()?;
-        assert_eq!(self.server.wait_ended(LIMIT)?, ConnEvent::Closed);
-        Ok(())
-    }
+fn blocking(peer: &Peer, ep: &Ep) -> Result<Pair> {
+    let client = ask(peer, ep, &ConnCfg::new())?;
+    let server = accept(ep, &ConnCfg::new())?;
+    let client = client.wait_established(LIMIT)?;
+    let server = server.wait_established(LIMIT)?;
+    let memories = common::Memories::new(peer, peer, 64)?;
+    memories.write(&client, 1)?;
+    completion(&client)?.result()?;
+    Ok(Pair { client, server })
 }
 
 /// Two ends that await, and work.
-struct Awaiting {
-    client: Conn,
-    server: Conn,
-}
-
-impl Awaiting {
-    async fn new(reactor: &Reactor, listener: &Listener, addr: SocketAddr) -> Result<Self> {
-        let setup = Setup::default();
-        let accepting = async {
-            let incoming = listener.accept().await?;
-            incoming.accept(&setup, &[]).await
-        };
-        let (client, server) = both(reactor.connect(addr, &setup, &[]), accepting).await;
-        let (client, server) = (client?, server?);
-        let memories = Memories::new(reactor.peer());
-        client.write(memories.to(), memories.word())?.await?;
-        client.flush(memories.to(), FlushType::Visibility)?.await?;
-        Ok(Self { client, server })
-    }
-
-    async fn close(self) -> Result {
-        let (closed, ended) = both(self.client.close(CLOSE), self.server.closed()).await;
-        closed?;
-        assert_eq!(ended?, ConnEvent::Closed);
-        Ok(())
-    }
+async fn awaiting(
+    reactor: &Reactor,
+    listener: &Listener,
+    addr: SocketAddr,
+) -> Result<(Conn, Conn)> {
+    let setup = Setup::default();
+    let accepting = accept_next(listener, &setup, &[]);
+    let (client, server) = both(reactor.connect(addr, &setup, &[]), accepting).await;
+    let (client, server) = (client?, server?);
+    let memories = Memories::new(reactor.peer());
+    client.write(memories.to(), memories.word())?.await?;
+    client.flush(memories.to(), FlushType::Visibility)?.await?;
+    Ok((client, server))
 }

@@ -7,7 +7,6 @@ use std::task::Poll;
 
 use rpma::commit::Ticket;
 use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
-
 use tokio::task::{JoinHandle, yield_now};
 
 use crate::common::prelude::*;
