@@ -1,9 +1,11 @@
 //! A send queue that is full, and waits for room.
 
-use rpma_async::{Conn, Frozen, Inbox, Op, Refused, Setup};
+use rpma_async::{Conn, Frozen, Op, Refused, Setup};
 use tokio::task::JoinHandle;
 
-use crate::awaited::support::{CLOSE, Memories, both, fill, joined, receives, turns, with_setups};
+use crate::awaited::support::{
+    CLOSE, Memories, both, fill, joined, receives, take, turns, with_setups,
+};
 use crate::common::prelude::*;
 
 const DEPTH: u32 = 6;
@@ -18,15 +20,6 @@ fn on_a_short_queue(
     with_setups(4, &Setup::new(&cfg), &receives(count), test)
 }
 
-/// Takes so many messages.
-async fn take(inbox: &mut Inbox, count: u32) -> Result {
-    for _ in 0..count {
-        let message = inbox.next().await?.ok_or("a message")?;
-        assert_eq!(&*message, b"a word.");
-    }
-    Ok(())
-}
-
 /// A client with a send queue full of messages. The peer has one receive for them, which is taken.
 async fn full(client: &Conn, memories: &Memories) -> Result<Vec<Op<Frozen>>> {
     client.send(memories.word())?.await?;
@@ -37,10 +30,8 @@ async fn full(client: &Conn, memories: &Memories) -> Result<Vec<Op<Frozen>>> {
 #[track_caller]
 pub(crate) fn no_room<T, B>(posted: Result<T, Refused<B>>) -> B {
     let refused = posted.err().expect("full");
-    assert!(
-        matches!(refused.error, Error::QueueFull { .. }),
-        "{refused}"
-    );
+    let is_full = matches!(refused.error, Error::QueueFull { .. });
+    assert!(is_full, "{refused}");
     refused.memory.expect("it comes back")
 }
 

@@ -237,10 +237,8 @@ fn a_close_has_a_limit() -> Result {
         let ticket = post(&writer, &pool, 1).await?;
         let late = writer.clone().close(Duration::from_millis(120)).await;
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
-        writer
-            .durable(ticket)
-            .await
-            .expect_err("the connection is over");
+        let over = writer.durable(ticket).await;
+        over.expect_err("the connection is over");
         assert_eq!(writer.fate(ticket)?, Fate::Unknown);
         drop(stopped);
         Ok(())

@@ -68,9 +68,8 @@ fn a_hundred_connections_on_one_thread() -> Result {
             let accepting = incoming.accept(&setup, &[]);
             let pool = pool.clone();
             tasks.spawn_local(async move {
-                answer(accepting.await.expect("established"), pool)
-                    .await
-                    .expect("posted");
+                let conn = accepting.await.expect("established");
+                answer(conn, pool).await.expect("posted");
             });
         }
         while let Some(ended) = tasks.join_next().await {

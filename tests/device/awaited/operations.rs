@@ -28,10 +28,8 @@ fn each_kind_of_operation() -> Result {
         client.close(CLOSE).await?;
         assert!(inbox.next().await?.is_none());
         let contents = contents(&memories.target)?;
-        assert_eq!(
-            (&contents[8..13], &contents[64..72]),
-            (&b"hello"[..], &b"a point."[..])
-        );
+        assert_eq!(&contents[8..13], b"hello");
+        assert_eq!(&contents[64..72], b"a point.");
         Ok(())
     })
 }

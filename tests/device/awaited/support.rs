@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use rpma::commit::Ticket;
-use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
+use rpma_async::{Conn, Frozen, Inbox, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
 use tokio::task::{JoinHandle, yield_now};
 
 use crate::common::prelude::*;
@@ -141,18 +141,17 @@ pub(crate) type Boxed<'f, T = ()> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// A listener on the test device.
 pub(crate) fn listen(reactor: &Reactor) -> Result<(Listener, SocketAddr)> {
-    let addr = SocketAddr::new(addr().parse()?, 0);
-    let listener = reactor.listen(addr)?;
-    let addr = SocketAddr::new(addr.ip(), listener.port());
+    let ip: IpAddr = addr().parse()?;
+    let listener = reactor.listen((ip, 0).into())?;
+    let addr = (ip, listener.port()).into();
     Ok((listener, addr))
 }
 
 /// A connection of the reactor with itself.
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
     let ip = addr().parse().expect("an address");
-    connect_to(reactor, (reactor, ip), client, server)
-        .await
-        .expect("established")
+    let connected = connect_to(reactor, (reactor, ip), client, server).await;
+    connected.expect("established")
 }
 
 /// A connection of a reactor with another one, which listens at this address of its host.
@@ -192,6 +191,15 @@ pub(crate) async fn accept_next(
 pub(crate) async fn take_messages(conn: &Conn) {
     let mut inbox = conn.inbox().expect("it has receives");
     while let Ok(Some(_)) = inbox.next().await {}
+}
+
+/// Takes so many messages, which are words.
+pub(crate) async fn take(inbox: &mut Inbox, count: u32) -> Result {
+    for _ in 0..count {
+        let message = inbox.next().await?.ok_or("a message")?;
+        assert_eq!(&*message, b"a word.");
+    }
+    Ok(())
 }
 
 /// Takes the messages of a connection, which are words, until its end, and counts them.

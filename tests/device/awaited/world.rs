@@ -5,7 +5,6 @@ use std::ops::Deref;
 
 use rpma::sim::Failing;
 use rpma_async::{Conn, Reactor, Setup};
-
 use tokio::time::Instant;
 
 use crate::awaited::support::{Memories, connect_to};
