@@ -34,19 +34,13 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
-use std::fmt::Display;
-use std::ops::Range;
-use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 use rpma::{
     Conn, ConnEvent, Cq, Device, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, Posted,
     RegisterableMemory, RemoteSlice, Side, Wc, WcOpcode,
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::retry_on_intr;
 
 pub(crate) use self::checks::*;
 pub(crate) use self::failed::Result;
@@ -227,74 +221,4 @@ pub(crate) fn invalid<T>(result: Result<T, Error>) -> String {
         Err(other) => panic!("an argument error expected: {other:?}"),
         Ok(_) => panic!("an argument error expected"),
     }
-}
-
-/// Flags of an operation that completes in any case.
-pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-/// A text, as that of an error, has these words.
-#[track_caller]
-pub(crate) fn says(text: impl Display, words: &str) {
-    let text = text.to_string();
-    assert!(text.contains(words), "{words}: {text}");
-}
-
-/// Posts a write of 0 bytes.
-pub(crate) fn write_nothing(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
-}
-
-/// Sends a message of 0 bytes.
-pub(crate) fn send_empty(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
-    conn.send(MrSlice::EMPTY, ALWAYS, op_context)
-}
-
-/// Posts receives of 0 bytes with these numbers.
-pub(crate) fn receive_nothing(conn: &Conn, op_contexts: Range<u64>) -> Result<(), Error> {
-    for op_context in op_contexts {
-        conn.recv(MrSlice::EMPTY, op_context)?;
-    }
-    Ok(())
-}
-
-/// Runs so many seeds, and names the one that fails. `RPMA_SIM_RUNS` sets another number of them, and
-/// `RPMA_SIM_SEED` the only one.
-pub(crate) fn with_seeds(runs: u64, run: impl Fn(u64)) {
-    let number = |variable: &str| -> Option<u64> {
-        let text = env::var(variable).ok()?;
-        Some(text.parse().expect(variable))
-    };
-    let seeds = match number("RPMA_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RPMA_SIM_RUNS").unwrap_or(runs),
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
-            resume_unwind(panic);
-        }
-    }
-}
-
-/// Gives other threads their turn until this is so, in time.
-#[track_caller]
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::yield_now();
-    }
-}
-
-/// Whether the descriptor becomes readable within `limit`, without taking the event.
-pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
-    let limit = limit.try_into().expect("short");
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    // A signal of the system may come, as after a machine that stood still.
-    retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
-}
-
-/// The memory that the other side offers.
-pub(crate) fn offered(conn: &Conn) -> Result<MrRemote, Error> {
-    Ok(Offer::decode(conn.get_private_data())?.regions()[0])
 }

@@ -8,7 +8,6 @@ use rpma_async::{Monitor, Reactor, Task, block_on};
 use crate::awaited::held::leaving_nothing;
 use crate::awaited::support::{in_time, says, turns, with_reactor};
 use crate::common::prelude::*;
-use crate::serve::support::until;
 
 /// Work that never ends by itself, and whether it is there.
 fn endless() -> (impl Future<Output = ()> + Send + 'static, Weak<()>) {
@@ -97,7 +96,7 @@ fn work_is_written_once() -> Result {
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
         let task = block_on(asks(&reactor), LIMIT).ok_or("in time")??;
-        until(|| task.is_finished());
+        until("the task ends", || task.is_finished());
         Ok(())
     })
 }
@@ -108,7 +107,7 @@ fn work_that_ends_itself() -> Result {
     leaving_nothing(|| {
         let reactor = Reactor::on_thread(&peer()?)?;
         let task = reactor.run(async { panic!("on purpose") })?;
-        until(|| task.is_finished());
+        until("the task ends", || task.is_finished());
         drop(task);
 
         let own = Arc::new(Mutex::new(None));
