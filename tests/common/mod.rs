@@ -11,6 +11,7 @@
 )]
 
 mod checks;
+mod draw;
 pub(crate) mod failed;
 #[cfg(feature = "sim")]
 pub(crate) mod failing_calls;
@@ -43,6 +44,7 @@ use rpma::{
 };
 
 pub(crate) use self::checks::*;
+pub(crate) use self::draw::*;
 pub(crate) use self::failed::Result;
 pub(crate) use self::pair::*;
 pub(crate) use self::panics::*;

@@ -4,7 +4,6 @@
 use rpma::commit::Method;
 use rpma::sim::sleep;
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::replicas::cluster::Cluster;
 use crate::replicas::set::{LIMIT, Way, methods, whole};
@@ -18,13 +17,11 @@ type Lose = fn(&Link, u32);
 fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> Result<bool> {
     let fabric = Rig::of(profile).seed(9).fabric();
     let mut of = Cluster::new(&fabric, way, 2)?;
-    let (client, host) = (of.client.clone(), of.hosts[1].clone());
     let link = match from_server {
-        true => fabric.between(&host, &client),
-        false => fabric.between(&client, &host),
+        true => fabric.between(&of.hosts[1], &of.client),
+        false => fabric.between(&of.client, &of.hosts[1]),
     };
     lose(&link, nth);
-    let _entered = client.enter();
     let mut acknowledged = [0; 3];
     for number in 0..RECORDS {
         let id = of.append(number, 2)?;
@@ -61,17 +58,8 @@ fn an_acknowledgement_is_lost_at_each_request() {
                 Method::Reading => Platform::AdrDdioOff,
                 _ => Platform::AdrDdioOn,
             };
-            let way = Way {
-                method,
-                flush_type: FlushType::Persistent,
-                platform,
-                in_flight: 2,
-                retries: 2,
-            };
-            let host = Rig::of(&profile).seed(1).fabric().host("server");
-            host.set_platform(platform);
-            let is_native = method == Method::Native;
-            if method != Method::Server && !host.may_promise_direct_write(is_native) {
+            let way = Way::durable(method, platform);
+            if method != Method::Server && !way.may_be_durable(&profile) {
                 continue;
             }
             for lose in [Link::lose_acknowledgement as Lose, Link::lose_answer] {

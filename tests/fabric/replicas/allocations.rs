@@ -3,7 +3,6 @@
 
 use rpma::commit::{Limits, Method};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::looking;
 use crate::replicas::cluster::Cluster;
@@ -41,14 +40,10 @@ fn commits_on_replicas_allocate_nothing() -> Result {
                     Method::Server => FlushType::Persistent,
                     _ => FlushType::Visibility,
                 },
-                platform: Platform::AdrDdioOff,
-                in_flight: 2,
-                retries: 7,
+                ..Way::visible().sending(2, 7)
             };
             let fabric = Rig::of(&profile).seed(1).fabric();
             let mut of = Cluster::new(&fabric, way, 3)?;
-            let client = of.client.clone();
-            let _entered = client.enter();
             let found = allocations(|| {
                 commit(&mut of, 0..8)?;
                 // Sleeps, with probes, at a replica that does not answer.
@@ -60,7 +55,6 @@ fn commits_on_replicas_allocate_nothing() -> Result {
                 Ok(())
             })?;
             assert!(found.is_empty(), "{}, {method}: {found:#?}", profile.name());
-            drop(of);
         }
     }
     // The look finds those of the library: a limit of 0 has an error with a text.

@@ -1,13 +1,13 @@
 //! Three replicas of any method, each with a program that runs by itself, and their client.
 
 use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas};
-use rpma::sim::JoinHandle;
+use rpma::sim::{Entered, JoinHandle};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
-use crate::replicas::served::Served;
-use crate::replicas::set::{LEN, START, Server, Set, Way, record};
+use crate::replicas::served::Three;
+use crate::replicas::set::{self, Server, Set, Way};
 
+/// The calling thread is on the client for as long as this lives.
 pub(crate) struct Cluster {
     pub(crate) log: Replicas,
     pub(crate) ids: Vec<ReplicaId>,
@@ -18,6 +18,7 @@ pub(crate) struct Cluster {
     serving: Vec<JoinHandle<()>>,
     _servers: Vec<Server>,
     _peer: Peer,
+    _entered: Entered,
 }
 
 impl Cluster {
@@ -26,7 +27,7 @@ impl Cluster {
         if way.method == Method::Server {
             return Self::served(fabric, way, records);
         }
-        let set = Set::new(fabric, way, records)?;
+        let set = Set::on(fabric, way, records)?;
         Ok(Self {
             log: set.log,
             ids: set.ids,
@@ -37,35 +38,27 @@ impl Cluster {
             serving: Vec::new(),
             _servers: set.servers,
             _peer: set.peer,
+            _entered: set.entered,
         })
     }
 
     fn served(fabric: &Fabric, way: Way, records: usize) -> Result<Self> {
-        let client = fabric.host("client");
-        let hosts = ["a", "b", "c"].map(|name| fabric.host(name)).to_vec();
-        let _entered = client.enter();
-        let addr = hosts[0].addr().to_string();
-        let device = Device::from_addr(&addr, Side::Remote)?;
-        let peer = Peer::new(&device)?;
-        let mut log = Replicas::new(&peer, records * LEN, 3 * records)?;
-        let (mut ids, mut pmems, mut serving) = (Vec::new(), Vec::new(), Vec::new());
-        for host in &hosts {
-            let (served, writer) = Served::new(host, &client, &peer, way.retries)?;
-            let region = writer.offer().regions()[0];
-            ids.push(log.add(writer, region)?);
-            pmems.push(served.pmem.clone());
-            serving.push(host.spawn(move || served.serve()));
-        }
+        let three = Three::new(fabric, way.retries, records, 3 * records)?;
+        let servers = three.hosts.iter().zip(three.servers);
+        let (pmems, serving) = servers
+            .map(|(host, served)| (served.pmem.clone(), host.spawn(move || served.serve())))
+            .unzip();
         Ok(Self {
-            log,
-            ids,
-            hosts,
+            log: three.log,
+            ids: three.ids,
+            hosts: three.hosts.to_vec(),
             pmems,
-            client: client.clone(),
+            client: three.client,
             way,
             serving,
             _servers: Vec::new(),
-            _peer: peer,
+            _peer: three.peer,
+            _entered: three.entered,
         })
     }
 
@@ -75,10 +68,7 @@ impl Cluster {
 
     /// Commits a record, and the tail that shows it.
     pub(crate) fn append(&mut self, number: u64, k: usize) -> Result<CommitId, Refused> {
-        let mut made = self.log.record(LEN)?;
-        made.put(0, &record(number))?;
-        let tail = Some((0, (number + 1).to_le_bytes()));
-        made.commit(START + number * LEN as u64, tail, k)
+        set::append(&mut self.log, number, k)
     }
 
     /// Cuts the power of all replicas, and waits for the ends of their programs.

@@ -3,11 +3,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{CommitId, Method};
 use rpma::sim::Visited;
 
 use crate::common::prelude::*;
-use crate::replicas::set::{LIMIT, Set, Way, methods, whole};
+use crate::replicas::set::{LEN, LIMIT, Set, Way, methods, on_two};
 
 const RECORDS: u64 = 6;
 
@@ -15,29 +14,18 @@ const RECORDS: u64 = 6;
 fn run(profile: &Profile, way: Way, pipelined: u64, seed: u64) -> Result<Visited, Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
     // As few records as can be in flight: bytes are used again at once.
-    let mut set = Set::new(&fabric, way, pipelined as usize + 1).expect("added");
+    let mut set = Set::on(&fabric, way, pipelined as usize + 1).expect("added");
     let acknowledged = AtomicU64::new(0);
     let pmems: Vec<_> = set.servers.iter().map(|of| of.pmem.clone()).collect();
-    let check = |cut: &Cut<'_>| {
-        let pmems: Vec<_> = pmems.iter().collect();
-        for images in cut.joint_images_up_to(&pmems, 20) {
-            let told = acknowledged.load(Ordering::Relaxed);
-            let copies = images.iter().filter(|of| whole(of.bytes()) >= told).count();
-            assert!(copies >= 2, "{told} records are on {copies} of 3 replicas");
-        }
-    };
-    let client = set.client.clone();
+    let check = |cut: &Cut<'_>| on_two(cut, &pmems, &acknowledged);
     // The third one is late.
-    let late = fabric.between(&client, &set.servers[2].host);
+    let late = fabric.between(&set.client, &set.servers[2].host);
     late.delay_up_to(Duration::from_millis(2));
-    let _entered = client.enter();
     fabric.find_loss(check, || {
-        let mut ids: Vec<CommitId> = Vec::new();
+        let mut ids = Vec::new();
         for number in 0..RECORDS + pipelined - 1 {
             if number < RECORDS {
-                set.log
-                    .wait_room(crate::replicas::set::LEN, LIMIT)
-                    .expect("room");
+                set.log.wait_room(LEN, LIMIT).expect("room");
                 ids.push(set.append(number, 2).expect("posted"));
             }
             if let Some(oldest) = (number + 1).checked_sub(pipelined) {
@@ -56,19 +44,12 @@ fn two_of_three_survive_every_cut() {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         for profile in Profile::ALL {
             for method in methods(&profile) {
-                let host = Rig::of(&profile).seed(1).fabric().host("server");
-                host.set_platform(platform);
-                if !host.may_promise_direct_write(method == Method::Native) {
+                let way = Way::durable(method, platform);
+                if !way.may_be_durable(&profile) {
                     continue;
                 }
                 for (pipelined, in_flight) in [(1, 1), (3, 2)] {
-                    let way = Way {
-                        method,
-                        flush_type: FlushType::Persistent,
-                        platform,
-                        in_flight,
-                        retries: 2,
-                    };
+                    let way = Way { in_flight, ..way };
                     let visited = run(&profile, way, pipelined, 7).unwrap_or_else(|loss| {
                         panic!("{}, {way:?}, {pipelined}: {loss}", profile.name())
                     });

@@ -1,6 +1,5 @@
 //! The example `sim-replicas`: the meaning of its lines.
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::replicas::sim_replicas::{Found, cut_each};
 

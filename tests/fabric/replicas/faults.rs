@@ -8,10 +8,9 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{CommitId, Method, Refused};
+use rpma::commit::{CommitId, Method, Outcome, Refused};
 use rpma::sim::{AtStep, Errno, Failing, now, sleep};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::replicas::cluster::{self, Cluster};
 use crate::replicas::set::{LEN, LIMIT, Way, methods, whole};
@@ -25,29 +24,17 @@ const STEPS: u64 = 500;
 /// microsecond each, those of the other programs in between as well.
 const SLACK: Duration = Duration::from_millis(2);
 
-/// Numbers that follow from a seed.
-struct Draw(u64);
-
-impl Draw {
-    /// A number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        // splitmix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
-
 /// Faults that wait for their moment.
 #[derive(Default)]
 struct Armed {
     steps: Vec<AtStep>,
     calls: Vec<Failing>,
+}
+
+impl Armed {
+    fn at(&mut self, fabric: &Fabric, step: u64, happens: impl FnOnce() + Send + 'static) {
+        self.steps.push(fabric.at_step(step, happens));
+    }
 }
 
 /// The number that an environment variable has.
@@ -89,37 +76,28 @@ fn arm(fabric: &Fabric, of: &Cluster, faulty: usize, draw: &mut Draw) -> Armed {
     let host = of.hosts[faulty].clone();
     let link = fabric.between(&of.client, &host);
     let back = fabric.between(&host, &of.client);
-    let began = fabric.steps();
-    let at = |draw: &mut Draw| began + draw.below(STEPS);
-    let step = at(draw);
+    let step = fabric.steps() + draw.below(STEPS);
     let kind = draw.below(9);
     match kind {
         0 | 1 => {
             let frozen = host.clone();
-            armed
-                .steps
-                .push(fabric.at_step(step, move || frozen.freeze()));
+            armed.at(fabric, step, move || frozen.freeze());
             if kind == 1 {
-                let again = step + draw.below(STEPS);
-                armed.steps.push(fabric.at_step(again, move || host.thaw()));
+                armed.at(fabric, step + draw.below(STEPS), move || host.thaw());
             }
             if draw.one_in(2) {
                 let destroy = fabric.fail("ibv_destroy_qp").on(&of.client);
                 armed.calls.push(destroy.next(Errno::IO));
             }
         }
-        2 => armed.steps.push(fabric.at_step(step, move || {
+        2 => armed.at(fabric, step, move || {
             if host.has_power() {
                 host.kill();
             }
-        })),
-        3 => armed
-            .steps
-            .push(fabric.at_step(step, move || cluster::cut(&[host]))),
-        4 => armed
-            .steps
-            .push(fabric.at_step(step, move || link.partition())),
-        5 => armed.steps.push(fabric.at_step(step, move || back.block())),
+        }),
+        3 => armed.at(fabric, step, move || cluster::cut(&[host])),
+        4 => armed.at(fabric, step, move || link.partition()),
+        5 => armed.at(fabric, step, move || back.block()),
         6 => lose(&link, draw),
         7 => lose(&back, draw),
         // A post to any replica.
@@ -199,6 +177,11 @@ impl Program<'_> {
         }
     }
 
+    fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
+        let (log, what) = (&mut self.of.log, format!("settle for {k}"));
+        in_time(&what, limit, || log.settle(id, k, limit))
+    }
+
     /// Appends all records; `None`: too few replicas are left.
     fn append_all(&mut self) -> Result<Option<()>> {
         let mut ids = Vec::new();
@@ -225,13 +208,10 @@ impl Program<'_> {
                 continue;
             }
             // The first answer counts as soon as it is here.
-            let log = &mut self.of.log;
-            in_time("settle for 1", LIMIT, || {
-                log.settle(ids[told as usize], 1, LIMIT)
-            });
+            let id = ids[told as usize];
+            self.settle(id, 1, LIMIT);
             self.tell(&ids);
-            let log = &mut self.of.log;
-            let outcome = in_time("settle", LIMIT, || log.settle(ids[told as usize], 2, LIMIT));
+            let outcome = self.settle(id, 2, LIMIT);
             if outcome.copies() < 2 {
                 assert!(self.is_dark(), "record {told}: {outcome:?}");
                 return Ok(None);
@@ -241,10 +221,7 @@ impl Program<'_> {
             // More copies than asked for, with a limit that mostly passes.
             if self.draw.one_in(4) {
                 let limit = Duration::from_millis(self.draw.below(120));
-                let log = &mut self.of.log;
-                in_time("settle for 3", limit, || {
-                    log.settle(ids[told as usize], 3, limit)
-                });
+                self.settle(id, 3, limit);
             }
         }
         Ok(Some(()))
@@ -272,7 +249,7 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
         let step = fabric.steps() + draw.below(2 * STEPS);
         fabric.at_step(step, move || cluster::cut(&hosts))
     });
-    let (client, told) = (of.client.clone(), [const { AtomicU64::new(0) }; 3]);
+    let told = [const { AtomicU64::new(0) }; 3];
     let pmems = of.pmems.clone();
     let mut program = Program {
         of,
@@ -282,16 +259,10 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
         told: &told,
         ran: Ran::default(),
     };
-    let _entered = client.enter();
     let check = |cut: &Cut<'_>| {
-        let pmems: Vec<_> = pmems.iter().collect();
-        for images in cut.joint_images_up_to(&pmems, 3) {
-            for (replica, (image, told)) in images.iter().zip(&told).enumerate() {
-                let (shown, told) = (whole(image.bytes()), told.load(Ordering::Relaxed));
-                assert!(
-                    shown >= told,
-                    "replica {replica}: {shown} of {told} records"
-                );
+        for images in cut.joint_images_up_to(&Vec::from_iter(&pmems), 3) {
+            for (replica, image) in images.iter().enumerate() {
+                keeps(replica, image.bytes(), &told[replica]);
             }
         }
     };
@@ -309,6 +280,15 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
     Ok(judge(program))
 }
 
+/// The memory of a replica shows the records that were acknowledged.
+fn keeps(replica: usize, bytes: &[u8], told: &AtomicU64) {
+    let (shown, told) = (whole(bytes), told.load(Ordering::Relaxed));
+    assert!(
+        shown >= told,
+        "replica {replica}: {shown} of {told} records"
+    );
+}
+
 /// Each acknowledged record is on the replicas that had it, and no replica shows another record.
 fn judge(mut program: Program<'_>) -> Ran {
     let has_power: Vec<_> = program.of.hosts.iter().map(|of| of.has_power()).collect();
@@ -320,12 +300,8 @@ fn judge(mut program: Program<'_>) -> Ran {
         if !program.of.is_durable() && !has_power {
             continue;
         }
-        let shown = whole(&program.of.pmems[replica].bytes());
-        let told = program.told[replica].load(Ordering::Relaxed);
-        assert!(
-            shown >= told,
-            "replica {replica}: {shown} of {told} records"
-        );
+        let bytes = program.of.pmems[replica].bytes();
+        keeps(replica, &bytes, &program.told[replica]);
     }
     program.ran
 }
@@ -353,16 +329,6 @@ fn runs(way: Way, profiles: impl Fn(u64) -> Vec<Profile>) {
     }
 }
 
-fn durable(method: Method, platform: Platform) -> Way {
-    Way {
-        method,
-        flush_type: FlushType::Persistent,
-        platform,
-        in_flight: 2,
-        retries: 2,
-    }
-}
-
 fn all(allows: impl Fn(&Profile) -> bool) -> Vec<Profile> {
     Profile::ALL.into_iter().filter(allows).collect()
 }
@@ -370,27 +336,21 @@ fn all(allows: impl Fn(&Profile) -> bool) -> Vec<Profile> {
 /// An acknowledged record is on two replicas, under each fault of one of them.
 #[test]
 fn native_commits_survive_drawn_faults() {
-    let way = durable(Method::Native, Platform::AdrDdioOn);
+    let way = Way::durable(Method::Native, Platform::AdrDdioOn);
     runs(way, |_| all(Profile::flushes_natively));
 }
 
 /// As the native ones.
 #[test]
 fn commits_by_reading_survive_drawn_faults() {
-    let way = durable(Method::Reading, Platform::AdrDdioOff);
-    runs(way, |_| {
-        all(|profile| {
-            let host = Rig::of(profile).seed(1).fabric().host("server");
-            host.set_platform(way.platform);
-            host.may_promise_direct_write(false)
-        })
-    });
+    let way = Way::durable(Method::Reading, Platform::AdrDdioOff);
+    runs(way, |_| all(|profile| way.may_be_durable(profile)));
 }
 
 /// As the native ones. Each seed runs on one profile: threads of the replicas take their time.
 #[test]
 fn commits_of_the_server_survive_drawn_faults() {
-    let way = durable(Method::Server, Platform::AdrDdioOn);
+    let way = Way::durable(Method::Server, Platform::AdrDdioOn);
     runs(way, |seed| {
         let nth = seed as usize % Profile::ALL.len();
         vec![Profile::ALL[nth].clone()]
@@ -403,8 +363,7 @@ fn visible_commits_survive_drawn_faults() {
     for method in [Method::Native, Method::Reading] {
         let way = Way {
             method,
-            in_flight: 2,
-            ..Way::visible()
+            ..Way::visible().sending(2, 2)
         };
         runs(way, |_| all(|profile| methods(profile).contains(&method)));
     }

@@ -3,17 +3,13 @@
 use rpma::commit::{Method, Refused, Replicas};
 use rpma::sim::{Errno, sleep};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, record, whole};
+use crate::replicas::set::{LEN, LIMIT, SIZE, Server, Set, Way, add, append, whole};
 
 const SHORT: Duration = Duration::from_millis(20);
 
-fn set(profile: &Profile, records: usize, way: Way) -> Result<(Fabric, Set, rpma::sim::Entered)> {
-    let fabric = Rig::of(profile).seed(3).fabric();
-    let set = Set::new(&fabric, way, records)?;
-    let entered = set.client.enter();
-    Ok((fabric, set, entered))
+fn set(profile: &Profile, records: usize, way: Way) -> Result<Set> {
+    Set::new(&Rig::of(profile).seed(3), way, records)
 }
 
 /// Commits go on with two replicas until the ring is full, which names the third one. It catches
@@ -21,16 +17,11 @@ fn set(profile: &Profile, records: usize, way: Way) -> Result<(Fabric, Set, rpma
 #[test]
 fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
     for profile in Profile::ALL {
-        let way = Way {
-            in_flight: 2,
-            retries: 6,
-            ..Way::visible()
-        };
-        let (fabric, mut set, _entered) = set(&profile, 6, way)?;
+        let way = Way::visible().sending(2, 6);
+        let mut set = set(&profile, 6, way)?;
         set.servers[1].host.freeze();
         for number in 0..6 {
-            let id = set.append(number, 2)?;
-            let outcome = set.log.settle(id, 2, LIMIT);
+            let outcome = set.commit(number, 2)?;
             assert_eq!(outcome.durable, 0b101, "{outcome:?}");
         }
         let full = set.append(6, 2).expect_err("the ring is full");
@@ -45,13 +36,9 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
 
         set.servers[1].host.thaw();
         set.log.wait_room(8, LIMIT)?;
-        let id = set.append(6, 3)?;
-        let outcome = set.log.settle(id, 3, LIMIT);
+        let outcome = set.commit(6, 3)?;
         assert_eq!(outcome.durable, 0b111, "{outcome:?}");
-        fabric.settle();
-        for server in &set.servers {
-            assert_eq!(whole(&server.bytes()?), 7);
-        }
+        assert_eq!(set.shown()?, [7; 3]);
     }
     Ok(())
 }
@@ -61,12 +48,8 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
 #[test]
 fn a_commit_is_pending_where_it_may_still_come() -> Result {
     for profile in Profile::ALL {
-        let way = Way {
-            in_flight: 1,
-            retries: 7,
-            ..Way::visible()
-        };
-        let (_fabric, mut set, _entered) = set(&profile, 6, way)?;
+        let way = Way::visible().sending(1, 7);
+        let mut set = set(&profile, 6, way)?;
         set.servers[1].host.freeze();
         let ids = [0, 1].map(|number| set.append(number, 2).expect("room"));
         for id in ids {
@@ -83,7 +66,7 @@ fn a_commit_is_pending_where_it_may_still_come() -> Result {
         assert_eq!(set.log.pending(id), 0b100);
         set.log.set_aside(set.ids[2], LIMIT)?;
         assert_eq!(set.log.pending(id), 0, "it gets no commit any more");
-        let other = self::set(&profile, 6, way)?.1;
+        let other = self::set(&profile, 6, way)?;
         assert_eq!(other.log.pending(id), 0, "of another set");
     }
     Ok(())
@@ -94,12 +77,8 @@ fn a_commit_is_pending_where_it_may_still_come() -> Result {
 #[test]
 fn a_late_replica_gets_its_own_bytes() -> Result {
     for profile in Profile::ALL {
-        let way = Way {
-            in_flight: 2,
-            retries: 7,
-            ..Way::visible()
-        };
-        let (fabric, mut set, _entered) = set(&profile, 3, way)?;
+        let way = Way::visible().sending(2, 7);
+        let mut set = set(&profile, 3, way)?;
         set.servers[2].host.freeze();
         for number in 0..12 {
             if set.log.wait_room(1, SHORT).is_err() {
@@ -112,12 +91,8 @@ fn a_late_replica_gets_its_own_bytes() -> Result {
         }
         set.servers[2].host.thaw();
         set.log.wait_room(1, LIMIT)?;
-        let last = set.append(12, 3)?;
-        assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
-        fabric.settle();
-        for server in &set.servers {
-            assert_eq!(whole(&server.bytes()?), 13);
-        }
+        assert_eq!(set.commit(12, 3)?.durable, 0b111);
+        assert_eq!(set.shown()?, [13; 3]);
     }
     Ok(())
 }
@@ -126,9 +101,9 @@ fn a_late_replica_gets_its_own_bytes() -> Result {
 #[test]
 fn records_of_any_length_keep_their_bytes() -> Result {
     for profile in Profile::ALL {
-        let (fabric, mut set, _entered) = set(&profile, 2, Way::visible())?;
+        let mut set = set(&profile, 2, Way::visible())?;
         for server in &set.servers {
-            let link = fabric.between(&set.client, &server.host);
+            let link = set.fabric.between(&set.client, &server.host);
             link.delay_up_to(Duration::from_millis(3));
         }
         let len = |number: usize| 1 + number * 37 % LEN;
@@ -145,7 +120,7 @@ fn records_of_any_length_keep_their_bytes() -> Result {
         }
         let last = last.ok_or("some")?;
         assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
-        fabric.settle();
+        set.fabric.settle();
         for server in &set.servers {
             assert!(server.bytes()?[..expected.len()] == expected);
         }
@@ -156,12 +131,8 @@ fn records_of_any_length_keep_their_bytes() -> Result {
 /// At the limit a posted commit is unknown, and one that waits in the ring is in no mask.
 #[test]
 fn the_limit_makes_a_posted_commit_unknown() -> Result {
-    let way = Way {
-        in_flight: 1,
-        retries: 6,
-        ..Way::visible()
-    };
-    let (_fabric, mut set, _entered) = set(&Profile::STRICT, 6, way)?;
+    let way = Way::visible().sending(1, 6);
+    let mut set = set(&Profile::STRICT, 6, way)?;
     set.servers[1].host.freeze();
     let ids = [0, 1].map(|number| {
         let id = set.append(number, 3).expect("room");
@@ -183,12 +154,8 @@ fn the_limit_makes_a_posted_commit_unknown() -> Result {
 #[test]
 fn a_frozen_replica_is_set_aside() -> Result {
     for profile in Profile::ALL {
-        let way = Way {
-            in_flight: 2,
-            retries: 7,
-            ..Way::visible()
-        };
-        let (fabric, mut set, _entered) = set(&profile, 4, way)?;
+        let way = Way::visible().sending(2, 7);
+        let mut set = set(&profile, 4, way)?;
         let first = set.append(0, 3)?;
         assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
         set.servers[1].host.freeze();
@@ -210,25 +177,19 @@ fn a_frozen_replica_is_set_aside() -> Result {
         let last = *ids.last().ok_or("some")?;
         assert_eq!(set.log.outcome(last).failed, 0b10, "never posted");
         for number in ids.len() as u64..20 {
-            let id = set.append(number, 2)?;
-            let outcome = set.log.settle(id, 2, LIMIT);
+            let outcome = set.commit(number, 2)?;
             assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
         }
         set.servers[1].host.thaw();
         sleep(LIMIT);
-        fabric.settle();
-        for (n, server) in set.servers.iter().enumerate() {
-            let shown = whole(&server.bytes()?);
-            assert!(
-                if n == 1 { shown <= 3 } else { shown == 20 },
-                "{n}: {shown}"
-            );
-        }
+        let shown = set.shown()?;
+        assert!(
+            shown[0] == 20 && shown[1] <= 3 && shown[2] == 20,
+            "{shown:?}"
+        );
         let refused = set.append(20, 3).expect_err("two can");
         assert!(matches!(refused, Refused::TooFew { able: 2 }), "{refused}");
         set.log.set_aside(set.ids[1], LIMIT)?;
-        let (log, servers) = (set.log, set.servers);
-        drop((log, servers, set.peer));
     }
     Ok(())
 }
@@ -236,17 +197,12 @@ fn a_frozen_replica_is_set_aside() -> Result {
 /// A destroy that fails keeps the bytes, unless the device has released them.
 #[test]
 fn a_replica_that_cannot_be_destroyed_stops_the_set() -> Result {
-    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, Way::visible())?;
+    let mut set = set(&Profile::STRICT, 4, Way::visible())?;
     set.servers[1].host.freeze();
-    let id = set.append(0, 2)?;
-    assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
-    let client: &Host = &set.client;
-    let _no_end = fabric.fail("rdma_disconnect").on(client).next(Errno::IO);
-    let _modify = fabric.fail("ibv_modify_qp").on(client).next(Errno::IO);
-    let destroy = fabric.fail("ibv_destroy_qp").on(client);
-    let destroy = destroy.how(How::Refused).next(Errno::IO);
+    assert_eq!(set.commit(0, 2)?.durable, 0b101);
+    let fails = set.keeps_queue_pair();
     let result = set.log.set_aside(set.ids[1], SHORT);
-    assert!(!destroy.is_pending());
+    assert!(!fails[2].is_pending());
     let error = result.expect_err("it could not be destroyed").to_string();
     assert!(error.contains("ibv_destroy_qp"), "{error}");
     let refused = set.append(1, 2).expect_err("no more commits");
@@ -262,27 +218,20 @@ fn a_replica_that_cannot_be_destroyed_stops_the_set() -> Result {
 /// goes on.
 #[test]
 fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() -> Result {
-    let way = Way {
-        retries: 7,
-        ..Way::visible()
-    };
     for profile in Profile::ALL {
-        let (fabric, mut set, _entered) = set(&profile, 4, way)?;
+        let mut set = set(&profile, 4, Way::visible().sending(4, 7))?;
         set.servers[1].host.freeze();
-        let id = set.append(0, 2)?;
-        assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
-        let destroy = fabric.fail("ibv_destroy_qp").on(&set.client);
+        assert_eq!(set.commit(0, 2)?.durable, 0b101);
+        let destroy = set.fabric.fail("ibv_destroy_qp").on(&set.client);
         let destroy = destroy.next(Errno::IO);
         set.log.set_aside(set.ids[1], LIMIT)?;
         assert!(!destroy.is_pending());
         for number in 1..10 {
-            let id = set.append(number, 2)?;
-            assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+            assert_eq!(set.commit(number, 2)?.durable, 0b101);
         }
         set.servers[1].host.thaw();
         sleep(LIMIT);
-        fabric.settle();
-        assert!(whole(&set.servers[1].bytes()?) <= 1);
+        assert!(set.shown()?[1] <= 1);
     }
     Ok(())
 }
@@ -291,21 +240,19 @@ fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() -> Result
 #[test]
 fn a_replica_that_loses_its_power_is_unknown() -> Result {
     for profile in Profile::ALL {
-        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible())?;
-        let id = set.append(0, 3)?;
-        assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
+        let mut set = set(&profile, 4, Way::visible())?;
+        assert_eq!(set.commit(0, 3)?.durable, 0b111);
         // It posts, and no answer comes back.
         set.servers[2].host.freeze();
         let cut_off = set.append(1, 3)?;
-        fabric.power_cut(&set.servers[2].host);
-        let began = fabric.now();
+        set.fabric.power_cut(&set.servers[2].host);
+        let began = set.fabric.now();
         let outcome = set.log.settle(cut_off, 3, Duration::from_secs(600));
         assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
-        assert!(fabric.now() - began < Duration::from_secs(60));
+        assert!(set.fabric.now() - began < Duration::from_secs(60));
         for number in 2..8 {
             set.log.wait_room(1, LIMIT)?;
-            let id = set.append(number, 2)?;
-            let outcome = set.log.settle(id, 2, LIMIT);
+            let outcome = set.commit(number, 2)?;
             assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
         }
         let text = set.append(8, 3).expect_err("two can").to_string();
@@ -319,19 +266,18 @@ fn a_replica_that_loses_its_power_is_unknown() -> Result {
 #[test]
 fn a_replica_whose_program_is_killed_is_unknown() -> Result {
     for profile in Profile::ALL {
-        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible())?;
-        fabric.between(&set.client, &set.servers[2].host).hold();
+        let mut set = set(&profile, 4, Way::visible())?;
+        set.fabric.between(&set.client, &set.servers[2].host).hold();
         let id = set.append(0, 3)?;
         set.servers[2].host.kill();
-        let began = fabric.now();
+        let began = set.fabric.now();
         let outcome = set.log.settle(id, 3, Duration::from_secs(600));
-        let took = fabric.now() - began;
+        let took = set.fabric.now() - began;
         assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
         assert!(took < Duration::from_secs(10), "{took:?}");
         set.log.set_aside(set.ids[2], LIMIT)?;
         for number in 1..8 {
-            let id = set.append(number, 2)?;
-            let outcome = set.log.settle(id, 2, LIMIT);
+            let outcome = set.commit(number, 2)?;
             assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
         }
     }
@@ -349,11 +295,8 @@ fn a_post_that_fails_is_unknown() -> Result {
     let mut there = [0; 2];
     let runs = (0..20).flat_map(|seed| [How::Refused, How::Done].map(|how| (seed, how)));
     for (seed, how) in runs {
-        let fabric = Rig::strict().seed(seed).fabric();
-        let mut set = Set::new(&fabric, way, 4)?;
-        let client = set.client.clone();
-        let _entered = client.enter();
-        let failing = fabric.fail("ibv_wr_complete").on(&set.client).how(how);
+        let mut set = Set::new(&Rig::strict().seed(seed), way, 4)?;
+        let failing = set.fabric.fail("ibv_wr_complete").on(&set.client).how(how);
         let failing = failing.nth(2, Errno::IO);
         let id = set.append(0, 2)?;
         assert!(!failing.is_pending());
@@ -362,19 +305,16 @@ fn a_post_that_fails_is_unknown() -> Result {
             (outcome.durable, outcome.failed, outcome.unknown),
             (0b101, 0, 0b10)
         );
-        fabric.settle();
-        there[usize::from(how == How::Done)] += whole(&set.servers[1].bytes()?);
+        there[usize::from(how == How::Done)] += set.shown()?[1];
         // Its bytes are not released: no completion reports the post that failed.
         for number in 1..4 {
-            let id = set.append(number, 2)?;
-            let outcome = set.log.settle(id, 2, LIMIT);
+            let outcome = set.commit(number, 2)?;
             assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
         }
         let full = set.append(4, 2);
         assert!(matches!(full, Err(Refused::RingFull { held_by: 0b10 })));
         set.log.set_aside(set.ids[1], LIMIT)?;
-        let id = set.append(4, 2)?;
-        assert_eq!(set.log.settle(id, 2, LIMIT).failed, 0b10);
+        assert_eq!(set.commit(4, 2)?.failed, 0b10);
     }
     assert!(there[0] == 0 && there[1] > 0, "{there:?}");
     Ok(())
@@ -383,18 +323,14 @@ fn a_post_that_fails_is_unknown() -> Result {
 /// A wait without a near limit ends when retries show that a host is gone.
 #[test]
 fn a_wait_ends_when_a_host_is_gone() -> Result {
-    let way = Way {
-        in_flight: 1,
-        ..Way::visible()
-    };
-    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, way)?;
-    fabric.power_cut(&set.servers[0].host);
+    let mut set = set(&Profile::STRICT, 4, Way::visible().sending(1, 2))?;
+    set.fabric.power_cut(&set.servers[0].host);
     set.servers[1].host.freeze();
     let id = set.append(0, 3)?;
-    let began = fabric.now();
+    let began = set.fabric.now();
     let outcome = set.log.settle(id, 3, Duration::from_secs(600));
     assert_eq!(outcome.unknown & 1, 1, "{outcome:?}");
-    assert!(fabric.now() - began < Duration::from_secs(60));
+    assert!(set.fabric.now() - began < Duration::from_secs(60));
     Ok(())
 }
 
@@ -403,32 +339,25 @@ fn a_wait_ends_when_a_host_is_gone() -> Result {
 #[test]
 fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).seed(3).fabric();
-        let client = fabric.host("client");
+        let (fabric, [client]) = Rig::of(&profile).seed(3).hosts(["client"]);
         let servers = ["a", "b", "c"]
             .map(|name| Server::new(&fabric, name, Way::visible()).expect("registered"));
         let _entered = client.enter();
-        let addr = servers[0].host.addr().to_string();
-        let device = Device::from_addr(&addr, Side::Remote)?;
-        let peer = Peer::new(&device)?;
+        let peer = peer()?;
         let mut log = Replicas::new(&peer, 4 * LEN, 4)?;
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
         let mut memories = Vec::new();
         for server in &servers {
-            let memory = Mr::reg(&server.peer, vec![0_u8; SIZE], usage)?;
-            let made = server.connect(&client, &peer, Way::visible(), &memory)?;
-            log.add(made.writer, made.region)?;
+            let memory = region(&server.peer, SIZE, usage)?;
+            let made = server.connect(&peer, Way::visible(), &memory)?;
+            add(&mut log, made.writer)?;
             memories.push((memory, made.far));
         }
         let mut holders = Vec::new();
         for number in 0..9 {
             let frozen = &servers[number as usize % 3].host;
             frozen.freeze();
-            let mut made = log.record(LEN)?;
-            made.put(0, &record(number))?;
-            let tail = Some((0, (number + 1).to_le_bytes()));
-            let at = START + number * LEN as u64;
-            let id = made.commit(at, tail, 2)?;
+            let id = append(&mut log, number, 2)?;
             let outcome = log.settle(id, 2, LIMIT);
             assert_eq!(outcome.copies(), 2, "{outcome:?}");
             holders.push(outcome.durable);
@@ -446,11 +375,8 @@ fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
         }
         fabric.settle();
         for (memory, _) in &memories {
-            let mut bytes = vec![0; SIZE];
-            memory.read_at(0, &mut bytes)?;
-            assert_eq!(whole(&bytes), 9);
+            assert_eq!(whole(&contents(memory)?), 9);
         }
-        drop(log);
     }
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! Wrong arguments: one clear error each, before any post.
 
-use rpma::commit::{Outcome, Refused, Replicas};
+use rpma::commit::{Outcome, Refused, Replicas, Writer};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, START, Set, Way};
+use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, add, made};
+
+/// A set with a ring of four records.
+fn strict() -> Result<Set> {
+    Set::new(&Rig::strict().seed(1), Way::visible(), 4)
+}
 
 fn text(refused: Refused) -> String {
     match refused {
@@ -17,11 +21,8 @@ fn text(refused: Refused) -> String {
 /// and sets no replica aside.
 #[test]
 fn names_of_another_set_are_refused() -> Result {
-    let fabric = Rig::strict().seed(1).fabric();
-    let mut old = Set::new(&fabric, Way::visible(), 4)?;
-    let mut new = Set::new(&fabric, Way::visible(), 4)?;
-    let client = new.client.clone();
-    let _entered = client.enter();
+    let mut old = strict()?;
+    let mut new = Set::on(&old.fabric, Way::visible(), 4)?;
     let theirs = old.append(0, 3)?;
     let own = new.append(0, 3)?;
     assert_eq!(new.log.settle(own, 3, LIMIT).copies(), 3);
@@ -40,10 +41,7 @@ fn names_of_another_set_are_refused() -> Result {
 
 #[test]
 fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
-    let fabric = Rig::strict().seed(1).fabric();
-    let mut set = Set::new(&fabric, Way::visible(), 4)?;
-    let client = set.client.clone();
-    let _entered = client.enter();
+    let mut set = strict()?;
     let end = SIZE as u64;
     let pointer = |at: u64| Some((at, [1; 8]));
     for (at, pointer, k, words) in [
@@ -57,7 +55,7 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
         (START, pointer(end), 2, "replica 0"),
         (START, pointer(u64::MAX), 2, "replica 0"),
     ] {
-        let refused = set.record(1)?.commit(at, pointer, k);
+        let refused = made(&mut set.log, 1)?.commit(at, pointer, k);
         let text = text(refused.expect_err(words));
         assert!(
             text.contains(words) && text.contains("commit 1:"),
@@ -81,12 +79,9 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
         assert_eq!(set.log.writer(*id).ok_or("it is there")?.posted(), 0);
     }
     let id = set.append(0, 3)?;
-    assert_eq!(
-        (id.number(), set.log.settle(id, 3, LIMIT).durable),
-        (1, 0b111)
-    );
-    let sizes = [(0, 1), (1, 0)];
-    for (bytes, records) in sizes {
+    assert_eq!(id.number(), 1);
+    assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
+    for (bytes, records) in [(0, 1), (1, 0)] {
         let refused = Replicas::new(&set.peer, bytes, records);
         let text = refused.expect_err("0").to_string();
         assert!(text.contains("at least 1"), "{text}");
@@ -94,67 +89,56 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
     Ok(())
 }
 
+/// Adds a replica in vain, and returns its writer. The error has these words.
+fn refuse(set: &mut Set, writer: Writer, words: [&str; 2]) -> Writer {
+    let region = writer.offer().regions()[0];
+    refuse_region(set, writer, region, words)
+}
+
+fn refuse_region(set: &mut Set, writer: Writer, region: MrRemote, words: [&str; 2]) -> Writer {
+    let refused = set.log.add(writer, region).expect_err(words[1]);
+    let text = refused.error.to_string();
+    assert!(words.iter().all(|words| text.contains(words)), "{text}");
+    *refused.writer
+}
+
 #[test]
 fn a_wrong_replica_is_refused_and_its_writer_goes_back() -> Result {
-    let fabric = Rig::strict().seed(1).fabric();
     let way = Way::visible();
-    let mut set = Set::new(&fabric, way, 4)?;
-    let client = set.client.clone();
-    let _entered = client.enter();
-    let refuse = |set: &mut Set, (writer, region), words: &str| {
-        let refused = set.log.add(writer, region).expect_err(words);
-        let text = refused.error.to_string();
-        assert!(
-            text.contains(words) && text.contains("replica 3:"),
-            "{text}"
-        );
-        *refused.writer
-    };
-
+    let mut set = strict()?;
     let peer = set.peer.clone();
-    let again = set.servers[0].writer(&client, &peer, way)?;
-    refuse(&mut set, again, "same region");
+    let again = set.servers[0].writer(&peer, way)?;
+    refuse(&mut set, again, ["replica 3:", "same region"]);
 
-    let addr = set.servers[0].host.addr().to_string();
-    let device = Device::from_addr(&addr, Side::Remote)?;
-    let other = Peer::new(&device)?;
-    let mut fourth = crate::replicas::set::Server::new(&fabric, "d", way)?;
-    let foreign = fourth.writer(&client, &other, way)?;
-    refuse(&mut set, foreign, "eer");
+    let other = peer_of(&set.client);
+    let mut fourth = Server::new(&set.fabric, "d", way)?;
+    let foreign = fourth.writer(&other, way)?;
+    refuse(&mut set, foreign, ["replica 3:", "eer"]);
 
-    let durable = Way {
-        flush_type: FlushType::Persistent,
-        ..way
-    };
-    let mixed = fourth.writer(&client, &peer, durable)?;
-    refuse(&mut set, mixed, "flush type");
+    let flush_type = FlushType::Persistent;
+    let mixed = fourth.writer(&peer, Way { flush_type, ..way })?;
+    refuse(&mut set, mixed, ["replica 3:", "flush type"]);
 
-    let (writer, _) = fourth.writer(&client, &peer, way)?;
-    let usage = MrUsage::READ_SRC;
-    let closed = Mr::reg(&fourth.peer, vec![0; SIZE], usage)?;
-    let closed = MrRemote::from_descriptor(&closed.get_descriptor())?;
-    let writer = refuse(&mut set, (writer, closed), "WRITE_DST");
+    let writer = fourth.writer(&peer, way)?;
+    let closed = Mr::reg(&fourth.peer, vec![0; SIZE], MrUsage::READ_SRC)?;
+    let writer = refuse_region(
+        &mut set,
+        writer,
+        remote(&closed),
+        ["replica 3:", "WRITE_DST"],
+    );
 
     // The writer that went back works. Set aside, its memory may be added again.
-    let region = writer.offer().regions()[0];
-    let id = set.log.add(writer, region)?;
+    let id = add(&mut set.log, writer)?;
     let commit = set.append(0, 4)?;
     assert_eq!(set.log.settle(commit, 4, LIMIT).durable, 0b1111);
     set.log.set_aside(id, LIMIT)?;
-    let (writer, region) = fourth.writer(&client, &peer, way)?;
-    let gone = set.log.add(writer, region)?;
+    let gone = add(&mut set.log, fourth.writer(&peer, way)?)?;
     assert_eq!(gone.index(), 4);
     assert_eq!(set.log.outcome(commit).durable, 0b1111, "not the new one");
-    let (writer, region) =
-        crate::replicas::set::Server::new(&fabric, "e", way)?.writer(&client, &peer, way)?;
+    let writer = Server::new(&set.fabric, "e", way)?.writer(&peer, way)?;
     writer.conn().disconnect()?;
-    let ended = writer.conn().next_event_timeout(LIMIT)?;
-    assert_eq!(ended, ConnEvent::Closed);
-    let refused = set.log.add(writer, region).expect_err("it is over");
-    let text = refused.error.to_string();
-    assert!(
-        text.contains("replica 5: the writer's connection"),
-        "{text}"
-    );
+    assert_eq!(event(writer.conn())?, ConnEvent::Closed);
+    refuse(&mut set, writer, ["replica 5: the writer's connection"; 2]);
     Ok(())
 }

@@ -1,18 +1,15 @@
 //! Places of replicas that were set aside go to new ones.
 
 use rpma::commit::{Refused, ReplicaId, Replicas};
-use rpma::sim::Errno;
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
-use crate::replicas::set::{LIMIT, SIZE, Set, Way, whole};
+use crate::replicas::set::{LIMIT, SIZE, Set, Way, add};
 
 /// Sets the third replica aside, and adds another connection of its server.
 fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {
     set.log.set_aside(old, LIMIT)?;
-    let (client, peer) = (set.client.clone(), set.peer.clone());
-    let (writer, region) = set.servers[2].writer(&client, &peer, way)?;
-    let id = set.log.add(writer, region)?;
+    let writer = set.servers[2].writer(&set.peer, way)?;
+    let id = add(&mut set.log, writer)?;
     set.servers[2].ends.remove(0);
     Ok(id)
 }
@@ -23,11 +20,8 @@ fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {
 #[test]
 fn a_set_reconnects_for_ever() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).seed(1).fabric();
         let way = Way::visible();
-        let mut set = Set::new(&fabric, way, 4)?;
-        let client = set.client.clone();
-        let _entered = client.enter();
+        let mut set = Set::new(&Rig::of(&profile).seed(1), way, 4)?;
         let first = set.append(0, 3)?;
         assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
         let mut gone = Vec::new();
@@ -52,7 +46,7 @@ fn a_set_reconnects_for_ever() -> Result {
         let old = *same_place.ok_or("its place was used before")?;
 
         let last = set.append(1, 3)?;
-        fabric.settle();
+        set.fabric.settle();
         let mut wcs = [Wc::default(); 4];
         let writer = set.log.writer(id).ok_or("it is there")?;
         let count = writer.conn().get_cq().get_wc(&mut wcs)?;
@@ -77,14 +71,8 @@ fn a_set_reconnects_for_ever() -> Result {
 #[test]
 fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).seed(2).fabric();
-        let way = Way {
-            retries: 7,
-            ..Way::visible()
-        };
-        let mut set = Set::new(&fabric, way, 4)?;
-        let client = set.client.clone();
-        let _entered = client.enter();
+        let way = Way::visible().sending(4, 7);
+        let mut set = Set::new(&Rig::of(&profile).seed(2), way, 4)?;
         let mut id = set.ids[2];
         for _ in 0..Replicas::MOST - 3 {
             id = reconnect(&mut set, way, id)?;
@@ -106,7 +94,7 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
         let old = id;
         let id = reconnect(&mut set, way, id)?;
         assert_eq!(id.index(), 2, "the place of the oldest one");
-        fabric.settle();
+        set.fabric.settle();
         set.log.look();
         let number = commits.len() as u64;
         let full = set.append(number, 2).expect_err("replica 1 is frozen");
@@ -124,16 +112,12 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
         let first = set.log.settle(commits[0], 3, LIMIT);
         assert_eq!(first.durable, 0b11 | old.mask());
         set.log.wait_room(1, LIMIT)?;
-        let next = set.append(number, 3)?;
-        let outcome = set.log.settle(next, 3, LIMIT);
-        assert_eq!(outcome.durable, 0b11 | id.mask());
+        assert_eq!(set.commit(number, 3)?.durable, 0b11 | id.mask());
         for commit in &commits {
             let outcome = set.log.outcome(*commit);
             assert_eq!(outcome.durable, 0b11 | old.mask());
         }
-        for server in &set.servers {
-            assert_eq!(whole(&server.bytes()?), number + 1);
-        }
+        assert_eq!(set.shown()?, [number + 1; 3]);
     }
     Ok(())
 }
@@ -142,27 +126,21 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
 /// and one of a replica that is over and was not set aside.
 #[test]
 fn places_that_may_be_in_use_stay() -> Result {
-    let fabric = Rig::strict().seed(3).fabric();
     let way = Way::visible();
-    let mut set = Set::new(&fabric, way, 4)?;
-    let client = set.client.clone();
-    let _entered = client.enter();
+    let mut set = Set::new(&Rig::strict().seed(3), way, 4)?;
     set.servers[1].host.freeze();
     let commit = set.append(0, 2)?;
     assert_eq!(set.log.settle(commit, 2, LIMIT).durable, 0b101);
-    let _no_end = fabric.fail("rdma_disconnect").on(&client).next(Errno::IO);
-    let _modify = fabric.fail("ibv_modify_qp").on(&client).next(Errno::IO);
-    let destroy = fabric.fail("ibv_destroy_qp").on(&client);
-    let destroy = destroy.how(How::Refused).next(Errno::IO);
+    let fails = set.keeps_queue_pair();
     let [over, lost, mut id] = set.ids[..] else {
         unreachable!("three replicas")
     };
     let aside = set.log.set_aside(lost, Duration::from_millis(20));
     aside.expect_err("it could not be destroyed");
-    assert!(!destroy.is_pending());
+    assert!(!fails[2].is_pending());
     set.log.set_aside(lost, LIMIT)?;
     set.servers[0].ends.clear();
-    fabric.settle();
+    set.fabric.settle();
     set.log.look();
     assert!(!set.log.is_able(over));
     for number in 0..130 {
@@ -178,29 +156,22 @@ fn places_that_may_be_in_use_stay() -> Result {
 /// Promise: a set of 64 replicas that were not set aside takes no other one, and names the remedy.
 #[test]
 fn a_full_set_takes_no_other_replica() -> Result {
-    let fabric = Rig::strict().seed(4).fabric();
     let way = Way::visible();
-    let mut set = Set::new(&fabric, way, 4)?;
-    let (client, peer) = (set.client.clone(), set.peer.clone());
-    let _entered = client.enter();
+    let mut set = Set::new(&Rig::strict().seed(4), way, 4)?;
     let server = &set.servers[0];
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
     let mut ends = Vec::new();
     let mut new = || -> Result<_> {
-        let target = {
-            let _entered = server.host.enter();
-            Mr::reg(&server.peer, vec![0; SIZE], usage)?
-        };
-        let made = server.connect(&client, &peer, way, &target)?;
+        let target = Mr::reg(&server.peer, vec![0; SIZE], usage)?;
+        let made = server.connect(&set.peer, way, &target)?;
         ends.push((made.far, target));
-        Ok((made.writer, made.region))
+        Ok(made.writer)
     };
     for index in 3..Replicas::MOST {
-        let (writer, region) = new()?;
-        let id = set.log.add(writer, region)?;
-        assert_eq!(id.index(), index);
+        assert_eq!(add(&mut set.log, new()?)?.index(), index);
     }
-    let (writer, region) = new()?;
+    let writer = new()?;
+    let region = writer.offer().regions()[0];
     let refused = set.log.add(writer, region).expect_err("64 are there");
     let text = refused.error.to_string();
     assert!(
@@ -211,7 +182,7 @@ fn a_full_set_takes_no_other_replica() -> Result {
     for n in [1, 2, 1] {
         set.log.set_aside(set.ids[n], LIMIT)?;
     }
-    let id = set.log.add(*refused.writer, region)?;
+    let id = add(&mut set.log, *refused.writer)?;
     assert_eq!(id.index(), 1);
     assert_ne!(id, set.ids[1]);
     Ok(())

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{Limits, Method, Replicas, Responder, Turn, Writer, WriterCfg};
-use rpma::sim::{Visited, now, sleep};
+use rpma::commit::{
+    Limits, Method, Refused, ReplicaId, Replicas, Responder, Turn, Writer, WriterCfg,
+};
+use rpma::sim::{Entered, Visited, now, sleep};
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, START, record, whole};
+use crate::replicas::set::{LEN, LIMIT, SIZE, add, append, ask, on_two};
 
 const RECORDS: u64 = 6;
 
@@ -21,48 +22,30 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// A server with the writer of the client. `peer` is the client's.
-    pub(crate) fn new(
-        host: &Host,
-        client: &Host,
-        peer: &Peer,
-        retries: u8,
-    ) -> Result<(Self, Writer)> {
+    /// A server with the writer of the client, whose peer this is.
+    pub(crate) fn new(host: &Host, peer: &Peer, retries: u8) -> Result<(Self, Writer)> {
         host.set_platform(Platform::AdrDdioOn);
         let pmem = host.pmem("log", SIZE);
         let addr = host.addr().to_string();
         let mut responder = Responder::new(Limits::new(2, 2, 4096)?);
-        let on_server = host.enter();
-        let device = Device::from_addr(&addr, Side::Local)?;
-        let own = Peer::new(&device)?;
+        let map = {
+            let _entered = host.enter();
+            PmemMap::open(pmem.path(), SIZE)?
+        };
+        let own = peer_of(host);
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let map = PmemMap::open(pmem.path(), SIZE)?;
         let log = Arc::new(Mr::reg(&own, map, usage)?);
         let ep = Ep::listen(&own, &addr, 0)?;
-        drop(on_server);
-
-        let _on_client = client.enter();
-        let cfg = WriterCfg::new(Method::Server);
-        let mut settings = ConnCfg::new();
-        settings.set_retry_count(retries)?;
-        let settings = cfg.conn_cfg(&settings)?;
-        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings)?;
-        let connecting = Writer::connect(req, &cfg, &Offer::default())?;
-        let far = {
-            let _on_server = host.enter();
-            let settings = responder.conn_cfg(&ConnCfg::new())?;
-            let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
-            responder.add(0, responder.prepare(&req, &log, ..)?);
-            let mut offer = Offer::new(&PeerCfg::new());
-            offer.add_region(&log).set_limits(responder.limits());
-            let offer = offer.encode(Offer::ACCEPT)?;
-            req.connect(&offer)?
-        };
+        let connecting = ask(peer, &addr, &ep, &WriterCfg::new(Method::Server), retries)?;
+        let req = request(&ep, &responder.conn_cfg(&ConnCfg::new())?)?;
+        responder.add(0, responder.prepare(&req, &log, ..)?);
+        let mut offer = Offer::default();
+        offer.add_region(&log).set_limits(responder.limits());
+        let far = req.connect(&offer.encode(Offer::ACCEPT)?)?;
         let writer = connecting.wait(LIMIT)?;
-        let far = far.wait_established(LIMIT)?;
         let served = Self {
             pmem,
-            far,
+            far: far.wait_established(LIMIT)?,
             responder,
         };
         Ok((served, writer))
@@ -93,42 +76,65 @@ impl Served {
     }
 }
 
+/// Three replicas, which no program serves yet, and their client, on which the calling thread is.
+pub(crate) struct Three {
+    pub(crate) log: Replicas,
+    pub(crate) ids: Vec<ReplicaId>,
+    pub(crate) hosts: [Host; 3],
+    pub(crate) servers: Vec<Served>,
+    pub(crate) client: Host,
+    pub(crate) peer: Peer,
+    pub(crate) entered: Entered,
+}
+
+impl Three {
+    /// With a ring for so many records, and for so many commits.
+    pub(crate) fn new(
+        fabric: &Fabric,
+        retries: u8,
+        records: usize,
+        commits: usize,
+    ) -> Result<Self> {
+        let client = fabric.host("client");
+        let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+        let entered = client.enter();
+        let peer = peer()?;
+        let mut log = Replicas::new(&peer, records * LEN, commits)?;
+        let (mut ids, mut servers) = (Vec::new(), Vec::new());
+        for host in &hosts {
+            let (served, writer) = Served::new(host, &peer, retries)?;
+            ids.push(add(&mut log, writer)?);
+            servers.push(served);
+        }
+        Ok(Self {
+            log,
+            ids,
+            hosts,
+            servers,
+            client,
+            peer,
+            entered,
+        })
+    }
+}
+
 fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
     let fabric = Rig::of(profile).seed(5).fabric();
-    let client = fabric.host("client");
-    let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
-    let _entered = client.enter();
-    let addr = hosts[0].addr().to_string();
-    let device = Device::from_addr(&addr, Side::Remote).expect("a device");
-    let peer = Peer::new(&device).expect("a peer");
     let records = pipelined as usize + 1;
-    let mut log = Replicas::new(&peer, records * LEN, records).expect("a ring");
-    let mut servers = hosts.map(|host| {
-        let (served, writer) = Served::new(&host, &client, &peer, 7).expect("connected");
-        let region = writer.offer().regions()[0];
-        log.add(writer, region).expect("added");
-        served
-    });
+    let three = Three::new(&fabric, 7, records, records).expect("added");
+    let (mut log, mut servers) = (three.log, three.servers);
     let pmems: Vec<_> = servers.iter().map(|of| of.pmem.clone()).collect();
     let acknowledged = AtomicU64::new(0);
-    let check = |cut: &Cut<'_>| {
-        let pmems: Vec<_> = pmems.iter().collect();
-        for images in cut.joint_images_up_to(&pmems, 20) {
-            let told = acknowledged.load(Ordering::Relaxed);
-            let copies = images.iter().filter(|of| whole(of.bytes()) >= told).count();
-            assert!(copies >= 2, "{told} records are on {copies} of 3 replicas");
-        }
-    };
+    let check = |cut: &Cut<'_>| on_two(cut, &pmems, &acknowledged);
     fabric.find_loss(check, || {
         let (mut ids, mut steps, began) = (Vec::new(), 0_u32, now());
         while acknowledged.load(Ordering::Relaxed) < RECORDS {
             let (number, told) = (ids.len() as u64, acknowledged.load(Ordering::Relaxed));
             if number < RECORDS && number < told + pipelined {
-                if let Ok(mut made) = log.record(LEN) {
-                    made.put(0, &record(number)).expect("inside");
-                    let at = START + number * LEN as u64;
-                    let tail = Some((0, (number + 1).to_le_bytes()));
-                    ids.push(made.commit(at, tail, 2).expect("posted"));
+                match append(&mut log, number, 2) {
+                    Ok(id) => ids.push(id),
+                    Err(Refused::RingFull { .. }) => {}
+                    Err(error) => panic!("{error}"),
                 }
             }
             for (n, server) in servers.iter_mut().enumerate() {
@@ -163,19 +169,13 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
 #[test]
 fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).seed(5).fabric();
-        let (client, host) = (fabric.host("client"), fabric.host("a"));
+        let (fabric, [client, host]) = Rig::of(&profile).seed(5).hosts(["client", "a"]);
         let _entered = client.enter();
-        let device = Device::from_addr(&host.addr().to_string(), Side::Remote);
-        let peer = Peer::new(&device?)?;
+        let peer = peer()?;
         let mut log = Replicas::new(&peer, LEN, 1)?;
-        let (served, writer) = Served::new(&host, &client, &peer, 2)?;
-        let region = writer.offer().regions()[0];
-        let replica = log.add(writer, region)?;
-        let mut made = log.record(LEN)?;
-        made.put(0, &record(0))?;
-        let tail = Some((0, 1_u64.to_le_bytes()));
-        let id = made.commit(START, tail, 1)?;
+        let (_served, writer) = Served::new(&host, &peer, 2)?;
+        let replica = add(&mut log, writer)?;
+        let id = append(&mut log, 0, 1)?;
         let began = now();
         while log.writer(replica).ok_or("a writer")?.released() == 0 {
             log.look();
@@ -188,7 +188,6 @@ fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
         let took = now() - began;
         assert_eq!((outcome.durable, outcome.unknown), (0, replica.mask()));
         assert!(took < LIMIT, "{}: {took:?}", profile.name());
-        drop(served);
     }
     Ok(())
 }

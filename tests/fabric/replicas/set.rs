@@ -1,7 +1,11 @@
 //! A set of replicas, each on a host of its own, and their client.
 
-use rpma::Result;
-use rpma::commit::{CommitId, Method, Record, Refused, ReplicaId, Replicas, Writer, WriterCfg};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rpma::commit::{
+    CommitId, Connecting, Method, Outcome, Record, Refused, ReplicaId, Replicas, Writer, WriterCfg,
+};
+use rpma::sim::{Entered, Errno, Failing};
 
 use crate::common::prelude::*;
 
@@ -33,7 +37,33 @@ impl Way {
         }
     }
 
-    pub(crate) fn writer_cfg(&self) -> failed::Result<WriterCfg> {
+    pub(crate) fn durable(method: Method, platform: Platform) -> Self {
+        Self {
+            method,
+            flush_type: FlushType::Persistent,
+            platform,
+            in_flight: 2,
+            retries: 2,
+        }
+    }
+
+    /// With so many requests in flight, which the device sends again so often.
+    pub(crate) fn sending(self, in_flight: u16, retries: u8) -> Self {
+        Self {
+            in_flight,
+            retries,
+            ..self
+        }
+    }
+
+    /// Whether a host of this profile may promise that writes are durable.
+    pub(crate) fn may_be_durable(&self, profile: &Profile) -> bool {
+        let host = Rig::of(profile).seed(1).fabric().host("server");
+        host.set_platform(self.platform);
+        host.may_promise_direct_write(self.method == Method::Native)
+    }
+
+    fn writer_cfg(&self) -> Result<WriterCfg> {
         let mut cfg = WriterCfg::new(self.method);
         cfg.set_flush_type(self.flush_type)?;
         cfg.set_in_flight(self.in_flight)?;
@@ -53,124 +83,112 @@ pub(crate) struct Server {
 /// A connection of a replica.
 pub(crate) struct Made {
     pub(crate) writer: Writer,
-    pub(crate) region: MrRemote,
     /// The replica's end.
     pub(crate) far: Conn,
 }
 
 impl Server {
-    pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> failed::Result<Self> {
+    pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> Result<Self> {
         let host = fabric.host(name);
         host.set_platform(way.platform);
         let pmem = host.pmem("log", SIZE);
         let _entered = host.enter();
-        let addr = host.addr().to_string();
-        let device = Device::from_addr(&addr, Side::Local)?;
-        let peer = Peer::new(&device)?;
+        let peer = peer()?;
         let map = PmemMap::open(pmem.path(), SIZE)?;
         let usage = MrUsage::WRITE_DST
             | MrUsage::READ_SRC
             | MrUsage::FLUSH_TYPE_VISIBILITY
             | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let target = Mr::reg(&peer, map, usage)?;
         Ok(Self {
-            host: host.clone(),
+            target: Mr::reg(&peer, map, usage)?,
+            host,
             pmem,
-            target,
             peer,
             ends: Vec::new(),
         })
     }
 
-    /// A writer of the client, and the region. `peer` is the client's.
-    pub(crate) fn writer(
-        &mut self,
-        client: &Host,
-        peer: &Peer,
-        way: Way,
-    ) -> failed::Result<(Writer, MrRemote)> {
-        let made = self.connect(client, peer, way, &self.target)?;
+    /// A writer of the client, whose peer this is.
+    pub(crate) fn writer(&mut self, peer: &Peer, way: Way) -> Result<Writer> {
+        let made = self.connect(peer, way, &self.target)?;
         self.ends.push(made.far);
-        Ok((made.writer, made.region))
+        Ok(made.writer)
     }
 
     /// A writer to this memory.
-    pub(crate) fn connect<M>(
-        &self,
-        client: &Host,
-        peer: &Peer,
-        way: Way,
-        target: &Mr<M>,
-    ) -> failed::Result<Made> {
+    pub(crate) fn connect<M>(&self, peer: &Peer, way: Way, target: &Mr<M>) -> Result<Made> {
         let addr = self.host.addr().to_string();
-        let ep = {
-            let _entered = self.host.enter();
-            Ep::listen(&self.peer, &addr, 0)?
-        };
-        let _entered = client.enter();
-        let cfg = way.writer_cfg()?;
-        let mut settings = ConnCfg::new();
-        settings.set_retry_count(way.retries)?;
-        let settings = cfg.conn_cfg(&settings)?;
-        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings)?;
-        let connecting = Writer::connect(req, &cfg, &Offer::new(&PeerCfg::new()))?;
-        let far = {
-            let _entered = self.host.enter();
-            let asked = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-            let native = way.method == Method::Native;
-            let mut platform = PeerCfg::new();
-            platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
-            let mut offer = Offer::new(&platform);
-            offer.add_region(target);
-            let offer = offer.encode(Offer::ACCEPT)?;
-            asked?.connect(&offer)?
-        };
-        let writer = connecting.wait(LIMIT)?;
-        let far = far.wait_established(LIMIT)?;
-        let region = writer.offer().regions()[0];
+        let ep = Ep::listen(&self.peer, &addr, 0)?;
+        let connecting = ask(peer, &addr, &ep, &way.writer_cfg()?, way.retries)?;
+        let native = way.method == Method::Native;
+        let mut platform = PeerCfg::new();
+        platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
+        let mut offer = Offer::new(&platform);
+        offer.add_region(target);
+        let req = request(&ep, &ConnCfg::new())?;
+        let far = req.connect(&offer.encode(Offer::ACCEPT)?)?;
         Ok(Made {
-            writer,
-            region,
-            far,
+            writer: connecting.wait(LIMIT)?,
+            far: far.wait_established(LIMIT)?,
         })
     }
 
     /// The region as the replica's program finds it.
-    pub(crate) fn bytes(&self) -> failed::Result<Vec<u8>> {
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; SIZE];
         self.target.read_at(0, &mut bytes)?;
         Ok(bytes)
     }
 }
 
-/// Three replicas.
+/// A writer of the client that asks this endpoint.
+pub(crate) fn ask(
+    peer: &Peer,
+    addr: &str,
+    ep: &Ep,
+    cfg: &WriterCfg,
+    retries: u8,
+) -> Result<Connecting> {
+    let mut settings = ConnCfg::new();
+    settings.set_retry_count(retries)?;
+    let settings = cfg.conn_cfg(&settings)?;
+    let req = ConnReq::new(peer, addr, ep.get_port(), &settings)?;
+    Ok(Writer::connect(req, cfg, &Offer::default())?)
+}
+
+/// Adds a replica, with the region that it offers.
+pub(crate) fn add(log: &mut Replicas, writer: Writer) -> Result<ReplicaId> {
+    let region = writer.offer().regions()[0];
+    Ok(log.add(writer, region)?)
+}
+
+/// Three replicas, and their client, on which the calling thread is.
 pub(crate) struct Set {
     pub(crate) log: Replicas,
     pub(crate) ids: Vec<ReplicaId>,
     pub(crate) servers: Vec<Server>,
     pub(crate) client: Host,
     pub(crate) peer: Peer,
+    pub(crate) fabric: Fabric,
+    pub(crate) entered: Entered,
 }
 
 impl Set {
     /// A set with a ring of the bytes of so many records.
-    pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> failed::Result<Self> {
+    pub(crate) fn new(rig: &Rig, way: Way, records: usize) -> Result<Self> {
+        Self::on(&rig.fabric(), way, records)
+    }
+
+    pub(crate) fn on(fabric: &Fabric, way: Way, records: usize) -> Result<Self> {
         let client = fabric.host("client");
-        let names = ["a", "b", "c"];
-        let mut servers: Vec<_> = names
-            .iter()
-            .map(|name| Server::new(fabric, name, way))
-            .collect::<Result<_, _>>()?;
-        let peer = {
-            let _entered = client.enter();
-            let addr = servers[0].host.addr().to_string();
-            Peer::new(&Device::from_addr(&addr, Side::Remote)?)?
-        };
+        let servers = ["a", "b", "c"].map(|name| Server::new(fabric, name, way));
+        let mut servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
+        let entered = client.enter();
+        let peer = peer()?;
         let mut log = Replicas::new(&peer, records * LEN, 3 * records)?;
         let mut ids = Vec::new();
         for server in &mut servers {
-            let (writer, region) = server.writer(&client, &peer, way)?;
-            ids.push(log.add(writer, region)?);
+            ids.push(add(&mut log, server.writer(&peer, way)?)?);
         }
         Ok(Self {
             log,
@@ -178,21 +196,60 @@ impl Set {
             servers,
             client,
             peer,
+            fabric: fabric.clone(),
+            entered,
         })
-    }
-
-    /// A record with its bytes.
-    pub(crate) fn record(&mut self, number: u64) -> Result<Record<'_>, Refused> {
-        let mut made = self.log.record(LEN)?;
-        made.put(0, &record(number))?;
-        Ok(made)
     }
 
     /// Commits a record, and the tail that shows it.
     pub(crate) fn append(&mut self, number: u64, k: usize) -> Result<CommitId, Refused> {
-        let at = START + number * LEN as u64;
-        let tail = (number + 1).to_le_bytes();
-        self.record(number)?.commit(at, Some((0, tail)), k)
+        append(&mut self.log, number, k)
+    }
+
+    /// Commits a record, and waits for so many copies of it.
+    pub(crate) fn commit(&mut self, number: u64, k: usize) -> Result<Outcome, Refused> {
+        let id = self.append(number, k)?;
+        Ok(self.log.settle(id, k, LIMIT))
+    }
+
+    /// The queue pair of the replica that is set aside next stays, and may read the ring.
+    pub(crate) fn keeps_queue_pair(&self) -> [Failing; 3] {
+        let fails = |call| self.fabric.fail(call).on(&self.client);
+        [
+            fails("rdma_disconnect").next(Errno::IO),
+            fails("ibv_modify_qp").next(Errno::IO),
+            fails("ibv_destroy_qp").how(How::Refused).next(Errno::IO),
+        ]
+    }
+
+    /// How many records each replica shows, when all is executed.
+    pub(crate) fn shown(&self) -> Result<Vec<u64>> {
+        self.fabric.settle();
+        let servers = self.servers.iter();
+        servers.map(|of| Ok(whole(&of.bytes()?))).collect()
+    }
+}
+
+/// A record with its bytes.
+pub(crate) fn made(log: &mut Replicas, number: u64) -> Result<Record<'_>, Refused> {
+    let mut made = log.record(LEN)?;
+    made.put(0, &record(number)).expect("inside");
+    Ok(made)
+}
+
+/// Commits a record, and the tail that shows it.
+pub(crate) fn append(log: &mut Replicas, number: u64, k: usize) -> Result<CommitId, Refused> {
+    let at = START + number * LEN as u64;
+    let tail = (number + 1).to_le_bytes();
+    made(log, number)?.commit(at, Some((0, tail)), k)
+}
+
+/// Fails if a cut leaves the acknowledged records on fewer than two of three replicas.
+pub(crate) fn on_two(cut: &Cut<'_>, pmems: &[Pmem], acknowledged: &AtomicU64) {
+    let told = acknowledged.load(Ordering::Relaxed);
+    for images in cut.joint_images_up_to(&Vec::from_iter(pmems), 20) {
+        let copies = images.iter().filter(|of| whole(of.bytes()) >= told).count();
+        assert!(copies >= 2, "{told} records are on {copies} of 3 replicas");
     }
 }
 
