@@ -32,7 +32,7 @@ fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> Resul
         if how == Reuse::AfterThePost {
             both.source.write_at(0, &vec![0xEE; part])?;
         }
-        both.client.wait_for(posted, LIMIT, |_| {})?;
+        both.done(posted)?;
         let written = &both.written()?[..part];
         match written.iter().filter(|byte| **byte != number).count() {
             0 => {}
@@ -50,11 +50,9 @@ fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> Resul
 fn a_buffer_that_is_used_again_too_early() {
     for profile in Profile::ALL {
         for loses_packets in [false, true] {
-            let runs = |how| (1..=10).map(move |seed| (how, seed));
             let count = |how| {
-                let all = runs(how).map(|(how, seed)| {
-                    reuse(&profile, how, loses_packets, seed).expect("it completes")
-                });
+                let run = |seed| reuse(&profile, how, loses_packets, seed);
+                let all = (1..=10).map(|seed| run(seed).expect("it completes"));
                 all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
             };
             let name = profile.name();
@@ -78,15 +76,10 @@ fn late_writes_land_before_their_memory_is_freed() -> Result {
             let world = World::on(&fabric);
             let both = Both::new(&world, &ConnCfg::new())?;
             let written = both.write(1)?;
-            both.client.wait_for(written, LIMIT, |_| {})?;
-            let Both { target, .. } = both;
-            let memory = target.dereg()?;
-            assert_eq!(
-                memory[..],
-                pattern(LEN, 1)[..],
-                "{}, {seed}",
-                profile.name()
-            );
+            both.done(written)?;
+            let memory = both.target.dereg()?;
+            let name = profile.name();
+            assert_eq!(memory[..], pattern(LEN, 1)[..], "{name}, {seed}");
         }
     }
     Ok(())

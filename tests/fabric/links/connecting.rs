@@ -4,21 +4,22 @@ use rpma::Progress;
 use rpma::sim::now;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, completion, each, impatient, nothing, patient, unanswered};
+use crate::links::world::{
+    completion, each, impatient, knock, nothing, patient, settings, unanswered, unanswered_wait,
+};
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]
 fn connecting_across_a_partition() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = |limit| -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, limit)) };
-        let req = world.resolve(&ep, &patient()?)?;
+        let req = world.resolve(&ep, &patient())?;
         world.link.partition();
         let client = req.connect(b"it is me")?;
-        let none = request(Duration::ZERO)?;
+        let none = ep.next_conn_req_timeout(&patient(), Duration::ZERO);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
         world.link.heal();
-        let req = request(LIMIT)??;
+        let req = request(&ep, &patient())?;
         assert!(req.get_private_data().starts_with(b"it is me"));
 
         world.link.partition();
@@ -29,7 +30,7 @@ fn connecting_across_a_partition() -> Result {
         world.link.partition();
         let client = client.wait_established(LIMIT)?;
         assert!(client.get_private_data().starts_with(b"welcome"));
-        client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
+        knock(&client, 1)?;
         nothing(&server);
         world.link.heal();
         let _server = server.wait_established(LIMIT)?;
@@ -43,22 +44,19 @@ fn connecting_across_a_partition() -> Result {
 fn a_reject_that_is_lost() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
-        let client = world.ask(&ep, &patient()?)?;
-        let req = request()??;
+        let client = world.ask(&ep, &patient())?;
+        let req = request(&ep, &patient())?;
         world.link.partition();
         req.reject(b"not you")?;
         nothing(&client);
         world.link.heal();
-        let req = request()??;
+        let req = request(&ep, &patient())?;
         nothing(&client);
         req.reject(b"not you")?;
-        match event(&client)? {
-            ConnEvent::Rejected { private_data, .. } => {
-                assert!(private_data.starts_with(b"not you"));
-            }
-            event => panic!("{event}"),
-        }
+        let ConnEvent::Rejected { private_data, .. } = event(&client)? else {
+            panic!("it is rejected");
+        };
+        assert!(private_data.starts_with(b"not you"));
         Ok(())
     })
 }
@@ -69,10 +67,9 @@ fn a_reject_that_is_lost() -> Result {
 fn ends_that_go_away_unheard() -> Result {
     each(|world| {
         let ep = world.listen()?;
-        let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
         // A client that gives up: its server accepts in vain.
-        let client = world.ask(&ep, &patient()?)?;
-        let req = request()??;
+        let client = world.ask(&ep, &patient())?;
+        let req = request(&ep, &patient())?;
         world.link.partition();
         drop(client);
         let server = req.connect(&[])?;
@@ -81,17 +78,16 @@ fn ends_that_go_away_unheard() -> Result {
         drop(server);
 
         // A server that does.
-        let client = world.ask(&ep, &patient()?)?;
-        let req = request()??;
+        let client = world.ask(&ep, &patient())?;
+        let req = request(&ep, &patient())?;
         world.link.partition();
-        let server = req.connect(&[])?;
-        drop(server);
+        drop(req.connect(&[])?);
         world.link.heal();
-        drop(request()??);
+        drop(request(&ep, &patient())?);
         assert!(matches!(event(&client)?, ConnEvent::Rejected { .. }));
 
         // A listener that is gone.
-        let req = world.resolve(&ep, &patient()?)?;
+        let req = world.resolve(&ep, &patient())?;
         world.link.partition();
         let client = req.connect(&[])?;
         ep.shutdown()?;
@@ -121,9 +117,7 @@ fn resolving_across_a_partition() -> Result {
             panic!("it is not reached");
         };
         world.link.heal();
-        let Progress::Ready(_) = resolving.advance()? else {
-            panic!("it is resolved");
-        };
+        assert!(matches!(resolving.advance()?, Progress::Ready(_)));
         Ok(())
     })
 }
@@ -132,7 +126,7 @@ fn resolving_across_a_partition() -> Result {
 #[test]
 fn disconnecting_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient()?, &patient()?)?;
+        let Pair { client, server } = world.connect(&patient(), &patient())?;
         world.link.partition();
         client.disconnect()?;
         nothing(&client);
@@ -143,7 +137,7 @@ fn disconnecting_across_a_partition() -> Result {
         assert_eq!(event(&client)?, ConnEvent::Closed);
 
         // Both at the same time: one answers the other.
-        let Pair { client, server } = world.connect(&patient()?, &patient()?)?;
+        let Pair { client, server } = world.connect(&patient(), &patient())?;
         world.link.partition();
         client.disconnect()?;
         server.disconnect()?;
@@ -161,7 +155,7 @@ fn disconnecting_across_a_partition() -> Result {
 #[test]
 fn closing_across_a_partition() -> Result {
     each(|world| {
-        let Pair { client, server } = world.connect(&patient()?, &impatient()?)?;
+        let Pair { client, server } = world.connect(&patient(), &impatient())?;
         world.link.partition();
         let error = client.close(Duration::from_millis(10));
         let error = error.expect_err("nobody acknowledges").error;
@@ -171,12 +165,12 @@ fn closing_across_a_partition() -> Result {
         drop(server);
 
         // The client's count is for both.
-        let Pair { client, server } = world.connect(&impatient()?, &impatient()?)?;
+        let Pair { client, server } = world.connect(&impatient(), &impatient())?;
         world.link.partition();
         drop(client);
         world.link.heal();
         nothing(&server);
-        server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)?;
+        knock(&server, 1)?;
         unanswered(&completion(&server), 1);
         Ok(())
     })
@@ -191,21 +185,14 @@ fn an_accepting_side_counts_its_own_retries() -> Result {
     /// 137 s: this test's own time does not matter beside it.
     const EXPONENT: u8 = 25;
     each(|world| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(TRIES as u8 - 1)?;
-        cfg.set_ack_timeout(Some(EXPONENT))?;
-        let (_client, server) = world.connect(&patient()?, &cfg)?.ends();
+        let cfg = settings(TRIES as u8 - 1, EXPONENT);
+        let (_client, server) = world.connect(&patient(), &cfg)?.ends();
         world.fabric.jump_over_waits();
         let _entered = world.hosts[1].enter();
         world.hosts[0].freeze();
         let start = now();
-        let probe = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
-        let noticed = server.wait_for(probe?, 60 * LIMIT, |_| {});
-        let noticed = noticed.expect_err("the client is gone");
-        let Error::Operation(failure) = &noticed else {
-            panic!("{noticed:?}");
-        };
-        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{noticed}");
+        let probe = knock(&server, 1);
+        unanswered_wait(server.wait_for(probe?, 60 * LIMIT, |_| {}));
         let (took, one) = (now() - start, Duration::from_nanos(4_096 << EXPONENT));
         assert!(
             took >= one * TRIES && took < one * (TRIES + 1),
@@ -219,40 +206,32 @@ fn an_accepting_side_counts_its_own_retries() -> Result {
 /// No wait is endless: a request without an answer ends after the kernel's time.
 #[test]
 fn the_connection_manager_gives_up() -> Result {
-    let fabric = Rig::of(&Profile::RXE_6_12).emptied();
+    let fabric = Rig::of(&Profile::RXE_6_12).jumping().emptied();
     let world = World::on(&fabric);
-    world.fabric.jump_over_waits();
     let _entered = world.hosts[0].enter();
     let ep = world.listen()?;
-    let request = || -> Result<_> { Ok(ep.next_conn_req_timeout(&patient()?, LIMIT)) };
-    let accepted = world.ask(&ep, &patient()?)?;
-    let req = request()??;
-    let (disconnected, other) = world.connect(&patient()?, &patient()?)?.ends();
-    let asking = world.resolve(&ep, &patient()?)?;
+    let accepted = world.ask(&ep, &patient())?;
+    let req = request(&ep, &patient())?;
+    let (disconnected, other) = world.connect(&patient(), &patient())?.ends();
+    let asking = world.resolve(&ep, &patient())?;
     world.link.partition();
     let start = now();
     let asking = asking.connect(&[])?;
     let accepting = req.connect(&[])?;
     disconnected.disconnect()?;
     let late = |conn: &Conn| conn.next_event_timeout(2 * LIMIT);
-    assert!(matches!(
-        late(&asking)?,
-        ConnEvent::Unreachable { status: -110 }
-    ));
+    let unreachable = ConnEvent::Unreachable { status: -110 };
+    assert_eq!(late(&asking)?, unreachable);
     assert!(now() - start > Duration::from_secs(68));
-    assert!(matches!(
-        late(&accepting)?,
-        ConnEvent::Unreachable { status: -110 }
-    ));
+    assert_eq!(late(&accepting)?, unreachable);
     assert_eq!(late(&disconnected)?, ConnEvent::Closed);
     assert_eq!(late(&disconnected)?, ConnEvent::TimewaitExit);
     world.link.heal();
     nothing(&other);
     // Its server has given up, so that its repetition is a new request; the others have not asked.
-    let server = request()??.connect(&[])?;
-    let client = accepted.wait_established(LIMIT)?;
-    drop((client, server));
-    let none = ep.next_conn_req_timeout(&patient()?, Duration::ZERO);
+    let server = request(&ep, &patient())?.connect(&[])?;
+    drop((accepted.wait_established(LIMIT)?, server));
+    let none = ep.next_conn_req_timeout(&patient(), Duration::ZERO);
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
     Ok(())
 }

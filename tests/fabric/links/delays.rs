@@ -1,15 +1,19 @@
 //! Requests that stay on their way, some of them for longer than their requester lives.
 
+use std::collections::BTreeSet;
+
 use rpma::sim::sleep;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient};
+use crate::links::world::{
+    ALWAYS, Both, LEN, completion, each, impatient, patient, timed_out, unanswered_wait,
+};
 
 /// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]
 fn delayed_requests_stay_in_order() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         let values = |n: u8| {
             let to = remote(&both.target).slice(0..8).expect("inside");
             let value = &[n; 8];
@@ -45,7 +49,7 @@ fn delayed_requests_stay_in_order() -> Result {
 #[test]
 fn held_requests_are_released() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
@@ -53,21 +57,21 @@ fn held_requests_are_released() -> Result {
         let waited = both
             .client
             .wait_for(written, Duration::from_secs(3600), |_| {});
-        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
-        assert!(both.written()?.iter().all(|byte| *byte == 0));
+        timed_out(waited);
+        assert_eq!(both.written()?, [0; LEN]);
         world.link.release();
-        both.client.wait_for(written, LIMIT, |_| {})?;
+        both.done(written)?;
         assert_eq!(both.written()?, pattern(LEN, 1));
 
         both.target.write_at(0, &[0; LEN])?;
         let mut landed = false;
         for _ in 0..20 {
             world.link.hold();
-            let Pair { client, server } = world.connect(&impatient()?, &impatient()?)?;
+            let Pair { client, server } = world.connect(&impatient(), &impatient())?;
             let from = both.source.slice(..)?;
             client.write(both.target()?, from, ALWAYS, 2)?;
             drop(client);
-            assert!(both.written()?.iter().all(|byte| *byte == 0));
+            assert_eq!(both.written()?, [0; LEN]);
             world.link.release();
             landed |= both.written()? == pattern(LEN, 1);
             both.target.write_at(0, &[0; LEN])?;
@@ -83,17 +87,12 @@ fn held_requests_are_released() -> Result {
 #[test]
 fn held_requests_to_nothing_fail() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.link.hold();
         let written = both.write(1)?;
         drop(both.server);
         world.link.release();
-        let waited = both.client.wait_for(written, LIMIT, |_| {});
-        let failed = waited.expect_err("nothing answers");
-        let Error::Operation(failure) = &failed else {
-            panic!("{failed:?}");
-        };
-        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+        unanswered_wait(both.client.wait_for(written, LIMIT, |_| {}));
         Ok(())
     })
 }
@@ -112,29 +111,23 @@ fn requests_that_outlive_their_requester() -> Result {
         let fabric = Rig::of(profile).seed(seed).emptied();
         let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
-        let Both {
-            client,
-            server,
-            source,
-            target,
-            ..
-        } = Both::new(&world, &patient()?)?;
+        let both = Both::new(&world, &patient())?;
         world.link.delay(Duration::from_millis(50));
         for n in 0..3 {
-            let from = source.slice(8 * n..8 * n + 8)?;
+            let from = both.source.slice(8 * n..8 * n + 8)?;
             let at = 8 * n as u64;
-            let to = remote(&target).slice(at..at + 8)?;
-            client.write(to, from, ALWAYS, 0)?;
+            let to = remote(&both.target).slice(at..at + 8)?;
+            both.client.write(to, from, ALWAYS, 0)?;
         }
         if disconnects {
-            client.disconnect()?;
+            both.client.disconnect()?;
         } else {
-            drop((client, source));
+            drop((both.client, both.source));
         }
-        let server = server_stays.then_some(server);
+        let server = server_stays.then_some(both.server);
         sleep(Duration::from_secs(1));
         drop(server);
-        let (bytes, whole) = (contents(&target)?, pattern(LEN, 1));
+        let (bytes, whole) = (contents(&both.target)?, pattern(LEN, 1));
         let count = (0..3).take_while(|n| bytes[8 * n..8 * n + 8] == whole[8 * n..8 * n + 8]);
         let count = count.count();
         assert!(bytes[8 * count..].iter().all(|byte| *byte == 0), "a prefix");
@@ -142,16 +135,12 @@ fn requests_that_outlive_their_requester() -> Result {
     }
     for profile in Profile::ALL {
         for disconnects in [true, false] {
-            let mut counts: Vec<_> = (0..40)
-                .map(|seed| landed(&profile, seed, disconnects, true))
-                .collect::<Result<_, _>>()?;
-            counts.sort_unstable();
-            counts.dedup();
-            assert_eq!(counts, [0, 1, 2, 3], "{}", profile.name());
-            let gone = (0..10).map(|seed| {
-                landed(&profile, seed, disconnects, false).expect("fails its queue pair")
-            });
-            assert_eq!(gone.sum::<usize>(), 0, "the responder has gone");
+            let counts = (0..40).map(|seed| landed(&profile, seed, disconnects, true));
+            let counts = counts.collect::<Result<BTreeSet<_>>>()?;
+            assert_eq!(counts, BTreeSet::from([0, 1, 2, 3]), "{}", profile.name());
+            let gone = (0..10).map(|seed| landed(&profile, seed, disconnects, false));
+            let gone = gone.collect::<Result<Vec<_>>>()?;
+            assert_eq!(gone, [0; 10], "the responder has gone");
         }
     }
     Ok(())

@@ -4,14 +4,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient, unanswered};
+use crate::links::world::{
+    ALWAYS, Both, LEN, back, completion, each, flushed, impatient, knock, patient, unanswered,
+};
 
 /// A lost write is not there, an earlier one is, and a later one is flushed; each with the endless
 /// retries that rxe has as well.
 #[test]
 fn a_lost_request_is_not_executed() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_request(2);
         let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
         let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range);
@@ -22,8 +24,7 @@ fn a_lost_request_is_not_executed() -> Result {
         batch.post()?;
         opcode_of(&completion(&both.client), 1)?;
         unanswered(&completion(&both.client), 2);
-        let flushed = completion(&both.client).result().expect_err("flushed");
-        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
+        flushed(&completion(&both.client), 3);
         let mut expected = vec![0; LEN];
         expected[..8].copy_from_slice(&pattern(LEN, 1)[..8]);
         assert_eq!(both.written()?, expected);
@@ -39,7 +40,7 @@ fn a_lost_request_is_not_executed() -> Result {
 #[test]
 fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
         both.write(1)?;
         unanswered(&completion(&both.client), 1);
@@ -53,14 +54,14 @@ fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
         let to = remote(&both.target).slice(8..16)?;
         both.client.atomic_write(to, &[7; 8], ALWAYS, 1)?;
         unanswered(&completion(&both.client), 1);
         assert_eq!(both.written()?[8..16], [7; 8]);
 
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
         let before = contents(&both.source)?;
         let into = both.source.slice(..)?;
@@ -68,14 +69,14 @@ fn an_acknowledgement_of_anything_can_be_lost() -> Result {
         unanswered(&completion(&both.client), 2);
         assert_eq!(contents(&both.source)?, before);
 
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
         both.server.recv(MrSlice::EMPTY, 4)?;
         both.client.send(MrSlice::EMPTY, ALWAYS, 3)?;
         unanswered(&completion(&both.client), 3);
         opcode_of(&completion(&both.server), 4)?;
 
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
         both.client
             .flush(both.target()?, FlushType::Visibility, ALWAYS, 5)?;
@@ -89,13 +90,12 @@ fn an_acknowledgement_of_anything_can_be_lost() -> Result {
 fn a_part_of_a_write() -> Result {
     for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
         each(|world| {
-            let both = Both::new(world, &patient()?)?;
+            let both = Both::new(world, &patient())?;
             world.link.place_only(2, placed);
             both.server.recv(MrSlice::EMPTY, 1)?;
             both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
             opcode_of(&completion(&both.client), 1)?;
-            both.client
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)?;
+            knock(&both.client, 2)?;
             opcode_of(&completion(&both.client), 2)?;
             both.write(3)?;
             unanswered(&completion(&both.client), 3);
@@ -113,11 +113,10 @@ fn a_part_of_a_write() -> Result {
 #[test]
 fn requests_are_counted_once() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.lose_request(2);
         for n in 0..4 {
-            both.server
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)?;
+            knock(&both.server, n)?;
             opcode_of(&completion(&both.server), n)?;
         }
         both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
@@ -136,25 +135,20 @@ fn requests_are_counted_once() -> Result {
 #[test]
 fn acknowledgements_that_are_all_lost() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
         world.link.lose_acknowledgements(2);
         let slice = |from: usize| both.source.slice(from..from + 8);
         let to = |from: u64| remote(&both.target).slice(from..from + 8);
-        let posted: Vec<_> = (0..4)
-            .map(|n| -> Result<_> {
-                Ok(both
-                    .client
-                    .write(to(8 * n)?, slice(8 * n as usize)?, ALWAYS, n))
-            })
-            .collect::<Result<_, _>>()?;
-        both.client
-            .wait_for(posted[0].as_ref().copied()?, LIMIT, |_| {})?;
+        let write = |n: u64| {
+            both.client
+                .write(to(8 * n)?, slice(8 * n as usize)?, ALWAYS, n)
+        };
+        let posted = (0..4).map(write).collect::<rpma::Result<Vec<_>>>()?;
+        both.done(posted[0])?;
         unanswered(&completion(&both.client), 1);
         for op_context in [2, 3] {
-            let flushed = completion(&both.client).result().expect_err("flushed");
-            let is = (flushed.status, flushed.wr_id);
-            assert_eq!(is, (WcStatus::WR_FLUSH_ERR, op_context));
+            flushed(&completion(&both.client), op_context);
         }
         assert_eq!(
             both.written()?[..32],
@@ -171,15 +165,15 @@ fn acknowledgements_that_are_all_lost() -> Result {
 fn faults_that_have_not_happened_are_taken_back() -> Result {
     let fabric = Rig::of(&Profile::RXE_6_12).emptied();
     let world = World::on(&fabric);
-    let both = Both::new(&world, &patient()?)?;
-    let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
+    let both = Both::new(&world, &patient())?;
+    let back = back(&world);
     world.link.lose_request(1);
     world.link.lose_acknowledgement(2);
     world.link.place_only(3, 8);
     back.lose_request(1);
     assert_eq!((world.link.disarm(), world.link.disarm()), (3, 0));
     let written = both.write(1)?;
-    both.client.wait_for(written, LIMIT, |_| {})?;
+    both.done(written)?;
     assert_eq!(back.disarm(), 1);
     Ok(())
 }

@@ -5,18 +5,18 @@ use std::thread;
 
 use crate::common::prelude::*;
 use crate::links::world::{
-    ALWAYS, Both, LEN, completion, each, impatient, nothing, patient, unanswered,
+    ALWAYS, Both, LEN, completion, each, flushed, impatient, knock, nothing, patient, settings,
+    timed_out, unanswered,
 };
 
 /// A device that stands still serves no peer, and serves them when it goes on.
 #[test]
 fn a_frozen_server() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.hosts[1].freeze();
         both.write(1)?;
-        both.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)?;
+        knock(&both.server, 2)?;
         assert_empty(both.client.get_cq())?;
         assert_empty(both.server.get_cq())?;
         assert_eq!(both.written()?, [0; LEN]);
@@ -24,7 +24,7 @@ fn a_frozen_server() -> Result {
         opcode_of(&completion(&both.client), 1)?;
         opcode_of(&completion(&both.server), 2)?;
 
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.hosts[1].freeze();
         both.write(3)?;
         unanswered(&completion(&both.client), 3);
@@ -38,7 +38,7 @@ fn a_frozen_server() -> Result {
 #[test]
 fn a_frozen_client() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.hosts[0].freeze();
         both.write(1)?;
         // Much longer than its retries take.
@@ -55,8 +55,7 @@ fn a_frozen_client() -> Result {
         assert_empty(both.client.get_cq())?;
         nothing(&both.server);
         world.hosts[0].thaw();
-        let flushed = completion(&both.client).result().expect_err("flushed");
-        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
+        flushed(&completion(&both.client), 2);
         assert_eq!(event(&both.server)?, ConnEvent::Closed);
         Ok(())
     })
@@ -66,10 +65,8 @@ fn a_frozen_client() -> Result {
 #[test]
 fn a_client_that_is_frozen_while_nobody_answers() -> Result {
     each(|world| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(0)?;
         // 67 ms.
-        cfg.set_ack_timeout(Some(14))?;
+        let cfg = settings(0, 14);
         let goes_on = || {
             let both = Both::new(world, &cfg).expect("established");
             world.link.partition();
@@ -97,10 +94,7 @@ fn a_client_that_is_frozen_while_nobody_answers() -> Result {
 #[test]
 fn a_client_that_is_frozen_while_it_retries() -> Result {
     each(|world| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(6)?;
-        cfg.set_ack_timeout(Some(12))?;
-        let both = Both::new(world, &cfg)?;
+        let both = Both::new(world, &settings(6, 12))?;
         both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         world.hosts[0].freeze();
         both.server.recv(MrSlice::EMPTY, 2)?;
@@ -118,10 +112,7 @@ fn a_client_that_is_frozen_while_it_retries() -> Result {
 #[test]
 fn a_native_flush_waits_for_a_frozen_host() -> Result {
     each(|world| {
-        let mut cfg = ConnCfg::new();
-        cfg.set_ack_timeout(Some(14))?;
-        cfg.set_retry_count(6)?;
-        let both = Both::new(world, &cfg)?;
+        let both = Both::new(world, &settings(6, 14))?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();
@@ -131,9 +122,9 @@ fn a_native_flush_waits_for_a_frozen_host() -> Result {
         let waited = both
             .client
             .wait_for(flushed, Duration::from_millis(200), |_| {});
-        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+        timed_out(waited);
         world.hosts[1].thaw();
-        both.client.wait_for(flushed, LIMIT, |_| {})?;
+        both.done(flushed)?;
         Ok(())
     })
 }

@@ -3,19 +3,20 @@
 use std::thread;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient, patient, unanswered};
+use crate::links::world::{
+    ALWAYS, Both, LEN, back, completion, each, impatient, knock, patient, settings, unanswered,
+};
 
 /// Requests that are posted during a partition are executed after it: with retries without end,
 /// however long it took, and in both directions.
 #[test]
 fn a_partition_keeps_back() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.link.partition();
         both.write(1)?;
         both.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
-        both.server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)?;
+        knock(&both.server, 3)?;
         both.server.recv(MrSlice::EMPTY, 4)?;
         assert_empty(both.client.get_cq())?;
         assert_empty(both.server.get_cq())?;
@@ -35,7 +36,7 @@ fn a_partition_keeps_back() -> Result {
 #[test]
 fn a_partition_exhausts_retries() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.link.partition();
         both.write(1)?;
         unanswered(&completion(&both.client), 1);
@@ -52,9 +53,7 @@ fn endless_retries_outlast_a_partition() -> Result {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
         let fabric = Rig::of(&profile).emptied();
         let world = World::on(&fabric);
-        let mut cfg = impatient()?;
-        cfg.set_retry_count(7)?;
-        let both = Both::new(&world, &cfg)?;
+        let both = Both::new(&world, &settings(7, 1))?;
         world.link.partition();
         both.write(1)?;
         // Some thousand times as long as 8 tries take.
@@ -72,37 +71,33 @@ fn endless_retries_outlast_a_partition() -> Result {
 #[test]
 fn a_blocked_way_back_keeps_acknowledgements() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         let _entered = world.hosts[1].enter();
         for op_context in [7, 8] {
             both.server.recv(MrSlice::EMPTY, op_context)?;
         }
-        let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
+        let back = back(world);
         back.block();
         let written = both.write(1)?;
         let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
-        let (to, from) = (both.source.slice(..8)?, remote(&both.target));
-        let from = from.slice(..8)?;
+        let (to, from) = (both.source.slice(..8)?, remote(&both.target).slice(..8)?);
         let read = both.client.read(to, from, ALWAYS, 3)?;
         assert_eq!(both.written()?, pattern(LEN, 1));
         assert_eq!(opcode_of(&completion(&both.server), 7)?, WcOpcode::RECV);
-        let mut wcs = [Wc::default(); 4];
-        assert_eq!(both.client.get_cq().get_wc(&mut wcs)?, 0);
+        assert_empty(both.client.get_cq())?;
         // The server's messages do not arrive either.
-        let unheard = both
-            .server
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9);
-        assert_eq!(both.server.get_cq().get_wc(&mut wcs)?, 0);
+        let unheard = knock(&both.server, 9);
+        assert_empty(both.server.get_cq())?;
 
         both.target.write_at(0, &[9; 8])?;
         back.heal();
         for posted in [written, sent, read] {
-            both.client.wait_for(posted, LIMIT, |_| {})?;
+            both.done(posted)?;
         }
         // A read that is sent again reads again.
         assert_eq!(contents(&both.source)?[..8], [9; 8]);
         both.server.wait_for(unheard?, LIMIT, |_| {})?;
-        assert_eq!(both.server.get_cq().get_wc(&mut wcs)?, 0);
+        assert_empty(both.server.get_cq())?;
         Ok(())
     })
 }
@@ -112,32 +107,19 @@ fn a_blocked_way_back_keeps_acknowledgements() -> Result {
 #[test]
 fn a_refusal_that_is_not_heard() -> Result {
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
-        world
-            .fabric
-            .between(&world.hosts[1], &world.hosts[0])
-            .block();
-        let Both {
-            client,
-            server,
-            source,
-            target,
-            ..
-        } = both;
-        let to = remote(&target).slice(..)?;
-        drop(target);
-        let from = source.slice(..)?;
-        client.write(to, from, ALWAYS, 1)?;
-        unanswered(&completion(&client), 1);
-        if server.recv(MrSlice::EMPTY, 2).is_ok() {
-            let flushed = completion(&server);
+        back(world).block();
+        let to = both.target()?;
+        drop(both.target);
+        let from = both.source.slice(..)?;
+        both.client.write(to, from, ALWAYS, 1)?;
+        unanswered(&completion(&both.client), 1);
+        if both.server.recv(MrSlice::EMPTY, 2).is_ok() {
+            let flushed = completion(&both.server);
             flushed.result().expect_err("it has failed");
         }
-        world
-            .fabric
-            .between(&world.hosts[1], &world.hosts[0])
-            .heal();
+        back(world).heal();
         Ok(())
     })
 }

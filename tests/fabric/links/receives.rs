@@ -3,7 +3,7 @@
 use rpma::sim::now;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, patient, unanswered};
+use crate::links::world::{ALWAYS, Both, LEN, completion, each, knock, patient, unanswered};
 
 /// Receives that a shared queue has room for, and each has no bytes.
 const DEPTH: u32 = 4;
@@ -14,7 +14,7 @@ fn shared(world: &World, rcq_size: u32) -> Result<(Srq, ConnCfg)> {
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
     let srq = Srq::new(&world.peers[1], &cfg)?;
-    let mut cfg = patient()?;
+    let mut cfg = patient();
     cfg.set_srq(Some(&srq));
     Ok((srq, cfg))
 }
@@ -44,7 +44,7 @@ fn fill_up(srq: &Srq) -> u32 {
 
 /// A client that dies in the middle of a message.
 fn break_a_message(world: &World, cfg: &ConnCfg) -> Result {
-    let Pair { client, server } = world.connect(&patient()?, cfg)?;
+    let Pair { client, server } = world.connect(&patient(), cfg)?;
     world.hosts[1].lose_receive(1);
     client.send(MrSlice::EMPTY, ALWAYS, 1)?;
     unanswered(&completion(&client), 1);
@@ -73,13 +73,12 @@ fn returned(profile: &Profile, srq: &Srq, count: u32) -> Result<bool> {
 #[test]
 fn a_receive_of_an_incomplete_message() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).emptied();
+        let fabric = Rig::of(&profile).jumping().emptied();
         let world = World::on(&fabric);
-        world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
             let (srq, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&srq), DEPTH);
-            let Pair { client, server } = world.connect(&patient()?, &cfg)?;
+            let Pair { client, server } = world.connect(&patient(), &cfg)?;
             break_a_message(&world, &cfg)?;
             let returns = returned(&profile, &srq, 1)?;
             let rcq = srq.get_rcq().unwrap_or(server.get_cq());
@@ -103,13 +102,12 @@ fn a_receive_of_an_incomplete_message() -> Result {
 #[test]
 fn a_queue_that_is_used_up_is_replaced() -> Result {
     for profile in Profile::ALL {
-        let fabric = Rig::of(&profile).emptied();
+        let fabric = Rig::of(&profile).jumping().emptied();
         let world = World::on(&fabric);
-        world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
             let (old, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&old), DEPTH);
-            let (old_client, old_server) = world.connect(&patient()?, &cfg)?.ends();
+            let (old_client, old_server) = world.connect(&patient(), &cfg)?.ends();
             (0..DEPTH).for_each(|_| break_a_message(&world, &cfg).expect("posted"));
             if returned(&profile, &old, DEPTH)? {
                 assert_eq!(fill_up(&old), DEPTH, "{}", profile.name());
@@ -128,14 +126,13 @@ fn a_queue_that_is_used_up_is_replaced() -> Result {
 
             let (new, cfg) = shared(&world, rcq_size)?;
             assert_eq!(fill_up(&new), DEPTH);
-            let Pair { client, server } = world.connect(&patient()?, &cfg)?;
+            let Pair { client, server } = world.connect(&patient(), &cfg)?;
             client.send(MrSlice::EMPTY, ALWAYS, 1)?;
             opcode_of(&completion(&client), 1)?;
             let rcq = new.get_rcq().unwrap_or(server.get_cq());
             opcode_of(&next_completion(rcq)?, 0)?;
             // The old ones still write.
-            let nothing = (RemoteSlice::EMPTY, MrSlice::EMPTY);
-            old_client.write(nothing.0, nothing.1, ALWAYS, 2)?;
+            knock(&old_client, 2)?;
             opcode_of(&completion(&old_client), 2)?;
             old_server.delete()?;
             drop(cfg);
@@ -151,7 +148,7 @@ fn a_queue_that_is_used_up_is_replaced() -> Result {
 fn a_last_receive_is_waited_for_with_a_limit() -> Result {
     each(|world| {
         let (srq, cfg) = shared(world, DEPTH)?;
-        let Pair { client, server } = world.connect(&patient()?, &cfg)?;
+        let Pair { client, server } = world.connect(&patient(), &cfg)?;
         assert_eq!(fill_up(&srq), DEPTH);
         world.fabric.jump_over_waits();
         let start = now();
@@ -166,7 +163,7 @@ fn a_last_receive_is_waited_for_with_a_limit() -> Result {
         assert_eq!(srq.kept(), 1, "it may be");
         drop(client);
         // The last message of a later connection proves that all are there.
-        let (client, _server) = world.connect(&patient()?, &cfg)?.ends();
+        let (client, _server) = world.connect(&patient(), &cfg)?.ends();
         for n in 0..DEPTH.into() {
             client.send(MrSlice::EMPTY, ALWAYS, n)?;
             opcode_of(&completion(&client), n)?;
@@ -181,24 +178,22 @@ fn a_last_receive_is_waited_for_with_a_limit() -> Result {
 #[test]
 fn a_receive_of_ones_own_is_flushed() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         world.hosts[1].lose_receive(2);
         for n in 1..=3 {
             both.server.recv(MrSlice::EMPTY, n)?;
         }
         both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         opcode_of(&completion(&both.client), 1)?;
-        let to = both.target()?;
-        let from = both.source.slice(..)?;
+        let (to, from) = (both.target()?, both.source.slice(..)?);
         both.client.write_with_imm(to, from, ALWAYS, 7, 2)?;
         unanswered(&completion(&both.client), 2);
         opcode_of(&completion(&both.server), 1)?;
         assert_empty(both.server.get_cq())?;
         assert_eq!(both.written()?, [0; LEN]);
-        let Both { client, server, .. } = both;
-        drop(client);
-        assert_eq!(event(&server)?, ConnEvent::Closed);
-        let flushed = server.close(LIMIT)?;
+        drop(both.client);
+        assert_eq!(event(&both.server)?, ConnEvent::Closed);
+        let flushed = both.server.close(LIMIT)?;
         let flushed: Vec<_> = flushed.iter().map(Wc::wr_id).collect();
         assert_eq!(flushed, [2, 3]);
         Ok(())

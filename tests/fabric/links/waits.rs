@@ -3,7 +3,7 @@
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, each, impatient, patient};
+use crate::links::world::{ALWAYS, Both, each, impatient, knock, patient, timed_out};
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after
 /// a failed post, and when this host's device is gone.
@@ -14,7 +14,7 @@ fn errors_name_the_next_step() -> Result {
         assert!(text.contains(step), "{step}: {text}");
     }
     each(|world| {
-        let both = Both::new(world, &impatient()?)?;
+        let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
@@ -25,16 +25,16 @@ fn errors_name_the_next_step() -> Result {
         };
         has(wait(), "wait for it again or drop the connection");
         world.link.release();
-        both.client.wait_for(written, LIMIT, |_| {})?;
+        both.done(written)?;
         has(wait(), "polled already");
         world.link.lose_request(1);
         let lost = both.write(2)?;
         has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
         has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient()?, &impatient()?)?.ends();
+        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
         let failing = world.fabric.fail("ibv_post_send").next(Errno::IO);
-        let write = || client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+        let write = || knock(&client, 1);
         has(
             write(),
             "This failed post ended the connection: connect again",
@@ -44,7 +44,7 @@ fn errors_name_the_next_step() -> Result {
         assert!(failure.contains("connect again"), "{failure}");
         has(write(), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient()?, &impatient()?)?.ends();
+        let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
         world.hosts[0].kill();
         has(client.next_event(), "device was removed");
         Ok(())
@@ -57,7 +57,7 @@ fn errors_name_the_next_step() -> Result {
 #[test]
 fn a_late_completion_satisfies_no_later_wait() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         let flush = || -> Result<_> {
             let flush = FlushType::Visibility;
             Ok(both.client.flush(both.target()?, flush, ALWAYS, 1)?)
@@ -66,7 +66,7 @@ fn a_late_completion_satisfies_no_later_wait() -> Result {
         let first = flush()?;
         for limit in [Duration::ZERO, Duration::from_millis(20)] {
             let late = both.client.wait_for(first, limit, |wc| panic!("{wc:?}"));
-            assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+            timed_out(late);
         }
         let second = flush()?;
         world.hosts[1].thaw();
@@ -80,7 +80,7 @@ fn a_late_completion_satisfies_no_later_wait() -> Result {
         world.hosts[1].freeze();
         let third = flush()?;
         let late = both.client.wait_for(third, Duration::ZERO, |_| {});
-        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        timed_out(late);
         world.hosts[1].thaw();
         let wc = both.client.wait_for(third, LIMIT, |wc| panic!("{wc:?}"));
         assert_eq!(wc?.posted(), Some(third));
@@ -93,7 +93,7 @@ fn a_late_completion_satisfies_no_later_wait() -> Result {
 #[test]
 fn a_wait_looks_once_more_at_its_limit() -> Result {
     each(|world| {
-        let both = Both::new(world, &patient()?)?;
+        let both = Both::new(world, &patient())?;
         both.client.get_cq().req_notify(Notify::Solicited)?;
         world.link.delay(Duration::from_millis(50));
         // The first one takes the event that the queue was made for.

@@ -30,8 +30,16 @@ impl Both {
     }
 
     pub(crate) fn write(&self, op_context: u64) -> Result<Posted> {
-        let (from, to) = (self.source.slice(..)?, self.target()?);
-        Ok(self.client.write(to, from, ALWAYS, op_context)?)
+        let from = self.source.slice(..)?;
+        Ok(self
+            .client
+            .write(self.target()?, from, ALWAYS, op_context)?)
+    }
+
+    /// Waits for an operation of the client, which succeeds.
+    pub(crate) fn done(&self, posted: Posted) -> Result {
+        self.client.wait_for(posted, LIMIT, |_| {})?;
+        Ok(())
     }
 
     pub(crate) fn target(&self) -> Result<RemoteSlice> {
@@ -53,20 +61,31 @@ pub(crate) fn each(test: impl Fn(&World) -> Result) -> Result {
     Ok(())
 }
 
-/// Settings with which a requester waits for hours.
-pub(crate) fn patient() -> Result<ConnCfg> {
+pub(crate) fn settings(retries: u8, ack_timeout: u8) -> ConnCfg {
     let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(7)?;
-    cfg.set_ack_timeout(Some(31))?;
-    Ok(cfg)
+    cfg.set_retry_count(retries).expect("a count");
+    cfg.set_ack_timeout(Some(ack_timeout)).expect("an exponent");
+    cfg
+}
+
+/// Settings with which a requester waits for hours.
+pub(crate) fn patient() -> ConnCfg {
+    settings(7, 31)
 }
 
 /// Settings with which it fails at once.
-pub(crate) fn impatient() -> Result<ConnCfg> {
-    let mut cfg = ConnCfg::new();
-    cfg.set_retry_count(1)?;
-    cfg.set_ack_timeout(Some(1))?;
-    Ok(cfg)
+pub(crate) fn impatient() -> ConnCfg {
+    settings(1, 1)
+}
+
+/// The way from the server to the client.
+pub(crate) fn back(world: &World) -> Link {
+    world.fabric.between(&world.hosts[1], &world.hosts[0])
+}
+
+/// Writes nothing.
+pub(crate) fn knock(conn: &Conn, op_context: u64) -> rpma::Result<Posted> {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
 }
 
 /// The next completion.
@@ -76,12 +95,31 @@ pub(crate) fn completion(conn: &Conn) -> Wc {
 
 /// A completion with the status of a peer that did not answer.
 pub(crate) fn unanswered(wc: &Wc, op_context: u64) {
-    let failure = wc.result().expect_err("nobody has answered");
-    assert_eq!(
-        (failure.status, failure.wr_id),
-        (WcStatus::RETRY_EXC_ERR, op_context),
-        "{failure}"
-    );
+    failed(wc, WcStatus::RETRY_EXC_ERR, op_context);
+}
+
+/// A completion of an operation that another failure has ended.
+pub(crate) fn flushed(wc: &Wc, op_context: u64) {
+    failed(wc, WcStatus::WR_FLUSH_ERR, op_context);
+}
+
+fn failed(wc: &Wc, status: WcStatus, op_context: u64) {
+    let failure = wc.result().expect_err("it has failed");
+    let is = (failure.status, failure.wr_id);
+    assert_eq!(is, (status, op_context), "{failure}");
+}
+
+/// A wait has ended as one does whose peer does not answer.
+pub(crate) fn unanswered_wait<T: std::fmt::Debug>(waited: rpma::Result<T>) {
+    match waited {
+        Err(Error::Operation(failure)) => assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR),
+        waited => panic!("{waited:?}"),
+    }
+}
+
+/// A wait has ended at its limit.
+pub(crate) fn timed_out<T: std::fmt::Debug>(waited: rpma::Result<T>) {
+    assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
 }
 
 /// There is no event.
