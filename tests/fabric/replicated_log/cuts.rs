@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use rpma::commit::Method;
 use rpma::sim::Visited;
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
-use rpma::thread;
+use rpma::thread::{self, ScopedJoinHandle};
 
 use crate::common::place::profile;
 use crate::common::prelude::*;
+use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::faults::find;
@@ -27,8 +28,30 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Told {
+    /// Looks into what a cut may leave, up to so many images.
+    pub(crate) fn check_cut(&self, cut: &Cut<'_>, pmems: &[Pmem], limit: usize) {
+        for images in cut.joint_images_up_to(&Vec::from_iter(pmems), limit) {
+            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
+            self.check(&logs);
+        }
+    }
+
+    /// Looks into the memories of the replicas.
+    pub(crate) fn check_memories(&self, pmems: &[Pmem]) {
+        let logs: Vec<_> = pmems.iter().map(|pmem| found(&pmem.bytes())).collect();
+        self.check(&logs);
+    }
+
+    /// An open log has all from this position on.
+    pub(crate) fn check_read(&self, log: &Log, from: Lsn) {
+        for (at, record) in self.records.range(from..) {
+            let found = log.read(*at).map(|found| found.map(|(record, _)| record));
+            assert_eq!(found.ok().flatten().as_ref(), Some(record), "at {at}");
+        }
+    }
+
     /// Looks into the logs of the replicas that can be read: any two of them have all.
-    pub(crate) fn check(&self, logs: &[Result<Found, LogError>]) {
+    fn check(&self, logs: &[Result<Found, LogError>]) {
         for (n, one) in logs.iter().enumerate() {
             for other in &logs[n + 1..] {
                 self.check_pair([one, other]);
@@ -37,14 +60,9 @@ impl Told {
     }
 
     fn check_pair(&self, pair: [&Result<Found, LogError>; 2]) {
-        let whole = pair.map(|log| match log {
-            Ok(found) => found,
-            Err(error) => panic!("{error}"),
-        });
-        let logs: Vec<_> = whole
-            .into_iter()
-            .filter(|found| found.header.is_some())
-            .collect();
+        let whole = pair.map(|log| log.as_ref().unwrap_or_else(|error| panic!("{error}")));
+        let logs = whole.into_iter().filter(|found| found.header.is_some());
+        let logs: Vec<_> = logs.collect();
         let newest = Found::newest(&logs, Fault::Nothing);
         let records: BTreeMap<_, _> = newest.into_iter().flat_map(Found::records).collect();
         for (at, record) in self.records.range(self.head..) {
@@ -65,26 +83,28 @@ fn cut(
     program: impl Fn(&World, &Mutex<Told>) -> Result<(), LogError>,
 ) -> Result<(Visited, Result<(), LogError>), Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let mut world = World::idle(&fabric, way);
-    world.fault = fault;
+    let mut world = World::idle(&fabric, way, fault);
     for n in 0..3 {
         if let Err(error) = world.start(n) {
             return Ok((fabric.visited(), Err(LogError::Rpma(format!("{error:#}")))));
         }
     }
     let told = Mutex::new(Told::default());
-    let check = |cut: &Cut<'_>| {
-        let pmems: Vec<_> = world.pmems.iter().collect();
-        for images in cut.joint_images_up_to(&pmems, 20) {
-            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
-            locked(&told).check(&logs);
-        }
-    };
+    let check = |cut: &Cut<'_>| locked(&told).check_cut(cut, &world.pmems, 20);
     // Off a host the order of threads would not be the seed's.
     let _entered = world.client.enter();
     let ended = fabric.find_loss(check, || program(&world, &told))?;
     assert_eq!(fabric.why_not_repeatable(), None);
     Ok((fabric.visited(), ended))
+}
+
+/// Starts all of these threads, and waits for their ends.
+pub(crate) fn join<'scope>(
+    threads: impl Iterator<Item = ScopedJoinHandle<'scope, Result<(), LogError>>>,
+) -> Result<(), LogError> {
+    let threads = Vec::from_iter(threads).into_iter();
+    let mut ends = threads.map(|thread| thread.join().expect("no panic"));
+    ends.try_for_each(|end| end)
 }
 
 /// Appends with several threads, and truncates.
@@ -101,11 +121,7 @@ fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError
                     Ok::<_, LogError>(())
                 })
             });
-            let threads: Vec<_> = threads.collect();
-            let ends = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"));
-            ends.collect::<Result<(), LogError>>()
+            join(threads)
         })?;
         // The last record is kept. The program may not rely on the others from here on.
         let last = *locked(told).records.keys().next_back().expect("some");

@@ -1,25 +1,33 @@
 //! Bad input: each has one clear error, and nothing is overwritten.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 
 use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::{HEAD, Header, RING, TAIL, Tail};
 use crate::replicated_log::example::log::LogCfg;
-use crate::replicated_log::example::{LogError, Lsn};
+use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::world::{READING, RING_LEN, World, place};
 
 const RECORD: [u8; 100] = [7; 100];
 
 /// Three replicas with a log of one record, which no program serves.
-fn made(fabric: &Fabric) -> Result<World> {
-    let mut world = World::new(fabric, READING);
+fn made() -> Result<World> {
+    let mut world = World::seeded(1);
     let log = world.open(1)?;
     let at = log.append(&RECORD)?;
     assert_eq!(at, 0);
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     log.close()?;
     world.stop_all();
+    Ok(world)
+}
+
+/// The same, with replicas that serve.
+fn serving() -> Result<World> {
+    let mut world = made()?;
+    world.start_all();
     Ok(world)
 }
 
@@ -44,6 +52,10 @@ fn header(memory: &mut [u8], change: impl Fn(&mut Header)) {
 
 fn word(memory: &mut [u8], at: u64, word: u64) {
     memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+}
+
+fn tail(epoch: u64, end: Lsn) -> u64 {
+    Tail { epoch, end }.word()
 }
 
 /// Memory that is not that of the log: its name, how it comes about, and a part of the error.
@@ -87,17 +99,7 @@ const CASES: [Case; 10] = [
     ),
     (
         "a tail beyond the ring",
-        |memory| {
-            word(
-                memory,
-                TAIL,
-                Tail {
-                    epoch: 1,
-                    end: 4096,
-                }
-                .word(),
-            )
-        },
+        |memory| word(memory, TAIL, tail(1, 4096)),
         "make no log",
     ),
     (
@@ -117,8 +119,7 @@ const CASES: [Case; 10] = [
 #[test]
 fn memory_of_something_else_is_left_alone() -> Result {
     for (name, spoils, why) in CASES {
-        let fabric = Rig::new().seed(1).fabric();
-        let mut world = made(&fabric)?;
+        let mut world = made()?;
         spoil(&mut world, 2, spoils);
         let before = memories(&world);
         world.only(&[0, 1, 2]);
@@ -129,12 +130,9 @@ fn memory_of_something_else_is_left_alone() -> Result {
         drop(log);
         world.only(&[1, 2]);
         let two = memories(&world)[1].clone();
-        let opened = world.open(3).map(drop).expect_err("too few");
+        let opened = too_few(world.open(3).map(drop).expect_err("too few"));
         world.stop_all();
-        assert!(
-            matches!(&opened, LogError::TooFew(all) if all.contains(why)),
-            "{name}: {opened}"
-        );
+        assert!(opened.contains(why), "{name}: {opened}");
         let after = memories(&world);
         assert!(after[2] == before[2], "{name}: it was overwritten");
         assert!(after[1] == two, "{name}: the log was overwritten");
@@ -142,50 +140,56 @@ fn memory_of_something_else_is_left_alone() -> Result {
     Ok(())
 }
 
-/// Opens in vain, and returns the error. No byte of any log changes.
-fn refused(world: &mut World, cfg: &LogCfg) -> LogError {
+/// Opens in vain with these settings, and returns the error. No byte of any log changes.
+fn refused(world: &mut World, epoch: u64, change: impl FnOnce(&mut LogCfg)) -> LogError {
+    let mut cfg = world.cfg(epoch);
+    change(&mut cfg);
     let before = memories(world);
-    let opened = world.open_with(cfg).map(drop);
+    let opened = world.open_with(&cfg).map(drop);
     world.stop_all();
     assert!(memories(world) == before, "something was overwritten");
     opened.expect_err("it opens")
 }
 
+/// Why too few replicas can be reached.
+fn too_few(error: LogError) -> String {
+    match error {
+        LogError::TooFew(why) => why,
+        error => panic!("{error}"),
+    }
+}
+
+/// What is wrong with the settings.
+fn arguments(error: LogError) -> String {
+    match error {
+        LogError::Arguments(why) => why,
+        error => panic!("{error}"),
+    }
+}
+
+const SAME: &str = "two of the addresses lead to one replica";
+
 /// Promise: replicas of different logs do not become one log, and two addresses of one replica are
 /// not two replicas.
 #[test]
 fn replicas_that_do_not_belong_together_are_no_log() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    spoil(&mut world, 1, |memory| {
-        header(memory, |header| header.log ^= 1)
-    });
-    spoil(&mut world, 2, |memory| {
-        header(memory, |header| header.log ^= 2)
-    });
+    let mut world = made()?;
+    for n in [1, 2] {
+        spoil(&mut world, n, |memory| {
+            header(memory, |header| header.log ^= n as u64)
+        });
+    }
     world.only(&[0, 1, 2]);
-    let cfg = world.cfg(2);
-    let error = refused(&mut world, &cfg);
-    let different = "it has another log";
-    assert!(
-        matches!(&error, LogError::TooFew(why) if why.matches(different).count() == 2),
-        "{error}"
-    );
+    let why = too_few(refused(&mut world, 2, |_| {}));
+    assert_eq!(why.matches("it has another log").count(), 2, "{why}");
 
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
+    let mut world = made()?;
     let one = world.bytes(0);
     for n in [1, 2] {
         world.refill(n, "copy", &one);
     }
     world.only(&[0, 1, 2]);
-    let cfg = world.cfg(2);
-    let error = refused(&mut world, &cfg);
-    let same = "two of the addresses lead to one replica";
-    assert!(
-        matches!(&error, LogError::Arguments(why) if why == same),
-        "{error}"
-    );
+    assert_eq!(arguments(refused(&mut world, 2, |_| {})), SAME);
     Ok(())
 }
 
@@ -193,17 +197,12 @@ fn replicas_that_do_not_belong_together_are_no_log() -> Result {
 #[test]
 fn a_copy_of_a_memory_is_one_replica() -> Result {
     for [one, other] in [[0, 1], [0, 2], [1, 2]] {
-        let fabric = Rig::new().seed(1).fabric();
-        let mut world = made(&fabric)?;
+        let mut world = made()?;
         let bytes = world.bytes(one);
         world.refill(other, "copy", &bytes);
         world.only(&[one, other]);
         let error = world.open(2).map(drop).expect_err("one replica");
-        let why = "two of the addresses lead to one replica";
-        assert!(
-            matches!(&error, LogError::Arguments(text) if text == why),
-            "{error}"
-        );
+        assert_eq!(arguments(error), SAME);
     }
     Ok(())
 }
@@ -212,7 +211,7 @@ fn a_copy_of_a_memory_is_one_replica() -> Result {
 #[test]
 fn one_memory_has_one_server() {
     let fabric = Rig::new().seed(1).fabric();
-    let mut world = World::idle(&fabric, READING);
+    let mut world = World::idle(&fabric, READING, Fault::Nothing);
     world.hosts[1] = world.hosts[0].clone();
     world.pmems[1] = world.pmems[0].clone();
     world.start(0).expect("a server");
@@ -224,20 +223,13 @@ fn one_memory_has_one_server() {
 /// Promise: a log is made only where none is, and opened only where one is.
 #[test]
 fn a_log_is_made_once() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    world.only(&[0, 1, 2]);
-    let mut cfg = world.cfg(2);
-    cfg.create = true;
-    let error = refused(&mut world, &cfg);
+    let mut world = serving()?;
+    let error = refused(&mut world, 2, |cfg| cfg.create = true);
     assert!(matches!(error, LogError::Exists), "{error}");
     // Zeros.
-    for n in 0..3 {
-        world.replace(n);
-    }
-    world.only(&[0, 1, 2]);
-    cfg = world.cfg(3);
-    let error = refused(&mut world, &cfg);
+    (0..3).for_each(|n| world.replace(n));
+    world.start_all();
+    let error = refused(&mut world, 3, |_| {});
     assert!(matches!(error, LogError::Nothing), "{error}");
     Ok(())
 }
@@ -245,26 +237,17 @@ fn a_log_is_made_once() -> Result {
 /// Promise: replicas that offer too little are an error with both sizes.
 #[test]
 fn an_offer_that_is_too_small_is_an_error() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    world.only(&[0, 1, 2]);
-    let mut cfg = world.cfg(2);
-    cfg.ring = 8192;
-    let error = refused(&mut world, &cfg);
+    let mut world = serving()?;
+    let error = too_few(refused(&mut world, 2, |cfg| cfg.ring = 8192));
     let why = "the server offers 4096 bytes of memory, and the program needs 8448";
-    assert!(
-        matches!(&error, LogError::TooFew(all) if all.matches(why).count() == 3),
-        "{error}"
-    );
+    assert_eq!(error.matches(why).count(), 3, "{error}");
     Ok(())
 }
 
 /// Promise: settings that make no log are an error before anything is connected.
 #[test]
 fn wrong_settings_are_an_error_at_once() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    world.only(&[0, 1, 2]);
+    let world = serving()?;
     type Change = fn(&mut LogCfg);
     let wrong: [(Change, &str); 6] = [
         (|cfg| cfg.epoch = 0, "epochs are from 1 to 16777215"),
@@ -274,18 +257,14 @@ fn wrong_settings_are_an_error_at_once() -> Result {
         (|cfg| cfg.replicas[2] = cfg.replicas[0], "an address each"),
         (|cfg| cfg.replicas[1] = cfg.replicas[0], "an address each"),
     ];
-    let (before, connects) = (memories(&world), || {
-        fabric.calls().get("rdma_connect").copied()
-    });
+    let before = memories(&world);
+    let connects = || world.fabric.calls().get("rdma_connect").copied();
     let connected = connects();
     for (change, why) in wrong {
         let mut cfg = world.cfg(2);
         change(&mut cfg);
-        let error = world.open_with(&cfg).map(drop).expect_err("it opens");
-        assert!(
-            matches!(&error, LogError::Arguments(text) if text.contains(why)),
-            "{error}"
-        );
+        let error = arguments(world.open_with(&cfg).map(drop).expect_err("it opens"));
+        assert!(error.contains(why), "{error}");
     }
     assert_eq!(connects(), connected);
     assert!(memories(&world) == before);
@@ -303,19 +282,25 @@ fn unchanged(world: &World, log: &Log, call: impl FnOnce(&Log)) {
     assert!(memories(world) == before, "something was written");
 }
 
+fn no_position<T: Debug>(result: Result<T, LogError>, at: Lsn) {
+    let error = result.expect_err("no record");
+    assert!(
+        matches!(error, LogError::NoPosition(of) if of == at),
+        "{error}"
+    );
+}
+
 /// Promise: a record that is too long, a log that is full, and a truncation to a position without a
 /// record are errors, and nothing changes. After a truncation there is room again.
 #[test]
 fn calls_that_cannot_be_done_change_nothing() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    world.only(&[0, 1, 2]);
+    let world = serving()?;
     let log = world.open(2)?;
-    let entered = world.client.enter();
+    let _entered = world.client.enter();
     let most = RING_LEN as usize / 2 - 24;
     log.append(&vec![1; most])?;
     let mut records = vec![0, log.bounds().1];
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     unchanged(&world, &log, |log| {
         let error = log.append(&vec![2; most + 1]).expect_err("too long");
         assert!(
@@ -323,17 +308,14 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
             "{error}"
         );
     });
-    let full = |records: &mut Vec<Lsn>| {
-        loop {
-            match log.append(&RECORD) {
-                Ok(at) => records.push(at),
-                Err(error) => return error,
-            }
+    let error = loop {
+        match log.append(&RECORD) {
+            Ok(at) => records.push(at),
+            Err(error) => break error,
         }
     };
-    let error = full(&mut records);
     assert!(matches!(error, LogError::Full), "{error}");
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     unchanged(&world, &log, |log| {
         let error = log.append(&RECORD).expect_err("full");
         assert!(matches!(error, LogError::Full), "{error}");
@@ -342,26 +324,13 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
     let wrong = [1, 64, end + 64, end - 1, Lsn::MAX, Lsn::MAX - 63];
     for at in wrong.into_iter().filter(|at| !records.contains(at)) {
         unchanged(&world, &log, |log| {
-            let error = log.truncate(at).expect_err("no record");
-            assert!(
-                matches!(error, LogError::NoPosition(of) if of == at),
-                "{error}"
-            );
-            let error = log.read(at).expect_err("no record");
-            assert!(
-                matches!(error, LogError::NoPosition(of) if of == at),
-                "{error}"
-            );
+            no_position(log.truncate(at), at);
+            no_position(log.read(at), at);
         });
     }
     log.truncate(end)?;
-    let error = log.truncate(head).expect_err("it was truncated");
-    assert!(
-        matches!(error, LogError::NoPosition(at) if at == head),
-        "{error}"
-    );
+    no_position(log.truncate(head), head);
     log.append(&vec![3; most])?;
-    drop(entered);
     Ok(())
 }
 
@@ -369,15 +338,12 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
 /// a byte changes. One whose directory and log are gone is a replica without a log.
 #[test]
 fn a_broken_directory_is_an_error() -> Result {
-    let broken = [("no first half", 0..32, 0), ("garbage", 0..32, 0xA5)];
-    for (name, range, byte) in broken {
-        let fabric = Rig::new().seed(1).fabric();
-        let mut world = made(&fabric)?;
+    for (name, range, byte) in [("no first half", 0..32, 0), ("garbage", 0..32, 0xA5)] {
+        let mut world = made()?;
         let mut bytes = world.bytes(0);
         bytes[range].fill(byte);
         world.refill(0, name, &bytes);
-        let started = world.start(0).map_err(|error| format!("{error:#}"));
-        let error = started.expect_err("it starts");
+        let error = format!("{:#}", world.start(0).expect_err("it starts"));
         assert!(error.contains("directory"), "{name}: {error}");
         assert!(world.bytes(0) == bytes, "{name}: it was overwritten");
     }
@@ -388,12 +354,10 @@ fn a_broken_directory_is_an_error() -> Result {
 /// epoch than its own.
 #[test]
 fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
-    world.only(&[0, 1, 2]);
+    let mut world = serving()?;
     let log = world.open(5)?;
     log.append(b"five")?;
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     drop(log);
     world.stop_all();
     for n in 0..3 {
@@ -401,9 +365,8 @@ fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
         bytes[..place().start].fill(0);
         world.refill(n, "no directory", &bytes);
     }
-    world.only(&[0, 1, 2]);
-    let cfg = world.cfg(4);
-    let error = refused(&mut world, &cfg);
+    world.start_all();
+    let error = refused(&mut world, 4, |_| {});
     assert!(matches!(error, LogError::Fenced { epoch: 5 }), "{error}");
     Ok(())
 }
@@ -411,17 +374,11 @@ fn a_lower_epoch_than_that_of_the_log_is_refused() -> Result {
 /// Promise: an address where no replica is is an error with the call that failed.
 #[test]
 fn an_address_without_a_replica_is_an_error() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = made(&fabric)?;
+    let mut world = made()?;
     world.only(&[0]);
-    let mut cfg = world.cfg(2);
     let nobody = SocketAddr::from(([10, 99, 99, 99], 1));
-    cfg.replicas[1] = nobody;
-    let error = refused(&mut world, &cfg);
+    let error = too_few(refused(&mut world, 2, |cfg| cfg.replicas[1] = nobody));
     let why = "replica 1: gave up at the limit; the last error: rdma_resolve_addr failed";
-    assert!(
-        matches!(&error, LogError::TooFew(all) if all.contains(why)),
-        "{error}"
-    );
+    assert!(error.contains(why), "{error}");
     Ok(())
 }

@@ -1,10 +1,8 @@
 //! One-way partitions, a frozen host that thaws, writers that take over from each other, a slow
 //! replica, and one that reconnects again and again.
 
-use std::collections::BTreeMap;
-
 use rpma::commit::Method;
-use rpma::sim::{now, sleep};
+use rpma::sim::sleep;
 use rpma::sync::Mutex;
 use rpma::thread;
 
@@ -12,19 +10,16 @@ use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::example::{LogError, Lsn};
 use crate::replicated_log::scenes::records;
-use crate::replicated_log::sweep::SLACK;
-use crate::replicated_log::world::{LIMIT, READING, SILENCE, Way, World, found};
+use crate::replicated_log::sweep::in_time;
+use crate::replicated_log::world::{LIMIT, SILENCE, Way, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The ways from or to these replicas.
 fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
-    let link = |n: &usize| {
-        let (client, replica) = (&world.client, &world.hosts[*n]);
-        match to_replica {
-            true => world.fabric.between(client, replica),
-            false => world.fabric.between(replica, client),
-        }
+    let link = |n: &usize| match to_replica {
+        true => world.link(*n),
+        false => world.fabric.between(&world.hosts[*n], &world.client),
     };
     replicas.iter().map(link).collect()
 }
@@ -36,18 +31,14 @@ fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
 fn a_direction_is_blocked() -> Result {
     for to_replica in [true, false] {
         for blocked in [&[0][..], &[2], &[0, 1], &[1, 2]] {
-            let fabric = Rig::new().seed(1).fabric();
-            let world = World::new(&fabric, READING);
+            let world = World::seeded(1);
             let log = world.open(1)?;
-            let entered = world.client.enter();
+            let _entered = world.client.enter();
             log.append(b"one")?;
-            world.until_they_have(&[0, 1, 2], log.bounds().1);
+            world.until_all_have(&log);
             let links = links(&world, blocked, to_replica);
             links.iter().for_each(Link::block);
-            let began = now();
-            let appended = log.append(b"two");
-            let took = now() - began;
-            assert!(took <= LIMIT + SLACK, "{took:?}");
+            let appended = in_time("append", LIMIT, || log.append(b"two"));
             match blocked.len() {
                 1 => drop(appended?),
                 _ => assert!(
@@ -57,10 +48,9 @@ fn a_direction_is_blocked() -> Result {
             }
             links.iter().for_each(Link::heal);
             log.append(b"three")?;
-            world.until_they_have(&[0, 1, 2], log.bounds().1);
+            world.until_all_have(&log);
             assert_eq!(records(&log), [&b"one"[..], b"two", b"three"]);
             log.close()?;
-            drop(entered);
         }
     }
     Ok(())
@@ -72,29 +62,27 @@ fn a_direction_is_blocked() -> Result {
 fn late_writes_change_nothing() -> Result {
     for seed in 1..=10 {
         for frozen in 0..4 {
-            let fabric = Rig::new().seed(seed).fabric();
-            let world = World::new(&fabric, READING);
+            let world = World::seeded(seed);
             let first = world.open(1)?;
             first.append(b"one")?;
-            world.until_they_have(&[0, 1, 2], first.bounds().1);
+            world.until_all_have(&first);
             let host = world.hosts.get(frozen).unwrap_or(&world.client);
-            let mut late = None;
             thread::scope(|scope| -> Result {
                 let entered = world.client.enter();
                 // Its writes are on their way to the frozen host, or have not left it.
                 let appends = scope.spawn(|| [&[9; 300][..], &[8; 200]].map(|it| first.append(it)));
                 drop(entered);
                 host.freeze();
-                let next = fabric.host("next");
+                let next = world.fabric.host("next");
                 let second = World::open_on(&next, &world.cfg(2))?;
-                let entered = next.enter();
+                let _entered = next.enter();
                 second.append(b"two")?;
                 second.append(&[3; 150])?;
                 let bounds = second.bounds();
                 host.thaw();
                 sleep(SILENCE);
-                late = Some(appends.join().expect("no panic"));
-                world.until_they_have(&[0, 1, 2], bounds.1);
+                let late = appends.join().expect("no panic");
+                world.until_all_have(&second);
                 for n in 0..3 {
                     let found = world.found(n)?;
                     assert_eq!(
@@ -105,14 +93,9 @@ fn late_writes_change_nothing() -> Result {
                     assert_eq!(has, records(&second), "replica {n}");
                 }
                 let all = records(&second);
-                for (record, at) in [[9; 300].to_vec(), [8; 200].to_vec()]
-                    .iter()
-                    .zip(late.iter().flatten())
-                {
+                for (record, at) in [vec![9; 300], vec![8; 200]].iter().zip(late) {
                     assert!(at.is_err() || all.contains(record), "{at:?} is lost");
                 }
-                drop(entered);
-                drop(second);
                 Ok(())
             })?;
             let after = first.append(b"after").expect_err("it was cut off");
@@ -130,14 +113,27 @@ struct All {
     ends: u32,
 }
 
+impl All {
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    fn appended(&mut self, at: Lsn, record: Vec<u8>) {
+        let other = self.told.records.insert(at, record);
+        assert!(other.is_none(), "{at} was acknowledged twice");
+        self.ends += 1;
+    }
+
+    fn truncated(&mut self, at: Lsn) {
+        self.told.head = self.told.head.max(at);
+    }
+}
+
 /// A writer that takes over, appends and truncates, again and again.
 fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
     for round in 0..2_u8 {
-        let epoch = {
-            let mut all = locked(all);
-            all.epoch += 1;
-            all.epoch
-        };
+        let epoch = locked(all).next_epoch();
         let mut cfg = world.cfg(epoch);
         cfg.create = false;
         let Ok(log) = World::open_on(host, &cfg) else {
@@ -149,20 +145,11 @@ fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
             let Ok(at) = log.append(&record) else {
                 break;
             };
-            {
-                let mut all = locked(all);
-                let other = all.told.records.insert(at, record);
-                assert!(other.is_none(), "{at} was acknowledged twice");
-                all.ends += 1;
-            }
+            locked(all).appended(at, record);
             if n % 2 == 1 {
-                let head = {
-                    let mut all = locked(all);
-                    all.told.head = all.told.head.max(at);
-                    at
-                };
+                locked(all).truncated(at);
                 // Another writer may have taken over.
-                let _ = log.truncate(head);
+                let _ = log.truncate(at);
             }
             sleep(Duration::from_millis(u64::from(name) + 1));
         }
@@ -175,17 +162,16 @@ fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
 fn writers_take_over_from_each_other() -> Result {
     let mut ends = 0;
     for seed in 1..=100 {
-        let fabric = Rig::new().seed(seed).fabric();
-        let mut world = World::new(&fabric, READING);
+        let mut world = World::seeded(seed);
         world.open(1)?.close()?;
         let all = Mutex::new(All {
             epoch: 1,
             ..All::default()
         });
-        let writers = ["one", "other"].map(|name| fabric.host(name));
+        let writers = ["one", "other"].map(|name| world.fabric.host(name));
         let cut = world.hosts[seed as usize % 3].clone();
-        let step = fabric.steps() + 20 + seed * 37 % 1500;
-        let _cut = fabric.at_step(step, move || cut.power_cut());
+        let step = world.fabric.steps() + 20 + seed * 37 % 1500;
+        let _cut = world.fabric.at_step(step, move || cut.power_cut());
         thread::scope(|scope| {
             for (name, host) in writers.iter().enumerate() {
                 let _entered = host.enter();
@@ -193,43 +179,15 @@ fn writers_take_over_from_each_other() -> Result {
                 scope.spawn(move || writes(world, host, all, name as u8));
             }
         });
-        for n in 0..3 {
-            if !world.hosts[n].has_power() {
-                world.stop(n);
-                world.hosts[n].restart();
-                world.start(n)?;
-            }
-        }
+        (0..3).try_for_each(|n| world.restart(n))?;
         let all = locked(&all);
         let log = world.open(all.epoch + 1)?;
-        let read: BTreeMap<Lsn, Vec<u8>> = all
-            .told
-            .records
-            .range(all.told.head..)
-            .map(|(at, _)| {
-                (
-                    *at,
-                    log.read(*at).ok().flatten().map_or(Vec::new(), |it| it.0),
-                )
-            })
-            .collect();
-        let wanted: BTreeMap<_, _> = all
-            .told
-            .records
-            .range(all.told.head..)
-            .map(|(at, it)| (*at, it.clone()))
-            .collect();
-        assert_eq!(read, wanted, "seed {seed}");
+        all.told.check_read(&log, all.told.head);
         log.append(b"last")?;
-        world.until_they_have(&[0, 1, 2], log.bounds().1);
+        world.until_all_have(&log);
         drop(log);
-        world.hosts.iter().for_each(Host::power_cut);
-        let logs: Vec<_> = world
-            .pmems
-            .iter()
-            .map(|pmem| found(&pmem.bytes()))
-            .collect();
-        all.told.check(&logs);
+        world.cut_all();
+        all.told.check_memories(&world.pmems);
         world.stop_all();
         ends += all.ends;
     }
@@ -241,27 +199,16 @@ fn writers_take_over_from_each_other() -> Result {
 /// is slow.
 fn uses_room_again(seed: u64, way: Way) -> Result<(), Loss> {
     let fabric = Rig::new().seed(seed).fabric();
-    let mut world = World::idle(&fabric, way);
-    for n in 0..3 {
-        world.start(n).expect("a replica");
-    }
+    let mut world = World::new(&fabric, way);
     let told = Mutex::new(Told::default());
-    let check = |cut: &Cut<'_>| {
-        let pmems: Vec<_> = world.pmems.iter().collect();
-        for images in cut.joint_images_up_to(&pmems, 4) {
-            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
-            locked(&told).check(&logs);
-        }
-    };
+    let check = |cut: &Cut<'_>| locked(&told).check_cut(cut, &world.pmems, 4);
     let log = match world.open(1) {
         Ok(log) => log,
         // This platform keeps nothing of what is written in this way.
         Err(LogError::TooFew(_)) => return Ok(()),
         Err(error) => panic!("{error}"),
     };
-    fabric
-        .between(&world.client, &world.hosts[2])
-        .delay(Duration::from_millis(5));
+    world.link(2).delay(Duration::from_millis(5));
     fabric.find_loss(check, || {
         let _entered = world.client.enter();
         thread::scope(|scope| {
@@ -303,8 +250,7 @@ pub(crate) fn ways() -> [Way; 3] {
 #[test]
 fn a_slow_replica_has_no_record_overwritten() {
     for way in ways() {
-        let run = uses_room_again(1, way);
-        run.unwrap_or_else(|loss| panic!("{way:?}: {loss}"));
+        uses_room_again(1, way).unwrap_or_else(|loss| panic!("{way:?}: {loss}"));
     }
 }
 
@@ -312,26 +258,22 @@ fn a_slow_replica_has_no_record_overwritten() {
 /// within their limits.
 #[test]
 fn a_slow_replica_fails_no_call() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let world = World::new(&fabric, READING);
+    let world = World::seeded(1);
     let log = world.open(1)?;
     let _entered = world.client.enter();
     log.append(b"one")?;
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
-    let link = fabric.between(&world.client, &world.hosts[2]);
+    world.until_all_have(&log);
+    let link = world.link(2);
     link.delay(Duration::from_millis(500));
     for round in 0..10_u8 {
         let at = log.append(&[round; 20])?;
         // Nothing forbids to do it twice.
         for _ in 0..3 {
-            let began = now();
-            log.truncate(at)?;
-            let took = now() - began;
-            assert!(took <= LIMIT + SLACK, "{took:?}");
+            in_time("truncate", LIMIT, || log.truncate(at))?;
         }
     }
     link.delay(Duration::ZERO);
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     Ok(())
 }
 
@@ -339,28 +281,24 @@ fn a_slow_replica_fails_no_call() -> Result {
 /// the writer nor a replica keeps anything of the connections before.
 #[test]
 fn a_replica_reconnects_a_hundred_times() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = World::new(&fabric, READING);
+    let mut world = World::seeded(1);
     let log = world.open(1)?;
     let mut before = None;
     for round in 0..100_u8 {
         let entered = world.client.enter();
         let at = log.append(&[round; 50])?;
         log.truncate(at)?;
-        world.until_they_have(&[0, 1, 2], log.bounds().1);
-        let objects = fabric.objects();
-        assert_eq!(
-            *before.get_or_insert_with(|| objects.clone()),
-            objects,
-            "{round}"
-        );
+        world.until_all_have(&log);
+        let objects = world.fabric.objects();
+        let before = before.get_or_insert_with(|| objects.clone());
+        assert_eq!(*before, objects, "{round}");
         drop(entered);
         world.stop(2);
         log.append(b"without it")?;
         world.start(2)?;
         sleep(SECOND);
     }
-    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    world.until_all_have(&log);
     log.close()?;
     Ok(())
 }

@@ -11,31 +11,18 @@ use rpma::sync::Mutex;
 use rpma::thread;
 
 use crate::common::prelude::*;
-use crate::replicated_log::cuts::{Told, locked};
+use crate::replicated_log::cuts::{Told, join, locked};
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::{Fault, LogError};
 use crate::replicated_log::network::ways;
 use crate::replicated_log::scenes::records;
-use crate::replicated_log::world::{RING_LEN, Way, World, found};
+use crate::replicated_log::world::{RING_LEN, Way, World};
 
 /// Writers of one log. Each of them loses hosts.
 const WRITERS: u64 = 10;
 const THREADS: u64 = 2;
 /// Records of a thread of a writer. Half of the ring has room for those of both threads.
 const RECORDS: u64 = 3;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (bits ^ (bits >> 31)) % end
-    }
-}
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -53,7 +40,7 @@ fn add(to: &AtomicU64, count: u64) {
 /// A log, and its acknowledged records.
 struct Run<'a> {
     world: World,
-    random: Random,
+    random: Draw,
     told: Mutex<Told>,
     /// The epoch of the last writer.
     epoch: u64,
@@ -98,11 +85,7 @@ impl Run<'_> {
                 let log = &log;
                 scope.spawn(move || (0..RECORDS).try_for_each(|i| self.append(log, n, i)))
             };
-            let threads: Vec<_> = (0..THREADS).map(thread).collect();
-            let mut ends = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"));
-            ends.try_for_each(|end| end)
+            join((0..THREADS).map(thread))
         })?;
         log.close()
     }
@@ -131,10 +114,7 @@ impl Run<'_> {
         let told = locked(&self.told);
         let head = log.bounds().0;
         assert!(head <= told.head, "{head} was not truncated: {}", told.head);
-        for (at, record) in told.records.range(told.head..) {
-            let found = log.read(*at).map(|found| found.map(|(record, _)| record));
-            assert_eq!(found.ok().flatten().as_ref(), Some(record), "at {at}");
-        }
+        told.check_read(log, told.head);
         let all = records(log);
         let different: BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "a record is there twice");
@@ -146,11 +126,7 @@ impl Run<'_> {
             self.world.client.restart();
         }
         for n in (0..3).filter(|n| but != Some(*n as u64)) {
-            if !self.world.hosts[n].has_power() {
-                self.world.stop(n);
-                self.world.hosts[n].restart();
-                self.world.start(n)?;
-            }
+            self.world.restart(n)?;
         }
         Ok(())
     }
@@ -165,8 +141,7 @@ impl Run<'_> {
         let _ = self.write();
         drop(entered);
         let steps = self.world.fabric.steps() - begin;
-        let hosts = cuts.into_iter().map(|(host, _)| host);
-        for host in hosts {
+        for (host, _) in cuts {
             // The writer was done before.
             if host.has_power() {
                 host.power_cut();
@@ -182,12 +157,11 @@ impl Run<'_> {
 /// Runs one log through its writers. `false`: it does not open in this way on these devices.
 fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
     let fabric = Rig::new().seed(seed).fabric();
-    let mut world = World::idle(&fabric, way);
-    world.fault = fault;
-    (0..3).for_each(|n| world.start(n).expect("a replica"));
+    let mut world = World::idle(&fabric, way, fault);
+    world.start_all();
     let mut run = Run {
         world,
-        random: Random(seed),
+        random: Draw(seed),
         told: Mutex::default(),
         epoch: 1,
         figures,
@@ -208,10 +182,8 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
     let entered = run.world.client.enter();
     run.write()?;
     drop(entered);
-    run.world.hosts.iter().for_each(Host::power_cut);
-    let pmems = run.world.pmems.iter();
-    let logs: Vec<_> = pmems.map(|pmem| found(&pmem.bytes())).collect();
-    locked(&run.told).check(&logs);
+    run.world.cut_all();
+    locked(&run.told).check_memories(&run.world.pmems);
     run.world.stop_all();
     add(&figures.logs, 1);
     Ok(true)
@@ -239,16 +211,14 @@ fn cut(count: u64) -> Result {
 /// is so with each method, on a platform where it is durable.
 #[test]
 fn each_power_cut_is_survived() -> Result {
-    cut(100)?;
-    Ok(())
+    cut(100)
 }
 
 /// The same with more power cuts.
 #[test]
 #[ignore = "long: 4 minutes"]
 fn each_power_cut_is_survived_of_many() -> Result {
-    cut(1_000)?;
-    Ok(())
+    cut(1_000)
 }
 
 /// The promise is broken by each of these faults.

@@ -2,19 +2,27 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rpma::sim::Entered;
 use rpma::thread;
 
 use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::{Fault, LogError};
+use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::faults::{find, panics};
 use crate::replicated_log::world::{READING, World};
 
 /// The records of a log that is open.
 pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
-    let mut at = log.bounds().0;
+    records_from(log.bounds().0, |at| log.read(at))
+}
+
+/// The same, for any front end of a log.
+pub(crate) fn records_from(
+    mut at: Lsn,
+    read: impl Fn(Lsn) -> Result<Option<(Vec<u8>, Lsn)>, LogError>,
+) -> Vec<Vec<u8>> {
     let next = || {
-        let (record, next) = log.read(at).expect("a position")?;
+        let (record, next) = read(at).expect("a position")?;
         at = next;
         Some(record)
     };
@@ -32,16 +40,20 @@ fn has(log: &Log, record: &[u8]) -> bool {
     records(log).iter().any(|found| found == record)
 }
 
+/// Replicas that do not serve yet, and the calling thread on the client: off a host the order of
+/// threads would not be the seed's.
+fn idle(seed: u64, fault: Fault) -> (World, Entered) {
+    let fabric = Rig::new().seed(seed).fabric();
+    let world = World::idle(&fabric, READING, fault);
+    let entered = world.client.enter();
+    (world, entered)
+}
+
 /// Runs a scene with seeds: without a fault it passes with each, and each fault makes it fail with
 /// one of them.
 fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) -> Result {
     let play = |seed: u64, fault: Fault| {
-        let fabric = Rig::new().seed(seed).fabric();
-        let mut world = World::idle(&fabric, READING);
-        world.fault = fault;
-        // Off a host the order of threads would not be the seed's.
-        let client = world.client.clone();
-        let _entered = client.enter();
+        let (mut world, _entered) = idle(seed, fault);
         run(&mut world);
         world.stop_all();
     };
@@ -62,13 +74,23 @@ fn log_with_one(world: &mut World) -> Log {
     log
 }
 
-/// Appends a record that too few replicas can take.
-fn append_in_vain(log: &Log, record: &[u8]) {
+/// A writer appends a record while these replicas are frozen, and ends: its outcome is unknown.
+fn append_in_vain(world: &World, log: Log, frozen: [usize; 2], record: &[u8]) {
+    let hosts = frozen.map(|n| &world.hosts[n]);
+    hosts.into_iter().for_each(Host::freeze);
     let appended = log.append(record);
     assert!(
         matches!(appended, Err(LogError::Unknown(..))),
         "the outcome is known: {appended:?}"
     );
+    drop(log);
+    hosts.into_iter().for_each(Host::thaw);
+}
+
+/// The next writer finds a record.
+fn finds(world: &World, epoch: u64, record: &[u8]) {
+    let log = world.open(epoch).expect("opens");
+    assert!(has(&log, record), "{}", shown(&log));
 }
 
 /// Promise: a record that one replica has is not acknowledged.
@@ -76,9 +98,7 @@ fn append_in_vain(log: &Log, record: &[u8]) {
 fn one_copy_is_not_enough() -> Result {
     scene(3, &[Fault::OneCopy, Fault::UnknownIsDone], |world| {
         let log = log_with_one(world);
-        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
-        append_in_vain(&log, b"two");
-        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+        append_in_vain(world, log, [1, 2], b"two");
     })
 }
 
@@ -92,8 +112,7 @@ fn a_replica_that_was_away_is_not_the_newest() -> Result {
         log.append(b"two").expect("appended");
         drop(log);
         world.only(&[0, 1, 2]);
-        let log = world.open(2).expect("opens");
-        assert!(has(&log, b"two"), "{}", shown(&log));
+        finds(world, 2, b"two");
     })
 }
 
@@ -111,8 +130,7 @@ fn a_replaced_replica_is_no_witness() -> Result {
         let opened = world.open(2).err();
         assert!(matches!(opened, Some(LogError::TooFew(_))), "{opened:?}");
         world.only(&[0, 1, 2]);
-        let log = world.open(3).expect("opens");
-        assert!(has(&log, b"two"), "{}", shown(&log));
+        finds(world, 3, b"two");
     })
 }
 
@@ -122,17 +140,13 @@ fn a_replaced_replica_is_no_witness() -> Result {
 fn the_newer_epoch_wins() -> Result {
     scene(3, &[Fault::IgnoresEpochs, Fault::KeepsEpoch], |world| {
         let log = log_with_one(world);
-        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
-        append_in_vain(&log, &[7; 200]);
-        drop(log);
-        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+        append_in_vain(world, log, [1, 2], &[7; 200]);
         world.only(&[1, 2]);
         let log = world.open(2).expect("opens");
         log.append(b"two").expect("appended");
         drop(log);
         world.only(&[0, 2]);
-        let log = world.open(3).expect("opens");
-        assert!(has(&log, b"two"), "{}", shown(&log));
+        finds(world, 3, b"two");
     })
 }
 
@@ -178,9 +192,7 @@ fn a_replica_joins_while_others_append() -> Result {
         let log = log_with_one(world);
         world.only(&[0, 1]);
         let away = log.append(b"away").expect("appended");
-        let link = world.fabric.between(&world.client, &world.hosts[2]);
-        link.delay(Duration::from_millis(20));
-        let entered = world.client.enter();
+        world.link(2).delay(Duration::from_millis(20));
         let is_back = AtomicBool::new(false);
         thread::scope(|scope| {
             for n in 0..2_u8 {
@@ -199,7 +211,6 @@ fn a_replica_joins_while_others_append() -> Result {
             until(|| world.found(2).is_ok_and(|found| found.tail.end > away + 64));
             is_back.store(true, Ordering::Relaxed);
         });
-        drop(entered);
         let end = log.bounds().1;
         until(|| world.found(2).is_ok_and(|found| found.tail.end >= end));
         for n in 0..3 {
@@ -244,10 +255,8 @@ const DEATHS: usize = 20;
 
 /// The last writer but one dies at a step after its begin. Returns how many steps it had.
 fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
-    let fabric = Rig::new().seed(1).fabric();
-    let mut world = World::idle(&fabric, READING);
-    let client = world.client.clone();
-    let entered = client.enter();
+    let (mut world, entered) = idle(1, Fault::Nothing);
+    let fabric = world.fabric.clone();
     let log = log_with_one(&mut world);
     if replaced {
         // Acknowledged by the first and the third, which is replaced then.
@@ -256,14 +265,10 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
         drop(log);
         world.replace(2);
         // The second one, which has not got the record, is slower than the third one.
-        let link = fabric.between(&client, &world.hosts[1]);
-        link.delay(Duration::from_millis(20));
+        world.link(1).delay(Duration::from_millis(20));
     } else {
         // The third one has a record in its place, which nobody acknowledged.
-        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].freeze());
-        append_in_vain(&log, &[3; 250]);
-        drop(log);
-        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].thaw());
+        append_in_vain(&world, log, [0, 1], &[3; 250]);
         world.only(&[0, 1]);
         let log = world.open(2)?;
         log.append(&TWO)?;
@@ -271,7 +276,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
     world.only(&[0, 1, 2]);
     world.fault = fault;
     let begin = fabric.steps();
-    let killed = client.clone();
+    let killed = world.client.clone();
     let dies = fabric.at_step(begin.saturating_add(step), move || killed.kill());
     let last = world.open(3);
     // It brings the third one up to date as well, unless it dies before.
@@ -284,8 +289,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
     drop((last, dies, entered));
     world.fault = Fault::Nothing;
     world.client = fabric.host("next");
-    let next = world.client.clone();
-    let _entered = next.enter();
+    let _entered = world.client.enter();
     world.only(&[1, 2]);
     match world.open(4) {
         Ok(log) => assert!(has(&log, &TWO), "{}", shown(&log)),
@@ -299,10 +303,8 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
 #[test]
 fn a_replica_dies_while_the_log_opens() {
     let opens = |step: u64, n: usize| {
-        let fabric = Rig::new().seed(1).fabric();
-        let mut world = World::idle(&fabric, READING);
-        let client = world.client.clone();
-        let _entered = client.enter();
+        let (mut world, _entered) = idle(1, Fault::Nothing);
+        let fabric = world.fabric.clone();
         drop(log_with_one(&mut world));
         let begin = fabric.steps();
         let host = world.hosts[n].clone();

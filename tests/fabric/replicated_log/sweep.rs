@@ -13,12 +13,13 @@ use crate::common::place::profile;
 use crate::common::prelude::*;
 use crate::replicated_log::cuts::Told;
 use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::{LogError, Lsn};
-use crate::replicated_log::world::{LIMIT, READING, World, found};
+use crate::replicated_log::example::log::REPLICAS;
+use crate::replicated_log::example::{Fault, LogError, Lsn};
+use crate::replicated_log::world::{LIMIT, READING, World};
 
 /// A wait is over so long after its limit at the latest: the calls of its last look take a
 /// microsecond each, those of the other programs in between as well.
-pub(crate) const SLACK: Duration = Duration::from_millis(5);
+const SLACK: Duration = Duration::from_millis(5);
 
 /// What a call that destroys leaves behind when it fails: its object, and what that keeps.
 const LEAVES: [&[&str]; 6] = [
@@ -45,7 +46,7 @@ struct Ran {
 }
 
 /// Lets a call end within its limit.
-fn in_time<T>(what: &str, limit: Duration, call: impl FnOnce() -> T) -> T {
+pub(crate) fn in_time<T>(what: &str, limit: Duration, call: impl FnOnce() -> T) -> T {
     let began = now();
     let result = call();
     let took = now() - began;
@@ -91,17 +92,14 @@ impl Ran {
     fn judge(&self, log: &Log) -> Result {
         let (head, end) = log.bounds();
         assert!(head >= self.truncated, "head {head} of {}", self.truncated);
-        let told = self.told.records.range(head.max(self.told.head)..);
-        for (at, record) in told {
-            let found = log.read(*at).map(|found| found.map(|(record, _)| record));
-            assert_eq!(found.ok().flatten().as_ref(), Some(record), "at {at}");
-        }
+        self.told.check_read(log, head.max(self.told.head));
         let mut appended: BTreeMap<_, _> = self.told.records.iter().chain(&self.unknown).collect();
         let mut at = head;
         while let Some((record, next)) = log.read(at)? {
             let known = appended.iter().find(|(_, known)| ***known == record);
-            let known = known.map(|(at, _)| *at);
-            let known = known.unwrap_or_else(|| panic!("nobody appended {record:?}"));
+            let Some((&known, _)) = known else {
+                panic!("nobody appended {record:?}");
+            };
             appended = appended.split_off(known);
             appended.remove(known);
             at = next;
@@ -120,7 +118,7 @@ fn mend(world: &mut World) {
             host.restart();
         }
     }
-    for n in 0..world.hosts.len() {
+    for n in 0..REPLICAS {
         if !world.is_serving(n) {
             world.stop(n);
             // It may fail under a fault.
@@ -155,7 +153,7 @@ fn recover(world: &mut World, ran: &Ran, faults: u64) -> Result {
     }
     // It can be made when the memory of each replica is cleared.
     assert!(!ran.has_opened);
-    (0..world.hosts.len()).for_each(|n| world.replace(n));
+    (0..REPLICAS).for_each(|n| world.replace(n));
     mend(world);
     let _entered = world.client.enter();
     let log = world.open(1)?;
@@ -165,7 +163,7 @@ fn recover(world: &mut World, ran: &Ran, faults: u64) -> Result {
 
 /// Runs the writer's program under so many faults at most, and judges it. Returns what is left.
 pub(crate) fn program(fabric: &Fabric, faults: u64) -> BTreeMap<&'static str, usize> {
-    let mut world = World::idle(fabric, READING);
+    let mut world = World::idle(fabric, READING, Fault::Nothing);
     mend(&mut world);
     let mut ran = Ran::default();
     let entered = world.client.enter();
@@ -173,30 +171,18 @@ pub(crate) fn program(fabric: &Fabric, faults: u64) -> BTreeMap<&'static str, us
     ran.is_clean = ended.is_ok();
     drop(entered);
     let is_up = |n: &usize| world.hosts[*n].has_power() && world.is_serving(*n);
-    let is_one_down = !(0..world.hosts.len()).all(|n| is_up(&n));
+    let is_one_down = !(0..REPLICAS).all(|n| is_up(&n));
     assert!(
         faults > 1 || !is_one_down || ran.is_clean,
         "one replica is down, and {ended:?}"
     );
     // If no call failed, the faults may come now.
-    let faults = match ran.is_clean {
-        true => faults,
-        false => faults - 1,
-    };
+    let faults = faults - u64::from(!ran.is_clean);
     recover(&mut world, &ran, faults).expect("appended");
     if ran.has_opened {
         mend(&mut world);
-        world
-            .hosts
-            .iter()
-            .filter(|host| host.has_power())
-            .for_each(|host| host.power_cut());
-        let logs: Vec<_> = world
-            .pmems
-            .iter()
-            .map(|pmem| found(&pmem.bytes()))
-            .collect();
-        ran.told.check(&logs);
+        world.cut_all();
+        ran.told.check_memories(&world.pmems);
     }
     mend(&mut world);
     world.stop_all();

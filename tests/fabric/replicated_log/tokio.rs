@@ -8,7 +8,9 @@ use rpma_async::Reactor;
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
 use crate::replicated_log::example::LogError;
+use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::log::Log;
+use crate::replicated_log::scenes::records_from;
 use crate::replicated_log::world::{READING, World};
 
 /// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
@@ -26,25 +28,11 @@ async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
     Log::open(&Reactor::spawn(&peer)?, &cfg).await
 }
 
-fn records(log: &Log) -> Vec<Vec<u8>> {
-    let mut at = log.bounds().0;
-    let next = || {
-        let (record, next) = log.read(at).expect("a position")?;
-        at = next;
-        Some(record)
-    };
-    std::iter::from_fn(next).collect()
-}
-
 /// Waits until a replica has all records.
 async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
-    let has = || {
-        world
-            .found(replica)
-            .is_ok_and(|found| found.tail.end >= end)
-    };
+    let has = |found: Found| found.tail.end >= end;
     let waits = async {
-        while !has() {
+        while !world.found(replica).is_ok_and(has) {
             ::tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -75,7 +63,8 @@ fn tasks_append_and_a_writer_takes_over() -> Result {
         first.truncate(positions[2]).await?;
         let second = open(&world, 2).await?;
         assert_eq!(second.bounds().0, positions[2]);
-        assert_eq!(records(&second).len(), 4);
+        let records = records_from(second.bounds().0, |at| second.read(at));
+        assert_eq!(records.len(), 4);
         second.append(b"second").await?;
         let late = first.append(b"late").await;
         assert!(late.is_err(), "{late:?}");

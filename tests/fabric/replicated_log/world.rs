@@ -59,13 +59,18 @@ pub(crate) struct World {
 impl World {
     /// With replicas that serve.
     pub(crate) fn new(fabric: &Fabric, way: Way) -> Self {
-        let mut world = Self::idle(fabric, way);
-        (0..REPLICAS).for_each(|n| world.start(n).expect("a replica"));
+        let mut world = Self::idle(fabric, way, Fault::Nothing);
+        world.start_all();
         world
     }
 
+    /// With replicas that serve, in the order of this seed.
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self::new(&Rig::new().seed(seed).fabric(), READING)
+    }
+
     /// With replicas that do not serve yet.
-    pub(crate) fn idle(fabric: &Fabric, way: Way) -> Self {
+    pub(crate) fn idle(fabric: &Fabric, way: Way, fault: Fault) -> Self {
         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
         let pmem = |host: &Host| {
             host.set_platform(way.platform);
@@ -78,7 +83,7 @@ impl World {
             running: [const { None }; REPLICAS],
             fabric: fabric.clone(),
             way,
-            fault: Fault::Nothing,
+            fault,
         }
     }
 
@@ -101,6 +106,20 @@ impl World {
         });
         self.running[n] = Some(Running { waker, thread });
         Ok(())
+    }
+
+    pub(crate) fn start_all(&mut self) {
+        (0..REPLICAS).for_each(|n| self.start(n).expect("a replica"));
+    }
+
+    /// Starts the host of a replica, and its program, if it has no power.
+    pub(crate) fn restart(&mut self, n: usize) -> anyhow::Result<()> {
+        if self.hosts[n].has_power() {
+            return Ok(());
+        }
+        self.stop(n);
+        self.hosts[n].restart();
+        self.start(n)
     }
 
     /// Whether the program of a replica runs.
@@ -132,6 +151,12 @@ impl World {
             running.waker.wake();
             let _ = running.thread.join().expect("no panic");
         }
+    }
+
+    /// Cuts the power of the replicas that have some.
+    pub(crate) fn cut_all(&self) {
+        let hosts = self.hosts.iter().filter(|host| host.has_power());
+        hosts.for_each(Host::power_cut);
     }
 
     pub(crate) fn stop_all(&mut self) {
@@ -175,6 +200,11 @@ impl World {
         Log::open(&peer, cfg)
     }
 
+    /// The client's connection to a replica.
+    pub(crate) fn link(&self, n: usize) -> Link {
+        self.fabric.between(&self.client, &self.hosts[n])
+    }
+
     /// Lets time pass until each of these replicas has all records, for a minute at most.
     pub(crate) fn until_they_have(&self, replicas: &[usize], end: Lsn) {
         let has = |n: &usize| self.found(*n).is_ok_and(|found| found.tail.end >= end);
@@ -186,6 +216,11 @@ impl World {
             sleep(Duration::from_millis(100));
         }
         panic!("a replica does not get the records up to {end}");
+    }
+
+    /// The same for all replicas, and the records of an open log.
+    pub(crate) fn until_all_have(&self, log: &Log) {
+        self.until_they_have(&[0, 1, 2], log.bounds().1);
     }
 
     /// The log in a replica's memory.
