@@ -35,6 +35,7 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,4 +224,12 @@ pub(crate) fn invalid<T>(result: Result<T, Error>) -> String {
         Err(other) => panic!("an argument error expected: {other:?}"),
         Ok(_) => panic!("an argument error expected"),
     }
+}
+
+/// The text of a panic of `run`.
+pub(crate) fn panic_text<T>(run: impl FnOnce() -> T) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(run)).map(drop);
+    let panic = panic.expect_err("it panics");
+    let text = panic.downcast_ref::<String>().cloned();
+    text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
 }

@@ -5,9 +5,10 @@
 //! and the time of a seed. Subjects extend it with the memory and the programs that they share.
 
 use std::ops::Deref;
+use std::panic::resume_unwind;
 use std::thread;
 
-use rpma::sim::{Entered, Fabric, Host, Profile};
+use rpma::sim::{Entered, Fabric, Host, JoinHandle, Profile};
 
 use super::{World, profile};
 
@@ -126,4 +127,9 @@ impl Drop for Emptied {
         let objects = self.0.objects();
         assert!(thread::panicking() || objects.is_empty(), "{objects:?}");
     }
+}
+
+/// The result of a thread. Its panic goes on here.
+pub(crate) fn join<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -1,7 +1,6 @@
 //! A peer that keeps sending, and a program that handles each message slowly: no public wait that
 //! takes completions is held longer than its limit and one look. In virtual time.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +10,6 @@ use rpma::wait::Wait;
 use rpma_async::{Reactor, block_on};
 
 use crate::common::prelude::*;
-
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The limit of each wait.
 const LIMIT: Duration = Duration::from_millis(50);
@@ -61,14 +58,12 @@ fn receive(srq: &Srq, is_over: &AtomicBool) {
 impl Flood {
     /// Makes as many flooded writers.
     fn new(count: usize) -> Result<(Self, Vec<Writer>)> {
-        let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
-        let near = fabric.host("client");
-        let entered = near.enter();
-        let addr = near.addr().to_string();
+        let (fabric, [near]) = Rig::of(&Profile::RXE_6_12).seed(1).hosts(["client"]);
+        let _entered = near.enter();
         let mut flood = Self {
             fabric: fabric.clone(),
             near: near.clone(),
-            peer: Peer::new(&Device::from_addr(&addr, Side::Local)?)?,
+            peer: peer()?,
             is_over: Arc::default(),
             threads: Vec::new(),
         };
@@ -79,22 +74,17 @@ impl Flood {
             writers.push(flood.connect(&far, &srq)?);
         }
         let is_over = Arc::clone(&flood.is_over);
-        flood
-            .threads
-            .push(near.spawn(move || receive(&srq, &is_over)));
-        drop(entered);
+        let receiving = near.spawn(move || receive(&srq, &is_over));
+        flood.threads.push(receiving);
         Ok((flood, writers))
     }
 
     fn connect(&mut self, far: &Host, srq: &Srq) -> Result<Writer> {
         let addr = far.addr().to_string();
-        let (ep, offered) = {
-            let _entered = far.enter();
-            let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
-            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-            let memory = Mr::reg(&peer, vec![0; 4096], usage)?;
-            (Ep::listen(&peer, &addr, 0)?, memory)
-        };
+        let peer = peer_of(far);
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let offered = region(&peer, 4096, usage)?;
+        let ep = Ep::listen(&peer, &addr, 0)?;
         let mut cfg = WriterCfg::new(Method::Reading);
         cfg.set_flush_type(FlushType::Visibility)?
             .set_in_flight(2)?;
@@ -105,9 +95,7 @@ impl Flood {
         let offer = Offer::new(&PeerCfg::new())
             .add_region(&offered)
             .encode(Offer::ACCEPT)?;
-        let server = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)?
-            .connect(&offer)?;
+        let server = request(&ep, &ConnCfg::new())?.connect(&offer)?;
         let writer = asking.wait(10 * LIMIT)?;
         let server = server.wait_established(10 * LIMIT)?;
         self.link_to(far).hold();
@@ -137,9 +125,7 @@ impl Flood {
 
     fn end(mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        }
+        self.threads.drain(..).for_each(join);
     }
 }
 
@@ -151,25 +137,21 @@ fn timed_out<T: std::fmt::Debug>(name: &str, result: rpma::Result<T>) {
 }
 
 /// A commit of a writer that does not become durable.
-fn commit(writer: &mut Writer, source: &Mr<Vec<u8>>) -> rpma::Result<rpma::commit::Ticket> {
+fn commit(writer: &mut Writer, source: &Mr<Memory>) -> rpma::Result<rpma::commit::Ticket> {
     let to = writer.offer().regions()[0];
     writer.commit(&[(to.slice(..8)?, source.slice(..)?)], None)
 }
 
 fn write(conn: &Conn) -> rpma::Result<Posted> {
-    conn.write(
-        RemoteSlice::EMPTY,
-        MrSlice::EMPTY,
-        Flags::COMPLETION_ALWAYS,
-        1,
-    )
+    let always = Flags::COMPLETION_ALWAYS;
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, always, 1)
 }
 
 /// Promise: a wait of one connection that has a limit keeps it under a flood, and a wait whose
 /// condition holds takes nothing.
 #[test]
 fn waits_of_one_connection() -> Result {
-    type Case = fn(&mut Writer, &Mr<Vec<u8>>) -> Result;
+    type Case = fn(&mut Writer, &Mr<Memory>) -> Result;
     const ZERO: Duration = Duration::ZERO;
     let cases: [(&str, Duration, Case); 9] = [
         ("Writer::look", ZERO, |writer, _| Ok(writer.look(slowly)?)),
@@ -213,11 +195,9 @@ fn waits_of_one_connection() -> Result {
     ];
     for (name, limit, case) in cases {
         let (flood, mut writers) = Flood::new(1)?;
-        let entered = flood.near.enter();
-        let source = Mr::reg(&flood.peer, vec![0; 8], MrUsage::WRITE_SRC)?;
-        drop(entered);
+        let source = region(&flood.peer, 8, MrUsage::WRITE_SRC)?;
         let result = flood.within(name, limit, || case(&mut writers[0], &source));
-        result.map_err(|error| format!("{name}: {error}"))?;
+        result.map_err(|error| format!("{name}: {error:?}"))?;
         flood.end();
     }
     Ok(())
@@ -237,23 +217,16 @@ fn waits_of_a_set() -> Result {
     drop(entered);
     let three = 3 * LOOKS;
     flood.within("Replicas::look", three, || set.look());
-    let room = flood.within("Replicas::wait_room, with room", Duration::ZERO, || {
-        set.wait_room(64, LIMIT)
-    });
-    room?;
+    let name = "Replicas::wait_room, with room";
+    flood.within(name, Duration::ZERO, || set.wait_room(64, LIMIT))?;
     let id = set.record(64)?.commit(0, None, 2)?;
-    let outcome = flood.within("Replicas::settle", LIMIT + three, || {
-        set.settle(id, 2, LIMIT)
-    });
+    let limit = LIMIT + three;
+    let outcome = flood.within("Replicas::settle", limit, || set.settle(id, 2, LIMIT));
     assert_eq!((outcome.copies(), outcome.unknown), (0, 0b111));
-    let room = flood.within("Replicas::wait_room", LIMIT + three, || {
-        set.wait_room(64, LIMIT)
-    });
+    let room = flood.within("Replicas::wait_room", limit, || set.wait_room(64, LIMIT));
     assert!(matches!(room, Err(Refused::RingFull { .. })), "{room:?}");
-    let aside = flood.within("Replicas::set_aside", LIMIT + three, || {
-        set.set_aside(ids[0], LIMIT)
-    });
-    aside?;
+    let aside = || set.set_aside(ids[0], LIMIT);
+    flood.within("Replicas::set_aside", limit, aside)?;
     drop(set);
     flood.end();
     Ok(())
@@ -264,10 +237,8 @@ fn waits_of_a_set() -> Result {
 fn waits_for_many() -> Result {
     let (flood, _writers) = Flood::new(1)?;
     let mut wait = Wait::new()?;
-    let happened = flood.within("Wait::next", LIMIT, || {
-        wait.next(&mut [Wc::default()], LIMIT)
-    });
-    assert!(happened?.is_none());
+    let next = || wait.next(&mut [Wc::default()], LIMIT);
+    assert!(flood.within("Wait::next", LIMIT, next)?.is_none());
     flood.end();
     Ok(())
 }
@@ -299,21 +270,18 @@ fn awaited_waits() -> Result {
         let id = set.ids(u64::MAX)[0];
         assert!(block_on(set.gone(id), LIMIT).is_none());
     });
-    within(
-        "settle, everywhere and room of a set",
-        3 * (LIMIT + three),
-        &mut || {
-            let room = block_on(set.room(64, LIMIT), Duration::MAX);
-            room.expect("it returns").expect("room");
-            let id = set.commit(0, &[&[1; 64]], None, 2).expect("committed");
-            let settled = block_on(set.settle(id, 2, LIMIT), Duration::MAX);
-            let outcome = settled.expect("it returns").expect("an outcome");
-            assert_eq!((outcome.copies(), outcome.unknown), (0, 0b111));
-            assert!(block_on(set.everywhere(id), LIMIT).is_none());
-            let room = block_on(set.room(64, LIMIT), Duration::MAX).expect("it returns");
-            assert!(matches!(room, Err(Refused::RingFull { .. })), "{room:?}");
-        },
-    );
+    let name = "settle, everywhere and room of a set";
+    within(name, 3 * (LIMIT + three), &mut || {
+        let room = block_on(set.room(64, LIMIT), Duration::MAX);
+        room.expect("it returns").expect("room");
+        let id = set.commit(0, &[&[1; 64]], None, 2).expect("committed");
+        let settled = block_on(set.settle(id, 2, LIMIT), Duration::MAX);
+        let outcome = settled.expect("it returns").expect("an outcome");
+        assert_eq!((outcome.copies(), outcome.unknown), (0, 0b111));
+        assert!(block_on(set.everywhere(id), LIMIT).is_none());
+        let room = block_on(set.room(64, LIMIT), Duration::MAX).expect("it returns");
+        assert!(matches!(room, Err(Refused::RingFull { .. })), "{room:?}");
+    });
     drop((one, set, reactor));
     flood.end();
     Ok(())

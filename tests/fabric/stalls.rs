@@ -11,7 +11,6 @@ use std::thread;
 use rpma::sim::sleep;
 use rpma::sync;
 
-use crate::common::failed::Result;
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
 
@@ -24,13 +23,18 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The beginning of a line about a stall.
 const LINE: &str = "rpma-sim: ";
 
+/// One mutex, for two threads.
+fn one_lock() -> [Arc<Mutex<()>>; 2] {
+    let lock = Arc::new(Mutex::new(()));
+    [Arc::clone(&lock), lock]
+}
+
 /// A check locks a mutex that another thread of the host holds across its calls. Neither can go on.
 fn check_locks(fabric: &Fabric) -> Result {
     let host = fabric.host("here");
     let _entered = host.enter();
     let pmem = host.pmem("log", 64);
-    let lock = Arc::new(Mutex::new(()));
-    let held = Arc::clone(&lock);
+    let [lock, held] = one_lock();
     let path = pmem.path().to_owned();
     let (sends, receives) = sync::mpsc::channel();
     let check = |_: &Cut<'_>| drop(lock.lock());
@@ -50,8 +54,7 @@ fn check_locks(fabric: &Fabric) -> Result {
 
 /// A thread waits for a lock, and the owner of the lock waits for that thread.
 fn waits_for_each_other(host: &Host) -> Result {
-    let lock = Arc::new(Mutex::new(()));
-    let held = Arc::clone(&lock);
+    let [lock, held] = one_lock();
     let (taken, is_taken) = sync::mpsc::channel();
     let (done, is_done) = sync::mpsc::channel::<()>();
     let holds = host.spawn(move || -> Result {
@@ -69,8 +72,7 @@ fn waits_for_each_other(host: &Host) -> Result {
 
 /// A thread sleeps with a lock for which another one waits, so that the clock does not jump.
 fn sleeps_with_a_lock(host: &Host) -> Result {
-    let lock = Arc::new(Mutex::new(()));
-    let held = Arc::clone(&lock);
+    let [lock, held] = one_lock();
     let (taken, is_taken) = mpsc::channel();
     host.spawn(move || {
         let _held = held.lock();
@@ -84,8 +86,7 @@ fn sleeps_with_a_lock(host: &Host) -> Result {
 
 /// An action at a step locks a mutex of a thread that waits for its turn.
 fn action_locks(fabric: &Fabric, host: &Host) -> Result {
-    let lock = Arc::new(Mutex::new(()));
-    let held = Arc::clone(&lock);
+    let [lock, held] = one_lock();
     let (taken, is_taken) = sync::mpsc::channel();
     host.spawn(move || {
         let _held = held.lock();
@@ -102,8 +103,7 @@ fn action_locks(fabric: &Fabric, host: &Host) -> Result {
 /// A thread waits for a lock that the parent of this process releases, and another thread waits for
 /// that one.
 fn goes_on_in_the_end(host: &Host) -> Result {
-    let lock = Arc::new(Mutex::new(()));
-    let held = Arc::clone(&lock);
+    let [lock, held] = one_lock();
     let (taken, is_taken) = mpsc::channel();
     thread::spawn(move || {
         let _held = held.lock();
@@ -120,12 +120,8 @@ fn goes_on_in_the_end(host: &Host) -> Result {
 fn is_not_ticked(fabric: &Fabric, host: &Host) -> Result {
     paused::runtime().block_on(async {
         paused::follow(fabric);
-        let addr = host.addr().to_string();
-        let device = Device::from_addr(&addr, Side::Local)?;
-        let peer = Peer::new(&device)?;
-        let nobody = addr.replace(".1", ".99") + ":7";
-        let nobody = nobody.parse()?;
-        let _resolving = ConnReq::resolve(&peer, nobody, &ConnCfg::new())?;
+        let nobody = host.addr().to_string().replace(".1", ".99") + ":7";
+        let _resolving = ConnReq::resolve(&peer()?, nobody.parse()?, &ConnCfg::new())?;
         std::future::pending::<()>().await;
         Ok(())
     })
@@ -204,25 +200,15 @@ impl Drop for Planted {
 #[test]
 fn a_stall_is_printed() -> Result {
     const CHECK: &str = "a check of on_every_event sleeps";
+    const OTHER: &str = "rpma::sync";
     const HERE: &str = "here (last call: ";
+    let check = [CHECK, "Unlock it before the call", HERE];
     let programs = [
-        ("a check", [CHECK, "Unlock it before the call", HERE]),
-        (
-            "a check with a seed",
-            [CHECK, "Unlock it before the call", HERE],
-        ),
-        (
-            "each other",
-            ["has lost its turn, and sleeps", "rpma::sync", HERE],
-        ),
-        (
-            "an action",
-            ["has the turn, and sleeps", "rpma::sync", HERE],
-        ),
-        (
-            "a jump",
-            ["keeps the clock from a jump", "rpma::sync", HERE],
-        ),
+        ("a check", check),
+        ("a check with a seed", check),
+        ("each other", ["has lost its turn, and sleeps", OTHER, HERE]),
+        ("an action", ["has the turn, and sleeps", OTHER, HERE]),
+        ("a jump", ["keeps the clock from a jump", OTHER, HERE]),
         (
             "no tick",
             ["Something is to come", "Fabric::tick", "rdma_resolve_addr"],

@@ -1,12 +1,11 @@
 //! A program that stands still, for longer than each of its limits and at any of its calls, loses
 //! nothing by it: each wait looks once more after its limit. Its peer has no limits.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use rpma::commit::{Limits, Method, WriterCfg};
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter};
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
 use rpma::sim::{JoinHandle, sleep};
 
 use crate::common::prelude::*;
@@ -19,10 +18,6 @@ const LIMIT: Duration = Duration::from_secs(1);
 const STANDS: Duration = Duration::from_secs(30);
 const NEVER: Duration = Duration::MAX;
 
-fn join<T>(thread: JoinHandle<T>) -> T {
-    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-}
-
 fn peer(addr: &str, side: Side) -> Result<Peer> {
     Peer::new(&Device::from_addr(addr, side)?)
 }
@@ -31,8 +26,7 @@ fn peer(addr: &str, side: Side) -> Result<Peer> {
 /// Returns the number of standstills.
 fn at_each_step(programs: impl Fn(&[Host; 2]) -> (JoinHandle<Result>, JoinHandle<Result>)) -> u64 {
     let run = |at: Option<u64>| {
-        let fabric = Rig::strict().seed(1).fabric();
-        let hosts = ["stands", "waits"].map(|name| fabric.host(name));
+        let (fabric, hosts) = Rig::strict().seed(1).hosts(["stands", "waits"]);
         let begin = fabric.now();
         let stands = at.map(|step| {
             fabric.at_step(step, || {
@@ -59,9 +53,8 @@ fn serve_one(ep: &Ep, peer: &Peer, limit: Duration) -> Result {
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
     let memory = Mr::reg(peer, vec![0; 4096], usage)?;
     let req = ep.next_conn_req_timeout(&ConnCfg::new(), limit)?;
-    let conn = req
-        .connect(&memory.get_descriptor())?
-        .wait_established(limit)?;
+    let conn = req.connect(&memory.get_descriptor())?;
+    let conn = conn.wait_established(limit)?;
     conn.wait_ended(limit)?;
     conn.cut_off()?;
     Ok(())
@@ -99,10 +92,8 @@ fn a_client_stands_still() {
         let (ep, peer, addr) = listening(server).expect("listens");
         let port = ep.get_port();
         let serving = server.spawn(move || serve_one(&ep, &peer, NEVER));
-        (
-            client.spawn(move || write_once(&addr, port, LIMIT)),
-            serving,
-        )
+        let writing = client.spawn(move || write_once(&addr, port, LIMIT));
+        (writing, serving)
     });
     assert!(stood > 30, "{stood}");
 }
@@ -129,10 +120,8 @@ fn serve_key(mut server: Server, peer: &Peer, memory: Mr<PmemMap>) -> Result {
                 server.admit(asked, &Part { peer, region, data })?;
             }
             Some(Served::Gone(gone)) => {
-                return match gone.reason {
-                    rpma::serve::Reason::Ended(_) => Ok(()),
-                    other => panic!("{other}"),
-                };
+                assert!(matches!(gone.reason, Reason::Ended(_)), "{}", gone.reason);
+                return Ok(());
             }
             Some(Served::Arrived(_)) => {}
             other => panic!("{other:?}"),
@@ -183,10 +172,8 @@ fn a_writer_stands_still() {
         let (far, peer, memory, addr) = server_of_a_key(server, NEVER).expect("a server");
         let port = far.get_port();
         let serving = server.spawn(move || serve_key(far, &peer, memory));
-        (
-            client.spawn(move || commit_twice(&addr, port, LIMIT)),
-            serving,
-        )
+        let writing = client.spawn(move || commit_twice(&addr, port, LIMIT));
+        (writing, serving)
     });
     assert!(stood > 30, "{stood}");
 }
@@ -207,8 +194,7 @@ fn a_server_of_keys_stands_still() {
 /// limit, and the time in which the program stood still counts.
 #[test]
 fn nothing_comes_from_nothing() {
-    let fabric = Rig::strict().seed(1).fabric();
-    let host = fabric.host("stands");
+    let (fabric, [host]) = Rig::strict().seed(1).hosts(["stands"]);
     let (ep, _peer, _addr) = listening(&host).expect("listens");
     let _entered = host.enter();
     let _stands = fabric.at_step(fabric.steps() + 1, || sleep(STANDS));

@@ -1,12 +1,10 @@
 //! Calls that block a runtime's only thread.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use rpma::sim::now;
 use tokio::time::{Instant, sleep};
 
 use crate::common::prelude::*;
-use crate::follow::world::{ALWAYS, DAY, completion, connect, virtually, write};
+use crate::follow::world::{ALWAYS, DAY, completion, connect, virtually, write_all};
 
 const LEN: usize = 64;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -16,8 +14,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// still until the program's has caught up.
 #[test]
 fn a_wait_that_blocks_is_jumped_over() -> Result {
-    virtually(async |fabric| {
-        let world = World::on(fabric);
+    virtually(async |world| {
         let (began, real) = (Instant::now(), std::time::Instant::now());
         let ep = world.listen()?;
         let cfg = ConnCfg::new();
@@ -26,16 +23,15 @@ fn a_wait_that_blocks_is_jumped_over() -> Result {
         assert_eq!(now(), began.into_std());
         assert!(matches!(next(DAY), Err(Error::NoEvent)));
         assert_eq!(now(), (began + DAY).into_std());
-        assert_eq!(fabric.now(), now());
+        assert_eq!(world.fabric.now(), now());
         assert_eq!(Instant::now(), began, "it knows nothing of it");
         assert!(real.elapsed() < DAY);
 
         // Work that is put off meanwhile is due in the fabric's time.
-        let (client, _server) = connect(&world, &cfg, &cfg).await?.ends();
+        let (client, _server) = connect(world, &cfg, &cfg).await?.ends();
         let memories = world.memories(LEN)?;
-        let (source, to) = (&memories.source, memories.to()?);
         world.link.delay(HOUR);
-        assert!(write(&client, source, to).await.result().is_ok());
+        assert!(write_all(&client, &memories).await.result().is_ok());
         assert_eq!(now(), Instant::now().into_std(), "it has caught up");
         assert!(Instant::now() >= began + DAY + HOUR);
 
@@ -53,8 +49,7 @@ fn a_wait_that_blocks_is_jumped_over() -> Result {
 /// Promise: a connection may be dropped in a task, although some drops wait for their device.
 #[test]
 fn a_drop_may_wait_for_its_device() -> Result {
-    virtually(async |fabric| {
-        let world = World::on(fabric);
+    virtually(async |world| {
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4);
         let srq = Srq::new(&world.peers[1], &cfg)?;
@@ -63,10 +58,9 @@ fn a_drop_may_wait_for_its_device() -> Result {
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         cfg.set_compl_channel(ComplChannel::PerCq);
-        let Pair { client, server } = connect(&world, &ConnCfg::new(), &cfg).await?;
+        let Pair { client, server } = connect(world, &ConnCfg::new(), &cfg).await?;
         let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
-        let message = message.slice(..)?;
-        client.send(message, ALWAYS, 2)?;
+        client.send(message.slice(..)?, ALWAYS, 2)?;
         assert!(completion(&client).await.result().is_ok());
         let began = Instant::now();
         drop(server);
@@ -82,20 +76,16 @@ fn a_drop_may_wait_for_its_device() -> Result {
 /// and the remedy.
 #[test]
 fn a_wait_in_vain_panics() -> Result {
-    virtually(async |fabric| {
-        let world = World::on(fabric);
+    virtually(async |world| {
         let cfg = ConnCfg::new();
-        let (client, _server) = connect(&world, &cfg, &cfg).await?.ends();
-        let waits = || client.next_event();
-        let panic = catch_unwind(AssertUnwindSafe(waits)).expect_err("nothing is to come");
-        let text = panic.downcast_ref::<String>().ok_or("a text")?;
+        let (client, _server) = connect(world, &cfg, &cfg).await?.ends();
+        let text = panic_text(|| client.next_event());
         for part in ["nothing is to come", "await its descriptor"] {
             assert!(text.contains(part), "{text}");
         }
         // The fabric goes on.
         let memories = world.memories(LEN)?;
-        let (source, to) = (&memories.source, memories.to()?);
-        assert!(write(&client, source, to).await.result().is_ok());
+        assert!(write_all(&client, &memories).await.result().is_ok());
         Ok(())
     })
 }

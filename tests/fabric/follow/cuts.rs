@@ -107,7 +107,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
             conn.apply_remote_peer_cfg(&cfg);
             let log = Log {
                 conn,
-                remote: MrRemote::from_descriptor(&target.get_descriptor()).expect("valid"),
+                remote: remote(&target),
                 source: region(&world.peers[0], RECORD, MrUsage::WRITE_SRC).expect("registers"),
                 fault,
             };

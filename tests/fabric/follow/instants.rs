@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
 use crate::follow::world::{
-    ALWAYS, DAY, accept, completion, connect, event, next, readable, resolved, virtually, write,
+    ALWAYS, DAY, accept, completion, connect, event, next, nobody, readable, resolved, virtually,
+    write_all,
 };
 
 const LEN: usize = 64;
@@ -18,12 +19,12 @@ const MS: Duration = Duration::from_millis(1);
 /// The instants of a run, with the milliseconds since its begin.
 type Instants = Vec<(&'static str, u128)>;
 
-fn cfg() -> Result<ConnCfg> {
+fn cfg() -> ConnCfg {
     let mut cfg = ConnCfg::new();
     // 2.15 s, as often as it is sent: 15.03 s.
-    cfg.set_ack_timeout(Some(19))?;
-    cfg.set_retry_count(6)?;
-    Ok(cfg)
+    cfg.set_ack_timeout(Some(19)).expect("an exponent");
+    cfg.set_retry_count(6).expect("a count");
+    cfg
 }
 
 /// How long something takes in virtual time.
@@ -34,26 +35,24 @@ async fn taking<T>(what: impl Future<Output = T>) -> (T, Duration) {
 }
 
 /// All that this program is about, one after the other.
-async fn program(fabric: &Fabric) -> Result<Instants> {
-    let (world, began) = (World::on(fabric), Instant::now());
+async fn program(world: &World) -> Result<Instants> {
+    let began = Instant::now();
     let mut instants = Instants::new();
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
     let memories = world.memories(LEN)?;
-    let (source, to) = (&memories.source, memories.to()?);
-
-    let Pair { client, server } = connect(&world, &cfg()?, &cfg()?).await?;
+    let Pair { client, server } = connect(world, &cfg(), &cfg()).await?;
     note("connected");
-    assert!(write(&client, source, to).await.result().is_ok());
+    assert!(write_all(&client, &memories).await.result().is_ok());
     note("written");
 
     // A limit of the program is longer than the delay, and another one is shorter.
     world.link.delay(5 * MS);
-    let (wc, took) = taking(timeout(DAY, write(&client, source, to))).await;
+    let (wc, took) = taking(timeout(DAY, write_all(&client, &memories))).await;
     assert!(wc?.result().is_ok());
     assert!((5 * MS..8 * MS).contains(&took), "{took:?}");
     note("delayed");
     world.link.delay(300 * MS);
-    let (late, took) = taking(timeout(10 * MS, write(&client, source, to))).await;
+    let (late, took) = taking(timeout(10 * MS, write_all(&client, &memories))).await;
     assert!(late.is_err() && took == 10 * MS, "{took:?}");
     note("timed out");
     assert!(completion(&client).await.result().is_ok());
@@ -69,7 +68,7 @@ async fn program(fabric: &Fabric) -> Result<Instants> {
 
     // A peer that does not answer is given up.
     world.link.partition();
-    let (wc, took) = taking(write(&client, source, to)).await;
+    let (wc, took) = taking(write_all(&client, &memories)).await;
     let failure = wc.result().expect_err("it is given up");
     assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
     let retries = Duration::from_nanos(7 * (4_096 << 19));
@@ -77,7 +76,7 @@ async fn program(fabric: &Fabric) -> Result<Instants> {
     note("given up");
     world.link.heal();
     drop((client, server));
-    instants.extend(ends(&world, began).await?);
+    instants.extend(ends(world, began).await?);
     Ok(instants)
 }
 
@@ -99,14 +98,13 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
 
     // Receives that never come.
-    let mut impatient = cfg()?;
+    let mut impatient = cfg();
     impatient.set_rnr_retry_count(3)?;
     // 491.52 ms.
     impatient.set_min_rnr_timer(Some(31))?;
-    let Pair { client, server } = connect(world, &cfg()?, &impatient).await?;
+    let Pair { client, server } = connect(world, &cfg(), &impatient).await?;
     let message = region(&world.peers[0], LEN, MrUsage::SEND)?;
-    let slice = message.slice(..)?;
-    client.send(slice, ALWAYS, 0)?;
+    client.send(message.slice(..)?, ALWAYS, 0)?;
     let (wc, took) = taking(completion(&client)).await;
     let failure = wc.result().expect_err("it is given up");
     assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR);
@@ -117,9 +115,9 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
 
     // The keep-alive of an idle connection, which is earlier than its retries.
     let limit = Duration::from_secs(12);
-    let mut watched = cfg()?;
+    let mut watched = cfg();
     watched.set_keep_alive(Some(limit))?;
-    let Pair { client, server } = connect(world, &watched, &cfg()?).await?;
+    let Pair { client, server } = connect(world, &watched, &cfg()).await?;
     world.hosts[1].freeze();
     let ((), took) = taking(async {
         loop {
@@ -137,11 +135,9 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     drop((client, server));
 
     // A limit of the connection manager.
-    let mut quick = cfg()?;
+    let mut quick = cfg();
     quick.set_timeout(700 * MS);
-    let [a, b, c, _] = world.hosts[1].addr().octets();
-    let nobody = ([a, b, c, 99], 7).into();
-    let resolving = ConnReq::resolve(&world.peers[0], nobody, &quick)?;
+    let resolving = ConnReq::resolve(&world.peers[0], nobody(world), &quick)?;
     let (error, took) = taking(resolved(resolving)).await;
     assert!(error.is_err() && took == 700 * MS, "{took:?}");
     note("unresolved");
@@ -152,7 +148,7 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
     let serving = tokio::spawn(async move {
         sleep(Duration::from_secs(20)).await;
         let ep = Ep::listen_on(&server, at)?;
-        accept(&ep, &cfg()?).await
+        accept(&ep, &cfg()).await
     });
     let conn = comes_back(&world.peers[0], at).await?;
     note("came back");
@@ -163,7 +159,7 @@ async fn ends(world: &World, began: Instant) -> Result<Instants> {
 async fn comes_back(peer: &Peer, at: SocketAddr) -> Result<Conn> {
     let offer = Offer::new(&PeerCfg::new());
     let mut client = Reconnect::to_addrs(peer, &[at], offer, ToConn)?;
-    client.begin(&cfg()?)?;
+    client.begin(&cfg())?;
     loop {
         if let Some(conn) = client.advance()? {
             assert!(client.counts().tries > 3, "{:?}", client.counts());
@@ -195,19 +191,17 @@ fn the_instants_are_the_same_in_each_run() -> Result {
 /// connection are the first timer when the delay of another one is put off.
 #[test]
 fn an_earlier_timer_is_not_late() -> Result {
-    virtually(async |fabric| {
-        let world = World::on(fabric);
-        let far = World::named(fabric, ["third", "other"]);
+    virtually(async |world| {
+        let far = World::named(&world.fabric, ["third", "other"]);
         let (memories, far_memories) = (world.memories(LEN)?, far.memories(LEN)?);
-        let (client, _server) = connect(&world, &cfg()?, &cfg()?).await?.ends();
-        let (far_client, _far_server) = connect(&far, &cfg()?, &cfg()?).await?.ends();
+        let (client, _server) = connect(world, &cfg(), &cfg()).await?.ends();
+        let (far_client, _far_server) = connect(&far, &cfg(), &cfg()).await?.ends();
         far.link.partition();
         far_memories.write(&far_client, 0)?;
         // The future sleeps until the first retry, 2.15 s later.
         sleep(100 * MS).await;
         world.link.delay(30 * MS);
-        let (source, to) = (&memories.source, memories.to()?);
-        let (wc, took) = taking(write(&client, source, to)).await;
+        let (wc, took) = taking(write_all(&client, &memories)).await;
         assert!(wc.result().is_ok());
         assert!((30 * MS..33 * MS).contains(&took), "{took:?}");
         assert!(completion(&far_client).await.result().is_err());
@@ -218,9 +212,8 @@ fn an_earlier_timer_is_not_late() -> Result {
 /// Promise: an end that a peer causes comes to the other task.
 #[test]
 fn an_end_is_told() -> Result {
-    virtually(async |fabric| {
-        let world = World::on(fabric);
-        let Pair { client, server } = connect(&world, &cfg()?, &cfg()?).await?;
+    virtually(async |world| {
+        let Pair { client, server } = connect(world, &cfg(), &cfg()).await?;
         let ending = tokio::spawn(async move {
             sleep(5 * MS).await;
             server.disconnect()?;

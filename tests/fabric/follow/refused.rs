@@ -1,21 +1,16 @@
 //! A fabric that cannot follow a clock is refused, and the message names the reason.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use rpma::sim::sweep;
 use tokio::time::sleep_until;
 
 use crate::common::prelude::*;
+use crate::follow::world::nobody;
 
-/// Runs something that panics, and returns the message.
-fn refused(run: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
-    let text = panic.downcast_ref::<String>().cloned();
-    text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
-}
-
-fn contains(text: &str, part: &str) {
+/// It panics with this text.
+fn refused<T>(run: impl FnOnce() -> T, part: &str) {
+    let text = panic_text(run);
     assert!(text.contains(part), "{text}");
 }
 
@@ -25,19 +20,15 @@ fn contains(text: &str, part: &str) {
 fn one_clock_only() {
     paused::runtime().block_on(async {
         let seeded = Rig::new().seed(1).fabric();
-        contains(&refused(|| paused::follow(&seeded)), "has a seed");
+        refused(|| paused::follow(&seeded), "has a seed");
         assert!(seeded.why_not_repeatable().is_none());
-        let swept = || {
-            sweep(&Profile::STRICT, paused::follow);
-        };
-        contains(&refused(swept), "has a seed");
+        refused(|| sweep(&Profile::STRICT, paused::follow), "has a seed");
 
-        let jumping = Rig::new().fabric();
-        jumping.jump_over_waits();
-        contains(&refused(|| paused::follow(&jumping)), "jump_over_waits");
+        let jumping = Rig::new().jumping().fabric();
+        refused(|| paused::follow(&jumping), "jump_over_waits");
 
         let twice = paused::fabric(&Rig::new());
-        contains(&refused(|| paused::follow(&twice)), "already");
+        refused(|| paused::follow(&twice), "already");
         // It does so anyway.
         twice.jump_over_waits();
     });
@@ -47,13 +38,10 @@ fn one_clock_only() {
 #[test]
 fn not_in_the_middle() {
     paused::runtime().block_on(async {
-        let fabric = Rig::new().fabric();
-        let world = World::on(&fabric);
-        let [a, b, c, _] = world.hosts[1].addr().octets();
-        let nobody = ([a, b, c, 99], 7).into();
-        let resolving = ConnReq::resolve(&world.peers[0], nobody, &Default::default());
-        contains(&refused(|| paused::follow(&fabric)), "put something off");
-        drop(resolving);
+        let world = Rig::new().world();
+        let cfg = ConnCfg::new();
+        let _resolving = ConnReq::resolve(&world.peers[0], nobody(&world), &cfg);
+        refused(|| paused::follow(&world.fabric), "put something off");
     });
 }
 
@@ -63,16 +51,17 @@ fn a_tick_that_is_of_no_use() {
     let runtime = paused::runtime();
     let fabric = Rig::new().fabric();
     let tick = || fabric.tick(|at| sleep_until(at.into()));
-    contains(&refused(|| drop(tick())), "Call Fabric::follow first");
+    refused(tick, "Call Fabric::follow first");
     runtime.block_on(async { paused::follow(&fabric) });
-    let elsewhere = || thread::scope(|scope| scope.spawn(|| refused(|| drop(tick()))).join());
-    contains(&elsewhere().expect("a text"), "not on the fabric");
+    let elsewhere = "not on the fabric";
+    thread::scope(|scope| scope.spawn(|| refused(tick, elsewhere)).join()).expect("a text");
 
     // A future that has gone to another thread.
     let ticking = tick();
-    contains(&refused(|| drop(tick())), "already");
-    let polled = thread::spawn(|| refused(|| paused::runtime().block_on(ticking)));
-    contains(&polled.join().expect("a text"), "not on the fabric");
+    refused(tick, "already");
+    let polls = || paused::runtime().block_on(ticking);
+    let polled = thread::spawn(move || refused(polls, elsewhere));
+    polled.join().expect("a text");
 
     // It is gone, so another one takes its place.
     let _entered = fabric.host("here").enter();

@@ -1,6 +1,7 @@
 //! A runtime with a paused clock, and connections between tasks of one thread.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use rpma::{Progress, Resolving, Result};
@@ -14,15 +15,15 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs a test on a fabric that follows a paused clock. In the end no object is left on the fabric,
+/// Runs a test with two hosts of a fabric that follows a paused clock. In the end no object is left on the fabric,
 /// and the future that does the work ends with it.
 pub(crate) fn virtually<T>(
-    test: impl AsyncFnOnce(&Fabric) -> crate::common::Result<T>,
+    test: impl AsyncFnOnce(&World) -> crate::common::Result<T>,
 ) -> crate::common::Result<T> {
     paused::runtime().block_on(async {
         let fabric = paused::fabric(&Rig::new());
         let ticking = paused::tick(&fabric);
-        let result = test(&fabric).await;
+        let result = test(&World::on(&fabric)).await;
         assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
         drop(fabric);
         let ended = timeout(DAY, ticking).await.expect("in time");
@@ -50,6 +51,12 @@ pub(crate) async fn connect(
         client,
         server: serving.await.expect("no panic")?,
     })
+}
+
+/// An address that no host has.
+pub(crate) fn nobody(world: &World) -> SocketAddr {
+    let [a, b, c, _] = world.hosts[1].addr().octets();
+    ([a, b, c, 99], 7).into()
 }
 
 /// Waits until a descriptor may be readable.
@@ -122,4 +129,10 @@ pub(crate) async fn write(conn: &Conn, from: &Mr<Memory>, to: RemoteSlice) -> Wc
     let from = from.slice(..).expect("all of it");
     conn.write(to, from, ALWAYS, 0).expect("posted");
     completion(conn).await
+}
+
+/// The same for the bytes of the client.
+pub(crate) async fn write_all(conn: &Conn, memories: &Memories) -> Wc {
+    let to = memories.to().expect("all of it");
+    write(conn, &memories.source, to).await
 }

@@ -31,8 +31,7 @@ fn reactor_on(host: &Host) -> Result<Reactor> {
 #[test]
 fn the_last_handle_waits_for_the_thread() -> Result {
     for seed in 1..30 {
-        let fabric = Rig::new().seed(seed).fabric();
-        let host = fabric.host("here");
+        let (fabric, [host]) = Rig::new().seed(seed).hosts(["here"]);
         let reactor = reactor_on(&host)?;
         let other = reactor.clone();
         host.spawn(move || drop(reactor)).join().expect("no panic");
@@ -89,8 +88,7 @@ impl Wake for Last {
 #[test]
 fn the_thread_drops_the_last_handle() -> Result {
     for seed in 1..10 {
-        let fabric = Rig::new().seed(seed).fabric();
-        let [here, there] = ["client", "server"].map(|name| fabric.host(name));
+        let (fabric, [here, there]) = Rig::new().seed(seed).hosts(["client", "server"]);
         let server = Server::new(&there)?;
         let addr = server.addr;
         let (end, told) = mpsc::channel();
@@ -152,17 +150,12 @@ fn a_future_panics() -> Result {
 /// reactor's thread does not, and goes on.
 #[test]
 fn a_wait_in_vain_panics_in_its_own_thread() -> Result {
-    let fabric = Rig::new().seed(1).fabric();
-    let [here, there] = ["client", "server"].map(|name| fabric.host(name));
+    let (fabric, [here, there]) = Rig::new().seed(1).hosts(["client", "server"]);
     let reactor = reactor_on(&here)?;
     for _ in 0..2 {
-        let waited = catch_unwind(|| block_on(pending::<()>(), Duration::MAX));
-        let panic = waited.expect_err("nothing is to come");
-        let text = panic.downcast_ref::<String>().ok_or("a text")?;
-        assert!(
-            text.starts_with("every thread of the fabric waits"),
-            "{text}"
-        );
+        let text = panic_text(|| block_on(pending::<()>(), Duration::MAX));
+        let begin = "every thread of the fabric waits";
+        assert!(text.starts_with(begin), "{text}");
         assert!(text.contains("rpma-async"), "{text}");
     }
     let server = Server::new(&there)?;

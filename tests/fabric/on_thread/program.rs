@@ -147,15 +147,12 @@ pub(crate) fn run(fabric: &Fabric, clients: usize, rounds: usize) -> Result<Vec<
     let talking = here.clone().spawn(move || {
         let peer = peer_of(&here)?;
         let reactor = Reactor::on_thread(&peer)?;
-        let threads: Vec<_> = (0..clients)
-            .map(|_| {
-                let reactor = reactor.clone();
-                thread::spawn(move || talk(&reactor, addr, rounds))
-            })
-            .collect();
-        let times = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"));
+        let threads = (0..clients).map(|_| {
+            let reactor = reactor.clone();
+            thread::spawn(move || talk(&reactor, addr, rounds))
+        });
+        let threads = Vec::from_iter(threads).into_iter();
+        let times = threads.map(|thread| thread.join().expect("no panic"));
         times.collect::<Result<Vec<_>>>()
     });
     let times = talking.join().expect("no panic");

@@ -26,10 +26,6 @@ fn in_each_time(test: impl Fn(&Fabric) -> Result) -> Result {
     Ok(())
 }
 
-fn hosts(fabric: &Fabric) -> [Host; 2] {
-    ["client", "server"].map(|name| fabric.host(name))
-}
-
 /// It took so long. If there is a seed the clock stands while threads compute, and it took no
 /// longer.
 fn assert_took(began: Instant, limit: Duration, is_seeded: bool) {
@@ -39,8 +35,17 @@ fn assert_took(began: Instant, limit: Duration, is_seeded: bool) {
 }
 
 /// Two connected ends, on a host each, with the reactors' threads.
-fn ends(here: &Host, there: &Host) -> Result<((Reactor, Conn), (Server, Conn))> {
-    let server = Server::new(there)?;
+struct Ends {
+    here: Host,
+    there: Host,
+    reactor: Reactor,
+    client: Conn,
+    server: (Server, Conn),
+}
+
+fn ends(fabric: &Fabric) -> Result<Ends> {
+    let [here, there] = ["client", "server"].map(|name| fabric.host(name));
+    let server = Server::new(&there)?;
     let addr = server.addr;
     let accepting = there.spawn(move || -> Result<_> {
         let conn = server.accept()?;
@@ -53,8 +58,14 @@ fn ends(here: &Host, there: &Host) -> Result<((Reactor, Conn), (Server, Conn))> 
         let conn = wait(reactor.connect(addr, &setup(), &[]))?;
         Ok((reactor, conn))
     });
-    let client = connecting.join().expect("no panic")?;
-    Ok((client, accepting.join().expect("no panic")?))
+    let (reactor, client) = connecting.join().expect("no panic")?;
+    Ok(Ends {
+        server: accepting.join().expect("no panic")?,
+        here,
+        there,
+        reactor,
+        client,
+    })
 }
 
 /// Promise: a limit of `block_on`, or of `Op::wait`, passes at its instant and in no real time,
@@ -63,10 +74,10 @@ fn ends(here: &Host, there: &Host) -> Result<((Reactor, Conn), (Server, Conn))> 
 fn a_limit_passes_at_its_instant() -> Result {
     let began = Instant::now();
     in_each_time(|fabric| {
-        let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
+        let ends = ends(fabric)?;
         let is_seeded = fabric.seed().is_some();
-        let waiting = here.spawn(move || -> Result {
+        let (reactor, client) = (ends.reactor, ends.client);
+        let waiting = ends.here.spawn(move || -> Result {
             for _ in 0..20 {
                 let began = now();
                 assert!(block_on(pending::<()>(), MINUTE).is_none());
@@ -77,19 +88,17 @@ fn a_limit_passes_at_its_instant() -> Result {
             let pool = Pool::new(reactor.peer(), 64, 1)?;
             let word = pool.try_lease().ok_or("a block")?.freeze();
             for _ in 0..4 {
-                let sent = client.send(word.clone())?;
-                sent.wait(MINUTE)?;
+                client.send(word.clone())?.wait(MINUTE)?;
             }
             let began = now();
             let short = Duration::from_millis(1);
-            let failed = client.send(word)?.wait(short);
-            let failed = failed.expect_err("there is none");
+            let failed = client.send(word)?.wait(short).expect_err("there is none");
             assert!(matches!(failed.error, Error::TimedOut(_)), "{failed}");
             assert_took(began, short, is_seeded);
             Ok(())
         });
         waiting.join().expect("no panic")?;
-        drop((server, accepted));
+        drop(ends.server);
         nothing_is_left(fabric);
         Ok(())
     })?;
@@ -104,29 +113,27 @@ fn a_limit_passes_at_its_instant() -> Result {
 fn threads_of_one_reactor_wake_at_their_instants() -> Result {
     const THREADS: u32 = 5;
     in_each_time(|fabric| {
-        let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
+        let ends = ends(fabric)?;
         let is_seeded = fabric.seed().is_some();
-        let threads = here.spawn(move || {
+        let (reactor, client) = (ends.reactor, ends.client);
+        let threads = ends.here.spawn(move || {
             let began = now();
-            let threads: Vec<_> = (1..=THREADS)
-                .map(|number| {
-                    let client = client.clone();
-                    thread::spawn(move || {
-                        let limit = number * MINUTE;
-                        // The connection goes on, so it has no end.
-                        assert!(block_on(client.closed(), limit).is_none());
-                        assert_took(began, limit, is_seeded);
-                    })
+            let threads = (1..=THREADS).map(|number| {
+                let client = client.clone();
+                thread::spawn(move || {
+                    let limit = number * MINUTE;
+                    // The connection goes on, so it has no end.
+                    assert!(block_on(client.closed(), limit).is_none());
+                    assert_took(began, limit, is_seeded);
                 })
-                .collect();
-            for thread in threads {
+            });
+            for thread in Vec::from_iter(threads) {
                 thread.join().expect("no panic");
             }
             drop(reactor);
         });
         threads.join().expect("no panic");
-        drop((server, accepted));
+        drop(ends.server);
         nothing_is_left(fabric);
         Ok(())
     })
@@ -137,13 +144,12 @@ fn threads_of_one_reactor_wake_at_their_instants() -> Result {
 #[test]
 fn a_frozen_peer_is_an_end_in_virtual_time() -> Result {
     in_each_time(|fabric| {
-        let [here, there] = hosts(fabric);
-        let ((reactor, client), (server, accepted)) = ends(&here, &there)?;
+        let ends = ends(fabric)?;
         let began = fabric.now();
-        there.freeze();
+        ends.there.freeze();
         let waiting = [(); 3].map(|()| {
-            let client = client.clone();
-            here.spawn(move || wait(client.closed()))
+            let client = ends.client.clone();
+            ends.here.spawn(move || wait(client.closed()))
         });
         for waiting in waiting {
             let event = waiting.join().expect("no panic")?;
@@ -152,9 +158,10 @@ fn a_frozen_peer_is_an_end_in_virtual_time() -> Result {
         let took = fabric.now() - began;
         // The keep-alive's time, and not the 69 s of the connection manager.
         assert!(fabric.seed().is_none() || took <= SILENCE, "{took:?}");
-        let last = here.spawn(move || drop((reactor, client)));
+        let last = (ends.reactor, ends.client);
+        let last = ends.here.spawn(move || drop(last));
         last.join().expect("no panic");
-        drop((server, accepted));
+        drop(ends.server);
         nothing_is_left(fabric);
         Ok(())
     })

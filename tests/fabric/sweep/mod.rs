@@ -13,8 +13,7 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
-use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use log::LevelFilter;
 use rpma::sim::Errno;
 use scenario::{PHASES, Sides};
@@ -44,11 +43,8 @@ fn run(profile: &Profile, fails: Option<Fails>) -> Ran {
 
 fn run_here(profile: &Profile, fails: Option<Fails>) -> Ran {
     lines::keep(LevelFilter::Warn);
-    let fabric = Rig::of(profile).fabric();
-    let sides = Sides {
-        client: fabric.host("client"),
-        server: fabric.host("server"),
-    };
+    let (fabric, [client, server]) = Rig::of(profile).hosts(["client", "server"]);
+    let sides = Sides { client, server };
     let failing = fails.map(|(call, nth, how)| fabric.fail(call).how(how).nth(nth, Errno::IO));
     let mut calls = Vec::new();
     let result = sides.run(|| calls.push(fabric.calls()));
@@ -95,20 +91,17 @@ fn every_call_of(profile: &Profile, how: How) -> Result<()> {
 
 #[test]
 fn every_call_of_soft_roce() -> Result<()> {
-    every_call_of(&Profile::RXE_6_12, How::Refused)?;
-    Ok(())
+    every_call_of(&Profile::RXE_6_12, How::Refused)
 }
 
 #[test]
 fn every_call_of_an_older_soft_roce() -> Result<()> {
-    every_call_of(&Profile::RXE_6_1, How::Refused)?;
-    Ok(())
+    every_call_of(&Profile::RXE_6_1, How::Refused)
 }
 
 #[test]
 fn every_call_of_a_strict_adapter() -> Result<()> {
-    every_call_of(&Profile::STRICT, How::Refused)?;
-    Ok(())
+    every_call_of(&Profile::STRICT, How::Refused)
 }
 
 /// Calls that fail and have still had their effect.

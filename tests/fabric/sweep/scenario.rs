@@ -46,19 +46,14 @@ impl Base {
     }
 }
 
-/// Two ends of a connection.
-struct Ends {
-    client: Conn,
-    server: Conn,
-}
-
 impl Sides {
     /// Runs all of it, and reports when a phase has ended, except for the last one.
     pub(crate) fn run(&self, mut phase_ends: impl FnMut()) -> Result<()> {
         let addr = self.server.addr().to_string();
-        let in_client = self.client.enter();
-        let client = Base::new(&addr, Side::Remote)?;
-        drop(in_client);
+        let client = {
+            let _entered = self.client.enter();
+            Base::new(&addr, Side::Remote)?
+        };
         let in_server = self.server.enter();
         let server = Base::new(&addr, Side::Local)?;
         let channel = CompletionChannel::new(&server.peer)?;
@@ -101,7 +96,7 @@ impl Sides {
         phase_ends();
 
         // One end closes, the other one is closed.
-        let Ends {
+        let Pair {
             client: closing,
             server: closed,
         } = native;
@@ -156,7 +151,7 @@ impl Sides {
         (client, client_cfg): (&Base, &ConnCfg),
         (server, server_cfg): (&Base, &ConnCfg),
         ep: &Ep,
-    ) -> Result<Ends> {
+    ) -> Result<Pair> {
         let in_client = self.client.enter();
         let req = ConnReq::new(&client.peer, addr, ep.get_port(), client_cfg)?;
         req.recv(client.target.slice(..8)?, 100)?;
@@ -170,7 +165,7 @@ impl Sides {
         let accepted = req.connect(b"welcome")?;
         let client = asking.wait_established(LIMIT)?;
         expect(&accepted, &ConnEvent::Established)?;
-        Ok(Ends {
+        Ok(Pair {
             client,
             server: accepted,
         })
@@ -181,10 +176,6 @@ fn expect(conn: &Conn, event: &ConnEvent) -> Result<()> {
     let next = conn.next_event_timeout(LIMIT)?;
     ensure!(next == *event, "{next} in the place of {event}");
     Ok(())
-}
-
-fn remote(mr: &Mr<Vec<u8>>) -> Result<RemoteSlice> {
-    Ok(MrRemote::from_descriptor(&mr.get_descriptor())?.slice(..8)?)
 }
 
 /// Waits for completions, which must all be successes.
@@ -203,7 +194,7 @@ fn all_done(conn: &Conn, mut count: usize) -> Result<()> {
 }
 
 fn one_sided(conn: &Conn, own: &Base, other: &Base) -> Result<()> {
-    let (to, from) = (remote(&other.target)?, own.source.slice(..8)?);
+    let (to, from) = (remote(&other.target).slice(..8)?, own.source.slice(..8)?);
     conn.write(to, from, ALWAYS, 1)?;
     all_done(conn, 1)?;
     conn.flush(to, FlushType::Visibility, ALWAYS, 2)?;
@@ -222,15 +213,11 @@ fn one_sided(conn: &Conn, own: &Base, other: &Base) -> Result<()> {
 }
 
 fn batch(conn: &Conn, own: &Base, other: &Base) -> Result<()> {
-    let (to, from) = (remote(&other.target)?, own.source.slice(..8)?);
+    let (to, from) = (remote(&other.target).slice(..8)?, own.source.slice(..8)?);
     let mut batch = conn.batch::<8>();
     batch.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-    batch.write_gather(
-        to,
-        &[own.source.slice(..4)?, own.source.slice(4..8)?],
-        ALWAYS,
-        2,
-    )?;
+    let parts = [own.source.slice(..4)?, own.source.slice(4..8)?];
+    batch.write_gather(to, &parts, ALWAYS, 2)?;
     batch.flush(to, FlushType::Visibility, ALWAYS, 3)?;
     batch.atomic_write(to, &[1; 8], ALWAYS, 4)?;
     batch.post()?;
@@ -238,10 +225,10 @@ fn batch(conn: &Conn, own: &Base, other: &Base) -> Result<()> {
 }
 
 /// Messages to receives of a connection's own.
-fn messages(ends: &Ends, client: &Base, server: &Base) -> Result<()> {
+fn messages(ends: &Pair, client: &Base, server: &Base) -> Result<()> {
     let from = client.source.slice(..8)?;
     ends.client.send(from, ALWAYS, 1)?;
-    let to = remote(&server.target)?;
+    let to = remote(&server.target).slice(..8)?;
     let written = ends.client.write_with_imm(to, from, ALWAYS, 5, 2)?;
     ends.client.wait_for(written, LIMIT, |_| {})?;
     all_done(&ends.server, 2)?;
@@ -257,7 +244,7 @@ fn messages(ends: &Ends, client: &Base, server: &Base) -> Result<()> {
 
 /// Messages to a shared receive queue.
 fn shared_messages(
-    ends: &Ends,
+    ends: &Pair,
     client: &Base,
     server: &Base,
     srq: &Srq,
