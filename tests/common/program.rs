@@ -382,3 +382,17 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// The words, for the arguments of a program.
+pub(crate) fn words(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// Checks each case, all of them at the same time: most of it is waiting for programs to start.
+pub(crate) fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| check(case));
+        }
+    });
+}

@@ -45,10 +45,8 @@ fn names(cell: &str) -> impl Iterator<Item = &str> {
 /// The duplicates.
 fn duplicates<T: Ord + Copy>(all: &[T]) -> Vec<T> {
     let mut seen = BTreeSet::new();
-    all.iter()
-        .copied()
-        .filter(|&one| !seen.insert(one))
-        .collect()
+    let all = all.iter().copied();
+    all.filter(|&one| !seen.insert(one)).collect()
 }
 
 /// The functions that a header declares: `rpma_` names before a parenthesis, outside of comments.
@@ -71,17 +69,13 @@ fn declared(header: &str) -> BTreeSet<&str> {
 #[test]
 fn each_function_of_the_installed_header_has_a_row() -> Result {
     let header = read(Path::new(HEADER));
-    let declared = declared(&header);
+    let mut declared = declared(&header);
     // A typedef of a function looks like one.
-    let declared: BTreeSet<_> = declared
-        .into_iter()
-        .filter(|name| *name != "rpma_log_function")
-        .collect();
+    declared.remove("rpma_log_function");
     let rows = table("Functions");
-    let listed: Vec<&str> = rows
-        .iter()
-        .map(|row| names(&row[0]).next().ok_or("a function in the first cell"))
-        .collect::<Result<_, _>>()?;
+    let name = |row| names(row).next().ok_or("a function in the first cell");
+    let listed = rows.iter().map(|row| name(&row[0]));
+    let listed = listed.collect::<Result<Vec<_>, _>>()?;
     assert_eq!(duplicates(&listed), [""; 0], "listed twice");
     let listed: BTreeSet<_> = listed.into_iter().collect();
     let missing: Vec<_> = declared.difference(&listed).collect();
@@ -96,11 +90,8 @@ fn each_function_of_the_installed_header_has_a_row() -> Result {
 fn each_row_names_a_rust_item_as_a_link() {
     for row in table("Functions") {
         assert_eq!(row.len(), 3, "{row:?}");
-        let item = &row[1];
-        assert!(
-            item.starts_with("[`") && item.ends_with("`]"),
-            "rustdoc checks links only: {row:?}"
-        );
+        let is_link = row[1].starts_with("[`") && row[1].ends_with("`]");
+        assert!(is_link, "rustdoc checks links only: {row:?}");
     }
 }
 
@@ -126,9 +117,7 @@ fn sources() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut dirs = vec![root().join("tests"), root().join("rpma/src")];
     while let Some(dir) = dirs.pop() {
-        let entries =
-            fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-        for entry in entries {
+        for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
             if path.is_dir() {
                 dirs.push(path);
@@ -163,9 +152,8 @@ fn has_test(source: &str, name: &str) -> bool {
 fn each_weakness_has_a_row_whose_tests_exist() -> Result {
     let rows = table("Weaknesses");
     let numbers: Vec<String> = rows.iter().map(|row| row[0].clone()).collect();
-    let expected: Vec<String> = (1..=WEAKNESSES)
-        .map(|number| format!("W-{number}"))
-        .collect();
+    let expected = (1..=WEAKNESSES).map(|number| format!("W-{number}"));
+    let expected: Vec<String> = expected.collect();
     assert_eq!(numbers, expected, "each once, in their order");
 
     let sources = sources()?;
@@ -174,11 +162,8 @@ fn each_weakness_has_a_row_whose_tests_exist() -> Result {
         assert!(!row[2].is_empty(), "no answer: {row:?}");
         for name in names(&row[3]) {
             let (module, test) = name.split_once("::").ok_or("module::test")?;
-            let exists = sources
-                .get(module)
-                .into_iter()
-                .flatten()
-                .any(|path| has_test(&read(path), test));
+            let mut files = sources.get(module).into_iter().flatten();
+            let exists = files.any(|path| has_test(&read(path), test));
             assert!(exists, "{}: there is no test {name}", row[0]);
         }
     }

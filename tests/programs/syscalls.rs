@@ -36,12 +36,8 @@ fn with_strace(
         .args(alone(module_path!(), name))
         .env(COUNTED, "1")
         .output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{said}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let [said, errors] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
+    assert!(output.status.success(), "{said}\n{errors}");
     let trace = fs::read_to_string(&trace)?;
     check(&|part| calls(&trace, part));
     Ok(())
@@ -58,9 +54,8 @@ fn counted<T>(part: &str, what: impl FnOnce() -> T) -> T {
 
 /// The system calls that the thread made in `part`.
 fn calls(trace: &str, part: &str) -> Vec<String> {
-    let begin = trace
-        .lines()
-        .find(|line| line.contains(&format!("\"/begin {part}\"")));
+    let [begins, ends] = ["begin", "end"].map(|edge| format!("\"/{edge} {part}\""));
+    let begin = trace.lines().find(|line| line.contains(&begins));
     let thread = begin.and_then(|line| line.split_whitespace().next());
     let thread = thread.unwrap_or_else(|| panic!("{part} is there"));
     let of_thread = trace.lines().filter_map(|line| {
@@ -68,9 +63,9 @@ fn calls(trace: &str, part: &str) -> Vec<String> {
         (pid == thread).then(|| call.trim_start())
     });
     of_thread
-        .skip_while(|call| !call.contains(&format!("\"/begin {part}\"")))
+        .skip_while(|call| !call.contains(&begins))
         .skip(1)
-        .take_while(|call| !call.contains(&format!("\"/end {part}\"")))
+        .take_while(|call| !call.contains(&ends))
         // One that another thread's stands in the middle of has two lines.
         .filter(|call| !call.starts_with("<..."))
         .map(|call| call.split(['(', ' ']).next().unwrap_or_default().to_owned())
@@ -109,16 +104,13 @@ fn a_wait_makes_three_or_five_system_calls() -> Result {
         }
         Ok(())
     };
-    with_strace(
-        "a_wait_makes_three_or_five_system_calls",
-        measured,
-        |calls| {
-            for (part, count) in [("ready 2", 3), ("blocks 2", 5), ("polls 2", 0)] {
-                let calls = calls(part);
-                assert_eq!(calls.len(), count, "{part}: {calls:?}");
-            }
-        },
-    )
+    let name = "a_wait_makes_three_or_five_system_calls";
+    with_strace(name, measured, |calls| {
+        for (part, count) in [("ready 2", 3), ("blocks 2", 5), ("polls 2", 0)] {
+            let calls = calls(part);
+            assert_eq!(calls.len(), count, "{part}: {calls:?}");
+        }
+    })
 }
 
 /// Promise (docs/completion-events.md): `Wait::next` makes 5 system calls if a completion event is
@@ -168,19 +160,16 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() -> Result {
         }
         Ok(())
     };
-    with_strace(
-        "a_wait_of_many_members_makes_five_or_seven_system_calls",
-        measured,
-        |calls| {
-            for idle in [1, 50] {
-                for (part, count) in [("nothing", 1), ("ready", 5), ("blocks", 7)] {
-                    let part = format!("{part} {idle} 2");
-                    let calls = calls(&part);
-                    assert_eq!(calls.len(), count, "{part}: {calls:?}");
-                }
+    let name = "a_wait_of_many_members_makes_five_or_seven_system_calls";
+    with_strace(name, measured, |calls| {
+        for idle in [1, 50] {
+            for (part, count) in [("nothing", 1), ("ready", 5), ("blocks", 7)] {
+                let part = format!("{part} {idle} 2");
+                let calls = calls(&part);
+                assert_eq!(calls.len(), count, "{part}: {calls:?}");
             }
-        },
-    )
+        }
+    })
 }
 
 /// Promise (`Batch`, `Conn::commit`): over soft-RoCE a doorbell is a system call. A batch is one
@@ -194,8 +183,8 @@ fn a_batch_is_one_system_call() -> Result {
         let memory = region(&peer, 1024, usage)?;
         let far = remote(&memory);
         for fallback in [false, true] {
-            let name =
-                |part: &str| format!("{part} {}", if fallback { "fallback" } else { "native" });
+            let way = if fallback { "fallback" } else { "native" };
+            let name = |part: &str| format!("{part} {way}");
             let mut cfg = ConnCfg::new();
             cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
             cfg.set_max_send_sge(2)?;

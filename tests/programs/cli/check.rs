@@ -43,10 +43,8 @@ fn a_host_checks_itself() {
         let ended = check(&server, more).success("check");
         found(&ended, " 0 failed, ");
         let (line, _) = found(&ended, "server: ");
-        assert!(
-            line.contains("Ethernet") && !line.contains("unknown, M"),
-            "{line}"
-        );
+        let is_known = line.contains("Ethernet") && !line.contains("unknown, M");
+        assert!(is_known, "{line}");
     }
 }
 

@@ -21,10 +21,8 @@ fn a_good_host() {
     ] {
         found(&ended, text);
     }
-    assert!(
-        found(&ended, "is opened by").0.contains(&addr()),
-        "{ended:#?}"
-    );
+    let (line, _) = found(&ended, "is opened by");
+    assert!(line.contains(&addr()), "{line}");
     assert!(ended.stderr.is_empty(), "{ended:#?}");
 }
 
@@ -46,10 +44,8 @@ fn one_device() {
     let name = line.split_whitespace().nth(2).expect("a name").to_owned();
     let ended = rpma(&["doctor", &name]).success("a device");
     let (line, _) = found(&ended, "remote flush: can work on");
-    assert!(
-        line.contains(&other_addr()) && !line.contains(&addr()),
-        "{line}"
-    );
+    let is_other = line.contains(&other_addr()) && !line.contains(&addr());
+    assert!(is_other, "{line}");
 }
 
 /// The forms of `rpma serve` and `rpma check`, and the names that `ip addr` shows.
@@ -61,19 +57,18 @@ fn other_names_of_one_device() {
     let (line, _) = found(&ended, &format!("RDMA device: {name} "));
     let (_, rest) = line.split_once("Ethernet, ").expect("its interface");
     let interface = rest.split(' ').next().expect("a name");
-    finds(
-        &rpma(&["doctor", interface]),
-        &format!("{interface} is the network interface of {name}"),
-        &format!("rpma doctor {name}"),
-    );
+    let text = format!("{interface} is the network interface of {name}");
+    let ended = rpma(&["doctor", interface]);
+    finds(&ended, &text, &format!("rpma doctor {name}"));
 }
 
 #[test]
 fn the_report_is_json() {
     let ended = rpma(&["doctor", "--json", &addr()]).success("doctor");
     let text = ended.stdout.join("\n");
+    let version = "\"version\": 1";
     for part in [
-        "\"version\": 1",
+        version,
         "\"simulated\": false",
         "\"result\": \"good\"",
         "\"RoCE v2\"",
@@ -101,10 +96,8 @@ fn an_ordinary_file() {
     let ended = rpma(&["doctor", "--memory", &path]);
     found(&ended, "note    memory: ");
     finds(&ended, "cannot register the file for writing", &devdax());
-    found(
-        &ended,
-        "Linux 6.5 and newer refuse files of this file system",
-    );
+    let reason = "Linux 6.5 and newer refuse files of this file system";
+    found(&ended, reason);
     assert_eq!(fs::read(&path).expect("the file"), [7; 8192]);
     fs::remove_file(&path).expect("removes");
 }
@@ -116,21 +109,16 @@ fn a_file_in_memory() {
     fs::write(path, [7; 8192]).expect("a file");
     let ended = rpma(&["doctor", "--memory", path]).success("doctor");
     let (line, _) = found(&ended, "can register the file for writing");
-    assert!(
-        line.starts_with("note") && line.contains("lost with the power"),
-        "{line}"
-    );
+    let is_noted = line.starts_with("note") && line.contains("lost with the power");
+    assert!(is_noted, "{line}");
     assert_eq!(fs::read(path).expect("the file"), [7; 8192]);
     fs::remove_file(path).expect("removes");
 }
 
 #[test]
 fn a_directory() {
-    finds(
-        &rpma(&["doctor", "--memory", &ext4()]),
-        "is a directory",
-        &devdax(),
-    );
+    let ended = rpma(&["doctor", "--memory", &ext4()]);
+    finds(&ended, "is a directory", &devdax());
 }
 
 /// A device without on-demand paging cannot register a file on a DAX file system.
@@ -152,19 +140,10 @@ fn a_file_on_a_dax_file_system() {
 #[test]
 fn a_misaligned_range() {
     let ended = rpma(&["doctor", "--memory", &devdax(), "--range", "0..4096"]);
-    finds(
-        &ended,
-        "its alignment is 2097152",
-        "multiples of the alignment",
-    );
-    rpma(&[
-        "doctor",
-        "--memory",
-        &devdax(),
-        "--range",
-        "2097152..4194304",
-    ])
-    .success("aligned");
+    let remedy = "multiples of the alignment";
+    finds(&ended, "its alignment is 2097152", remedy);
+    let aligned = "2097152..4194304";
+    rpma(&["doctor", "--memory", &devdax(), "--range", aligned]).success("aligned");
 }
 
 /// The limit of locked memory counts for an ordinary user.
@@ -194,16 +173,10 @@ fn memory_above_the_limit_of_locked_memory() {
             devdax()
         )
     };
-    let ended = shell(&lines("100000"));
-    finds(
-        &ended,
-        "this process may lock only 100000 KiB",
-        "memlock unlimited",
-    );
-    found(
-        &shell(&lines("unlimited")).success("no limit"),
-        "good    registration",
-    );
+    let limit = "this process may lock only 100000 KiB";
+    finds(&shell(&lines("100000")), limit, "memlock unlimited");
+    let ended = shell(&lines("unlimited")).success("no limit");
+    found(&ended, "good    registration");
 }
 
 /// An ordinary user needs no root, and no right that the user has not.
@@ -215,11 +188,11 @@ fn an_ordinary_user() {
 
 #[test]
 fn memory_of_another_user() {
+    let dax = devdax();
     let ended = shell(&format!(
-        "chmod 600 {0}; $user $rpma doctor --memory {0}",
-        devdax()
+        "chmod 600 {dax}; $user $rpma doctor --memory {dax}"
     ));
-    let command = |user: &str| format!("as root: chown {user} {}", devdax());
+    let command = |user: &str| format!("as root: chown {user} {dax}");
     let (_, remedy) = found(&ended, "Permission denied");
     let user = match remedy.contains("nobody") {
         true => "nobody",
@@ -232,11 +205,8 @@ fn memory_of_another_user() {
 #[test]
 fn no_device_files() {
     let ended = shell("mount -t tmpfs none /dev/infiniband; $rpma doctor");
-    finds(
-        &ended,
-        "/dev/infiniband/rdma_cm does not exist",
-        "ib_uverbs and rdma_ucm",
-    );
+    let missing = "/dev/infiniband/rdma_cm does not exist";
+    finds(&ended, missing, "ib_uverbs and rdma_ucm");
     found(&ended, "no device was opened");
 }
 
@@ -249,11 +219,8 @@ fn device_files_of_another_user() {
         mount --bind /mnt /dev/infiniband
         $user $rpma doctor",
     );
-    finds(
-        &ended,
-        "/dev/infiniband/rdma_cm: Permission denied",
-        "chmod 666 /dev/infiniband/rdma_cm",
-    );
+    let denied = "/dev/infiniband/rdma_cm: Permission denied";
+    finds(&ended, denied, "chmod 666 /dev/infiniband/rdma_cm");
     finds(&ended, "(rxe0): Permission denied", "chmod 666");
 }
 
@@ -265,11 +232,8 @@ fn a_module_that_is_not_loaded() {
         mount -t tmpfs none /sys/class/misc
         $rpma doctor",
     );
-    finds(
-        &ended,
-        "not loaded: rdma_cm, rdma_ucm",
-        "modprobe -a rdma_cm rdma_ucm",
-    );
+    let remedy = "modprobe -a rdma_cm rdma_ucm";
+    finds(&ended, "not loaded: rdma_cm, rdma_ucm", remedy);
 }
 
 /// The devices are hidden: soft-RoCE is the remedy.
@@ -293,14 +257,9 @@ fn no_rdma_device() {
 #[test]
 fn a_device_dax_that_does_not_exist() {
     let ended = rpma(&["doctor", "--memory", "/dev/dax77.0"]);
-    finds(
-        &ended,
-        "/dev/dax77.0 does not exist",
-        "rpma doctor --memory /dev/dax",
-    );
+    let remedy = "rpma doctor --memory /dev/dax";
+    finds(&ended, "/dev/dax77.0 does not exist", remedy);
     let (_, remedy) = found(&ended, "does not exist");
-    assert!(
-        remedy.contains(&devdax()) && !remedy.contains("--force"),
-        "{remedy}"
-    );
+    let is_safe = remedy.contains(&devdax()) && !remedy.contains("--force");
+    assert!(is_safe, "{remedy}");
 }

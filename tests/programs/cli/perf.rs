@@ -72,10 +72,8 @@ fn threads_and_connections_share_the_operations() {
 fn a_server_that_is_killed_ends_the_measurement() {
     for completions in COMPLETIONS {
         let (running, server) = serve(&[]);
-        let (program, args) = (
-            executable(),
-            ["--completions", completions, "--time", "3600"],
-        );
+        let program = executable();
+        let args = ["--completions", completions, "--time", "3600"];
         let words = [&[&*program, "perf", &server], &args[..]].concat();
         let mut client = Program::start(&words, LIMIT);
         client.wait_for("server: ");

@@ -41,8 +41,6 @@ pub(crate) fn finds(ended: &Ended, text: &str, remedy: &str) {
     assert_eq!(ended.status, Some(1), "{ended:#?}");
     let (line, next) = found(ended, text);
     assert!(line.starts_with("BAD"), "{line}");
-    assert!(
-        next.trim_start().starts_with("-> ") && next.contains(remedy),
-        "{next}"
-    );
+    let is_remedy = next.trim_start().starts_with("-> ") && next.contains(remedy);
+    assert!(is_remedy, "{next}");
 }

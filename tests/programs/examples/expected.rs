@@ -107,10 +107,8 @@ pub(crate) fn canonical(lines: &[String]) -> Vec<String> {
     }
     let mut by_client: Vec<_> = by_client.into_iter().map(|(_, lines)| lines).collect();
     by_client.sort();
+    ordered.extend(by_client.into_iter().flatten());
     ordered
-        .into_iter()
-        .chain(by_client.into_iter().flatten())
-        .collect()
 }
 
 /// The number between `prefix` and "]", and the line with a "*" for it.
@@ -133,15 +131,11 @@ mod tests {
         let first = Contents::EMPTY;
         assert_eq!(first.printed(&run5.server), ["New value: Hello world!"]);
         let second = first.after(run5);
-        assert_eq!(
-            second.printed(&run5.server),
-            ["Old value: Hello world!", "New value: ¡Hola Mundo!"]
-        );
+        let lines = ["Old value: Hello world!", "New value: ¡Hola Mundo!"];
+        assert_eq!(second.printed(&run5.server), lines);
         let third = second.after(run5);
-        assert_eq!(
-            third.printed(&run5.server),
-            ["Old value: ¡Hola Mundo!", "New value: Hello world!"]
-        );
+        let lines = ["Old value: ¡Hola Mundo!", "New value: Hello world!"];
+        assert_eq!(third.printed(&run5.server), lines);
         let log = run("07").ok_or("07 knows persistent memory")?;
         assert_eq!(third.printed(&log.clients[0]), ["used value: 16"]);
         let fourth = third.after(log);

@@ -4,7 +4,7 @@
 use std::thread;
 
 use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, executable, free_port};
+use crate::common::program::{Ended, Program, executable, free_port, together, words};
 use crate::examples::expected::Values;
 use crate::examples::pairs::forget;
 use crate::examples::runs::EXAMPLES;
@@ -13,28 +13,30 @@ use crate::examples::support::{
     ping_pong, run, send, server,
 };
 
+/// Starts an example, under the name of its words.
+fn start(name: &str, args: &[&str]) -> (String, Program) {
+    let program = Program::example(full(name), args);
+    (format!("{name} {args:?}"), program)
+}
+
 /// librpma's examples do the same.
 #[test]
 fn a_usage_error_is_status_255() {
     let (addr, port) = (addr(), "7204");
-    let words = |name: &str, args: &[&str]| {
-        let program = Program::example(full(name), args);
-        (format!("{name} {args:?}"), program)
-    };
     let mut started = Vec::new();
     for example in EXAMPLES {
         for args in [&[][..], &["client"], &["server", &addr]] {
-            started.push(words(example.name, args));
+            started.push(start(example.name, args));
         }
     }
-    started.push(words("01", &["both", &addr, port]));
+    started.push(start("01", &["both", &addr, port]));
     for name in ["06", "06scch", "07", "10", "11"] {
-        started.push(words(name, &["client", &addr, port]));
+        started.push(start(name, &["client", &addr, port]));
     }
     for name in ["08", "08srq", "12", "12scch", "13"] {
-        started.push(words(name, &["client", &addr, port, "7"]));
+        started.push(start(name, &["client", &addr, port, "7"]));
     }
-    started.push(words("15", &["client", &addr, port, &addr, "7205"]));
+    started.push(start("15", &["client", &addr, port, &addr, "7205"]));
     for (what, ended) in ends(started) {
         let ended = ended.failure(USAGE, &what);
         assert!(ended.says("usage: "), "{what}: {ended:?}");
@@ -45,10 +47,6 @@ fn a_usage_error_is_status_255() {
 #[test]
 fn an_argument_that_cannot_be_used_is_status_255() {
     let (addr, port, dax) = (&*addr(), "7204", &*devdax());
-    let start = |(name, args): (&str, &[&str])| {
-        let program = Program::example(full(name), args);
-        (format!("{name} {args:?}"), program)
-    };
     let started = [
         ("01", &["client", addr, "port"][..]),
         ("01", &["server", addr, "65536"]),
@@ -66,7 +64,8 @@ fn an_argument_that_cannot_be_used_is_status_255() {
         ("15", &["client", addr, port, addr, "second", "word"]),
         ("15", &["client", addr, port, addr, port, "word"]),
     ];
-    for (what, ended) in ends(started.into_iter().map(start).collect()) {
+    let started = started.map(|(name, args)| start(name, args));
+    for (what, ended) in ends(started.into()) {
         ended.failure(USAGE, &what);
     }
 }
@@ -99,7 +98,7 @@ fn an_argument_that_is_no_text_is_status_255() {
 
 /// A client without a server reports that and does not wait. (01 tries again, see below.)
 #[test]
-fn nothing_listens() -> Result {
+fn nothing_listens() {
     let _test = device_test();
     let addr = addr();
     let [port, second] = [(); 2].map(|()| free_port(&addr));
@@ -111,19 +110,18 @@ fn nothing_listens() -> Result {
     let mut started = Vec::new();
     for example in EXAMPLES.iter().filter(|known| known.name != full("01")) {
         let args = values.args(&example.dram.clients[0]);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        started.push((example.name.to_owned(), client(example.name, port, &args)));
+        let started_client = client(example.name, port, &words(&args));
+        started.push((example.name.to_owned(), started_client));
     }
     for (what, ended) in ends(started) {
         let ended = ended.failure(FAILURE, &what);
         assert!(ended.says("nobody listens"), "{what}: {ended:?}");
     }
-    Ok(())
 }
 
 /// 01 is about this: its client waits for the server.
 #[test]
-fn a_client_tries_again_until_the_server_listens() -> Result {
+fn a_client_tries_again_until_the_server_listens() {
     let _test = device_test();
     let port = free_port(&addr());
     let mut client = client("01", port, &[]);
@@ -132,23 +130,21 @@ fn a_client_tries_again_until_the_server_listens() -> Result {
     let client = client.finish().success("the client");
     assert_eq!(client.stdout, ["Received a message: Hello client!"]);
     server.finish().success("the server");
-    Ok(())
 }
 
 /// An address without an RDMA device.
 #[test]
-fn no_such_device() -> Result {
+fn no_such_device() {
     let _test = device_test();
     for role in ["client", "server"] {
         let program = Program::example(full("01"), &[role, "127.0.0.1", "7204"]);
         fails_at_once(program, role);
     }
-    Ok(())
 }
 
 /// A client of messages pauses between them: there it is killed. (13's server is in many.rs.)
 #[test]
-fn a_server_whose_client_is_killed_ends_at_once() -> Result {
+fn a_server_whose_client_is_killed_ends_at_once() {
     fn check(name: &str, args: &[&str], received: &str) {
         let what = format!("{name} {args:?}");
         let (server, port) = server(name, args);
@@ -156,22 +152,20 @@ fn a_server_whose_client_is_killed_ends_at_once() -> Result {
         client.wait_for(received);
         client.kill();
         let ended = fails_at_once(server, &what);
-        let answered = ended
-            .stdout
-            .iter()
-            .any(|line| line.contains("alue sent: 8"));
+        let mut lines = ended.stdout.iter();
+        let answered = lines.any(|line| line.contains("alue sent: 8"));
         assert!(answered, "{what}: {ended:?}");
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        scope.spawn(|| check("08", &[], "Value received: 8"));
-        for mode in [&[][..], &["m"], &["r"]] {
-            scope.spawn(|| check("08srq", mode, "Value received: 8"));
-        }
-        scope.spawn(|| check("12", &[], "CLIENT: Value received: 8"));
-        scope.spawn(|| check("12scch", &[], "CLIENT: Value received: 8"));
-    });
-    Ok(())
+    let cases = [
+        ("08", &[][..], "Value received: 8"),
+        ("08srq", &[], "Value received: 8"),
+        ("08srq", &["m"], "Value received: 8"),
+        ("08srq", &["r"], "Value received: 8"),
+        ("12", &[], "CLIENT: Value received: 8"),
+        ("12scch", &[], "CLIENT: Value received: 8"),
+    ];
+    together(&cases, |(name, args, received)| check(name, args, received));
 }
 
 /// The client connects and is gone, before anything that the server waits for.
@@ -186,11 +180,8 @@ fn a_server_whose_client_sends_nothing_ends_at_once() -> Result {
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for name in ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"] {
-            scope.spawn(|| check(name).expect("a peer on the test device"));
-        }
-    });
+    let names = ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"];
+    together(&names, |name| check(name).expect("a peer"));
     Ok(())
 }
 
@@ -199,10 +190,9 @@ fn a_server_whose_client_sends_nothing_ends_at_once() -> Result {
 fn a_client_that_describes_no_memory_fails_its_server() -> Result {
     let _test = device_test();
     let (server, port) = server("03", &[]);
-    let conn = connect(&peer()?, port);
+    let _conn = connect(&peer()?, port);
     let ended = fails_at_once(server, "03");
     assert_eq!(ended.stdout, [""; 0], "{ended:?}");
-    drop(conn);
     Ok(())
 }
 
@@ -212,21 +202,18 @@ fn a_server_that_describes_no_memory_fails_its_client() -> Result {
     fn check(name: &str, args: &[&str]) -> Result {
         let ep = listen(&peer()?)?;
         let client = client(name, ep.get_port(), args);
-        let conn = accept(&ep, &[])?;
+        let _conn = accept(&ep, &[])?;
         let ended = fails_at_once(client, name);
         let done = |line: &&String| line.starts_with("Read") || line.starts_with("Translation");
         assert_eq!(ended.stdout.iter().find(done), None, "{name}: {ended:?}");
-        drop(conn);
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for name in ["02", "04", "05", "09", "09scch"] {
-            scope.spawn(|| check(name, &[]).expect("listens"));
-        }
-        scope.spawn(|| check("07", &["word"]).expect("listens"));
-        scope.spawn(|| check("11", &["1234"]).expect("listens"));
-    });
+    let mut cases = ["02", "04", "05", "09", "09scch"]
+        .map(|name| (name, &[][..]))
+        .to_vec();
+    cases.extend([("07", &["word"][..]), ("11", &["1234"])]);
+    together(&cases, |(name, args)| check(name, args).expect("listens"));
     Ok(())
 }
 
@@ -234,10 +221,21 @@ fn a_server_that_describes_no_memory_fails_its_client() -> Result {
 /// receive, and the memory that it describes is not registered any more.
 #[test]
 fn a_client_whose_server_vanishes_ends_at_once() -> Result {
-    fn check(name: &str, args: &[&str], private_data: &[u8], peer: &Peer) -> Result {
-        let ep = listen(peer)?;
+    /// The size of the memory, the place of the data, and the descriptor of the server's platform.
+    type Gone = (usize, u16, Option<u8>);
+    fn check(name: &str, args: &[&str], gone: Option<Gone>) -> Result {
+        let peer = peer()?;
+        let ep = listen(&peer)?;
         let client = client(name, ep.get_port(), args);
-        drop(accept(&ep, private_data)?);
+        let private_data = match gone {
+            Some((size, offset, pcfg)) => {
+                let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
+                let usage = usage | MrUsage::FLUSH_TYPE_VISIBILITY;
+                describe(offset, &region(&peer, size, usage)?.get_descriptor(), pcfg)
+            }
+            None => Vec::new(),
+        };
+        drop(accept(&ep, &private_data)?);
         let ended = fails_at_once(client, name);
         // Or its device has given up before the client has seen the event.
         let why = ["while waiting for a completion", "client: the operation "];
@@ -248,66 +246,29 @@ fn a_client_whose_server_vanishes_ends_at_once() -> Result {
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for name in ["08", "08srq", "12", "12scch", "13"] {
-            scope.spawn(|| {
-                check(
-                    name,
-                    &["7", "3"],
-                    &[],
-                    &peer().expect("a peer on the test device"),
-                )
-                .expect("listens")
-            });
-        }
-        // In one round there is only the last message.
-        for name in ["08", "12", "12scch"] {
-            scope.spawn(|| {
-                check(
-                    name,
-                    &["7", "1"],
-                    &[],
-                    &peer().expect("a peer on the test device"),
-                )
-                .expect("listens")
-            });
-        }
-        scope.spawn(|| {
-            check(
-                "10",
-                &["1234"],
-                &[],
-                &peer().expect("a peer on the test device"),
-            )
-            .expect("listens")
-        });
-        let cases = [
-            ("02", &[][..], 1024, 0, None),
-            ("04", &[], 1024, 0, None),
-            ("05", &[], 1024, 0, Some(0)),
-            ("07", &["word"], 1040, 8, None),
-            ("09", &[], 1024, 0, None),
-            ("09scch", &[], 1024, 0, None),
-            ("11", &["1234"], 1024, 0, None),
-        ];
-        for (name, args, size, offset, pcfg) in cases {
-            scope.spawn(move || {
-                let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
-                let usage = usage | MrUsage::FLUSH_TYPE_VISIBILITY;
-                let peer = peer().expect("a peer on the test device");
-                let gone = region(&peer, size, usage)
-                    .expect("registers")
-                    .get_descriptor();
-                check(name, args, &describe(offset, &gone, pcfg), &peer).expect("listens");
-            });
-        }
+    let messages = ["08", "08srq", "12", "12scch", "13"];
+    let mut cases = messages.map(|name| (name, &["7", "3"][..], None)).to_vec();
+    // In one round there is only the last message.
+    cases.extend(["08", "12", "12scch"].map(|name| (name, &["7", "1"][..], None)));
+    cases.extend([
+        ("10", &["1234"][..], None),
+        ("02", &[], Some((1024, 0, None))),
+        ("04", &[], Some((1024, 0, None))),
+        ("05", &[], Some((1024, 0, Some(0)))),
+        ("07", &["word"], Some((1040, 8, None))),
+        ("09", &[], Some((1024, 0, None))),
+        ("09scch", &[], Some((1024, 0, None))),
+        ("11", &["1234"], Some((1024, 0, None))),
+    ]);
+    together(&cases, |(name, args, gone)| {
+        check(name, args, *gone).expect("listens");
     });
     Ok(())
 }
 
 /// It would be taken for the end. librpma's clients send it.
 #[test]
-fn a_counter_that_means_the_end_is_refused() -> Result {
+fn a_counter_that_means_the_end_is_refused() {
     const REASON: &str = "the message that ends the exchange";
     let max = &*u64::MAX.to_string();
     let _test = device_test();
@@ -343,17 +304,14 @@ fn a_counter_that_means_the_end_is_refused() -> Result {
             let (server, client) = run("08", &[], &[&(u64::MAX - 1).to_string(), "3"]);
             let client = client.failure(FAILURE, "the client");
             assert!(client.says(REASON), "{client:?}");
-            let (of_client, of_server) = (
-                [("sent", u64::MAX - 1), ("received", u64::MAX)],
-                [("received", u64::MAX - 1), ("sent", u64::MAX)],
-            );
+            let of_client = [("sent", u64::MAX - 1), ("received", u64::MAX)];
+            let of_server = [("received", u64::MAX - 1), ("sent", u64::MAX)];
             let line = |(what, value)| format!("Value {what}: {value}");
             assert_eq!(client.stdout, of_client.map(line), "{client:?}");
             let server = server.failure(FAILURE, "the server");
             assert_eq!(server.stdout, of_server.map(line), "{server:?}");
         });
     });
-    Ok(())
 }
 
 /// 09: the range to flush comes from another program. Here the server does not offer it.
@@ -363,19 +321,21 @@ fn a_flush_of_more_than_the_server_offers_is_refused() -> Result {
         let (server, port) = server(name, &[]);
         let request = request(&[(1, offset), (2, length), (3, 0xF01D)]);
         let ended = send_to(server, port, &request, name)?;
-        let shown = format!(
-            "Flush request received: {{offset: 0x{offset:X}, length: 0x{length:X}, \
-             op_context: 0xF01D}}"
-        );
+        let range = format!("offset: 0x{offset:X}, length: 0x{length:X}");
+        let shown = format!("Flush request received: {{{range}, op_context: 0xF01D}}");
         assert_eq!(ended.stdout, [shown], "{name}: {ended:?}");
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for (offset, length) in [(0, 1025), (1024, 1), (0, 0), (u64::MAX, 1024)] {
-            scope.spawn(move || check("09", offset, length).expect("a peer on the test device"));
-        }
-        scope.spawn(|| check("09scch", 1, 1024).expect("a peer on the test device"));
+    let cases = [
+        ("09", 0, 1025),
+        ("09", 1024, 1),
+        ("09", 0, 0),
+        ("09", u64::MAX, 1024),
+        ("09scch", 1, 1024),
+    ];
+    together(&cases, |&(name, offset, length)| {
+        check(name, offset, length).expect("a peer on the test device");
     });
     Ok(())
 }
@@ -415,23 +375,14 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() -> Result {
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for (what, fields) in REQUESTS {
-            scope.spawn(move || {
-                check("09", what, &request(fields)).expect("a peer on the test device")
-            });
-        }
-        // It reads them with the same code.
-        for (what, fields) in [REQUESTS[1], REQUESTS[3], REQUESTS[5], REQUESTS[7]] {
-            scope.spawn(move || {
-                check("09scch", what, &request(fields)).expect("a peer on the test device")
-            });
-        }
-        for name in ["09", "09scch"] {
-            scope.spawn(move || {
-                check(name, "no fields", &[0xFF; 27]).expect("a peer on the test device")
-            });
-        }
+    let case = |name, (what, fields)| (name, what, request(fields));
+    let mut cases = REQUESTS.map(|request| case("09", request)).to_vec();
+    // It reads them with the same code.
+    let others = [REQUESTS[1], REQUESTS[3], REQUESTS[5], REQUESTS[7]];
+    cases.extend(others.map(|request| case("09scch", request)));
+    cases.extend(["09", "09scch"].map(|name| (name, "no fields", vec![0xFF; 27])));
+    together(&cases, |(name, what, message)| {
+        check(name, what, message).expect("a peer on the test device");
     });
     Ok(())
 }
@@ -467,11 +418,10 @@ fn a_disconnect_is_the_answer_to_the_response() -> Result {
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for name in ["09", "09scch"] {
-            scope.spawn(move || check(name, false).expect("disconnects"));
-            scope.spawn(move || check(name, true).expect("disconnects"));
-        }
+    let [one, other] = ["09", "09scch"];
+    let cases = [(one, false), (one, true), (other, false), (other, true)];
+    together(&cases, |&(name, stands_still)| {
+        check(name, stands_still).expect("disconnects");
     });
     Ok(())
 }
@@ -511,7 +461,7 @@ fn a_client_does_not_lose_its_last_message() -> Result {
 /// 08srq: its server takes the messages from either of three queues. librpma's queue gets full of
 /// its own sends.
 #[test]
-fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() -> Result {
+fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() {
     fn check(mode: &[&str]) {
         let (server, client) = run("08srq", mode, &["7", "50"]);
         let (of_client, of_server) = ping_pong(7, 50);
@@ -521,17 +471,12 @@ fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() -> Result {
         assert_eq!(server.stdout, around("V", &of_server, ""), "{mode:?}");
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for mode in [&[][..], &["m"], &["r"]] {
-            scope.spawn(|| check(mode));
-        }
-    });
-    Ok(())
+    together(&[&[][..], &["m"], &["r"]], |mode| check(mode));
 }
 
 /// 10: a message may be empty except for its immediate data.
 #[test]
-fn immediate_data_without_a_word() -> Result {
+fn immediate_data_without_a_word() {
     let _test = device_test();
     for imm in ["0", "4294967295"] {
         let (server, client) = run("10", &[], &[imm]);
@@ -540,7 +485,6 @@ fn immediate_data_without_a_word() -> Result {
         let shown = format!("Received value '' with immediate data '{imm}'");
         assert_eq!(server.success(imm).stdout, [shown]);
     }
-    Ok(())
 }
 
 /// 05: persistent memory without a declaration that writes go there directly.

@@ -33,11 +33,8 @@ const SUPPRESSIONS: &str = concat!(
 );
 
 fn valgrind() -> Vec<String> {
-    [&VALGRIND[..], &[SUPPRESSIONS]]
-        .concat()
-        .into_iter()
-        .map(str::to_owned)
-        .collect()
+    let words = VALGRIND.into_iter().chain([SUPPRESSIONS]);
+    words.map(str::to_owned).collect()
 }
 
 fn example(name: &str) -> Result<&'static Example> {

@@ -139,11 +139,8 @@ fn a_word_that_does_not_fit_the_log_is_refused() -> Result {
     client.success("it fits exactly");
     assert_eq!(server.success("the server").stdout, [&*long, &*fitting]);
     let (server, client) = append(&["e"]);
-    assert!(
-        client
-            .failure(FAILURE, "a full log")
-            .says("Log size exhausted.")
-    );
+    let client = client.failure(FAILURE, "a full log");
+    assert!(client.says("Log size exhausted."));
     assert_eq!(server.success("the server").stdout, [&*long, &*fitting]);
     Ok(())
 }

@@ -5,10 +5,8 @@
 //! The side that a test plays here gives no receive to the program's message until its own message
 //! has arrived. Neither needs luck: a message waits for its receive by itself.
 
-use std::thread;
-
 use crate::common::prelude::*;
-use crate::common::program::Ended;
+use crate::common::program::{Ended, together};
 use crate::examples::support::{
     accept, around, client, connect, counter, describe, ping_pong, receive, send, server,
 };
@@ -53,7 +51,7 @@ fn questions_come_first(name: &str, args: &[&str]) -> Result<Ended> {
 }
 
 #[test]
-fn a_client_whose_answer_comes_before_its_message_has_left() -> Result {
+fn a_client_whose_answer_comes_before_its_message_has_left() {
     let _test = device_test();
     // The last round of some is the message that ends the exchange.
     let cases = [
@@ -63,27 +61,22 @@ fn a_client_whose_answer_comes_before_its_message_has_left() -> Result {
         ("12scch", "4", "CLIENT: V"),
         ("13", "3", "v"),
     ];
-    thread::scope(|scope| {
-        for (name, rounds, before) in cases {
-            scope.spawn(move || {
-                let ended = answers_come_first(name, rounds).expect("answers");
-                let (lines, _) = ping_pong(FIRST, VALUES);
-                let expected = around(before, &lines, "");
-                // 13's lines begin with the number of the process.
-                let without = |line: &String| match line.split_once("] ") {
-                    Some((before, line)) if before.starts_with("[client #") => line.to_owned(),
-                    _ => line.clone(),
-                };
-                let printed: Vec<String> = ended.stdout.iter().map(without).collect();
-                assert_eq!(printed, expected, "{name}: {ended:?}");
-            });
-        }
+    together(&cases, |(name, rounds, before)| {
+        let ended = answers_come_first(name, rounds).expect("answers");
+        let (lines, _) = ping_pong(FIRST, VALUES);
+        let expected = around(before, &lines, "");
+        // 13's lines begin with the number of the process.
+        let without = |line: &String| match line.split_once("] ") {
+            Some((before, line)) if before.starts_with("[client #") => line.to_owned(),
+            _ => line.clone(),
+        };
+        let printed: Vec<String> = ended.stdout.iter().map(without).collect();
+        assert_eq!(printed, expected, "{name}: {ended:?}");
     });
-    Ok(())
 }
 
 #[test]
-fn a_server_whose_next_message_comes_before_its_answer_has_left() -> Result {
+fn a_server_whose_next_message_comes_before_its_answer_has_left() {
     let _test = device_test();
     let cases = [
         ("08", &[][..], "V"),
@@ -93,17 +86,12 @@ fn a_server_whose_next_message_comes_before_its_answer_has_left() -> Result {
         ("12", &[], "SERVER: V"),
         ("12scch", &[], "SERVER: V"),
     ];
-    thread::scope(|scope| {
-        for (name, args, before) in cases {
-            scope.spawn(move || {
-                let ended = questions_come_first(name, args).expect("answers");
-                let (_, lines) = ping_pong(FIRST, VALUES);
-                let expected = around(before, &lines, "");
-                assert_eq!(ended.stdout, expected, "{name} {args:?}: {ended:?}");
-            });
-        }
+    together(&cases, |(name, args, before)| {
+        let ended = questions_come_first(name, args).expect("answers");
+        let (_, lines) = ping_pong(FIRST, VALUES);
+        let expected = around(before, &lines, "");
+        assert_eq!(ended.stdout, expected, "{name} {args:?}: {ended:?}");
     });
-    Ok(())
 }
 
 /// 09: the response, which is the same for every request of these clients.
@@ -134,10 +122,6 @@ fn a_response_that_comes_before_its_request_has_left() -> Result {
         Ok(())
     }
     let _test = device_test();
-    thread::scope(|scope| {
-        for name in ["09", "09scch"] {
-            scope.spawn(move || check(name).expect("answers"));
-        }
-    });
+    together(&["09", "09scch"], |name| check(name).expect("answers"));
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, executable, free_port};
+use crate::common::program::{Ended, Program, executable, free_port, words};
 use crate::examples::expected::{Contents, Values, canonical};
 use crate::examples::many::{Check, together};
 use crate::examples::runs::{self, EXAMPLES, Example, LOG};
@@ -68,9 +68,8 @@ impl Conditions {
         let (program, port) = (executable(name), port.to_string());
         let line = format!("  $ {name} {role} {} {port} {}", self.addr, args.join(" "));
         println!("{}", line.trim_end());
-        let mut words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
-        words.extend([&*program, role, &self.addr, &port]);
-        words.extend(args.iter().map(String::as_str));
+        let own = [&*program, role, &self.addr, &port];
+        let words = [&words(wrapper)[..], &own, &words(args)].concat();
         Program::start(&words, self.limit)
     }
 
@@ -81,36 +80,28 @@ impl Conditions {
             (Some(_), Some(run)) => run,
             (Some(_), None) => panic!("{} knows no persistent memory", example.name),
         };
-        let contents = self
-            .pmem
-            .as_ref()
-            .map_or(Contents::EMPTY, |(_, contents)| *contents);
+        let pmem = self.pmem.as_ref();
+        let contents = pmem.map_or(Contents::EMPTY, |(_, contents)| *contents);
+        let second = run.second.as_ref();
         let values = Values {
-            pmem: self.pmem.as_ref().map(|(path, _)| &**path),
+            pmem: pmem.map(|(path, _)| &**path),
             wait: self.wait,
-            second: run
-                .second
-                .as_ref()
-                .map(|_| (&*self.addr, free_port(&self.addr))),
+            second: second.map(|_| (&*self.addr, free_port(&self.addr))),
         };
         let what = format!("{} {} {:?}", example.name, self.addr, values);
         let memory = values.pmem.unwrap_or("DRAM");
         // `cargo xtask demo` shows the lines that begin like these.
-        let again = if contents == Contents::EMPTY {
-            ""
-        } else {
-            ", with what is there now"
+        let again = match contents == Contents::EMPTY {
+            true => "",
+            false => ", with what is there now",
         };
         println!("\nOn {memory}{again}");
 
         let port = free_port(&self.addr);
         let server = self.server(example.name, port, &values.args(&run.server));
-        let second = run.second.as_ref().zip(values.second);
-        let second = second.map(|(second, (_, port))| {
-            (
-                second,
-                self.server(example.name, port, &values.args(second)),
-            )
+        let second = second.zip(values.second).map(|(second, (_, port))| {
+            let args = values.args(second);
+            (second, self.server(example.name, port, &args))
         });
         let mut running = Vec::new();
         for client in run.clients {
@@ -151,13 +142,9 @@ fn show(who: &str, ended: Ended, what: &str, expected: &runs::Program, contents:
 
 pub(crate) fn check(what: &str, ended: Ended, expected: &runs::Program, contents: Contents) {
     let ended = ended.success(what);
+    let (printed, stderr) = (canonical(&ended.stdout), &ended.stderr);
     let expected = canonical(&contents.printed(expected));
-    assert_eq!(
-        canonical(&ended.stdout),
-        expected,
-        "{what}: {:?}",
-        ended.stderr
-    );
+    assert_eq!(printed, expected, "{what}: {stderr:?}");
 }
 
 /// Empties the persistent memory: overwrites the data that the examples could find there.
@@ -271,11 +258,8 @@ pub(crate) const SLOW: [&str; 4] = [
 pub(crate) fn slow() -> Vec<Check> {
     let runs = SLOW.into_iter().flat_map(|name| {
         [addr(), addr6()].map(|addr| {
-            let run = {
-                let addr = addr.clone();
-                move || Conditions::dram(addr).run(example(name))
-            };
-            Check::new(format!("{name} {addr}"), run)
+            let what = format!("{name} {addr}");
+            Check::new(what, move || Conditions::dram(addr).run(example(name)))
         })
     });
     runs.collect()
@@ -293,36 +277,24 @@ fn _log() -> Result {
         "Let's use custom log function to write messages to stderr",
     ];
     assert_eq!(ended.stdout, expected, "{ended:?}");
+    let twice = |text: &str| {
+        let lines = ended.stderr.iter().filter(|line| line.contains(text));
+        <[_; 2]>::try_from(Vec::from_iter(lines)).expect("two lines")
+    };
     for text in [
         "Just a notice",
         "Important warning about value: 720401",
         "Error due to order 66",
     ] {
-        let lines: Vec<_> = ended
-            .stderr
-            .iter()
-            .filter(|line| line.contains(text))
-            .collect();
-        assert_eq!(lines.len(), 2, "{text}: {ended:?}");
-        assert!(
-            lines[0].starts_with('['),
-            "as env_logger writes it: {lines:?}"
-        );
-        assert!(
-            lines[1].starts_with("level: "),
-            "as the example does: {lines:?}"
-        );
+        let [one, other] = twice(text);
+        assert!(one.starts_with('['), "as env_logger writes it: {one}");
+        assert!(other.starts_with("level: "), "as the example does: {other}");
     }
     // The library logs as well, with its place in front.
     const LIBRARY: &str = "the peer says that direct write to persistent memory is not supported";
-    let lines: Vec<_> = ended
-        .stderr
-        .iter()
-        .filter(|line| line.contains(LIBRARY))
-        .collect();
-    assert_eq!(lines.len(), 2, "{ended:?}");
-    assert_eq!(*lines[0], format!("[INFO  rpma::peer_cfg] {LIBRARY}"));
-    assert_eq!(*lines[1], format!("level: 3 {LIBRARY}"));
+    let [one, other] = twice(LIBRARY);
+    assert_eq!(*one, format!("[INFO  rpma::peer_cfg] {LIBRARY}"));
+    assert_eq!(*other, format!("level: 3 {LIBRARY}"));
     let at = ended.stderr.iter().rposition(|line| line.contains(LIBRARY));
     let at = at.ok_or("found above")?;
     let place = &ended.stderr[at - 1];
@@ -339,16 +311,10 @@ fn every_example_is_known_and_tested() -> Result {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let dirs = fs::read_dir(examples)?;
     let found: BTreeSet<String> = dirs
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.join("main.rs").is_file())
-        .map(|path| -> Result<_> {
-            Ok(path
-                .file_name()
-                .ok_or("a name")?
-                .to_string_lossy()
-                .into_owned())
-        })
-        .collect::<Result<_, _>>()?;
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().join("main.rs").is_file())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     // These are tested without a device: tests/hello.rs, tests/fabric/power/example.rs,
     // tests/fabric/replicas/example.rs, and tests/fabric/replicated_log.
     let others = [LOG, "hello", "replicated-log", "sim-log", "sim-replicas"];
@@ -373,10 +339,8 @@ fn every_example_is_known_and_tested() -> Result {
 #[ignore = "long: 20 minutes"]
 fn ten_times_with_each_memory_and_address() -> Result {
     for time in 1..=10 {
-        for example in EXAMPLES
-            .iter()
-            .filter(|example| !SLOW.contains(&example.name))
-        {
+        let quick = |example: &&Example| !SLOW.contains(&example.name);
+        for example in EXAMPLES.iter().filter(quick) {
             for addr in [addr(), addr6()] {
                 leaving(&[], || {
                     Conditions::dram(addr.clone()).run(example);

@@ -1,9 +1,9 @@
 //! Descriptors, private data, and how connections are refused and closed.
 
 use crate::common::prelude::*;
-use crate::common::program::{Program, find, hex, unhex};
+use crate::common::program::{Program, find, hex, unhex, words};
 use crate::interop::support::{
-    SHARED, client, connect, disconnect, establish, finish, server, slice, take_offer,
+    SHARED, client, connect, disconnect, establish, exposed, finish, server, slice,
 };
 
 #[test]
@@ -27,21 +27,15 @@ fn descriptors_are_the_same_on_both_sides() -> Result {
     expected.push(format!("remote {} {}", persistent.get_size(), 0x30));
 
     let addr = addr();
-    let args: Vec<&str> = [&addr]
-        .into_iter()
-        .chain(&descriptors)
-        .map(String::as_str)
-        .collect();
+    let args = [&[&*addr], &words(&descriptors)[..]].concat();
     let lines = Program::c("tests/programs/interop/descriptors", &args).done();
     let (decoded, encoded) = lines.split_at(expected.len());
     assert_eq!(decoded, expected, "the C library reads ours");
 
     assert_eq!(encoded.len(), 2 * 127, "two lines for each usage");
     for lines in encoded.chunks(2) {
-        let numbers: Vec<u64> = find(lines, "mr ")
-            .split(' ')
-            .map(|number| number.parse())
-            .collect::<Result<_, _>>()?;
+        let numbers = find(lines, "mr ").split(' ').map(str::parse);
+        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
         let bytes = unhex(find(lines, "offer "));
         let (usage, ptr, size) = (numbers[0], numbers[1], numbers[2]);
         assert_eq!(bytes[0..8], ptr.to_le_bytes());
@@ -104,10 +98,10 @@ fn a_c_server_rejects() -> Result {
     let (server, port) = server(&["reject"]);
     let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
     let conn = req.connect(&[])?;
-    match event(&conn)? {
-        ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
-        other => panic!("{other:?}"),
-    }
+    let ConnEvent::Rejected { reason, .. } = event(&conn)? else {
+        panic!("it rejects");
+    };
+    assert_eq!(reason, RejectReason::CONSUMER);
     server.done();
     Ok(())
 }
@@ -160,9 +154,8 @@ fn a_c_server_closes() -> Result {
             assert_eq!(event(&conn)?, ConnEvent::TimewaitExit);
         }
         let lines = server.done();
-        let closed = lines
-            .iter()
-            .filter(|line| *line == "event Connection closed");
+        let is_closed = |line: &&String| *line == "event Connection closed";
+        let closed = lines.iter().filter(is_closed);
         assert_eq!(closed.count().to_string(), times);
     }
     Ok(())
@@ -195,22 +188,14 @@ fn a_c_client_that_is_killed_is_noticed() -> Result {
 fn closing_towards_a_c_server_loses_nothing() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let usage = MrUsage::WRITE_DST.bits().to_string();
-    let (server, port) = server(&["expose", &usage]);
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(SHARED as u32 / 64 + 1);
-    let conn = connect(&peer, port, &cfg, &[], &[])?;
-    let remote = take_offer(&conn)?;
+    let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
     let bytes = pattern(SHARED, 9);
     let source = Mr::reg(&peer, bytes.clone(), MrUsage::WRITE_SRC)?;
     for at in (0..SHARED).step_by(64) {
-        let local = source.slice(at..at + 64)?;
-        conn.write(
-            slice(&remote, at, 64)?,
-            local,
-            Flags::COMPLETION_ON_ERROR,
-            1,
-        )?;
+        let (to, from) = (slice(&remote, at, 64)?, source.slice(at..at + 64)?);
+        conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
     }
     let rest = conn.close(LIMIT)?;
     assert!(rest.is_empty(), "{rest:?}");

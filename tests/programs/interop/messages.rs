@@ -11,14 +11,20 @@ use crate::interop::support::{
 fn next(queues: &[&Cq]) -> Wc {
     let start = Instant::now();
     let mut wcs = [Wc::default()];
-    while !queues
-        .iter()
-        .any(|cq| cq.get_wc(&mut wcs).expect("polls") > 0)
-    {
+    let mut is_there = |cq: &&Cq| cq.get_wc(&mut wcs).expect("polls") > 0;
+    while !queues.iter().any(&mut is_there) {
         assert!(start.elapsed() < LIMIT, "a completion in time");
         std::thread::yield_now();
     }
     wcs[0]
+}
+
+fn post_receive(conn: &Conn, srq: Option<&Srq>, to: MrSlice<'_>) -> Result {
+    match srq {
+        Some(srq) => srq.recv(to, 7)?,
+        None => conn.recv(to, 7)?,
+    }
+    Ok(())
 }
 
 fn invert(mut bytes: Vec<u8>) -> Vec<u8> {
@@ -30,9 +36,8 @@ fn invert(mut bytes: Vec<u8>) -> Vec<u8> {
 fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) -> Result {
     let incoming = region(peer, MESSAGE_MAX, MrUsage::RECV)?;
     let receive = incoming.slice(..)?;
-    let replies: Vec<_> = (0..clients)
-        .map(|_| region(peer, MESSAGE_MAX, MrUsage::SEND))
-        .collect::<Result<_, _>>()?;
+    let replies = (0..clients).map(|_| region(peer, MESSAGE_MAX, MrUsage::SEND));
+    let replies = replies.collect::<Result<Vec<_>>>()?;
     let mut cfg = ConnCfg::new();
     cfg.set_srq(srq);
     let before = match srq {
@@ -60,26 +65,21 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) -> Result {
             continue;
         };
         succeeded(wc, 7, WcOpcode::RECV)?;
-        let from = conns
-            .iter()
-            .position(|conn| conn.get_qp_num() == wc.qp_num())
-            .ok_or("one of the clients")?;
+        let is_its = |conn: &Conn| conn.get_qp_num() == wc.qp_num();
+        let from = conns.iter().position(is_its).ok_or("one of the clients")?;
         let mut message = contents(&incoming)?;
         message.truncate(len as usize);
         replies[from].write_at(0, &invert(message))?;
-        match srq {
-            Some(srq) => srq.recv(receive, 7)?,
-            None => conns[from].recv(receive, 7)?,
-        }
+        post_receive(&conns[from], srq, receive)?;
         let reply = replies[from].slice(..len as usize)?;
         conns[from].send(reply, Flags::COMPLETION_ALWAYS, 8)?;
         ended += usize::from(len == 0);
     }
     // Both may have ended, and the first waits for its answer.
     conns.into_iter().for_each(finish);
-    for program in programs {
-        program.done();
-    }
+    programs
+        .into_iter()
+        .for_each(|program| drop(program.done()));
     Ok(())
 }
 
@@ -108,10 +108,8 @@ fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option
     let landing = receive.slice(..)?;
     for (i, len) in MESSAGES.into_iter().enumerate() {
         for conn in conns {
-            let queues: Vec<&Cq> = [conn.get_cq()]
-                .into_iter()
-                .chain(srq.and_then(Srq::get_rcq))
-                .collect();
+            let rcq = srq.and_then(Srq::get_rcq);
+            let queues: Vec<&Cq> = [conn.get_cq()].into_iter().chain(rcq).collect();
             let bytes = pattern(len, i as u64 + 1);
             source.write_at(0, &bytes)?;
             let local = match len {
@@ -127,10 +125,7 @@ fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option
             assert_eq!(received, Some(len as u32));
             assert_eq!(wcs[0].qp_num(), conn.get_qp_num());
             assert!(contents(receive)?[..len] == invert(bytes));
-            match srq {
-                Some(srq) => srq.recv(landing, 7)?,
-                None => conn.recv(landing, 7)?,
-            }
+            post_receive(conn, srq, landing)?;
         }
     }
     Ok(())
@@ -143,8 +138,7 @@ fn messages_to_a_c_server() -> Result {
     let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
     let landing = receive.slice(..)?;
     let (server, port) = server(&["echo", "1"]);
-    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)])?;
-    let conns = [conn];
+    let conns = [connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)])?];
     send_messages(&peer, &conns, &receive, None)?;
     conns.into_iter().for_each(disconnect);
     server.done();
@@ -174,8 +168,7 @@ fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() -> Result {
 }
 
 /// The memory after a write with immediate data of 100 bytes to offset 64.
-fn with_imm(before: Vec<u8>, seed: u64) -> Vec<u8> {
-    let mut bytes = before;
+fn with_imm(mut bytes: Vec<u8>, seed: u64) -> Vec<u8> {
     bytes[64..164].copy_from_slice(&pattern(100, seed));
     bytes
 }
@@ -183,15 +176,27 @@ fn with_imm(before: Vec<u8>, seed: u64) -> Vec<u8> {
 /// A receive with immediate data, in the words of the C programs.
 fn imm(wc: Wc) -> Result<String> {
     let success = wc.result()?;
-    Ok(format!(
-        "imm {} {} {:08x}",
-        success.opcode().0,
-        success
-            .byte_len()
-            .or(success.written_len())
-            .ok_or("of a receive")?,
-        success.imm_data().ok_or("immediate data")?
-    ))
+    let len = success.byte_len().or(success.written_len());
+    let (len, imm) = (len.ok_or("of a receive")?, success.imm_data());
+    let (opcode, imm) = (success.opcode().0, imm.ok_or("immediate data")?);
+    Ok(format!("imm {opcode} {len} {imm:08x}"))
+}
+
+/// Settings with a completion queue for receives.
+fn with_rcq() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10);
+    cfg
+}
+
+/// Waits for receives with immediate data, which are these.
+fn receives_imm(conn: &Conn, all: &[&str]) -> Result {
+    let rcq = conn.get_rcq().ok_or("one was asked for")?;
+    for (number, expected) in (1..).zip(all) {
+        let wc = next(&[rcq]);
+        assert_eq!((wc.wr_id(), &*imm(wc)?), (number, *expected));
+    }
+    Ok(())
 }
 
 const IMM_OF_CLIENT: [&str; 3] = [
@@ -212,21 +217,16 @@ fn immediate_data_with_a_c_client() -> Result {
     let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
     let shared = filled(&peer, all)?;
     let message = region(&peer, 8, MrUsage::RECV)?;
-    let receives = [
-        (message.slice(..)?, 1),
-        (MrSlice::EMPTY, 2),
-        (MrSlice::EMPTY, 3),
-    ];
+    let (message_to, empty) = (message.slice(..)?, MrSlice::EMPTY);
+    let receives = [(message_to, 1), (empty, 2), (empty, 3)];
     let ep = listen(&peer)?;
     let client = client(&ep, &["imm"]);
-    let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10);
-    let conn = establish(request(&ep, &cfg)?, &offer(&shared, false), &receives)?;
-    let rcq = conn.get_rcq().ok_or("one was asked for")?;
-    for (i, expected) in IMM_OF_CLIENT.into_iter().enumerate() {
-        let wc = next(&[rcq]);
-        assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
-    }
+    let conn = establish(
+        request(&ep, &with_rcq())?,
+        &offer(&shared, false),
+        &receives,
+    )?;
+    receives_imm(&conn, &IMM_OF_CLIENT)?;
     assert_eq!(contents(&message)?, pattern(100, 3)[..8]);
     assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 3));
 
@@ -252,9 +252,7 @@ fn immediate_data_with_a_c_server() -> Result {
     let message = region(&peer, 8, MrUsage::RECV)?;
     let receives = [(message.slice(..)?, 1), (MrSlice::EMPTY, 2)];
     let (server, port) = server(&["imm"]);
-    let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10);
-    let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives)?;
+    let conn = connect(&peer, port, &with_rcq(), &offer(&shared, false), &receives)?;
     let remote = take_offer(&conn)?;
     let source = Mr::reg(&peer, pattern(100, 3), all)?;
     let (part, whole) = (source.slice(..8)?, source.slice(..)?);
@@ -266,11 +264,7 @@ fn immediate_data_with_a_c_server() -> Result {
     succeeded(wcs[0], 1, WcOpcode::SEND)?;
     succeeded(wcs[1], 2, WcOpcode::RDMA_WRITE)?;
     succeeded(wcs[2], 3, WcOpcode::RDMA_WRITE)?;
-    let rcq = conn.get_rcq().ok_or("one was asked for")?;
-    for (i, expected) in IMM_OF_SERVER.into_iter().enumerate() {
-        let wc = next(&[rcq]);
-        assert_eq!((wc.wr_id(), imm(wc)?.as_str()), (i as u64 + 1, expected));
-    }
+    receives_imm(&conn, &IMM_OF_SERVER)?;
     assert_eq!(contents(&message)?, pattern(100, 4)[..8]);
     assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 4));
     disconnect(conn);

@@ -3,8 +3,7 @@
 use crate::common::prelude::*;
 use crate::common::program::{find, unhex};
 use crate::interop::support::{
-    PARTS, SHARED, configurations, connect, disconnect, filled, serve, server, slice, succeeded,
-    take_offer, written,
+    PARTS, SHARED, configurations, disconnect, exposed, filled, serve, slice, succeeded, written,
 };
 
 #[test]
@@ -49,10 +48,9 @@ fn write_parts(
 fn rust_writes() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let usage = MrUsage::WRITE_DST.bits().to_string();
-    let (server, port) = server(&["expose", &usage]);
-    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-    write_parts(&peer, &conn, &take_offer(&conn)?, |_| Ok(()))?;
+    let cfg = ConnCfg::new();
+    let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
+    write_parts(&peer, &conn, &remote, |_| Ok(()))?;
     disconnect(conn);
     assert!(unhex(find(&server.done(), "memory")) == written());
     Ok(())
@@ -62,10 +60,8 @@ fn rust_writes() -> Result {
 fn rust_reads() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let usage = MrUsage::READ_SRC.bits().to_string();
-    let (server, port) = server(&["expose", &usage]);
-    let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
-    let remote = take_offer(&conn)?;
+    let cfg = ConnCfg::new();
+    let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::READ_SRC, None)?;
     let target = region(&peer, SHARED, MrUsage::READ_DST)?;
     for (i, (at, len)) in PARTS.into_iter().enumerate() {
         let local = target.slice(at..at + len)?;
@@ -86,10 +82,8 @@ fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &st
     for cfg in configurations() {
         target.write_at(0, &pattern(SHARED, 5))?;
         let lines = serve(peer, &cfg, target, true, &["flush", flush_type])?;
-        let results: Vec<&String> = lines
-            .iter()
-            .filter(|line| !line.starts_with("event"))
-            .collect();
+        let results = lines.iter().filter(|line| !line.starts_with("event"));
+        let results: Vec<_> = results.collect();
         let mut there = vec![0; SHARED];
         target.read_at(0, &mut there)?;
         if cfg!(native_flush) {
@@ -98,10 +92,8 @@ fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &st
         } else {
             assert_eq!(results, [&format!("failed {}", WcStatus::REM_ACCESS_ERR.0)]);
             let (at, len) = PARTS[0];
-            assert!(
-                there[at..at + len] == written()[at..at + len],
-                "the write is done"
-            );
+            let is_done = there[at..at + len] == written()[at..at + len];
+            assert!(is_done, "the write is done");
         }
     }
     Ok(())
@@ -112,8 +104,7 @@ fn c_flushes_for_visibility() -> Result {
     let _test = device_test();
     let peer = peer()?;
     let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
-    c_flushes(&peer, &target, "1")?;
-    Ok(())
+    c_flushes(&peer, &target, "1")
 }
 
 #[test]
@@ -123,8 +114,7 @@ fn c_flushes_for_persistence() -> Result {
     let map = PmemMap::open(devdax(), SHARED)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
     let target = Mr::reg(&peer, map, usage)?;
-    c_flushes(&peer, &target, "0")?;
-    Ok(())
+    c_flushes(&peer, &target, "0")
 }
 
 /// Flushes memory of a C server that was registered for `usage`.
@@ -135,12 +125,8 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
     let peer = peer()?;
     for cfg in configurations() {
         let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
-        let usage_bits = usage.bits().to_string();
-        let operation: Vec<&str> = ["expose", &usage_bits].into_iter().chain(path).collect();
-        let (server, port) = server(&operation);
-        let conn = connect(&peer, port, &cfg, &[], &[])?;
+        let (server, conn, remote) = exposed(&peer, &cfg, usage, path)?;
         assert_eq!(conn.has_native_flush(), native);
-        let remote = take_offer(&conn)?;
         if native || usage.contains(MrUsage::READ_SRC) {
             let opcode = match native {
                 true => WcOpcode::FLUSH,
@@ -148,8 +134,7 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
             };
             write_parts(&peer, &conn, &remote, |part| {
                 conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
-                succeeded(completion(&conn)?, 100, opcode)?;
-                Ok(())
+                succeeded(completion(&conn)?, 100, opcode)
             })?;
             disconnect(conn);
             assert!(unhex(find(&server.done(), "memory")) == written());
@@ -169,21 +154,15 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
 fn rust_flushes_for_visibility() -> Result {
     let _test = device_test();
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-    rust_flushes(usage | MrUsage::READ_SRC, None, FlushType::Visibility)?;
-    Ok(())
+    rust_flushes(usage | MrUsage::READ_SRC, None, FlushType::Visibility)
 }
 
 #[test]
 fn rust_flushes_for_persistence() -> Result {
     let _test = device_test();
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-    let path = Some(devdax());
-    rust_flushes(
-        usage | MrUsage::READ_SRC,
-        path.as_deref(),
-        FlushType::Persistent,
-    )?;
-    Ok(())
+    let usage = usage | MrUsage::READ_SRC;
+    rust_flushes(usage, Some(&devdax()), FlushType::Persistent)
 }
 
 #[test]
@@ -192,9 +171,7 @@ fn a_fallback_flush_of_c_memory_needs_the_right_to_read() -> Result {
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     rust_flushes(usage, None, FlushType::Visibility)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
-    let path = Some(devdax());
-    rust_flushes(usage, path.as_deref(), FlushType::Persistent)?;
-    Ok(())
+    rust_flushes(usage, Some(&devdax()), FlushType::Persistent)
 }
 
 /// The contents of the memory after the atomic writes.
@@ -223,10 +200,7 @@ fn rust_writes_atomically() -> Result {
     let _test = device_test();
     let peer = peer()?;
     for cfg in configurations() {
-        let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = server(&["expose", &usage]);
-        let conn = connect(&peer, port, &cfg, &[], &[])?;
-        let remote = take_offer(&conn)?;
+        let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
         let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
             true => WcOpcode::ATOMIC_WRITE,
             false => WcOpcode::RDMA_WRITE,

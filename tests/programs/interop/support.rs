@@ -15,10 +15,23 @@ pub(crate) const MESSAGE_MAX: usize = 4096;
 /// A client that connects to `ep`.
 pub(crate) fn client(ep: &Ep, operation: &[&str]) -> Program {
     let (addr, port) = (addr(), ep.get_port().to_string());
-    Program::c(
-        "tests/programs/interop/client",
-        &[&[&*addr, &*port], operation].concat(),
-    )
+    let args = [&[&*addr, &*port], operation].concat();
+    Program::c("tests/programs/interop/client", &args)
+}
+
+/// A server that offers memory which it has registered for this, and a connection to it.
+pub(crate) fn exposed(
+    peer: &Peer,
+    cfg: &ConnCfg,
+    usage: MrUsage,
+    path: Option<&str>,
+) -> Result<(Program, Conn, MrRemote)> {
+    let usage = usage.bits().to_string();
+    let operation: Vec<&str> = ["expose", &usage].into_iter().chain(path).collect();
+    let (server, port) = server(&operation);
+    let conn = connect(peer, port, cfg, &[], &[])?;
+    let remote = take_offer(&conn)?;
+    Ok((server, conn, remote))
 }
 
 /// A server, once it listens, and its port.
@@ -26,10 +39,8 @@ pub(crate) fn server(operation: &[&str]) -> (Program, u16) {
     let port = free_port(&addr());
     let (addr, name) = (addr(), port.to_string());
     let args = [&[&*addr, &*name], operation].concat();
-    (
-        Program::c("tests/programs/interop/server", &args).listening(),
-        port,
-    )
+    let server = Program::c("tests/programs/interop/server", &args);
+    (server.listening(), port)
 }
 
 /// The `offer` of `interop.h`: the descriptor of a region and of its platform.

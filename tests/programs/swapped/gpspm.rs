@@ -1,10 +1,10 @@
 //! 09 and 09scch: the client writes and asks the server to make it persistent, with a message.
 
 use crate::common::prelude::*;
-use crate::common::program::hex;
+use crate::common::program::{hex, together};
 use crate::swapped::support::{
     EN, ES, FLUSHABLE, GPSPM, SIGNATURE, TEXT, TO_CLIENT, TRANSLATED, assert_describes,
-    assert_fails, assert_prints, c_client, c_server, devdax_with, on_devdax, text, together, told,
+    assert_fails, assert_prints, c_client, c_server, devdax_with, on_devdax, text, told,
 };
 
 /// The 27 bytes of a request.
@@ -25,7 +25,7 @@ fn response(op_context: u64) -> Vec<u8> {
 const OP_CONTEXT: u64 = 0x1122_3344_AABB_CCDD;
 
 #[test]
-fn c_client_of_09_and_09scch() -> Result {
+fn c_client_of_09_and_09scch() {
     let _test = device_test();
     together(&GPSPM, |example| {
         let request = hex(&request(0, 1024, OP_CONTEXT));
@@ -40,18 +40,14 @@ fn c_client_of_09_and_09scch() -> Result {
         assert_describes(&c, TO_CLIENT, 0, 1024..=1024, FLUSHABLE, None);
         assert_eq!(told(&c, "answer "), response(OP_CONTEXT));
     });
-    Ok(())
 }
 
 #[test]
 fn c_client_of_09_on_persistent_memory() -> Result {
     let _test = device_test();
     let pmem = devdax_with(&[])?;
-    let args = [
-        "gpspm",
-        &hex(ES.as_bytes()),
-        &hex(&request(17, 1024, 0xF01D)),
-    ];
+    let request = hex(&request(17, 1024, 0xF01D));
+    let args = ["gpspm", &hex(ES.as_bytes()), &request];
     let (rust, c) = c_client(GPSPM[0], &addr6(), &[&pmem], &args);
     let lines = [
         "Flush request received: {offset: 0x11, length: 0x400, op_context: 0xF01D}",
@@ -66,7 +62,7 @@ fn c_client_of_09_on_persistent_memory() -> Result {
 }
 
 #[test]
-fn c_server_of_09_and_09scch() -> Result {
+fn c_server_of_09_and_09scch() {
     let _test = device_test();
     together(&GPSPM, |example| {
         let args = ["gpspm", "17", "1041", &hex(&response(0xF01D))];
@@ -75,12 +71,11 @@ fn c_server_of_09_and_09scch() -> Result {
         assert_eq!(told(&c, "request "), request(17, 1024, 0xF01D));
         assert_eq!(told(&c, "memory "), [vec![0; 17], text(EN)].concat());
     });
-    Ok(())
 }
 
 /// librpma's server would persist, and touch, any range.
 #[test]
-fn c_client_of_09_that_asks_for_what_is_not_offered() -> Result {
+fn c_client_of_09_that_asks_for_what_is_not_offered() {
     let _test = device_test();
     let cases = [(GPSPM[0], 1, 1024), (GPSPM[1], u64::MAX, 2)];
     together(&cases, |&(example, offset, length)| {
@@ -89,11 +84,10 @@ fn c_client_of_09_that_asks_for_what_is_not_offered() -> Result {
         let (rust, _) = c_client(example, &addr(), &[], &args);
         assert_fails(&rust, &format!("{length} bytes at {offset}"));
     });
-    Ok(())
 }
 
 #[test]
-fn c_client_of_09_whose_request_is_none() -> Result {
+fn c_client_of_09_whose_request_is_none() {
     let _test = device_test();
     let whole = request(0, 1024, 0xF01D);
     let without_length = [&whole[..9], &whole[18..]].concat();
@@ -104,11 +98,10 @@ fn c_client_of_09_whose_request_is_none() -> Result {
         assert_fails(&rust, "message");
         assert!(rust.stdout.is_empty(), "{rust:?}");
     });
-    Ok(())
 }
 
 #[test]
-fn c_server_of_09_whose_response_is_none() -> Result {
+fn c_server_of_09_whose_response_is_none() {
     let _test = device_test();
     let cases = [
         (GPSPM[0], response(0xF01E), "0xF01E"),
@@ -120,5 +113,4 @@ fn c_server_of_09_whose_response_is_none() -> Result {
         assert_fails(&rust, why);
         assert_eq!(rust.stdout, ["Next value: Hello world!"], "{rust:?}");
     });
-    Ok(())
 }

@@ -1,10 +1,10 @@
 //! 10 and 11: immediate data.
 
 use crate::common::prelude::*;
-use crate::common::program::{find, hex};
+use crate::common::program::{find, hex, together};
 use crate::swapped::support::{
     TEXT, TO_CLIENT, TO_SERVER, assert_describes, assert_fails, assert_prints, c_client, c_server,
-    padded, text, together, told,
+    padded, text, told,
 };
 
 // 10: a message with immediate data, which the private data announces.
@@ -12,7 +12,7 @@ use crate::swapped::support::{
 const IMM: u32 = 0x8000_04D2;
 
 #[test]
-fn c_client_of_10() -> Result {
+fn c_client_of_10() {
     let _test = device_test();
     let (data, imm, word) = (hex(&IMM.to_le_bytes()), IMM.to_string(), hex(b"1st_word"));
     let args = ["send-imm", &data, &imm, &word];
@@ -22,20 +22,16 @@ fn c_client_of_10() -> Result {
         let line = format!("Received value '{word}' with immediate data '{IMM}'");
         assert_prints(&rust, &[&line]);
     });
-    Ok(())
 }
 
 #[test]
-fn c_server_of_10() -> Result {
+fn c_server_of_10() {
     let _test = device_test();
     let imm = IMM.to_string();
+    let with_word = [&*imm, "1st_word"];
     let cases = [
-        (
-            &[&*imm, "1st_word"][..],
-            "value '1st_word' with ",
-            text("1st_word"),
-        ),
-        (&[&*imm], "", Vec::new()),
+        (&with_word[..], "value '1st_word' with ", text("1st_word")),
+        (&with_word[..1], "", Vec::new()),
     ];
     together(&cases, |(args, what, message)| {
         let (rust, c) = c_server("10-send-with-imm", &addr(), &["send-imm"], args);
@@ -46,24 +42,22 @@ fn c_server_of_10() -> Result {
         assert_eq!(find(&c, "imm "), imm);
         assert_eq!(told(&c, "message "), *message);
     });
-    Ok(())
 }
 
 // 11: a write with immediate data, which is also the written text.
 
 #[test]
-fn c_client_of_11() -> Result {
+fn c_client_of_11() {
     let _test = device_test();
     let args = ["write-imm", &hex(&IMM.to_le_bytes()), &IMM.to_string()];
     let (rust, c) = c_client("11-write-with-imm", &addr(), &[], &args);
     let line = format!("The value '{IMM}' was written together with immediate data '{IMM}'");
     assert_prints(&rust, &[&line]);
     assert_describes(&c, TO_CLIENT, 0, 1024..=1024, MrUsage::WRITE_DST, None);
-    Ok(())
 }
 
 #[test]
-fn c_server_of_11() -> Result {
+fn c_server_of_11() {
     let _test = device_test();
     let imm = IMM.to_string();
     let (rust, c) = c_server("11-write-with-imm", &addr(), &["write-imm"], &[&imm]);
@@ -71,11 +65,10 @@ fn c_server_of_11() -> Result {
     assert_prints(&rust, &[&line]);
     assert_eq!(find(&c, "imm "), "129 1024 800004d2");
     assert_eq!(told(&c, "memory "), padded(IMM.to_le_bytes(), TEXT));
-    Ok(())
 }
 
 #[test]
-fn c_client_of_10_and_11_whose_numbers_differ() -> Result {
+fn c_client_of_10_and_11_whose_numbers_differ() {
     let _test = device_test();
     let number = hex(&IMM.to_le_bytes());
     let cases = [
@@ -87,5 +80,4 @@ fn c_client_of_10_and_11_whose_numbers_differ() -> Result {
         assert_fails(&rust, "7");
         assert!(rust.stdout.is_empty(), "{rust:?}");
     });
-    Ok(())
 }

@@ -1,10 +1,10 @@
 //! 07: the client appends words to a log on the server.
 
 use crate::common::prelude::*;
-use crate::common::program::find;
+use crate::common::program::{find, together, words};
 use crate::swapped::support::{
     NATIVE, Outcome, TO_CLIENT, WRITE_READ, assert_describes, assert_fails, assert_prints,
-    c_client, c_server, devdax_with, flushed, offer, on_devdax, padded, together, told,
+    c_client, c_server, devdax_with, flushed, offer, on_devdax, padded, told,
 };
 
 const LOG: usize = 1040;
@@ -16,24 +16,17 @@ fn log(signature: &[u8], used: u64, words: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn c_client_of_07() -> Result {
+fn c_client_of_07() {
     let _test = device_test();
     let args = ["log", "first", "second"];
     let (rust, c) = c_client("07-atomic-write", &addr(), &[], &args);
-    assert_describes(
-        &c,
-        TO_CLIENT,
-        8,
-        1040..=1040,
-        WRITE_READ | MrUsage::FLUSH_TYPE_VISIBILITY,
-        None,
-    );
+    let usage = WRITE_READ | MrUsage::FLUSH_TYPE_VISIBILITY;
+    assert_describes(&c, TO_CLIENT, 8, 1040..=1040, usage, None);
     assert_eq!(find(&c, "used "), "16");
     match NATIVE {
         true => assert_prints(&rust, &["first", "second"]),
         false => assert!(c.contains(&flushed(1)), "{c:?}"),
     }
-    Ok(())
 }
 
 #[test]
@@ -56,15 +49,14 @@ fn c_client_of_07_on_persistent_memory() -> Result {
 }
 
 /// Offers a C log with so many used bytes.
-fn c_log(used: u64, words: &[&str]) -> Outcome {
+fn c_log(used: u64, more: &[&str]) -> Outcome {
     let usage = WRITE_READ | MrUsage::FLUSH_TYPE_VISIBILITY;
     let args = offer(usage, LOG, 8, "none", &log(b"", used, b""));
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    c_server("07-atomic-write", &addr(), &args, words)
+    c_server("07-atomic-write", &addr(), &words(&args), more)
 }
 
 #[test]
-fn c_server_of_07() -> Result {
+fn c_server_of_07() {
     let _test = device_test();
     // Two words that just fit.
     let (rust, c) = c_log(1027, &["1st_word", "2nd"]);
@@ -72,12 +64,11 @@ fn c_server_of_07() -> Result {
     let mut expected = log(b"", 1040, b"");
     expected[1027..].copy_from_slice(b"1st_word\x002nd\0");
     assert_eq!(told(&c, "memory "), expected);
-    Ok(())
 }
 
 /// librpma's client would write beyond the log, or over its header.
 #[test]
-fn c_server_of_07_whose_log_has_no_room() -> Result {
+fn c_server_of_07_whose_log_has_no_room() {
     let _test = device_test();
     together(&[1036, u64::MAX - 1, 8], |&used| {
         let (rust, c) = c_log(used, &["word"]);
@@ -88,5 +79,4 @@ fn c_server_of_07_whose_log_has_no_room() -> Result {
         assert_fails(&rust, why);
         assert_eq!(told(&c, "memory "), log(b"", used, b""), "{used}");
     });
-    Ok(())
 }

@@ -1,60 +1,56 @@
 //! 01 to 05: reading and writing memory that the other side offers.
 
 use crate::common::prelude::*;
-use crate::common::program::hex;
+use crate::common::program::{hex, together, words};
 use crate::swapped::support::{
     DURABLE, EN, ES, FLUSHABLE, NATIVE, SIGNATURE, TEXT, TO_CLIENT, TO_SERVER, TRANSLATED,
     WRITE_READ, assert_describes, assert_fails, assert_prints, c_client, c_server, devdax_with,
-    flushed, offer, on_devdax, padded, text, together, told, words,
+    flushed, offer, on_devdax, padded, text, told,
 };
 
 // 01: a text in the private data, each way.
 
 #[test]
-fn c_client_of_01() -> Result {
+fn c_client_of_01() {
     let _test = device_test();
     let hello = hex(b"Hello server!\0");
     let (rust, c) = c_client("01-connection", &addr(), &[], &["greet", &hello]);
     assert_prints(&rust, &["Received a message: Hello server!"]);
     assert_eq!(told(&c, "data "), padded(b"Hello client!", TO_CLIENT));
-    Ok(())
 }
 
 #[test]
-fn c_server_of_01() -> Result {
+fn c_server_of_01() {
     let _test = device_test();
     let hello = hex(b"Hello client!\0");
     let (rust, c) = c_server("01-connection", &addr6(), &["greet", &hello], &[]);
     assert_prints(&rust, &["Received a message: Hello client!"]);
     assert_eq!(told(&c, "data "), padded(b"Hello server!", TO_SERVER));
-    Ok(())
 }
 
 // 02: the client reads from the server.
 
 #[test]
-fn c_client_of_02() -> Result {
+fn c_client_of_02() {
     let _test = device_test();
     let (rust, c) = c_client("02-read-to-volatile", &addr(), &[], &["read"]);
     assert_prints(&rust, &[]);
     assert_describes(&c, TO_CLIENT, 0, 14..=14, MrUsage::READ_SRC, None);
     assert_eq!(told(&c, "memory "), b"Hello client!\0");
-    Ok(())
 }
 
 #[test]
-fn c_server_of_02() -> Result {
+fn c_server_of_02() {
     let _test = device_test();
     let args = offer(MrUsage::READ_SRC, 14, 0, "none", b"Hello client!\0");
     let (rust, _) = c_server("02-read-to-volatile", &addr(), &words(&args), &[]);
     assert_prints(&rust, &["Read a message: Hello client!"]);
-    Ok(())
 }
 
 // 03: the server reads from the client.
 
 #[test]
-fn c_client_of_03() -> Result {
+fn c_client_of_03() {
     let _test = device_test();
     // As on DRAM and as on persistent memory: after the signature.
     together(&[(4, ES), (4 + SIGNATURE, EN)], |(offset, greeting)| {
@@ -63,7 +59,6 @@ fn c_client_of_03() -> Result {
         let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
         assert_prints(&rust, &[&format!("New value: {greeting}")]);
     });
-    Ok(())
 }
 
 #[test]
@@ -81,26 +76,24 @@ fn c_client_of_03_on_persistent_memory() -> Result {
 }
 
 #[test]
-fn c_server_of_03() -> Result {
+fn c_server_of_03() {
     let _test = device_test();
     let args = ["fetch", "1024", "1"];
     let (rust, c) = c_server("03-read-to-persistent", &addr(), &args, &[]);
     assert_prints(&rust, &TRANSLATED);
     assert_describes(&c, TO_SERVER, 4, 1028..=1028, MrUsage::READ_SRC, None);
     assert_eq!(told(&c, "memory "), text(EN));
-    Ok(())
 }
 
 // 04: the client writes, and reads a little after it.
 
 #[test]
-fn c_client_of_04() -> Result {
+fn c_client_of_04() {
     let _test = device_test();
     let args = ["write", &hex(ES.as_bytes())];
     let (rust, c) = c_client("04-write-to-persistent", &addr(), &[], &args);
     assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
     assert_describes(&c, TO_CLIENT, 0, 1024..=1024, WRITE_READ, None);
-    Ok(())
 }
 
 #[test]
@@ -116,27 +109,25 @@ fn c_client_of_04_on_persistent_memory() -> Result {
 }
 
 #[test]
-fn c_server_of_04() -> Result {
+fn c_server_of_04() {
     let _test = device_test();
     let args = offer(WRITE_READ, 17 + TEXT, 17, "none", &[7; 17]);
     let (rust, c) = c_server("04-write-to-persistent", &addr(), &words(&args), &[]);
     assert_prints(&rust, &TRANSLATED);
     assert_eq!(told(&c, "memory "), [vec![7; 17], text(EN)].concat());
-    Ok(())
 }
 
 // 05: the client writes and flushes. The C library flushes natively, and registers for that without
 // the right to read. So this works only with a library that has native flush as well.
 
 #[test]
-fn c_client_of_05() -> Result {
+fn c_client_of_05() {
     let _test = device_test();
     let args = ["flush", &hex(ES.as_bytes())];
     let (rust, c) = c_client("05-flush-to-persistent", &addr(), &[], &args);
     assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
     assert_describes(&c, TO_CLIENT, 0, 1024..=1024, FLUSHABLE, Some(false));
     assert!(c.contains(&flushed(1)), "{c:?}");
-    Ok(())
 }
 
 #[test]

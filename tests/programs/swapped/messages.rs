@@ -1,10 +1,9 @@
 //! 08, 08srq, 12, 12scch and 13: messages.
 
 use crate::common::prelude::*;
-use crate::common::program::{find, hex};
+use crate::common::program::{find, hex, together, words};
 use crate::swapped::support::{
     assert_fails, assert_prints, c_client, c_server, dial, listen, rust_client, rust_server,
-    together, words,
 };
 
 // 08, 12, 12scch and 08srq: the client sends a value, the server answers with the next one.
@@ -23,10 +22,11 @@ fn value(value: u64) -> String {
     hex(&value.to_le_bytes())
 }
 
-/// Two rounds, in the output of a C client.
-fn two_rounds() -> [String; 4] {
-    [("sent", 7), ("received", 8), ("sent", 8), ("received", 9)]
-        .map(|(what, number)| format!("{what} {}", value(number)))
+/// Two rounds from this value on, in the output of a C client.
+fn two_rounds(first: u64) -> [String; 4] {
+    let (sent, received) = ("sent", "received");
+    [(sent, 0), (received, 1), (sent, 1), (received, 2)]
+        .map(|(what, after)| format!("{what} {}", value(first + after)))
 }
 
 /// The output of a C server about them.
@@ -41,26 +41,16 @@ fn without_events(lines: &[String]) -> Vec<&String> {
 
 fn assert_serves_two_rounds(example: &str, prefix: &str, end: &str) {
     let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", end]);
-    let lines = [
-        "Value received: 7",
-        "Value sent: 8",
-        "Value received: 8",
-        "Value sent: 9",
-    ]
-    .map(|line| format!("{prefix}{line}"));
+    let lines = [("received", 7), ("sent", 8), ("received", 8), ("sent", 9)]
+        .map(|(what, value)| format!("{prefix}Value {what}: {value}"));
     assert_prints(&rust, &words(&lines));
-    assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+    assert!(without_events(&c).into_iter().eq(&two_rounds(7)), "{c:?}");
 }
 
 fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &str) {
     let (rust, c) = c_server(example, &addr(), &[server, "1"], &["7", rounds]);
-    let lines = [
-        "Value sent: 7",
-        "Value received: 8",
-        "Value sent: 8",
-        "Value received: 9",
-    ]
-    .map(|line| format!("{prefix}{line}"));
+    let lines = [("sent", 7), ("received", 8), ("sent", 8), ("received", 9)]
+        .map(|(what, value)| format!("{prefix}Value {what}: {value}"));
     assert_prints(&rust, &words(&lines));
     let expected = two_rounds_received();
     assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
@@ -69,49 +59,44 @@ fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &st
 /// These clients wait for the completion of the last message, so that the disconnect cannot discard
 /// it.
 #[test]
-fn c_client_of_08_12_and_12scch() -> Result {
+fn c_client_of_08_12_and_12scch() {
     let _test = device_test();
     together(&PING_PONG, |(example, prefix, _)| {
         assert_serves_two_rounds(example, prefix, "leave");
     });
-    Ok(())
 }
 
 /// These clients disconnect without the last message, as if it was lost: librpma's may lose it.
 #[test]
-fn c_client_of_08_12_and_12scch_that_loses_its_last_message() -> Result {
+fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
     let _test = device_test();
     together(&PING_PONG, |(example, ..)| {
         let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
         assert_fails(&rust, "closed");
         assert_eq!(rust.stdout.len(), 4, "{rust:?}");
-        assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+        assert!(without_events(&c).into_iter().eq(&two_rounds(7)), "{c:?}");
     });
-    Ok(())
 }
 
 /// The Rust clients never lose it.
 #[test]
-fn c_server_of_08_12_and_12scch() -> Result {
+fn c_server_of_08_12_and_12scch() {
     let _test = device_test();
     together(&PING_PONG, |(example, _, prefix)| {
         assert_asks_two_rounds(example, prefix, "ping", "3");
     });
-    Ok(())
 }
 
 #[test]
-fn c_client_of_08srq() -> Result {
+fn c_client_of_08srq() {
     let _test = device_test();
     assert_serves_two_rounds(SRQ, "", "stay");
-    Ok(())
 }
 
 #[test]
-fn c_server_of_08srq() -> Result {
+fn c_server_of_08srq() {
     let _test = device_test();
     assert_asks_two_rounds(SRQ, "", "srq", "2");
-    Ok(())
 }
 
 // 13: many clients, over a shared receive queue.
@@ -119,20 +104,14 @@ fn c_server_of_08srq() -> Result {
 const MANY: &str = "13-messages-ping-pong-with-srq";
 
 #[test]
-fn c_clients_of_13() -> Result {
+fn c_clients_of_13() {
     let _test = device_test();
     // The server waits so long for one more client: the second is started at once.
     let (server, port) = rust_server(MANY, &addr(), &["15"]);
     let clients = ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
     for (client, first) in clients.into_iter().zip([100, 200]) {
         let c = client.done();
-        let expected = [
-            ("sent", first),
-            ("received", first + 1),
-            ("sent", first + 1),
-            ("received", first + 2),
-        ]
-        .map(|(what, number)| format!("{what} {}", value(number)));
+        let expected = two_rounds(first);
         assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
     }
     let rust = server.finish();
@@ -149,11 +128,8 @@ fn c_clients_of_13() -> Result {
     for first in [100, 200] {
         let of_client = |line: &&String| line.contains(&format!(": {}", first / 100));
         let lines: Vec<&String> = serving.iter().filter(of_client).collect();
-        let number = find(
-            serving,
-            &format!("[server] value received: {first} from the"),
-        );
-        let number = number.to_owned();
+        let begin = format!("[server] value received: {first} from the");
+        let number = find(serving, &begin).to_owned();
         let expected = [
             format!("[server] value received: {first} from the {number}"),
             format!("[server] value sent: {} from the {number}", first + 1),
@@ -166,11 +142,10 @@ fn c_clients_of_13() -> Result {
     }
     assert_ne!(numbers[0], numbers[1], "each has its connection");
     assert_eq!(serving.len(), 8, "{serving:?}");
-    Ok(())
 }
 
 #[test]
-fn c_server_of_13() -> Result {
+fn c_server_of_13() {
     let _test = device_test();
     let (server, port) = listen(&addr(), &["srq", "2"]);
     let clients = ["100", "200"].map(|first| rust_client(MANY, &addr(), port, &[first, "2"]));
@@ -196,5 +171,4 @@ fn c_server_of_13() -> Result {
     let expected = [100, 101, 200, 201, u64::MAX, u64::MAX].map(value);
     let expected = expected.map(|value| format!("received {value}"));
     assert!(lines.into_iter().eq(&expected), "{c:?}");
-    Ok(())
 }

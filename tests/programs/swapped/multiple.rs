@@ -1,10 +1,9 @@
 //! 06, 06scch and 06tokio: the server reads the names of many clients.
 
 use crate::common::prelude::*;
-use crate::common::program::{Program, hex};
+use crate::common::program::{Program, hex, together};
 use crate::swapped::support::{
     TO_SERVER, assert_describes, assert_prints, dial, listen, padded, rust_client, rust_server,
-    together,
 };
 
 const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connections"];
@@ -13,7 +12,7 @@ const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connect
 const SERVERS: [&str; 3] = [MULTIPLE[0], MULTIPLE[1], "06tokio-multiple-connections"];
 
 #[test]
-fn c_clients_of_06_06scch_and_06tokio() -> Result {
+fn c_clients_of_06_06scch_and_06tokio() {
     let _test = device_test();
     together(&SERVERS, |example| {
         let (mut server, port) = rust_server(example, &addr(), &[]);
@@ -34,11 +33,10 @@ fn c_clients_of_06_06scch_and_06tokio() -> Result {
         }
         // tests/programs/examples waits until the time limit ends such a server.
     });
-    Ok(())
 }
 
 #[test]
-fn c_server_of_06_and_06scch() -> Result {
+fn c_server_of_06_and_06scch() {
     let _test = device_test();
     together(&MULTIPLE, |example| {
         let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
@@ -54,5 +52,4 @@ fn c_server_of_06_and_06scch() -> Result {
         let expected = expected.map(|name| format!("memory {name}"));
         assert!(names.into_iter().eq(&expected), "{c:?}");
     });
-    Ok(())
 }

@@ -1,15 +1,15 @@
 //! Peers that describe no memory, or another than the example needs.
 
 use crate::common::prelude::*;
+use crate::common::program::{together, words};
 use crate::swapped::support::{
-    FLUSHABLE, GPSPM, WRITE_READ, assert_fails, c_client, c_server, offer, padded, together, told,
-    words,
+    FLUSHABLE, GPSPM, WRITE_READ, assert_fails, c_client, c_server, offer, padded, told,
 };
 
 // Private data that describes no memory. A side without private data seems to have sent zeros.
 
 #[test]
-fn c_servers_that_describe_nothing() -> Result {
+fn c_servers_that_describe_nothing() {
     let _test = device_test();
     let cases: [(&str, &[&str]); 6] = [
         ("02-read-to-volatile", &[]),
@@ -23,22 +23,20 @@ fn c_servers_that_describe_nothing() -> Result {
         let (rust, _) = c_server(example, &addr(), &["answer", ""], more);
         assert_fails(&rust, "descriptor");
     });
-    Ok(())
 }
 
 #[test]
-fn a_c_client_of_03_that_describes_nothing() -> Result {
+fn a_c_client_of_03_that_describes_nothing() {
     let _test = device_test();
     let args = ["greet", ""];
     let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
     assert_fails(&rust, "descriptor");
-    Ok(())
 }
 
 /// The memory is described, and there is too little of it; or too much: the client of 02 has room
 /// for 1024 bytes.
 #[test]
-fn c_servers_that_offer_another_size() -> Result {
+fn c_servers_that_offer_another_size() {
     let _test = device_test();
     let cases = [
         ("02-read-to-volatile", MrUsage::READ_SRC, 0, 1025),
@@ -51,5 +49,4 @@ fn c_servers_that_offer_another_size() -> Result {
         assert_fails(&rust, &size.to_string());
         assert_eq!(told(&c, "memory "), padded([7; 17], size), "untouched");
     });
-    Ok(())
 }

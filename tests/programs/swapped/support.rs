@@ -1,7 +1,6 @@
 //! The shared parts of these tests: the two sides, and the expected reports of each.
 
 use std::ops::RangeBounds;
-use std::thread;
 
 use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
@@ -66,15 +65,6 @@ pub(crate) fn c_server(example: &str, addr: &str, protocol: &[&str], client: &[&
     let (server, port) = listen(addr, protocol);
     let client = rust_client(example, addr, port, client).finish();
     outcome(example, client, server.finish())
-}
-
-/// Checks each case, all of them at the same time: most of it is waiting for programs to start.
-pub(crate) fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
-    thread::scope(|scope| {
-        for case in cases {
-            scope.spawn(|| check(case));
-        }
-    });
 }
 
 pub(crate) fn outcome(example: &str, rust: Ended, c: Ended) -> Outcome {
@@ -161,15 +151,9 @@ pub(crate) fn offer(
     direct: &str,
     bytes: &[u8],
 ) -> Vec<String> {
-    let (usage, size, offset) = (usage.bits(), size, offset);
-    ["offer".to_owned(), usage.to_string(), size.to_string()]
-        .into_iter()
-        .chain([offset.to_string(), direct.to_owned(), hex(bytes)])
-        .collect()
-}
-
-pub(crate) fn words(words: &[String]) -> Vec<&str> {
-    words.iter().map(String::as_str).collect()
+    let [usage, size, offset] = [usize::from(usage.bits()), size, offset].map(|n| n.to_string());
+    let (command, direct) = ("offer".to_owned(), direct.to_owned());
+    vec![command, usage, size, offset, direct, hex(bytes)]
 }
 
 pub(crate) const WRITE_READ: MrUsage = MrUsage::WRITE_DST.union(MrUsage::READ_SRC);
