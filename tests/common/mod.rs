@@ -35,6 +35,7 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -229,7 +230,10 @@ pub(crate) fn invalid<T>(result: Result<T, Error>) -> String {
 /// The text of a panic of `run`.
 pub(crate) fn panic_text<T>(run: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(run)).map(drop);
-    let panic = panic.expect_err("it panics");
+    text_of_panic(&*panic.expect_err("it panics"))
+}
+
+pub(crate) fn text_of_panic(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
 }

@@ -9,15 +9,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rpma::sim::Link;
-use rpma::{
-    Conn, Cq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice, Result, Side, Wc,
-};
+use rpma::{Conn, Cq, Device, Flags, FlushType, Mr, MrUsage, Peer, RemoteSlice, Result, Side, Wc};
 use rpma_async::{Driver, Frozen, Pool, Reactor, Setup};
 
 use crate::commits;
 use crate::common::paused;
 use crate::common::place::with_fabric;
-use crate::rpma::{ALWAYS, Parts, cfg, pair, remote_descriptor};
+use crate::common::remote as remote_of;
+use crate::rpma::{ALWAYS, Parts, cfg, pair, parts};
 use crate::{LEN, Outcome, ROUNDS, counted};
 
 /// Its bytes are made visible.
@@ -45,14 +44,8 @@ pub(crate) fn run(addr: &str) -> Outcome {
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
     let local = Mr::reg(&peer, vec![1; ROUNDS * LEN], usage)?;
     let remote = Mr::reg(&peer, vec![0; ROUNDS * LEN + 8], usage)?;
-    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
-    let parts: Vec<_> = (0..ROUNDS)
-        .map(|n| {
-            let (start, end) = (n * LEN, (n + 1) * LEN);
-            let to = remote.slice(start as u64..end as u64)?;
-            Ok((to, local.slice(start..end)?))
-        })
-        .collect::<Result<_>>()?;
+    let remote = remote_of(&remote);
+    let parts = parts(&remote, &local)?;
     let (conn, _server) = pair(&peer, addr, &cfg(false))?;
     let pointer = remote.slice((ROUNDS * LEN) as u64..)?;
     // The first round is not counted: each connection looks once how much room it has.

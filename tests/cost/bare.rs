@@ -38,22 +38,17 @@ unsafe fn measure(addr: &str) -> Outcome {
     let (client, server, memory) = unsafe { connect(addr) };
     unsafe {
         measured_write(client, memory);
-        counted("write", ROUNDS);
-        settle(client);
+        settled("write", client);
         measured_flush(client, memory);
-        counted("flush", ROUNDS);
-        settle(client);
+        settled("flush", client);
         measured_read(client, memory);
-        counted("read", ROUNDS);
-        settle(client);
+        settled("read", client);
         measured_atomic_write(client, memory);
-        counted("atomic_write", ROUNDS);
-        settle(client);
+        settled("atomic_write", client);
         measured_recv(server, memory);
         counted("recv", ROUNDS);
         measured_send(client, memory);
-        counted("send", ROUNDS);
-        settle(client);
+        settled("send", client);
         settle(server);
         let mut wcs = [sys::ibv_wc::default(); 16];
         measured_get_wc_0(client, &mut wcs);
@@ -196,6 +191,12 @@ unsafe fn measured_get_wc_16(end: End, wcs: &mut [sys::ibv_wc; 16]) {
     }
 }
 
+/// The count is of this operation, and all of them succeed.
+unsafe fn settled(name: &str, end: End) {
+    counted(name, ROUNDS);
+    unsafe { settle(end) };
+}
+
 /// Polls until all operations have succeeded.
 unsafe fn settle(end: End) {
     let mut left = ROUNDS;
@@ -248,12 +249,8 @@ unsafe fn id() -> (*mut sys::rdma_cm_id, *mut sys::rdma_event_channel) {
     unsafe {
         let channel = sys::rdma_create_event_channel();
         let space = sys::rdma_port_space::RDMA_PS_TCP;
-        done(sys::rdma_create_id(
-            channel,
-            &raw mut id,
-            ptr::null_mut(),
-            space,
-        ));
+        let context = ptr::null_mut();
+        done(sys::rdma_create_id(channel, &raw mut id, context, space));
         (id, channel)
     }
 }
@@ -266,12 +263,9 @@ unsafe fn resolve(node: &CString, port: &CString, passive: bool) -> *mut sys::rd
         ..Default::default()
     };
     unsafe {
-        done(sys::rdma_getaddrinfo(
-            node.as_ptr(),
-            port.as_ptr(),
-            &raw const hints,
-            &raw mut info,
-        ));
+        let (node, port) = (node.as_ptr(), port.as_ptr());
+        let ret = sys::rdma_getaddrinfo(node, port, &raw const hints, &raw mut info);
+        done(ret);
     }
     info
 }

@@ -75,9 +75,8 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
     let below = below(&calls);
     if below > 0 {
         let all: u64 = objects.values().sum();
-        objects = [("program", all - below), ("fabric.so", below)]
-            .map(|(name, cost)| (name.to_owned(), cost))
-            .into();
+        let both = [("program", all - below), ("fabric.so", below)];
+        objects = both.map(|(name, cost)| (name.to_owned(), cost)).into();
     }
     Some((trigger?, objects))
 }

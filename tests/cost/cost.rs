@@ -63,77 +63,53 @@ const TURNS: usize = 5;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 46] = [
-    ("write", "write"),
-    ("write_slices", "write, both slices made for each"),
-    ("write_inline", "write, inline"),
-    ("flush", "flush, native"),
-    ("flush_fallback", "flush, fallback"),
-    ("read", "read"),
-    ("send", "send"),
-    ("recv", "receive"),
-    ("atomic_write", "atomic write, native"),
-    ("get_wc_0", "`get_wc`, nothing there"),
-    ("get_wc_1", "`get_wc`, 1"),
-    ("get_wc_16", "`get_wc`, 16"),
-    ("wait_for", "`Conn::wait_for`, ready"),
-    ("next", "`Conn::next`, ready"),
-    ("batch", "in a batch of 16 writes and a native flush"),
-    (
-        "batch_fallback",
-        "in a batch of 16 writes and a fallback flush",
-    ),
-    ("batch_write", "write, in a batch of 16"),
-    ("batch_flush", "flush, native, in a batch of 16"),
-    ("batch_flush_fallback", "flush, fallback, in a batch of 16"),
-    ("batch_read", "read, in a batch of 16"),
-    ("batch_send", "send, in a batch of 16"),
-    (
-        "batch_atomic_write",
-        "atomic write, native, in a batch of 16",
-    ),
-    ("recv_many", "receive, one of 16 at once"),
-    (
-        "write_tuple",
-        "write, both slices made for each, in a tuple of results",
-    ),
-    ("write_gather", "write of two local buffers"),
-    ("write_empty", "write of 0 bytes"),
-    ("write_fence", "write with `Flags::FENCE`"),
-    ("flush_short", "flush of 4 bytes, native"),
-    ("flush_short_fallback", "flush of 4 bytes, fallback"),
-    ("atomic_write_fallback", "atomic write, fallback"),
-    (
-        "batch_atomic_write_fallback",
-        "atomic write, fallback, in a batch of 16",
-    ),
-    ("batch_1", "batch of one write"),
-    ("batch_2", "batch of two writes"),
-    ("commit_1", "`Conn::commit` of one part, native"),
-    ("commit_5", "`Conn::commit` of five parts, native"),
-    ("commit_9", "`Conn::commit` of nine parts, native"),
-    ("commit_1_fallback", "`Conn::commit` of one part, fallback"),
-    (
-        "commit_5_fallback",
-        "`Conn::commit` of five parts, fallback",
-    ),
-    (
-        "commit_9_fallback",
-        "`Conn::commit` of nine parts, fallback",
-    ),
-    ("get_wc_mixed", "`get_wc`, 16: sends and receives in turn"),
-    ("srq_recv", "`Srq::recv`"),
-    ("srq_recv_many", "`Srq::recv_many`, one of 16"),
-    ("srq_get_wc_1", "`get_wc` of a shared queue, 1"),
-    ("srq_get_wc_16", "`get_wc` of a shared queue, 16"),
-    (
-        "conn_srq_get_wc_1",
-        "`get_wc` of a connection with a shared queue, 1",
-    ),
-    (
-        "conn_srq_get_wc_16",
-        "`get_wc` of a connection with a shared queue, 16",
-    ),
+const OPERATIONS: [&str; 46] = [
+    "write: write",
+    "write_slices: write, both slices made for each",
+    "write_inline: write, inline",
+    "flush: flush, native",
+    "flush_fallback: flush, fallback",
+    "read: read",
+    "send: send",
+    "recv: receive",
+    "atomic_write: atomic write, native",
+    "get_wc_0: `get_wc`, nothing there",
+    "get_wc_1: `get_wc`, 1",
+    "get_wc_16: `get_wc`, 16",
+    "wait_for: `Conn::wait_for`, ready",
+    "next: `Conn::next`, ready",
+    "batch: in a batch of 16 writes and a native flush",
+    "batch_fallback: in a batch of 16 writes and a fallback flush",
+    "batch_write: write, in a batch of 16",
+    "batch_flush: flush, native, in a batch of 16",
+    "batch_flush_fallback: flush, fallback, in a batch of 16",
+    "batch_read: read, in a batch of 16",
+    "batch_send: send, in a batch of 16",
+    "batch_atomic_write: atomic write, native, in a batch of 16",
+    "recv_many: receive, one of 16 at once",
+    "write_tuple: write, both slices made for each, in a tuple of results",
+    "write_gather: write of two local buffers",
+    "write_empty: write of 0 bytes",
+    "write_fence: write with `Flags::FENCE`",
+    "flush_short: flush of 4 bytes, native",
+    "flush_short_fallback: flush of 4 bytes, fallback",
+    "atomic_write_fallback: atomic write, fallback",
+    "batch_atomic_write_fallback: atomic write, fallback, in a batch of 16",
+    "batch_1: batch of one write",
+    "batch_2: batch of two writes",
+    "commit_1: `Conn::commit` of one part, native",
+    "commit_5: `Conn::commit` of five parts, native",
+    "commit_9: `Conn::commit` of nine parts, native",
+    "commit_1_fallback: `Conn::commit` of one part, fallback",
+    "commit_5_fallback: `Conn::commit` of five parts, fallback",
+    "commit_9_fallback: `Conn::commit` of nine parts, fallback",
+    "get_wc_mixed: `get_wc`, 16: sends and receives in turn",
+    "srq_recv: `Srq::recv`",
+    "srq_recv_many: `Srq::recv_many`, one of 16",
+    "srq_get_wc_1: `get_wc` of a shared queue, 1",
+    "srq_get_wc_16: `get_wc` of a shared queue, 16",
+    "conn_srq_get_wc_1: `get_wc` of a connection with a shared queue, 1",
+    "conn_srq_get_wc_16: `get_wc` of a connection with a shared queue, 16",
 ];
 
 /// The additional cost that an operation may have: parts of a thousand, and instructions.
@@ -187,9 +163,10 @@ fn main() -> Outcome {
             Ok(())
         }
         [program] => table(program),
-        _ => Err(
-            "cost [connections | serving | time | perf | check COMPILER | record COMPILER]".into(),
-        ),
+        _ => {
+            let words = "connections | serving | time | perf | check COMPILER | record COMPILER";
+            Err(format!("cost [{words}]").into())
+        }
     }
 }
 
@@ -252,32 +229,25 @@ fn table(program: &str) -> Outcome {
 
     println!("| | librpma | bare verbs | rpma | the provider and libc |");
     println!("|---|---|---|---|---|");
-    for (name, words) in OPERATIONS {
+    for operation in OPERATIONS {
+        let (name, words) = operation.split_once(": ").ok_or("a name and words")?;
         let Some((own, below)) = rpma.get(name) else {
             continue;
         };
-        let of = |costs: &Costs| {
-            costs
-                .get(name)
-                .map_or("–".to_owned(), |(own, _)| own.to_string())
+        let of = |costs: &Costs| match costs.get(name) {
+            Some((own, _)) => own.to_string(),
+            None => "–".to_owned(),
         };
-        println!(
-            "| {words} | {} | {} | **{own}** | {below} |",
-            of(&of_librpma),
-            of(&bare)
-        );
+        let [librpma, bare] = [&of_librpma, &bare].map(of);
+        println!("| {words} | {librpma} | {bare} | **{own}** | {below} |");
     }
     Ok(())
 }
 
 fn connections(program: &str) -> Outcome {
     // Each pair has four descriptors. The hard limit is for those that are started here.
-    let files = Some(10_000);
-    let limit = Rlimit {
-        current: files,
-        maximum: files,
-    };
-    setrlimit(Resource::Nofile, limit)?;
+    let [current, maximum] = [Some(10_000); 2];
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
     println!("| connections | write | `get_wc`, 1 | memory of one end, KiB |");
     println!("|---|---|---|---|");
     for count in ["1", "10", "100", "1000"] {
@@ -287,10 +257,8 @@ fn connections(program: &str) -> Outcome {
         // Without valgrind: that has its own share in the memory.
         let output = Command::new(program).args(&command[1..]).output()?;
         let said = String::from_utf8(output.stdout)?;
-        let bytes = said
-            .trim()
-            .strip_prefix("memory ")
-            .ok_or("how much memory")?;
+        let bytes = said.trim().strip_prefix("memory ");
+        let bytes = bytes.ok_or("how much memory")?;
         let kib = bytes.parse::<u64>()? / 1024;
         println!("| {count} | {} | {} | {kib} |", of("write"), of("get_wc_1"));
     }
@@ -306,13 +274,9 @@ fn time(program: &str) -> Outcome {
     println!("microseconds of one write: the least, the median and the most of {TURNS} runs each");
     println!("| | beside | rpma | beside, again | rpma : beside |");
     println!("|---|---|---|---|---|");
-    for (depth, what) in [
-        ("1", "write of 64 bytes and its native flush"),
-        (
-            "16",
-            "one of 16 writes of 64 bytes and their native flush (rpma: a batch)",
-        ),
-    ] {
+    let one = "write of 64 bytes and its native flush";
+    let of_16 = "one of 16 writes of 64 bytes and their native flush (rpma: a batch)";
+    for (depth, what) in [("1", one), ("16", of_16)] {
         let beside = || {
             let port = free_port(&addr).to_string();
             said(&[&librpma, &addr, &port, &format!("timed-{depth}")])
@@ -321,11 +285,8 @@ fn time(program: &str) -> Outcome {
         in_turn(&format!("{what}, beside librpma"), beside, ours)?;
     }
     let what = "write of 64 KiB, 16 at a time, beside `ib_write_bw`";
-    in_turn(
-        what,
-        || ib_write_bw(&addr),
-        || said(&[program, "large", &addr]),
-    )
+    let ours = || said(&[program, "large", &addr]);
+    in_turn(what, || ib_write_bw(&addr), ours)
 }
 
 fn in_turn(
@@ -339,12 +300,9 @@ fn in_turn(
         turns[1].push(ours()?);
         turns[2].push(beside()?);
     }
-    for (n, of_it) in ["", ", of this time, in calls that post"][..turns[0][0].len()]
-        .iter()
-        .enumerate()
-    {
-        let mut medians = Vec::new();
-        let mut columns = Vec::new();
+    let parts = ["", ", of this time, in calls that post"].into_iter();
+    for (n, of_it) in parts.enumerate().take(turns[0][0].len()) {
+        let (mut medians, mut columns) = (Vec::new(), Vec::new());
         for turns in &turns {
             let mut times: Vec<_> = turns.iter().map(|times| times[n]).collect();
             times.sort_unstable();
@@ -363,8 +321,7 @@ fn said(command: &[&str]) -> Outcome<Vec<u64>> {
     let output = Command::new(command[0]).args(&command[1..]).output()?;
     let said = String::from_utf8(output.stdout)?;
     let numbers = said.split_whitespace().map(str::parse);
-    let numbers: Result<Vec<_>, _> = numbers.collect();
-    match numbers {
+    match numbers.collect::<Result<Vec<_>, _>>() {
         Ok(numbers) if !numbers.is_empty() => Ok(numbers),
         _ => Err(format!("{command:?}: {said:?}").into()),
     }
@@ -374,16 +331,16 @@ fn said(command: &[&str]) -> Outcome<Vec<u64>> {
 fn ib_write_bw(addr: &str) -> Outcome<Vec<u64>> {
     let (count, len) = (LARGE.0.to_string(), LARGE.1.to_string());
     let port = free_port(addr).to_string();
-    let args = [
-        "-R", "-F", "-t", "16", "-n", &count, "-s", &len, "-p", &port,
-    ];
-    let mut server = Command::new("ib_write_bw")
-        .args(args)
-        .stdout(Stdio::null())
-        .spawn()?;
+    let program = || {
+        let mut program = Command::new("ib_write_bw");
+        program.args(["-R", "-F", "-t", "16", "-n", &count]);
+        program.args(["-s", &len, "-p", &port]);
+        program
+    };
+    let mut server = program().stdout(Stdio::null()).spawn()?;
     // It prints no line when it listens.
     thread::sleep(Duration::from_secs(1));
-    let client = Command::new("ib_write_bw").args(args).arg(addr).output();
+    let client = program().arg(addr).output();
     server.kill()?;
     server.wait()?;
     let said = String::from_utf8(client?.stdout)?;
@@ -392,24 +349,16 @@ fn ib_write_bw(addr: &str) -> Outcome<Vec<u64>> {
     // Bytes, iterations, MiB/s at the most and on the average.
     let average = row.and_then(|mut row| row.nth(3)?.parse::<f64>().ok());
     let average = average.ok_or_else(|| format!("ib_write_bw: {said}"))?;
-    Ok(vec![
-        (LARGE.1 as f64 / (average * 1_048_576.0) * 1e9) as u64,
-    ])
+    let nanos = LARGE.1 as f64 / (average * 1_048_576.0) * 1e9;
+    Ok(vec![nanos as u64])
 }
 
 /// Compiles the program that uses librpma, and returns its path.
 fn compile(program: &Path) -> Outcome<String> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cost/librpma.c");
     let status = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-D_POSIX_C_SOURCE=200809L",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-        ])
-        .args([source, "-o"])
+        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O2"])
+        .args(["-Wall", "-Wextra", "-Werror", source, "-o"])
         .arg(program)
         .args(["-lrpma", "-libverbs"])
         .status()?;
@@ -425,52 +374,53 @@ fn serving(program: &str) -> Outcome {
     for clients in ["10", "300"] {
         let costs = count_instructions(&[program, "measured", "serving", clients])?;
         let name = format!("serve_{clients}");
-        let (cost, _) = costs.get(&name).ok_or("nothing was counted")?;
+        let (cost, _) = cost_of(&costs, &name)?;
         println!("{name}: {cost}");
-        own.push(*cost);
+        own.push(cost);
     }
-    match own[1].abs_diff(own[0]) * 10 <= own[0] {
-        true => Ok(()),
-        false => Err(format!(
-            "a commit costs its server {} instructions beside 10 clients, and {} beside 300",
-            own[0], own[1]
-        )
-        .into()),
+    let mut more = Vec::new();
+    if own[1].abs_diff(own[0]) * 10 > own[0] {
+        let text = "instructions a commit costs its server beside 10 clients and beside 300";
+        more.push(format!("{own:?} {text}"));
     }
+    no_more(&more)
 }
 
-/// Compares awaited operations with those by hand.
-#[cfg(feature = "sim")]
-fn compare(costs: &Costs) -> Outcome {
-    let of = |name: &str| {
-        costs
-            .get(name)
-            .ok_or_else(|| format!("{name} was not counted"))
-    };
-    let mut more = Vec::new();
-    for (name, beside, most) in awaited::LIMITS {
-        let ((own, below), (by_hand, _)) = (of(name)?, of(beside)?);
-        let text = format!(
-            "{name}: {own}, {beside}: {by_hand}, {} more",
-            own.saturating_sub(*by_hand)
-        );
-        println!("{text} (at most {most}); {below} below");
-        if *own > by_hand + most {
-            more.push(text);
-        }
-    }
+/// The cost of an operation, and that of the layers below.
+fn cost_of(costs: &Costs, name: &str) -> Outcome<(u64, u64)> {
+    let cost = costs.get(name);
+    Ok(*cost.ok_or_else(|| format!("{name} was not counted"))?)
+}
+
+/// Fails if something costs more than it may.
+fn no_more(more: &[String]) -> Outcome {
     match more.is_empty() {
         true => Ok(()),
         false => Err(more.join("; ").into()),
     }
 }
 
+/// Compares awaited operations with those by hand.
+#[cfg(feature = "sim")]
+fn compare(costs: &Costs) -> Outcome {
+    let mut more = Vec::new();
+    for (name, beside, most) in awaited::LIMITS {
+        let (own, below) = cost_of(costs, name)?;
+        let (by_hand, _) = cost_of(costs, beside)?;
+        let extra = own.saturating_sub(by_hand);
+        let text = format!("{name}: {own}, {beside}: {by_hand}, {extra} more");
+        println!("{text} (at most {most}); {below} below");
+        if own > by_hand + most {
+            more.push(text);
+        }
+    }
+    no_more(&more)
+}
+
 /// Compares with the recorded costs.
 fn check(costs: &Costs, compiler: &str) -> Outcome {
-    let recorded = fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/cost/counts.txt"
-    ))?;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cost/counts.txt");
+    let recorded = fs::read_to_string(path)?;
     let mut lines = recorded.lines();
     let of = lines.next().unwrap_or_default();
     if of != compiler {
@@ -479,40 +429,27 @@ fn check(costs: &Costs, compiler: &str) -> Outcome {
     }
     let mut more = Vec::new();
     for line in lines {
-        let (name, before) = line
-            .split_once(' ')
-            .ok_or("counts.txt: a name and a number")?;
+        let parts = line.split_once(' ');
+        let (name, before) = parts.ok_or("counts.txt: a name and a number")?;
         let before: u64 = before.parse()?;
-        let (now, _) = costs
-            .get(name)
-            .ok_or_else(|| format!("{name} was not counted"))?;
+        let (now, _) = cost_of(costs, name)?;
         println!("{name}: {now}, before {before}");
         let (parts, instructions) = TOLERANCE;
-        if *now > before + instructions && *now * 1000 > before * (1000 + parts) {
+        if now > before + instructions && now * 1000 > before * (1000 + parts) {
             more.push(format!("{name} costs {now} instructions, before {before}"));
         }
     }
-    match more.is_empty() {
-        true => Ok(()),
-        false => Err(more.join("; ").into()),
-    }
+    no_more(&more)
 }
 
 /// Counts the instructions of a program between its dumps.
 fn count_instructions(command: &[&str]) -> Outcome<Costs> {
     let dir = tempfile::tempdir()?;
+    let out = dir.path().join("out");
     let output = Command::new("valgrind")
-        .args([
-            "--quiet",
-            "--tool=callgrind",
-            "--vgdb=no",
-            "--collect-atstart=no",
-        ])
-        .arg("--toggle-collect=*measured_*")
-        .arg(format!(
-            "--callgrind-out-file={}",
-            dir.path().join("out").display()
-        ))
+        .args(["--quiet", "--tool=callgrind", "--vgdb=no"])
+        .args(["--collect-atstart=no", "--toggle-collect=*measured_*"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
         .args(command)
         .output()?;
     if !output.status.success() {

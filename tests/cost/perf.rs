@@ -12,37 +12,16 @@ use crate::common::program::free_port;
 use crate::{LARGE, Outcome, common, ib_write_bw, in_turn};
 
 /// Settings, and the table that has them. Each table compares its rows.
-const TABLES: [(&str, &str); 9] = [
-    ("operations in flight", "--op write --sweep depth=1/4/16/64"),
-    (
-        "operations for each doorbell",
-        "--op write --depth 64 --sweep batch=1/4/16/64",
-    ),
-    (
-        "completions",
-        "--op write-flush --sweep completions=poll/wait/async",
-    ),
-    (
-        "completions, 16 in flight",
-        "--op write-flush --depth 16 --sweep completions=poll/wait/async",
-    ),
-    ("sizes", "--op write --depth 16 --sweep size=64..64k"),
-    (
-        "operations",
-        "--depth 1 --sweep op=write/read/send/atomic-write",
-    ),
-    (
-        "flushes",
-        "--op write-flush --flush visible --sweep method=native/reading",
-    ),
-    (
-        "commits",
-        "--op commit --sweep method=native/server,depth=1/16",
-    ),
-    (
-        "connections",
-        "--op write --depth 4 --sweep connections=1/8/32",
-    ),
+const TABLES: [&str; 9] = [
+    "operations in flight: --op write --sweep depth=1/4/16/64",
+    "operations for each doorbell: --op write --depth 64 --sweep batch=1/4/16/64",
+    "completions: --op write-flush --sweep completions=poll/wait/async",
+    "completions, 16 in flight: --op write-flush --depth 16 --sweep completions=poll/wait/async",
+    "sizes: --op write --depth 16 --sweep size=64..64k",
+    "operations: --depth 1 --sweep op=write/read/send/atomic-write",
+    "flushes: --op write-flush --flush visible --sweep method=native/reading",
+    "commits: --op commit --sweep method=native/server,depth=1/16",
+    "connections: --op write --depth 4 --sweep connections=1/8/32",
 ];
 
 /// Prints all tables.
@@ -51,12 +30,11 @@ pub(crate) fn run() -> Outcome {
     own_share(&server)?;
     println!("| | beside | rpma perf | beside, again | rpma perf : beside |");
     println!("|---|---|---|---|---|");
-    in_turn(
-        "write of 64 KiB, 16 at a time, beside `ib_write_bw`",
-        || ib_write_bw(&common::addr()),
-        || large(&server),
-    )?;
-    for (what, args) in TABLES {
+    let what = "write of 64 KiB, 16 at a time, beside `ib_write_bw`";
+    let beside = || ib_write_bw(&common::addr());
+    in_turn(what, beside, || large(&server))?;
+    for table in TABLES {
+        let (what, args) = table.split_once(": ").ok_or("its settings")?;
         println!("\n{what}: `rpma perf {args}`\n");
         println!("| | operations/s | bytes/s | p50 µs | p99 µs | CPU µs | measurement's own µs |");
         println!("|---|---|---|---|---|---|---|");
@@ -86,9 +64,8 @@ fn own_share(server: &Server) -> Outcome {
 fn large(server: &Server) -> Outcome<Vec<u64>> {
     let args = format!("--depth 16 --size {} --count {}", LARGE.1, LARGE.0);
     let points = server.perf(&args)?;
-    let rate = points
-        .first()
-        .map(|point| number(&point["result"]["operations_per_second"]));
+    let rate = |point: &Value| number(&point["result"]["operations_per_second"]);
+    let rate = points.first().map(rate);
     let rate = rate.filter(|rate| *rate > 0.0).ok_or("no result")?;
     Ok(vec![(1e9 / rate) as u64])
 }
@@ -98,9 +75,7 @@ fn row(point: &Value) {
     let names = ["op", "method", "completions"];
     let words = names.iter().filter_map(|name| setting[name].as_str());
     let numbers = ["size", "depth", "batch", "connections"];
-    let numbers = numbers
-        .iter()
-        .map(|name| format!("{name} {}", setting[name]));
+    let numbers = numbers.map(|name| format!("{name} {}", setting[name]));
     let all: Vec<String> = words.map(str::to_owned).chain(numbers).collect();
     let micros = |value: &Value| number(value) / 1e3;
     println!(
@@ -155,15 +130,11 @@ impl Server {
         if !args.contains("--count") {
             perf.args(["--time", "0.5"]);
         }
-        let output = perf
-            .args(args.split_whitespace())
-            .stderr(Stdio::inherit())
-            .output()?;
+        perf.args(args.split_whitespace());
+        let output = perf.stderr(Stdio::inherit()).output()?;
         let lines = String::from_utf8(output.stdout)?;
-        Ok(lines
-            .lines()
-            .map(serde_json::from_str)
-            .collect::<Result<_, _>>()?)
+        let points = lines.lines().map(serde_json::from_str);
+        Ok(points.collect::<Result<_, _>>()?)
     }
 }
 

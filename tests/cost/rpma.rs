@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted, unusual};
+use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, common, counted, unusual};
 
 /// For completions that are there already.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -27,31 +27,22 @@ pub(crate) fn run(addr: &str) -> Result<()> {
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
     let local = Mr::reg(&peer, vec![1; ROUNDS * LEN], usage)?;
     let remote = Mr::reg(&peer, vec![0; ROUNDS * LEN], usage)?;
-    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
-    let mut parts = Vec::new();
-    for n in 0..ROUNDS {
-        let (start, end) = (n * LEN, (n + 1) * LEN);
-        parts.push((
-            remote.slice(start as u64..end as u64)?,
-            local.slice(start..end)?,
-        ));
-    }
+    let remote = common::remote(&remote);
+    let parts = parts(&remote, &local)?;
     for fallback in [false, true] {
         let (conn, server) = pair(&peer, addr, &cfg(fallback))?;
         let mut peer_cfg = PeerCfg::new();
         peer_cfg.set_direct_write_to_pmem(true);
         conn.apply_remote_peer_cfg(&peer_cfg);
         if fallback {
-            measured_flush_fallback(&conn, &parts)?;
-            counted("flush_fallback", ROUNDS);
             let cq = conn.get_cq();
-            settle(cq, ROUNDS)?;
+            measured_flush_fallback(&conn, &parts)?;
+            settled("flush_fallback", cq)?;
             measured_batch(&conn, &parts)?;
             counted("batch_fallback", BATCHED);
             settle(cq, ROUNDS / 16)?;
             measured_batch_flush(&conn, &parts)?;
-            counted("batch_flush_fallback", ROUNDS);
-            settle(cq, ROUNDS)?;
+            settled("batch_flush_fallback", cq)?;
             unusual::fallback(&conn, &local, &remote)?;
         } else {
             native(&conn, &server, &parts, &local, &remote)?;
@@ -70,21 +61,38 @@ pub(crate) fn run(addr: &str) -> Result<()> {
     Ok(())
 }
 
-/// Posts a write on each of `count` connections in turn, and polls each in turn: as [`run`] counts.
-pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
-    // valgrind keeps some of those that are possible.
+/// Where each operation goes, and the bytes of each.
+pub(crate) fn parts<'a>(
+    remote: &MrRemote,
+    local: &'a Mr<Vec<u8>>,
+) -> Result<Vec<(RemoteSlice, MrSlice<'a>)>> {
+    let part = |n| {
+        let (start, end) = (n * LEN, (n + 1) * LEN);
+        let to = remote.slice(start as u64..end as u64)?;
+        Ok((to, local.slice(start..end)?))
+    };
+    (0..ROUNDS).map(part).collect()
+}
+
+/// As many open files as are possible.
+pub(crate) fn many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).expect("more open files");
+}
+
+/// Posts a write on each of `count` connections in turn, and polls each in turn: as [`run`] counts.
+pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
+    // valgrind keeps some of those that are possible.
+    many_files();
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; LEN], MrUsage::WRITE_DST)?;
-    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let remote = common::remote(&remote);
     let parts = [(remote.slice(..)?, local.slice(..)?)];
     let before = memory();
-    let pairs = (0..count)
-        .map(|_| pair(&peer, addr, &cfg(false)))
-        .collect::<Result<Vec<_>>>()?;
+    let pairs = (0..count).map(|_| pair(&peer, addr, &cfg(false)));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
     let used = memory().saturating_sub(before) / 2 / count as u64;
     println!("memory {used}");
     let conns: Vec<_> = pairs.iter().map(|(client, _)| client).collect();
@@ -113,7 +121,7 @@ pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; LEN], usage)?;
-    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let remote = common::remote(&remote);
     let (remote, local) = (remote.slice(..)?, local.slice(..)?);
     let (conn, _server) = pair(&peer, addr, &cfg(false))?;
     let (mut start, mut posting) = (Instant::now(), Duration::ZERO);
@@ -146,7 +154,7 @@ pub(crate) fn run_large(addr: &str, len: usize, count: u64) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let local = Mr::reg(&peer, vec![1; len], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; len], MrUsage::WRITE_DST)?;
-    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let remote = common::remote(&remote);
     let (remote, local) = (remote.slice(..)?, local.slice(..)?);
     let (conn, _server) = pair(&peer, addr, &cfg(false))?;
     let (mut posted, mut done) = (0, 0);
@@ -189,13 +197,8 @@ fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("about this process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("a size")
-        * 1024
-}
-
-pub(crate) fn remote_descriptor<M>(mr: &Mr<M>) -> [u8; 21] {
-    mr.get_descriptor()
+    let kib = kib.and_then(|kib| kib.trim().parse::<u64>().ok());
+    kib.expect("a size") * 1024
 }
 
 fn native(
@@ -207,53 +210,39 @@ fn native(
 ) -> Result<()> {
     let cq = conn.get_cq();
     measured_write(conn, parts)?;
-    counted("write", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("write", cq)?;
     measured_write_slices(conn, local, remote)?;
-    counted("write_slices", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("write_slices", cq)?;
     measured_write_inline(conn, parts)?;
-    counted("write_inline", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("write_inline", cq)?;
     measured_flush(conn, parts)?;
-    counted("flush", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("flush", cq)?;
     measured_read(conn, parts)?;
-    counted("read", ROUNDS);
-    settle(cq, ROUNDS)?;
-    let atomic: Vec<_> = (0..ROUNDS as u64)
-        .map(|n| remote.slice(n * LEN as u64..n * LEN as u64 + 8))
-        .collect::<Result<_>>()?;
+    settled("read", cq)?;
+    let atomic = unusual::words(remote, 8)?;
     measured_atomic_write(conn, &atomic)?;
-    counted("atomic_write", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("atomic_write", cq)?;
     measured_recv(server, parts)?;
     counted("recv", ROUNDS);
     measured_send(conn, parts)?;
-    counted("send", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("send", cq)?;
     settle(server.get_cq(), ROUNDS)?;
 
     measured_batch(conn, parts)?;
     counted("batch", BATCHED);
     settle(cq, ROUNDS / 16)?;
     measured_batch_write(conn, parts)?;
-    counted("batch_write", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_write", cq)?;
     measured_batch_flush(conn, parts)?;
-    counted("batch_flush", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_flush", cq)?;
     measured_batch_read(conn, parts)?;
-    counted("batch_read", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_read", cq)?;
     measured_batch_atomic_write(conn, &atomic)?;
-    counted("batch_atomic_write", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_atomic_write", cq)?;
     measured_recv_many(server, parts)?;
     counted("recv_many", ROUNDS);
     measured_batch_send(conn, parts)?;
-    counted("batch_send", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_send", cq)?;
     settle(server.get_cq(), ROUNDS)?;
 
     let mut wcs = [Wc::default(); 16];
@@ -440,9 +429,8 @@ fn measured_recv_many(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 fn posted_writes(conn: &Conn, parts: &Parts<'_>) -> Result<Vec<Posted>> {
     let writes = parts.iter().take(ROUNDS);
-    writes
-        .map(|&(remote, local)| conn.write(remote, local, ALWAYS, 0))
-        .collect()
+    let post = |&(remote, local): &(_, _)| conn.write(remote, local, ALWAYS, 0);
+    writes.map(post).collect()
 }
 
 #[inline(never)]
@@ -483,6 +471,12 @@ pub(crate) fn measured_get_wc_16(cq: &Cq, wcs: &mut [Wc; 16]) -> Result<()> {
         assert_eq!(cq.get_wc(wcs)?, 16, "all are there");
     }
     Ok(())
+}
+
+/// The count is of this operation, and all of them succeed.
+pub(crate) fn settled(name: &str, cq: &Cq) -> Result<()> {
+    counted(name, ROUNDS);
+    settle(cq, ROUNDS)
 }
 
 /// Polls until that many operations have succeeded.

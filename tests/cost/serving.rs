@@ -7,9 +7,9 @@ use rpma::commit::{Limits, Method, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Result, Side, Wc};
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::common::devdax;
+use crate::rpma::many_files;
 use crate::{LEN, ROUNDS, counted};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -18,9 +18,7 @@ const PART: usize = 1024;
 
 /// Counts the server's work for a commit, with this many clients.
 pub(crate) fn run(addr: &str, clients: usize) -> Result<()> {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).expect("more open files");
+    many_files();
     let slots = clients as u32;
     let start = Directory::len_for(slots).next_multiple_of(PART);
     let all = PmemMap::open(devdax(), start + clients * PART)?;
@@ -37,12 +35,8 @@ pub(crate) fn run(addr: &str, clients: usize) -> Result<()> {
     let mut writers = Vec::new();
     for key in 1..=clients {
         let at = start + (key - 1) * PART;
-        writers.push(connect(
-            &mut server,
-            &far,
-            addr,
-            (key, all.part(at..at + PART)?),
-        )?);
+        let memory = all.part(at..at + PART)?;
+        writers.push(connect(&mut server, &far, addr, (key, memory))?);
     }
     while server.next(&mut [Wc::default()], Duration::ZERO)?.is_some() {}
     let source = Mr::reg(&far, vec![7; LEN], MrUsage::WRITE_SRC)?;
@@ -88,12 +82,8 @@ fn connect(
     loop {
         match server.next(&mut [Wc::default()], LIMIT)?.expect("in time") {
             Served::Asks(asked) => {
-                let part = Part {
-                    peer: &peer,
-                    region: &region,
-                    data: &[],
-                };
-                server.admit(asked, &part)?;
+                let (peer, region, data) = (&peer, &region, &[][..]);
+                server.admit(asked, &Part { peer, region, data })?;
                 return connecting.wait(LIMIT);
             }
             Served::Arrived(_) => {}

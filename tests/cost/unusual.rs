@@ -7,7 +7,7 @@ use rpma::{Conn, Flags, FlushType, Mr, MrRemote, MrSlice, RemoteSlice, Result, S
 
 use crate::rpma::{
     ALWAYS, Parts, measured_atomic_write, measured_batch_atomic_write, measured_get_wc_1,
-    measured_get_wc_16, settle,
+    measured_get_wc_16, settle, settled,
 };
 use crate::{DEPTH, LEN, ROUNDS, came, counted};
 
@@ -20,35 +20,27 @@ pub(crate) fn native(
 ) -> Result<()> {
     let cq = conn.get_cq();
     measured_write_tuple(conn, local, remote)?;
-    counted("write_tuple", ROUNDS);
-    settle(cq, ROUNDS)?;
-    let halves: Vec<_> = (0..ROUNDS)
-        .map(|n| {
-            let (start, middle, end) = (n * LEN, n * LEN + LEN / 2, n * LEN + LEN);
-            Ok([local.slice(start..middle)?, local.slice(middle..end)?])
-        })
-        .collect::<Result<_>>()?;
+    settled("write_tuple", cq)?;
+    let halves = (0..ROUNDS).map(|n| {
+        let (start, middle, end) = (n * LEN, n * LEN + LEN / 2, n * LEN + LEN);
+        Ok([local.slice(start..middle)?, local.slice(middle..end)?])
+    });
+    let halves = halves.collect::<Result<Vec<_>>>()?;
     measured_write_gather(conn, parts, &halves)?;
-    counted("write_gather", ROUNDS);
-    settle(cq, ROUNDS)?;
-    let empty: Vec<_> = (0..ROUNDS)
-        .map(|n| {
-            let at = n * LEN;
-            Ok((remote.slice(at as u64..at as u64)?, local.slice(at..at)?))
-        })
-        .collect::<Result<_>>()?;
+    settled("write_gather", cq)?;
+    let empty = (0..ROUNDS).map(|n| {
+        let at = n * LEN;
+        Ok((remote.slice(at as u64..at as u64)?, local.slice(at..at)?))
+    });
+    let empty = empty.collect::<Result<Vec<_>>>()?;
     measured_write_empty(conn, &empty)?;
-    counted("write_empty", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("write_empty", cq)?;
     measured_write_fence(conn, parts)?;
-    counted("write_fence", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("write_fence", cq)?;
     measured_flush_short(conn, &words(remote, 4)?)?;
-    counted("flush_short", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("flush_short", cq)?;
     measured_batch_1(conn, parts)?;
-    counted("batch_1", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("batch_1", cq)?;
     measured_batch_2(conn, parts)?;
     counted("batch_2", ROUNDS / 2);
     settle(cq, ROUNDS)?;
@@ -71,25 +63,20 @@ pub(crate) fn fallback(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) -> R
     let cq = conn.get_cq();
     commits(conn, local, remote, "_fallback")?;
     measured_flush_short(conn, &words(remote, 4)?)?;
-    counted("flush_short_fallback", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("flush_short_fallback", cq)?;
     let atomic = words(remote, 8)?;
     measured_atomic_write(conn, &atomic)?;
-    counted("atomic_write_fallback", ROUNDS);
-    settle(cq, ROUNDS)?;
+    settled("atomic_write_fallback", cq)?;
     measured_batch_atomic_write(conn, &atomic)?;
-    counted("batch_atomic_write_fallback", ROUNDS);
-    settle(cq, ROUNDS)
+    settled("batch_atomic_write_fallback", cq)
 }
 
 /// Commits of one part, of five and of nine, each with a pointer. Another place for each.
 fn commits(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote, suffix: &str) -> Result<()> {
     let part = |n: usize| {
         let (start, end) = (n * LEN, n * LEN + LEN - 8);
-        Ok((
-            remote.slice(start as u64..end as u64)?,
-            local.slice(start..end)?,
-        ))
+        let to = remote.slice(start as u64..end as u64)?;
+        Ok((to, local.slice(start..end)?))
     };
     let pointers = words(remote, 8)?;
     for count in [1, 5, 9] {
@@ -172,11 +159,10 @@ fn send_all(client: &Conn, parts: &Parts<'_>) -> Result<()> {
 }
 
 /// The beginning of each operation's part.
-fn words(remote: &MrRemote, len: u64) -> Result<Vec<RemoteSlice>> {
+pub(crate) fn words(remote: &MrRemote, len: u64) -> Result<Vec<RemoteSlice>> {
     let starts = (0..ROUNDS as u64).map(|n| n * LEN as u64);
-    starts
-        .map(|start| remote.slice(start..start + len))
-        .collect()
+    let word = |start| remote.slice(start..start + len);
+    starts.map(word).collect()
 }
 
 #[inline(never)]

@@ -86,13 +86,13 @@ impl Flood {
         let offered = region(&peer, 4096, usage)?;
         let ep = Ep::listen(&peer, &addr, 0)?;
         let mut cfg = WriterCfg::new(Method::Reading);
-        cfg.set_flush_type(FlushType::Visibility)?
-            .set_in_flight(2)?;
+        let visible = FlushType::Visibility;
+        cfg.set_flush_type(visible)?.set_in_flight(2)?;
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_srq(Some(srq)).set_cq_size(ENTRIES);
         let req = ConnReq::new(&self.peer, &addr, ep.get_port(), &cfg.conn_cfg(&conn_cfg)?)?;
         let asking = Writer::connect(req, &cfg, &Offer::default())?;
-        let offer = Offer::new(&PeerCfg::new())
+        let offer = Offer::default()
             .add_region(&offered)
             .encode(Offer::ACCEPT)?;
         let server = request(&ep, &ConnCfg::new())?.connect(&offer)?;
@@ -130,10 +130,8 @@ impl Flood {
 }
 
 fn timed_out<T: std::fmt::Debug>(name: &str, result: rpma::Result<T>) {
-    assert!(
-        matches!(result, Err(Error::TimedOut(_))),
-        "{name}: {result:?}"
-    );
+    let is_late = matches!(result, Err(Error::TimedOut(_)));
+    assert!(is_late, "{name}: {result:?}");
 }
 
 /// A commit of a writer that does not become durable.

@@ -78,15 +78,11 @@ pub(crate) fn append(
             }
         }
     }
-    let made = server.counts();
-    println!(
-        "acknowledged {}, connections {} of {} tries, failures {}, longest {} ms",
-        counts.acknowledged,
-        made.connected,
-        made.tries,
-        counts.failures,
-        counts.longest.as_millis()
-    );
+    let (made, longest) = (server.counts(), counts.longest.as_millis());
+    let (connected, tries) = (made.connected, made.tries);
+    print!("acknowledged {}, ", counts.acknowledged);
+    print!("connections {connected} of {tries} tries, ");
+    println!("failures {}, longest {longest} ms", counts.failures);
     Ok(())
 }
 

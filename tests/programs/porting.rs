@@ -56,9 +56,8 @@ fn declared(header: &str) -> BTreeSet<&str> {
     while !code.is_empty() {
         let (before, rest) = code.split_once("/*").unwrap_or((code, ""));
         for (at, _) in before.match_indices('(') {
-            let word = before[..at]
-                .rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                .next();
+            let is_between = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+            let word = before[..at].rsplit(is_between).next();
             functions.extend(word.filter(|word| word.starts_with("rpma_")));
         }
         code = rest.split_once("*/").map_or("", |(_comment, after)| after);

@@ -73,8 +73,8 @@ fn calls(trace: &str, part: &str) -> Vec<String> {
 }
 
 fn write(conn: &Conn, op_context: u64) {
-    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
-        .expect("posted");
+    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context);
+    posted.expect("posted");
 }
 
 /// Promise (docs/performance.md): a wait is 3 system calls if there is an event, 5 if it has to

@@ -28,10 +28,8 @@ fn record(number: u64) -> [u8; RECORD] {
 /// Whether an image has the promised records, and only whole ones.
 fn check(image: &[u8], promised: u64) {
     let count = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
-    assert!(
-        (promised..=RECORDS).contains(&count),
-        "{count} of {promised}"
-    );
+    let is_right = (promised..=RECORDS).contains(&count);
+    assert!(is_right, "{count} of {promised}");
     for number in 0..count {
         let begin = RECORD * (1 + number as usize);
         let bytes = &image[begin..begin + RECORD];

@@ -85,9 +85,8 @@ async fn not_ready(client: &Conn, server: &Conn, message: &Mr<Memory>, taken: &M
     let message = message.slice(..).expect("all of it");
     client.send(message, ALWAYS, 0).expect("posted");
     assert!(timeout(40 * MS, completion(client)).await.is_err());
-    server
-        .recv(taken.slice(..).expect("all"), 1)
-        .expect("posted");
+    let taken = taken.slice(..).expect("all of it");
+    server.recv(taken, 1).expect("posted");
     assert!(completion(server).await.result().is_ok());
     assert!(completion(client).await.result().is_ok());
 }

@@ -16,10 +16,8 @@ fn delayed_requests_stay_in_order() -> Result {
         let both = Both::new(world, &patient())?;
         let values = |n: u8| {
             let to = remote(&both.target).slice(0..8).expect("inside");
-            let value = &[n; 8];
-            both.client
-                .atomic_write(to, value, ALWAYS, n.into())
-                .expect("posted");
+            let posted = both.client.atomic_write(to, &[n; 8], ALWAYS, n.into());
+            posted.expect("posted");
         };
         world.link.delay(Duration::from_secs(3600));
         (1..=3).for_each(values);
@@ -54,10 +52,7 @@ fn held_requests_are_released() -> Result {
         let _entered = world.hosts[0].enter();
         world.link.hold();
         let written = both.write(1)?;
-        let waited = both
-            .client
-            .wait_for(written, Duration::from_secs(3600), |_| {});
-        timed_out(waited);
+        timed_out(both.wait(written, Duration::from_secs(3600)));
         assert_eq!(both.written()?, [0; LEN]);
         world.link.release();
         both.done(written)?;

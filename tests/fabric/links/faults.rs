@@ -78,8 +78,7 @@ fn an_acknowledgement_of_anything_can_be_lost() -> Result {
 
         let both = Both::new(world, &patient())?;
         world.link.lose_acknowledgement(1);
-        both.client
-            .flush(both.target()?, FlushType::Visibility, ALWAYS, 5)?;
+        both.flush(5)?;
         unanswered(&completion(&both.client), 5);
         Ok(())
     })
@@ -138,11 +137,11 @@ fn acknowledgements_that_are_all_lost() -> Result {
         let both = Both::new(world, &impatient())?;
         world.fabric.jump_over_waits();
         world.link.lose_acknowledgements(2);
-        let slice = |from: usize| both.source.slice(from..from + 8);
-        let to = |from: u64| remote(&both.target).slice(from..from + 8);
         let write = |n: u64| {
-            both.client
-                .write(to(8 * n)?, slice(8 * n as usize)?, ALWAYS, n)
+            let at = 8 * n as usize;
+            let to = remote(&both.target).slice(8 * n..8 * n + 8)?;
+            let from = both.source.slice(at..at + 8)?;
+            both.client.write(to, from, ALWAYS, n)
         };
         let posted = (0..4).map(write).collect::<rpma::Result<Vec<_>>>()?;
         both.done(posted[0])?;
@@ -150,11 +149,8 @@ fn acknowledgements_that_are_all_lost() -> Result {
         for op_context in [2, 3] {
             flushed(&completion(&both.client), op_context);
         }
-        assert_eq!(
-            both.written()?[..32],
-            pattern(LEN, 1)[..32],
-            "all were executed"
-        );
+        let (written, all) = (both.written()?, pattern(LEN, 1));
+        assert_eq!(written[..32], all[..32], "all were executed");
         Ok(())
     })
 }

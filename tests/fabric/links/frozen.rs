@@ -1,6 +1,5 @@
 //! Hosts with a device that stands still.
 
-use std::iter;
 use std::thread;
 
 use crate::common::prelude::*;
@@ -82,9 +81,7 @@ fn a_client_that_is_frozen_while_nobody_answers() -> Result {
             in_time.then_some(result)
         };
         // Something else may have held this program up.
-        let result = iter::repeat_with(goes_on)
-            .take(20)
-            .find_map(|result| result);
+        let result = (0..20).find_map(|_| goes_on());
         result.ok_or("once in time")??;
         Ok(())
     })
@@ -116,13 +113,8 @@ fn a_native_flush_waits_for_a_frozen_host() -> Result {
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();
-        let flushed = both
-            .client
-            .flush(both.target()?, FlushType::Visibility, ALWAYS, 1)?;
-        let waited = both
-            .client
-            .wait_for(flushed, Duration::from_millis(200), |_| {});
-        timed_out(waited);
+        let flushed = both.flush(1)?;
+        timed_out(both.wait(flushed, Duration::from_millis(200)));
         world.hosts[1].thaw();
         both.done(flushed)?;
         Ok(())

@@ -63,10 +63,8 @@ fn a_bad_network_loses_time_alone() -> Result {
         let times = times.collect::<Result<Vec<_>>>()?;
         assert_eq!(takes(&profile, 1)?, times[0]);
         // Some packets were lost.
-        assert!(
-            times.iter().all(|time| *time > Duration::from_millis(500)),
-            "{times:?}"
-        );
+        let least = times.iter().min();
+        assert!(least > Some(&Duration::from_millis(500)), "{times:?}");
         assert_eq!(BTreeSet::from_iter(times).len(), 5);
     }
     Ok(())

@@ -3,7 +3,7 @@
 use rpma::sim::Errno;
 
 use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, each, impatient, knock, patient, timed_out};
+use crate::links::world::{Both, each, impatient, knock, patient, timed_out};
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after
 /// a failed post, and when this host's device is gone.
@@ -19,26 +19,21 @@ fn errors_name_the_next_step() -> Result {
         let _entered = world.hosts[0].enter();
         world.link.hold();
         let written = both.write(1)?;
-        let wait = || {
-            both.client
-                .wait_for(written, Duration::from_millis(1), |_| {})
-        };
+        let wait = || both.wait(written, Duration::from_millis(1));
         has(wait(), "wait for it again or drop the connection");
         world.link.release();
         both.done(written)?;
         has(wait(), "polled already");
         world.link.lose_request(1);
         let lost = both.write(2)?;
-        has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
-        has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
+        has(both.wait(lost, LIMIT), "connect again");
+        has(both.wait(lost, LIMIT), "Conn::failure");
 
         let (client, _server) = world.connect(&impatient(), &impatient())?.ends();
         let failing = world.fabric.fail("ibv_post_send").next(Errno::IO);
         let write = || knock(&client, 1);
-        has(
-            write(),
-            "This failed post ended the connection: connect again",
-        );
+        let step = "This failed post ended the connection: connect again";
+        has(write(), step);
         assert!(!failing.is_pending());
         let failure = client.failure().ok_or("a failed post")?.to_string();
         assert!(failure.contains("connect again"), "{failure}");
@@ -58,29 +53,23 @@ fn errors_name_the_next_step() -> Result {
 fn a_late_completion_satisfies_no_later_wait() -> Result {
     each(|world| {
         let both = Both::new(world, &patient())?;
-        let flush = || -> Result<_> {
-            let flush = FlushType::Visibility;
-            Ok(both.client.flush(both.target()?, flush, ALWAYS, 1)?)
-        };
         world.hosts[1].freeze();
-        let first = flush()?;
+        let first = both.flush(1)?;
         for limit in [Duration::ZERO, Duration::from_millis(20)] {
             let late = both.client.wait_for(first, limit, |wc| panic!("{wc:?}"));
             timed_out(late);
         }
-        let second = flush()?;
+        let second = both.flush(1)?;
         world.hosts[1].thaw();
         let mut others = Vec::new();
-        let wc = both
-            .client
-            .wait_for(second, LIMIT, |wc| others.push(wc.posted()));
+        let take = |wc: Wc| others.push(wc.posted());
+        let wc = both.client.wait_for(second, LIMIT, take);
         assert_eq!(wc?.posted(), Some(second));
         assert_eq!(others, [Some(first)]);
         // The name of an operation with a time-out is good for another wait.
         world.hosts[1].freeze();
-        let third = flush()?;
-        let late = both.client.wait_for(third, Duration::ZERO, |_| {});
-        timed_out(late);
+        let third = both.flush(1)?;
+        timed_out(both.wait(third, Duration::ZERO));
         world.hosts[1].thaw();
         let wc = both.client.wait_for(third, LIMIT, |wc| panic!("{wc:?}"));
         assert_eq!(wc?.posted(), Some(third));
@@ -100,8 +89,7 @@ fn a_wait_looks_once_more_at_its_limit() -> Result {
         for number in 1..=2 {
             let written = both.write(number)?;
             // Less than the second after which each wait looks by itself.
-            let limit = Duration::from_millis(500);
-            let wc = both.client.wait_for(written, limit, |_| {});
+            let wc = both.wait(written, Duration::from_millis(500));
             assert_eq!(wc?.posted(), Some(written));
         }
         Ok(())

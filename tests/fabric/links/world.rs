@@ -31,14 +31,23 @@ impl Both {
 
     pub(crate) fn write(&self, op_context: u64) -> Result<Posted> {
         let from = self.source.slice(..)?;
-        Ok(self
-            .client
-            .write(self.target()?, from, ALWAYS, op_context)?)
+        let to = self.target()?;
+        Ok(self.client.write(to, from, ALWAYS, op_context)?)
+    }
+
+    pub(crate) fn flush(&self, op_context: u64) -> Result<Posted> {
+        let (all, visible) = (self.target()?, FlushType::Visibility);
+        Ok(self.client.flush(all, visible, ALWAYS, op_context)?)
+    }
+
+    /// Waits for an operation of the client.
+    pub(crate) fn wait(&self, posted: Posted, limit: Duration) -> rpma::Result<Wc> {
+        self.client.wait_for(posted, limit, |_| {})
     }
 
     /// Waits for an operation of the client, which succeeds.
     pub(crate) fn done(&self, posted: Posted) -> Result {
-        self.client.wait_for(posted, LIMIT, |_| {})?;
+        self.wait(posted, LIMIT)?;
         Ok(())
     }
 

@@ -27,9 +27,8 @@ pub(crate) fn setup() -> Setup {
     cfg.set_keep_alive(Some(SILENCE)).expect("possible");
     // The peer's receive may be late, or never come.
     cfg.set_rnr_retry_count(6).expect("possible");
-    Setup::new(&cfg)
-        .with_receives(4, PART)
-        .with_connect_limit(LIMIT / 2)
+    let setup = Setup::new(&cfg).with_receives(4, PART);
+    setup.with_connect_limit(LIMIT / 2)
 }
 
 /// A peer of a host's device.
@@ -65,9 +64,8 @@ impl Server {
 
     /// Accepts the next client.
     pub(crate) fn accept(&self) -> Result<Conn> {
-        let offer = Offer::new(&PeerCfg::new())
-            .add_region(&self.memory)
-            .encode(Offer::ACCEPT)?;
+        let mut offer = Offer::default();
+        let offer = offer.add_region(&self.memory).encode(Offer::ACCEPT)?;
         wait(async {
             let incoming = self.listener.accept().await?;
             incoming.accept(&setup(), &offer).await

@@ -74,11 +74,8 @@ fn an_acknowledgement_is_lost_at_each_request() {
                         true => RECORDS,
                         false => 2 * RECORDS,
                     };
-                    assert!(
-                        requests >= least,
-                        "{}, {method}: {requests}",
-                        profile.name()
-                    );
+                    let name = profile.name();
+                    assert!(requests >= least, "{name}, {method}: {requests}");
                 }
             }
         }

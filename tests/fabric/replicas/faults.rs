@@ -283,10 +283,7 @@ fn run(profile: &Profile, way: Way, seed: u64) -> Result<Ran> {
 /// The memory of a replica shows the records that were acknowledged.
 fn keeps(replica: usize, bytes: &[u8], told: &AtomicU64) {
     let (shown, told) = (whole(bytes), told.load(Ordering::Relaxed));
-    assert!(
-        shown >= told,
-        "replica {replica}: {shown} of {told} records"
-    );
+    assert!(shown >= told, "replica {replica}: {shown} of {told}");
 }
 
 /// Each acknowledged record is on the replicas that had it, and no replica shows another record.

@@ -57,10 +57,8 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() -> Result {
     ] {
         let refused = made(&mut set.log, 1)?.commit(at, pointer, k);
         let text = text(refused.expect_err(words));
-        assert!(
-            text.contains(words) && text.contains("commit 1:"),
-            "{words}: {text}"
-        );
+        let is_right = text.contains(words) && text.contains("commit 1:");
+        assert!(is_right, "{words}: {text}");
     }
     for (len, words) in [
         (0, "0 bytes"),
@@ -121,12 +119,8 @@ fn a_wrong_replica_is_refused_and_its_writer_goes_back() -> Result {
 
     let writer = fourth.writer(&peer, way)?;
     let closed = Mr::reg(&fourth.peer, vec![0; SIZE], MrUsage::READ_SRC)?;
-    let writer = refuse_region(
-        &mut set,
-        writer,
-        remote(&closed),
-        ["replica 3:", "WRITE_DST"],
-    );
+    let words = ["replica 3:", "WRITE_DST"];
+    let writer = refuse_region(&mut set, writer, remote(&closed), words);
 
     // The writer that went back works. Set aside, its memory may be added again.
     let id = add(&mut set.log, writer)?;

@@ -98,10 +98,8 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
         set.log.look();
         let number = commits.len() as u64;
         let full = set.append(number, 2).expect_err("replica 1 is frozen");
-        assert!(
-            matches!(full, Refused::RingFull { held_by: 0b10 }),
-            "{full}"
-        );
+        let is_held = matches!(full, Refused::RingFull { held_by: 0b10 });
+        assert!(is_held, "{full}");
         for commit in &commits {
             let outcome = set.log.outcome(*commit);
             assert_eq!(outcome.durable, 0b1 | old.mask());
@@ -174,10 +172,8 @@ fn a_full_set_takes_no_other_replica() -> Result {
     let region = writer.offer().regions()[0];
     let refused = set.log.add(writer, region).expect_err("64 are there");
     let text = refused.error.to_string();
-    assert!(
-        text.contains("at most 64") && text.contains("set_aside"),
-        "{text}"
-    );
+    let is_named = text.contains("at most 64") && text.contains("set_aside");
+    assert!(is_named, "{text}");
     assert_eq!(set.log.able(), Replicas::MOST);
     for n in [1, 2, 1] {
         set.log.set_aside(set.ids[n], LIMIT)?;

@@ -55,24 +55,24 @@ impl Served {
     pub(crate) fn serve(mut self) {
         let mut wcs = [Wc::default(); 8];
         while let Ok(Next::Completions(count)) = self.far.next(&mut wcs, Duration::MAX) {
-            for wc in &wcs[..count] {
-                self.responder.handle(0, wc);
-            }
+            self.handle(&wcs[..count]);
             while let Turn::Served(_) = self.responder.turn(|_| Some(&self.far)) {}
+        }
+    }
+
+    fn handle(&mut self, wcs: &[Wc]) {
+        for wc in wcs {
+            self.responder.handle(0, wc);
         }
     }
 
     fn turn(&mut self) {
         let mut wcs = [Wc::default(); 8];
         let count = self.far.get_cq().get_wc(&mut wcs).expect("polls");
-        for wc in &wcs[..count] {
-            self.responder.handle(0, wc);
-        }
+        self.handle(&wcs[..count]);
         let turn = self.responder.turn(|_| Some(&self.far));
-        assert!(
-            !matches!(turn, Turn::Misused(..) | Turn::Failed(..)),
-            "the client is honest"
-        );
+        let is_wrong = matches!(turn, Turn::Misused(..) | Turn::Failed(..));
+        assert!(!is_wrong, "the client is honest");
     }
 }
 

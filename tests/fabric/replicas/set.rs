@@ -263,10 +263,8 @@ pub(crate) fn whole(bytes: &[u8]) -> u64 {
     let tail = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
     for number in 0..tail {
         let at = START as usize + number as usize * LEN;
-        assert!(
-            bytes[at..at + LEN] == record(number),
-            "record {number} of {tail} is not what was written"
-        );
+        let is_whole = bytes[at..at + LEN] == record(number);
+        assert!(is_whole, "record {number} of {tail} is another one");
     }
     tail
 }

@@ -1,6 +1,5 @@
 //! Each fault that can be put into the log is found by a test, which `found_by.rs` names.
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,23 +26,14 @@ pub(crate) fn find(
     let found = seeds.into_iter().find_map(failure);
     let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
     let help = value.get_help().ok_or("its documentation")?;
-    println!(
-        "\n{}: {help}. It is found with the number {seed}:\n\n{why}",
-        value.get_name()
-    );
+    let name = value.get_name();
+    println!("\n{name}: {help}. It is found with the number {seed}:\n\n{why}");
     Ok(())
 }
 
 /// The text of a panic of `run`.
 pub(crate) fn panics(run: impl FnOnce()) -> Result<(), String> {
-    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
-        Ok(text) => *text,
-        Err(panic) => panic
-            .downcast_ref::<&str>()
-            .map_or("a panic", |text| *text)
-            .to_owned(),
-    };
-    catch_unwind(AssertUnwindSafe(run)).map_err(text)
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| text_of_panic(&*panic))
 }
 
 /// The text of a test.
@@ -71,9 +61,8 @@ fn each_fault_is_found_by_a_test() {
     for (name, test) in FOUND_BY {
         let (text, fault) = (text(test), faults[name]);
         let text = text.unwrap_or_else(|| panic!("there is no test {test}"));
-        let puts_it_in = text
-            .split(|of: char| !of.is_alphabetic() && of != ':')
-            .any(|word| word == format!("Fault::{fault:?}"));
+        let mut words = text.split(|of: char| !of.is_alphabetic() && of != ':');
+        let puts_it_in = words.any(|word| word == format!("Fault::{fault:?}"));
         assert!(puts_it_in, "{test} does not put in {name}");
     }
 }

@@ -123,9 +123,8 @@ fn memory_of_something_else_is_left_alone() -> Result {
         spoil(&mut world, 2, spoils);
         let before = memories(&world);
         world.only(&[0, 1, 2]);
-        let log = world
-            .open(2)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let opened = world.open(2);
+        let log = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
         log.append(b"two")?;
         drop(log);
         world.only(&[1, 2]);
@@ -284,10 +283,8 @@ fn unchanged(world: &World, log: &Log, call: impl FnOnce(&Log)) {
 
 fn no_position<T: Debug>(result: Result<T, LogError>, at: Lsn) {
     let error = result.expect_err("no record");
-    assert!(
-        matches!(error, LogError::NoPosition(of) if of == at),
-        "{error}"
-    );
+    let is_right = matches!(error, LogError::NoPosition(of) if of == at);
+    assert!(is_right, "{error}");
 }
 
 /// Promise: a record that is too long, a log that is full, and a truncation to a position without a
@@ -303,10 +300,10 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
     world.until_all_have(&log);
     unchanged(&world, &log, |log| {
         let error = log.append(&vec![2; most + 1]).expect_err("too long");
-        assert!(
-            matches!(error, LogError::TooLong { len, most: of } if len == most + 1 && of == most),
-            "{error}"
-        );
+        let LogError::TooLong { len, most: of } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((len, of), (most + 1, most));
     });
     let error = loop {
         match log.append(&RECORD) {

@@ -52,9 +52,8 @@ impl Run<'_> {
     fn draw(&mut self, steps: u64) -> Vec<(Host, AtStep)> {
         let hosts = self.world.hosts.iter().chain([&self.world.client]);
         let chosen = 1 + self.random.below(15);
-        let chosen = hosts
-            .enumerate()
-            .filter(|(n, host)| chosen >> n & 1 == 1 && host.has_power());
+        let is_chosen = |(n, host): &(usize, &Host)| chosen >> n & 1 == 1 && host.has_power();
+        let chosen = hosts.enumerate().filter(is_chosen);
         let now = self.world.fabric.steps();
         let cuts = chosen.map(|(_, host)| {
             let (host, cut) = (host.clone(), host.clone());

@@ -81,11 +81,9 @@ fn every_call_of(profile: &Profile, how: How) -> Result<()> {
             Some(run(profile, Some(fails)).0)
         },
     );
-    println!(
-        "{}, {how:?}: {swept}; in each phase: {:?}",
-        profile.name(),
-        PHASES.into_iter().zip(by_phase).collect::<Vec<_>>()
-    );
+    let (name, phases) = (profile.name(), PHASES.into_iter().zip(by_phase));
+    let phases: Vec<_> = phases.collect();
+    println!("{name}, {how:?}: {swept}; in each phase: {phases:?}");
     Ok(())
 }
 

@@ -66,9 +66,8 @@ impl Sides {
         phase_ends();
 
         let mut plain = ConnCfg::new();
-        plain
-            .set_min_rnr_timer(Some(1))?
-            .set_ack_timeout(Some(12))?;
+        plain.set_min_rnr_timer(Some(1))?;
+        plain.set_ack_timeout(Some(12))?;
         plain.set_rcq_size(8).set_max_send_sge(2)?;
         let mut shared = ConnCfg::new();
         shared.set_srq(Some(&srq)).set_force_fallback(true);
@@ -77,10 +76,8 @@ impl Sides {
             key: 8,
         });
         let mut fallback = ConnCfg::new();
-        fallback
-            .set_force_fallback(true)
-            .set_rcq_size(8)
-            .set_max_send_sge(2)?;
+        fallback.set_force_fallback(true).set_rcq_size(8);
+        fallback.set_max_send_sge(2)?;
         fallback.set_compl_channel(ComplChannel::Shared);
         self.rejected(&addr, &client.peer, &ep)?;
         let native = self.connect(&addr, (&client, &plain), (&server, &plain), &ep)?;
@@ -254,9 +251,9 @@ fn shared_messages(
     srq.recv(part, 1)?;
     srq.recv_many(&[(part, 2), (part, 3)])?;
     let rcq = srq.get_rcq().context("it has one")?;
+    let from = client.source.slice(..8)?;
     for number in 0..2 {
-        ends.client
-            .send(client.source.slice(..8)?, ALWAYS, number)?;
+        ends.client.send(from, ALWAYS, number)?;
         all_done(&ends.client, 1)?;
         channel.wait_timeout(LIMIT)?;
         let mut wcs = [Wc::default(); 2];

@@ -163,14 +163,14 @@ fn a_low_limit_of_locked_memory() {
 /// Doctor registers a part of the memory, and a program registers all of it.
 #[test]
 fn memory_above_the_limit_of_locked_memory() {
+    let dax = devdax();
     let lines = |limit: &str| {
         format!(
             "mount -t tmpfs none /mnt
-            cp -a {} /mnt/dax
+            cp -a {dax} /mnt/dax
             chmod 666 /mnt/dax
             ulimit -l {limit}
-            $user $rpma doctor --memory /mnt/dax",
-            devdax()
+            $user $rpma doctor --memory /mnt/dax"
         )
     };
     let limit = "this process may lock only 100000 KiB";

@@ -209,9 +209,8 @@ fn a_server_that_describes_no_memory_fails_its_client() -> Result {
         Ok(())
     }
     let _test = device_test();
-    let mut cases = ["02", "04", "05", "09", "09scch"]
-        .map(|name| (name, &[][..]))
-        .to_vec();
+    let names = ["02", "04", "05", "09", "09scch"];
+    let mut cases = names.map(|name| (name, &[][..])).to_vec();
     cases.extend([("07", &["word"][..]), ("11", &["1234"])]);
     together(&cases, |(name, args)| check(name, args).expect("listens"));
     Ok(())

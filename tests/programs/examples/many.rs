@@ -94,14 +94,12 @@ fn servers_of_many_clients() {
 /// again.
 fn gives_up_on_a_server_that_stands_still(name: &str) {
     let (server, port) = server(name, &[]);
-    server
-        .standing_still(|| {
-            let ended = client(name, port, &[]).finish().failure(FAILURE, name);
-            assert!(ended.says("not answer"), "{name}: {ended:?}");
-            Ok(())
-        })
-        .expect("stops");
-    server.kill();
+    let stopped = server.standing_still(|| {
+        let ended = client(name, port, &[]).finish().failure(FAILURE, name);
+        assert!(ended.says("not answer"), "{name}: {ended:?}");
+        Ok(())
+    });
+    stopped.expect("stops");
 }
 
 /// 06 goes on when one of its clients fails, which is no reason for the others to. Its status
@@ -221,10 +219,7 @@ fn serves_ten_with_messages() -> Result {
         conn.send(src.slice(*at..*at + 8)?, Flags::COMPLETION_ALWAYS, 0)
     };
     let first = |at: usize| 1000 + 10 * at as u64;
-    let mut expected: Vec<String> = (1..=10)
-        .map(|number| format!("The client #{number} has been connected."))
-        .collect();
-    expected.push("Server ended listening.".to_owned());
+    let mut expected = connected(10);
     for client in &clients {
         send(client, first(client.0))?;
     }
@@ -250,18 +245,19 @@ fn serves_ten_with_messages() -> Result {
     Ok(())
 }
 
+/// The lines of a server that has listened, and accepted so many clients.
+fn connected(clients: u32) -> Vec<String> {
+    let line = |number| format!("The client #{number} has been connected.");
+    let end = "Server ended listening.".to_owned();
+    (1..=clients).map(line).chain([end]).collect()
+}
+
 /// 13: librpma's send queue is full after some rounds.
 fn fifty_rounds() {
     let (server, port) = server("13", &[LISTENS]);
     let start = |first: u64| client("13", port, &[&first.to_string(), "50"]);
     let clients = [1000, 2000].map(|first| (first, start(first)));
-    let mut expected = [
-        "The client #1 has been connected.",
-        "The client #2 has been connected.",
-        "Server ended listening.",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    let mut expected = connected(2);
     for (first, client) in clients {
         let (of_client, of_server) = ping_pong(first, 50);
         let ended = client.finish().success("the client");

@@ -298,10 +298,8 @@ fn _log() -> Result {
     let at = ended.stderr.iter().rposition(|line| line.contains(LIBRARY));
     let at = at.ok_or("found above")?;
     let place = &ended.stderr[at - 1];
-    assert!(
-        place.contains("peer_cfg.rs") && place.ends_with(" rpma::peer_cfg:"),
-        "{ended:?}"
-    );
+    let is_named = place.contains("peer_cfg.rs") && place.ends_with(" rpma::peer_cfg:");
+    assert!(is_named, "{ended:?}");
     assert_eq!(ended.stderr[at - 2], "Custom log handling:", "{ended:?}");
     Ok(())
 }

@@ -50,10 +50,8 @@ pub(crate) fn dial(peer: &Peer, port: u16, private_data: &[u8]) -> Conn {
 /// Such a client, once it is connected. It has sent no message.
 pub(crate) fn connect(peer: &Peer, port: u16) -> Conn {
     let conn = dial(peer, port, &[]);
-    assert_eq!(
-        event(&conn).expect("an event in time"),
-        ConnEvent::Established
-    );
+    let first = event(&conn).expect("an event in time");
+    assert_eq!(first, ConnEvent::Established);
     conn
 }
 

@@ -62,10 +62,8 @@ fn logs_that_differ_get_no_word() -> Result {
     let ended = fails_at_once(client, "the client");
     let [one, other] = logs.each_ref().map(Log::port);
     let (host, text) = (addr(), "the logs are different: 16 bytes of the one at");
-    assert!(
-        ended.says(text) && ended.says(", and 21 of the"),
-        "{ended:?}"
-    );
+    let is_told = ended.says(text) && ended.says(", and 21 of the");
+    assert!(is_told, "{ended:?}");
     for port in [one, other] {
         assert!(ended.says(&format!("{host}:{port}")), "{ended:?}");
     }

@@ -132,9 +132,8 @@ fn a_c_client_whose_queues_cannot_be_made_is_rejected() -> Result {
     let client = client(&ep, &["connect", "3"]);
     let mut cfg = ConnCfg::new();
     cfg.set_max_inline_data(1 << 30);
-    let error = ep
-        .next_conn_req_timeout(&cfg, LIMIT)
-        .expect_err("no device has that");
+    let req = ep.next_conn_req_timeout(&cfg, LIMIT);
+    let error = req.expect_err("no device has that");
     assert!(matches!(error, Error::Provider { .. }), "{error:?}");
     assert_eq!(find(&client.done(), "event "), "Connection rejected");
     Ok(())

@@ -77,9 +77,9 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) -> Result {
     }
     // Both may have ended, and the first waits for its answer.
     conns.into_iter().for_each(finish);
-    programs
-        .into_iter()
-        .for_each(|program| drop(program.done()));
+    for program in programs {
+        program.done();
+    }
     Ok(())
 }
 
@@ -221,11 +221,8 @@ fn immediate_data_with_a_c_client() -> Result {
     let receives = [(message_to, 1), (empty, 2), (empty, 3)];
     let ep = listen(&peer)?;
     let client = client(&ep, &["imm"]);
-    let conn = establish(
-        request(&ep, &with_rcq())?,
-        &offer(&shared, false),
-        &receives,
-    )?;
+    let req = request(&ep, &with_rcq())?;
+    let conn = establish(req, &offer(&shared, false), &receives)?;
     receives_imm(&conn, &IMM_OF_CLIENT)?;
     assert_eq!(contents(&message)?, pattern(100, 3)[..8]);
     assert!(contents(&shared)? == with_imm(pattern(SHARED, 5), 3));
