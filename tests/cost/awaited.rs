@@ -8,16 +8,14 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rpma::sim::Link;
-use rpma::{Conn, Cq, Device, Flags, FlushType, Mr, MrUsage, Peer, RemoteSlice, Result, Side, Wc};
+use rpma::Result;
 use rpma_async::{Driver, Frozen, Pool, Reactor, Setup};
 
-use crate::commits;
-use crate::common::paused;
 use crate::common::place::with_fabric;
+use crate::common::prelude::*;
 use crate::common::remote as remote_of;
 use crate::rpma::{ALWAYS, Parts, cfg, pair, parts};
-use crate::{LEN, Outcome, ROUNDS, counted};
+use crate::{LEN, Outcome, ROUNDS, commits, counted};
 
 /// Its bytes are made visible.
 const VISIBLE: FlushType = FlushType::Visibility;

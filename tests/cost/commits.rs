@@ -1,16 +1,12 @@
 //! Awaited commits by the device's flush, each beside the same calls of rpma: of one part and its
 //! pointer by a writer, and of a record and its pointer on two of three replicas.
 
-use std::time::Duration;
-
-use rpma::commit::{self, Method, Replicas as Set, WriterCfg};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg,
-    RemoteSlice, Result,
-};
+use rpma::commit::{Method, Replicas as Set, WriterCfg};
+use rpma::{Result, commit};
 use rpma_async::{Pool, Reactor, Replicas, Writer};
 
 use crate::awaited::{alone, block, row};
+use crate::common::prelude::*;
 use crate::{LEN, ROUNDS};
 
 /// It does not pass.

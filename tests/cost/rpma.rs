@@ -3,15 +3,10 @@
 //! Both ends are in this process and this thread. All operations are posted first and polled later,
 //! so that each function has only its own cost.
 
-use rpma::{
-    Conn, ConnCfg, ConnReq, Cq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
-    PeerCfg, Posted, RemoteSlice, Result, Side, Srq, SrqCfg, Wc,
-};
-
-use std::time::{Duration, Instant};
-
+use rpma::Result;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::common::prelude::*;
 use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, common, counted, unusual};
 
 /// For completions that are there already.

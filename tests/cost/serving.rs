@@ -1,14 +1,12 @@
 //! The server's half of a commit by the server's method, with many clients that are silent.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use rpma::Result;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
-use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Result, Side, Wc};
 
-use crate::common::devdax;
+use crate::common::prelude::*;
 use crate::rpma::many_files;
 use crate::{LEN, ROUNDS, counted};
 

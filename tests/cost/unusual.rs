@@ -3,8 +3,9 @@
 
 use std::hint::black_box;
 
-use rpma::{Conn, Flags, FlushType, Mr, MrRemote, MrSlice, RemoteSlice, Result, Srq, Wc};
+use rpma::Result;
 
+use crate::common::prelude::*;
 use crate::rpma::{
     ALWAYS, Parts, measured_atomic_write, measured_batch_atomic_write, measured_get_wc_1,
     measured_get_wc_16, settle, settled,

@@ -1,18 +1,13 @@
 //! The host that writes.
 
 use std::collections::VecDeque;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rpma::commit::{self, Ticket, Writer, WriterCfg};
+use rpma::commit::{Ticket, Writer, WriterCfg};
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter, Why};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, Posted,
-    Side,
-};
+use rpma::{Posted, commit};
 
-use crate::Result;
 use crate::log::{RECORD, TAIL, offset, record};
+use crate::prelude::*;
 
 /// So many waits of one second each may bring no event. With the default settings a peer is given
 /// up after 4 s, and the kernel is some times slower than it should be. (One wait of 20 s would be
@@ -291,7 +286,7 @@ impl<'a> Target<'a> {
 fn patiently(mut wait: impl FnMut(Duration) -> rpma::Result<()>) -> Result<()> {
     for _ in 0..STALL {
         match wait(Duration::from_secs(1)) {
-            Err(rpma::Error::TimedOut(_)) => {}
+            Err(Error::TimedOut(_)) => {}
             ended => return Ok(ended?),
         }
     }

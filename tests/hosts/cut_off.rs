@@ -2,15 +2,9 @@
 //!
 //! The client comes back after each round, which shows the server that it stood still no more.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use rpma::AlignedBuf;
 
-use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage,
-    Next, Offer, Peer, PeerCfg, Side, Wc,
-};
-
-use crate::Result;
+use crate::prelude::*;
 
 /// Writes in flight: more packets than soft-RoCE sends without an acknowledgement.
 const WRITES: usize = 512;

@@ -26,6 +26,7 @@ mod client;
 mod cut_off;
 mod keep_alive;
 mod log;
+mod prelude;
 mod probe;
 mod server;
 

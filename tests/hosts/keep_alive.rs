@@ -1,13 +1,9 @@
 //! Idle connections with a keep-alive, as a client and as a server at once, that report when they
 //! end.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use rpma::Failure;
 
-use rpma::wait::{Happened, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Failure, Next, Peer, Side, Wc};
-
-use crate::Result;
+use crate::prelude::*;
 
 /// For the other host to listen, and to answer.
 const CONNECT: Duration = Duration::from_secs(60);

@@ -1,9 +1,7 @@
 //! The layout of the log: the tail, which is the number of records, in the first 8 bytes; the
 //! records from the second page on.
 
-use rpma::pmem::PmemMap;
-
-use crate::Result;
+use crate::prelude::*;
 
 pub(crate) const TAIL: usize = 8;
 pub(crate) const FIRST: usize = 4096;

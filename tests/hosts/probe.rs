@@ -1,11 +1,8 @@
 //! A server that looks whether its client is still there.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use rpma::{MrSlice, RemoteSlice};
 
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Side};
-
-use crate::Result;
+use crate::prelude::*;
 
 /// For a client to come, and for each side to answer.
 const CONNECT: Duration = Duration::from_secs(30);

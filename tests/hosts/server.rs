@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
+use rpma::Request;
 use rpma::commit::{Limits, Method, Responder, Turn};
-use rpma::pmem::{Ddio, DevicePath, Domain, Platform, PmemMap};
-use rpma::wait::{Happened, Member, Wait};
-use rpma::{
-    ConnCfg, ConnEvent, Device, Ep, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Request, Side, Wc,
-};
+use rpma::pmem::{Ddio, DevicePath, Domain, Platform};
+use rpma::wait::Member;
 
-use crate::Result;
 use crate::log::SIZE;
+use crate::prelude::*;
 
 /// Serves until it is killed, by all methods, and waits for the end of each client, however long
 /// that takes.

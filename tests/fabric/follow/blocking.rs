@@ -3,8 +3,7 @@
 use rpma::sim::now;
 use tokio::time::{Instant, sleep};
 
-use crate::common::prelude::*;
-use crate::follow::world::{ALWAYS, DAY, completion, connect, virtually, write_all};
+use crate::follow::prelude::*;
 
 const LEN: usize = 64;
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::sim::Visited;
 
-use crate::common::prelude::*;
-use crate::follow::world::{ALWAYS, completion, connect, write};
+use crate::follow::prelude::*;
 
 /// A record, and the number of records at the begin of the log.
 const RECORD: usize = 64;

@@ -7,11 +7,7 @@ use rpma::reconnect::{Reconnect, ToConn};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::common::failed::Failed;
-use crate::common::prelude::*;
-use crate::follow::world::{
-    ALWAYS, DAY, accept, completion, connect, event, next, nobody, readable, resolved, virtually,
-    write_all,
-};
+use crate::follow::prelude::*;
 
 const LEN: usize = 64;
 const MS: Duration = Duration::from_millis(1);

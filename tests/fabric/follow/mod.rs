@@ -5,6 +5,7 @@
 mod blocking;
 mod cuts;
 mod instants;
+mod prelude;
 mod refused;
 mod ticking;
 mod world;

@@ -5,8 +5,7 @@ use std::thread;
 use rpma::sim::sweep;
 use tokio::time::sleep_until;
 
-use crate::common::prelude::*;
-use crate::follow::world::nobody;
+use crate::follow::prelude::*;
 
 /// It panics with this text.
 fn refused<T>(run: impl FnOnce() -> T, part: &str) {

@@ -6,8 +6,7 @@ use std::pin::pin;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::common::failed::Failed;
-use crate::common::prelude::*;
-use crate::follow::world::{DAY, nobody, resolved};
+use crate::follow::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 

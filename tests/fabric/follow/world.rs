@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use rpma::{Progress, Resolving, Result};
+use rpma::{Progress, Resolving};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{timeout, timeout_at};
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.
@@ -17,9 +17,7 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
 /// Runs a test with two hosts of a fabric that follows a paused clock. In the end no object is left on the fabric,
 /// and the future that does the work ends with it.
-pub(crate) fn virtually<T>(
-    test: impl AsyncFnOnce(&World) -> crate::common::Result<T>,
-) -> crate::common::Result<T> {
+pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
     paused::runtime().block_on(async {
         let fabric = paused::fabric(&Rig::new());
         let ticking = paused::tick(&fabric);
@@ -33,11 +31,7 @@ pub(crate) fn virtually<T>(
 }
 
 /// Two ends of a connection, made by two tasks.
-pub(crate) async fn connect(
-    world: &World,
-    client: &ConnCfg,
-    server: &ConnCfg,
-) -> crate::common::Result<Pair> {
+pub(crate) async fn connect(world: &World, client: &ConnCfg, server: &ConnCfg) -> Result<Pair> {
     assert!(Host::current().is_none(), "no task is on a host");
     let ep = world.listen()?;
     let at = (world.hosts[1].addr(), ep.get_port()).into();
@@ -70,7 +64,7 @@ pub(crate) async fn readable(fd: impl AsFd) {
 }
 
 /// Takes a request, and waits until its connection is established.
-pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> crate::common::Result<Conn> {
+pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> Result<Conn> {
     ep.set_nonblocking(true)?;
     loop {
         match ep.next_conn_req(cfg) {
@@ -84,7 +78,7 @@ pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> crate::common::Result<Conn
     }
 }
 
-pub(crate) async fn resolved(mut resolving: Resolving) -> Result<ConnReq> {
+pub(crate) async fn resolved(mut resolving: Resolving) -> rpma::Result<ConnReq> {
     loop {
         resolving = match resolving.advance()? {
             Progress::Ready(req) => return Ok(req),
@@ -95,7 +89,7 @@ pub(crate) async fn resolved(mut resolving: Resolving) -> Result<ConnReq> {
 }
 
 /// Waits for a completion or an event, and calls `next` again when a keep-alive is due.
-pub(crate) async fn next(conn: &Conn, wcs: &mut [Wc]) -> Result<Next> {
+pub(crate) async fn next(conn: &Conn, wcs: &mut [Wc]) -> rpma::Result<Next> {
     loop {
         match conn.next(wcs, Duration::ZERO) {
             Err(Error::TimedOut(_)) => {}

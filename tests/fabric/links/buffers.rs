@@ -1,7 +1,6 @@
 //! Buffers that are changed too early, and memory that is freed.
 
-use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN};
+use crate::links::prelude::*;
 
 /// When a program changes a buffer that it has posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

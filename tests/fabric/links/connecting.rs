@@ -1,12 +1,8 @@
 //! Connections that are made or ended while the hosts do not reach each other.
 
 use rpma::Progress;
-use rpma::sim::now;
 
-use crate::common::prelude::*;
-use crate::links::world::{
-    completion, each, impatient, knock, nothing, patient, settings, unanswered, unanswered_wait,
-};
+use crate::links::prelude::*;
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]

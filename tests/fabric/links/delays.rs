@@ -2,12 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rpma::sim::sleep;
-
-use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, LEN, completion, each, impatient, patient, timed_out, unanswered_wait,
-};
+use crate::links::prelude::*;
 
 /// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]

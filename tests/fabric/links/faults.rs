@@ -3,10 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, LEN, back, completion, each, flushed, impatient, knock, patient, unanswered,
-};
+use crate::links::prelude::*;
 
 /// A lost write is not there, an earlier one is, and a later one is flushed; each with the endless
 /// retries that rxe has as well.

@@ -2,11 +2,7 @@
 
 use std::thread;
 
-use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, LEN, completion, each, flushed, impatient, knock, nothing, patient, settings,
-    timed_out, unanswered,
-};
+use crate::links::prelude::*;
 
 /// A device that stands still serves no peer, and serves them when it goes on.
 #[test]

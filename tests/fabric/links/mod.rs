@@ -7,6 +7,7 @@ mod delays;
 mod faults;
 mod frozen;
 mod partitions;
+mod prelude;
 mod receives;
 mod resent;
 mod waits;

@@ -2,10 +2,7 @@
 
 use std::thread;
 
-use crate::common::prelude::*;
-use crate::links::world::{
-    ALWAYS, Both, LEN, back, completion, each, impatient, knock, patient, settings, unanswered,
-};
+use crate::links::prelude::*;
 
 /// Requests that are posted during a partition are executed after it: with retries without end,
 /// however long it took, and in both directions.

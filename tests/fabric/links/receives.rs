@@ -1,9 +1,6 @@
 //! Receives of messages that never arrive whole.
 
-use rpma::sim::now;
-
-use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, knock, patient, unanswered};
+use crate::links::prelude::*;
 
 /// Receives that a shared queue has room for, and each has no bytes.
 const DEPTH: u32 = 4;

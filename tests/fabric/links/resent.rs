@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rpma::sim::{now, sleep};
-
-use crate::common::prelude::*;
-use crate::links::world::{ALWAYS, Both, LEN, completion, each, impatient};
+use crate::links::prelude::*;
 
 /// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
 #[test]

@@ -2,8 +2,7 @@
 
 use rpma::sim::Errno;
 
-use crate::common::prelude::*;
-use crate::links::world::{Both, each, impatient, knock, patient, timed_out};
+use crate::links::prelude::*;
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after
 /// a failed post, and when this host's device is gone.

@@ -1,6 +1,6 @@
 //! A connection of two hosts, for all of these tests.
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// More than the MTU.

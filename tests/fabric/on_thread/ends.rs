@@ -13,17 +13,10 @@ use rpma::thread;
 use rpma_async::{Closed, Conn, Reactor, block_on};
 
 use crate::common::prelude::*;
-use crate::on_thread::program::{Server, nothing_is_left, peer_of, setup, wait};
+use crate::on_thread::program::{Server, nothing_is_left, reactor_on, setup, wait};
 
 fn jumping() -> Fabric {
     Rig::new().jumping().fabric()
-}
-
-/// A reactor that was made on the host.
-fn reactor_on(host: &Host) -> Result<Reactor> {
-    let peer = peer_of(host)?;
-    let _entered = host.enter();
-    Ok(Reactor::on_thread(&peer)?)
 }
 
 /// Promise: the drop of the last handle waits for the thread, in virtual time. Afterwards no object

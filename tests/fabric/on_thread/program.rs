@@ -31,15 +31,15 @@ pub(crate) fn setup() -> Setup {
     setup.with_connect_limit(LIMIT / 2)
 }
 
-/// A peer of a host's device.
-pub(crate) fn peer_of(host: &Host) -> Result<Peer> {
+/// A reactor of a host, on a thread of its own.
+pub(crate) fn reactor_on(host: &Host) -> Result<Reactor> {
     let _entered = host.enter();
-    Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)
+    Reactor::on_thread(&Peer::new(&Device::from_addr(&addr(), Side::Local)?)?)
 }
 
 /// A server, which does not serve yet.
 pub(crate) struct Server {
-    peer: Peer,
+    reactor: Reactor,
     listener: Listener,
     memory: Mr<AlignedBuf>,
     pub(crate) addr: SocketAddr,
@@ -47,15 +47,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(host: &Host) -> Result<Self> {
-        let peer = peer_of(host)?;
-        let _entered = host.enter();
-        let reactor = Reactor::on_thread(&peer)?;
+        let reactor = reactor_on(host)?;
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let memory = Mr::reg(&peer, AlignedBuf::zeroed(PART)?, usage)?;
+        let memory = Mr::reg(reactor.peer(), AlignedBuf::zeroed(PART)?, usage)?;
         let listener = reactor.listen((host.addr(), 0).into())?;
         let addr = (host.addr(), listener.port()).into();
         Ok(Self {
-            peer,
+            reactor,
             listener,
             memory,
             addr,
@@ -77,7 +75,7 @@ impl Server {
         let mut serving = Vec::new();
         for _ in 0..clients {
             let Ok(conn) = self.accept() else { break };
-            let peer = self.peer.clone();
+            let peer = self.reactor.peer().clone();
             serving.push(thread::spawn(move || echo(&peer, &conn)));
         }
         // An error of one client is not the server's.
@@ -143,8 +141,7 @@ pub(crate) fn run(fabric: &Fabric, clients: usize, rounds: usize) -> Result<Vec<
     let addr = server.addr;
     let serving = there.spawn(move || server.serve(clients));
     let talking = here.clone().spawn(move || {
-        let peer = peer_of(&here)?;
-        let reactor = Reactor::on_thread(&peer)?;
+        let reactor = reactor_on(&here)?;
         let threads = (0..clients).map(|_| {
             let reactor = reactor.clone();
             thread::spawn(move || talk(&reactor, addr, rounds))

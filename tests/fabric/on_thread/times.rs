@@ -1,6 +1,7 @@
 //! Waits pass in the time of the fabric: `block_on`, and the timers of a reactor's thread.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::task::Poll;
 use std::thread as real;
 
 use rpma::sim::now;
@@ -8,7 +9,7 @@ use rpma::thread;
 use rpma_async::{Conn, Pool, Reactor, block_on};
 
 use crate::common::prelude::*;
-use crate::on_thread::program::{SILENCE, Server, nothing_is_left, peer_of, setup, wait};
+use crate::on_thread::program::{SILENCE, Server, nothing_is_left, reactor_on, setup, wait};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -53,8 +54,7 @@ fn ends(fabric: &Fabric) -> Result<Ends> {
     });
     let host = here.clone();
     let connecting = here.spawn(move || -> Result<_> {
-        let peer = peer_of(&host)?;
-        let reactor = Reactor::on_thread(&peer)?;
+        let reactor = reactor_on(&host)?;
         let conn = wait(reactor.connect(addr, &setup(), &[]))?;
         Ok((reactor, conn))
     });
@@ -173,49 +173,29 @@ fn a_frozen_peer_is_an_end_in_virtual_time() -> Result {
 fn off_a_host_time_is_real() -> Result {
     const SHORT: Duration = Duration::from_millis(50);
     let fabric = Rig::new().jumping().fabric();
-    let peer = peer_of(&fabric.host("client"))?;
+    let peer = peer_of(&fabric.host("client"));
     let before = fabric.now();
     let began = Instant::now();
     let reactor = Reactor::on_thread(&peer)?;
     assert!(block_on(pending::<()>(), SHORT).is_none());
     assert!(began.elapsed() >= SHORT);
     // A wake-up from elsewhere ends it.
-    let (sender, receiver) = async_channel();
-    let waking = real::spawn(move || {
-        real::sleep(SHORT);
-        sender();
+    let mut waking = None;
+    let woken = poll_fn(|cx| {
+        let Some(thread) = waking.take() else {
+            let waker = cx.waker().clone();
+            let wakes = move || {
+                real::sleep(SHORT);
+                waker.wake();
+            };
+            waking = Some(real::spawn(wakes));
+            return Poll::Pending;
+        };
+        Poll::Ready(thread.join())
     });
-    block_on(receiver, MINUTE).ok_or("woken")?;
-    waking.join().expect("no panic");
+    let ended = block_on(woken, MINUTE).ok_or("woken")?;
+    ended.expect("no panic");
     drop(reactor);
     assert!(fabric.now() - before < MINUTE);
     Ok(())
-}
-
-/// A future, and a function that makes it ready from any thread.
-fn async_channel() -> (impl FnOnce() + Send, impl Future<Output = ()>) {
-    use std::future::poll_fn;
-    use std::sync::{Arc, Mutex};
-    use std::task::{Poll, Waker};
-    let state = Arc::new(Mutex::new((false, None::<Waker>)));
-    let sets = Arc::clone(&state);
-    let set = move || {
-        let waker = {
-            let mut state = sets.lock().expect("no panic");
-            state.0 = true;
-            state.1.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    };
-    let future = poll_fn(move |cx| {
-        let mut state = state.lock().expect("no panic");
-        if state.0 {
-            return Poll::Ready(());
-        }
-        state.1 = Some(cx.waker().clone());
-        Poll::Pending
-    });
-    (set, future)
 }

@@ -1,12 +1,8 @@
 //! The acknowledgement of each request of a run is lost, one in each run: requests to a replica,
 //! and the answers of a server.
 
-use rpma::commit::Method;
-use rpma::sim::sleep;
-
-use crate::common::prelude::*;
 use crate::replicas::cluster::Cluster;
-use crate::replicas::set::{LIMIT, Way, methods, whole};
+use crate::replicas::prelude::*;
 
 const RECORDS: u64 = 4;
 

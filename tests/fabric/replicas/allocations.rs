@@ -1,12 +1,9 @@
 //! After the set-up, commits and their waits do not allocate in the library, by each method. The
 //! simulator's own allocations are not counted.
 
-use rpma::commit::{Limits, Method};
-
-use crate::common::prelude::*;
 use crate::looking;
 use crate::replicas::cluster::Cluster;
-use crate::replicas::set::{LEN, LIMIT, Way, methods};
+use crate::replicas::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(120);
 

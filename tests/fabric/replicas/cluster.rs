@@ -1,11 +1,9 @@
 //! Three replicas of any method, each with a program that runs by itself, and their client.
 
-use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas};
-use rpma::sim::{Entered, JoinHandle};
+use rpma::sim::JoinHandle;
 
-use crate::common::prelude::*;
+use crate::replicas::prelude::*;
 use crate::replicas::served::Three;
-use crate::replicas::set::{self, Server, Set, Way};
 
 /// The calling thread is on the client for as long as this lives.
 pub(crate) struct Cluster {
@@ -68,7 +66,7 @@ impl Cluster {
 
     /// Commits a record, and the tail that shows it.
     pub(crate) fn append(&mut self, number: u64, k: usize) -> Result<CommitId, Refused> {
-        set::append(&mut self.log, number, k)
+        append(&mut self.log, number, k)
     }
 
     /// Cuts the power of all replicas, and waits for the ends of their programs.

@@ -3,10 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::sim::Visited;
-
-use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, Set, Way, methods, on_two};
+use crate::replicas::prelude::*;
 
 const RECORDS: u64 = 6;
 

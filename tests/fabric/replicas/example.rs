@@ -1,6 +1,6 @@
 //! The example `sim-replicas`: the meaning of its lines.
 
-use crate::common::prelude::*;
+use crate::replicas::prelude::*;
 use crate::replicas::sim_replicas::{Found, cut_each};
 
 /// Two replicas have each acknowledged record. One loss of power loses none; two lose the last one

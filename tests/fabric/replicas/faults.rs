@@ -8,12 +8,11 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{CommitId, Method, Outcome, Refused};
-use rpma::sim::{AtStep, Errno, Failing, now, sleep};
+use rpma::sim::{AtStep, Failing};
 
-use crate::common::prelude::*;
-use crate::replicas::cluster::{self, Cluster};
-use crate::replicas::set::{LEN, LIMIT, Way, methods, whole};
+use crate::replicas::cluster;
+use crate::replicas::cluster::Cluster;
+use crate::replicas::prelude::*;
 
 /// Seeds of each profile and way.
 const RUNS: u64 = 50;

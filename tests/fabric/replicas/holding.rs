@@ -1,10 +1,6 @@
 //! A replica that is frozen, slow, dead or set aside.
 
-use rpma::commit::{Method, Refused, Replicas};
-use rpma::sim::{Errno, sleep};
-
-use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, Server, Set, Way, add, append, whole};
+use crate::replicas::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(20);
 

@@ -1,9 +1,6 @@
 //! Wrong arguments: one clear error each, before any post.
 
-use rpma::commit::{Outcome, Refused, Replicas, Writer};
-
-use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, add, made};
+use crate::replicas::prelude::*;
 
 /// A set with a ring of four records.
 fn strict() -> Result<Set> {

@@ -13,6 +13,7 @@ mod example;
 mod faults;
 mod holding;
 mod input;
+mod prelude;
 mod reuse;
 mod served;
 mod set;

@@ -1,9 +1,6 @@
 //! Places of replicas that were set aside go to new ones.
 
-use rpma::commit::{Refused, ReplicaId, Replicas};
-
-use crate::common::prelude::*;
-use crate::replicas::set::{LIMIT, SIZE, Set, Way, add};
+use crate::replicas::prelude::*;
 
 /// Sets the third replica aside, and adds another connection of its server.
 fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {

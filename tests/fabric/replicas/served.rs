@@ -4,13 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::{
-    Limits, Method, Refused, ReplicaId, Replicas, Responder, Turn, Writer, WriterCfg,
-};
-use rpma::sim::{Entered, Visited, now, sleep};
+use rpma::commit::{Responder, Turn, WriterCfg};
 
-use crate::common::prelude::*;
-use crate::replicas::set::{LEN, LIMIT, SIZE, add, append, ask, on_two};
+use crate::replicas::prelude::*;
 
 const RECORDS: u64 = 6;
 

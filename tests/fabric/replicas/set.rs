@@ -7,7 +7,7 @@ use rpma::commit::{
 };
 use rpma::sim::{Entered, Errno, Failing};
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// The size of each region.

@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rpma::commit::Method;
 use rpma::sim::Visited;
-use rpma::sync::{Mutex, MutexGuard, PoisonError};
-use rpma::thread::{self, ScopedJoinHandle};
+use rpma::sync::{MutexGuard, PoisonError};
+use rpma::thread::ScopedJoinHandle;
 
-use crate::common::place::profile;
-use crate::common::prelude::*;
-use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::format::Found;
-use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::faults::find;
-use crate::replicated_log::world::{Way, World, found};
+use crate::replicated_log::prelude::*;
 
 /// What the program was told: the records that are acknowledged, and the first position that it
 /// has not truncated.
@@ -144,7 +138,7 @@ fn truncate_for_an_append(world: &World, told: &Mutex<Told>) -> Result<(), LogEr
     let positions: Vec<Lsn> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
     thread::scope(|scope| {
         let waits = scope.spawn(|| append(5).map(drop));
-        rpma::sim::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
         locked(told).head = positions[1];
         log.truncate(positions[1])?;
         waits.join().expect("no panic")

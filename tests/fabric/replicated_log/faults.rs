@@ -5,9 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 
-use crate::common::prelude::*;
-use crate::replicated_log::example::Fault;
 use crate::replicated_log::found_by::{BREAK, FOUND_BY};
+use crate::replicated_log::prelude::*;
 
 const CUTS: &str = include_str!("cuts.rs");
 const SCENES: &str = include_str!("scenes.rs");

@@ -3,12 +3,9 @@
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
-use crate::common::prelude::*;
-use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::{HEAD, Header, RING, TAIL, Tail};
 use crate::replicated_log::example::log::LogCfg;
-use crate::replicated_log::example::{Fault, LogError, Lsn};
-use crate::replicated_log::world::{READING, RING_LEN, World, place};
+use crate::replicated_log::prelude::*;
 
 const RECORD: [u8; 100] = [7; 100];
 

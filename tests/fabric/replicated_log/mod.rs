@@ -9,6 +9,7 @@ mod faults;
 mod found_by;
 mod input;
 mod network;
+mod prelude;
 mod restarts;
 mod scenes;
 mod smoke;

@@ -1,17 +1,10 @@
 //! One-way partitions, a frozen host that thaws, writers that take over from each other, a slow
 //! replica, and one that reconnects again and again.
 
-use rpma::commit::Method;
-use rpma::sim::sleep;
-use rpma::sync::Mutex;
-use rpma::thread;
-
-use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, locked};
-use crate::replicated_log::example::{LogError, Lsn};
+use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records;
 use crate::replicated_log::sweep::in_time;
-use crate::replicated_log::world::{LIMIT, SILENCE, Way, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -5,18 +5,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::commit::Method;
 use rpma::sim::AtStep;
-use rpma::sync::Mutex;
-use rpma::thread;
 
-use crate::common::prelude::*;
 use crate::replicated_log::cuts::{Told, join, locked};
-use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::{Fault, LogError};
 use crate::replicated_log::network::ways;
+use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records;
-use crate::replicated_log::world::{RING_LEN, Way, World};
 
 /// Writers of one log. Each of them loses hosts.
 const WRITERS: u64 = 10;

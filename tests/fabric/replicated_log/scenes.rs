@@ -3,14 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rpma::sim::Entered;
-use rpma::thread;
 
-use crate::common::prelude::*;
-use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::{Fault, LogError, Lsn};
 use crate::replicated_log::faults::{find, panics};
 use crate::replicated_log::network::is_unknown;
-use crate::replicated_log::world::{READING, World};
+use crate::replicated_log::prelude::*;
 
 /// The records of a log that is open.
 pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
@@ -199,7 +195,7 @@ fn a_replica_joins_while_others_append() -> Result {
                         if n == 0 {
                             log.truncate(at).expect("truncated");
                         }
-                        rpma::sim::sleep(Duration::from_millis(7));
+                        sleep(Duration::from_millis(7));
                     }
                 });
             }
@@ -221,7 +217,7 @@ fn until(is_true: impl Fn() -> bool) {
         if is_true() {
             return;
         }
-        rpma::sim::sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(100));
     }
     panic!("it has not become true");
 }
@@ -279,7 +275,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
     let is_member = || world.found(2).is_ok_and(|found| found.tail.epoch == 3);
     let mut waits = 0..30;
     while !is_member() && waits.next().is_some() {
-        rpma::sim::sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(100));
     }
     let steps = fabric.steps() - begin;
     drop((last, dies, entered));

@@ -2,9 +2,8 @@
 
 use rpma::sim::repeatable;
 
-use crate::common::place::profile;
+use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records;
-use crate::replicated_log::world::{READING, World};
 
 /// Promise: the next writer finds the records that were appended and not truncated, in their
 /// order, also after many laps of the ring. Each run with a seed is the same.

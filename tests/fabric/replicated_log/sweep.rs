@@ -7,15 +7,11 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
 
-use rpma::sim::{now, sleep, sweep};
+use rpma::sim::{now, sweep};
 
-use crate::common::place::profile;
-use crate::common::prelude::*;
 use crate::replicated_log::cuts::Told;
-use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::log::REPLICAS;
-use crate::replicated_log::example::{Fault, LogError, Lsn};
-use crate::replicated_log::world::{LIMIT, READING, World};
+use crate::replicated_log::prelude::*;
 
 /// A wait is over so long after its limit at the latest: the calls of its last look take a
 /// microsecond each, those of the other programs in between as well.

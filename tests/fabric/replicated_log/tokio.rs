@@ -6,12 +6,9 @@ use ::tokio::runtime::{Builder, Runtime};
 use rpma_async::Reactor;
 
 use crate::common::failed::Failed;
-use crate::common::prelude::*;
-use crate::replicated_log::example::LogError;
-use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::log::Log;
+use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records_from;
-use crate::replicated_log::world::{READING, World};
 
 /// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
 const MOST: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use rpma::commit::Method;
 use rpma::sim::{JoinHandle, sleep};
 use rpma::wait::Waker;
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 use crate::replicated_log::example::blocking::Log;
 use crate::replicated_log::example::format::Found;
 use crate::replicated_log::example::log::{LogCfg, REPLICAS};

@@ -1,10 +1,9 @@
 //! `rpma serve` and `rpma check` on one host. `cargo xtask test hosts` has two.
 
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 
-use crate::cli::support::{executable, found, rpma, shell};
-use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, free_port};
+use crate::cli::prelude::*;
 
 /// The memory that a server needs.
 const LEN: u64 = 2 << 20;

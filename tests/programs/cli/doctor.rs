@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use crate::cli::support::{finds, found, rpma, shell};
-use crate::common::prelude::*;
+use crate::cli::prelude::*;
 
 /// All that this host has is found, and a remote flush can work.
 #[test]
@@ -66,9 +65,8 @@ fn other_names_of_one_device() {
 fn the_report_is_json() {
     let ended = rpma(&["doctor", "--json", &addr()]).success("doctor");
     let text = ended.stdout.join("\n");
-    let version = "\"version\": 1";
     for part in [
-        version,
+        "\"version\": 1",
         "\"simulated\": false",
         "\"result\": \"good\"",
         "\"RoCE v2\"",

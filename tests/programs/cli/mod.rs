@@ -3,4 +3,5 @@
 mod check;
 mod doctor;
 mod perf;
+mod prelude;
 mod support;

@@ -3,9 +3,7 @@
 use std::thread::sleep;
 
 use crate::cli::check::serve;
-use crate::cli::support::{executable, found, rpma};
-use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, free_port};
+use crate::cli::prelude::*;
 
 const COMPLETIONS: [&str; 3] = ["poll", "wait", "async"];
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 use crate::common::program::{Ended, Program};
 
 /// The path of the program, which cargo has built beside this test.

@@ -3,15 +3,8 @@
 
 use std::thread;
 
-use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, executable, free_port, together, words};
-use crate::examples::expected::Values;
 use crate::examples::pairs::forget;
-use crate::examples::runs::EXAMPLES;
-use crate::examples::support::{
-    FAILURE, USAGE, accept, around, client, connect, describe, ends, fails_at_once, full,
-    ping_pong, run, send, server,
-};
+use crate::examples::prelude::*;
 
 /// Starts an example, under the name of its words.
 fn start(name: &str, args: &[&str]) -> (String, Program) {
@@ -170,7 +163,7 @@ fn a_server_whose_client_is_killed_ends_at_once() {
 
 /// The client connects and is gone, before anything that the server waits for.
 #[test]
-fn a_server_whose_client_sends_nothing_ends_at_once() -> Result {
+fn a_server_whose_client_sends_nothing_ends_at_once() {
     fn check(name: &str) -> Result {
         let (server, port) = server(name, &[]);
         drop(connect(&peer()?, port));
@@ -182,7 +175,6 @@ fn a_server_whose_client_sends_nothing_ends_at_once() -> Result {
     let _test = device_test();
     let names = ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"];
     together(&names, |name| check(name).expect("a peer"));
-    Ok(())
 }
 
 /// 03: the originals end with status 0 when there is no memory to read.
@@ -198,7 +190,7 @@ fn a_client_that_describes_no_memory_fails_its_server() -> Result {
 
 /// The originals of some end with status 0.
 #[test]
-fn a_server_that_describes_no_memory_fails_its_client() -> Result {
+fn a_server_that_describes_no_memory_fails_its_client() {
     fn check(name: &str, args: &[&str]) -> Result {
         let ep = listen(&peer()?)?;
         let client = client(name, ep.get_port(), args);
@@ -213,13 +205,12 @@ fn a_server_that_describes_no_memory_fails_its_client() -> Result {
     let mut cases = names.map(|name| (name, &[][..])).to_vec();
     cases.extend([("07", &["word"][..]), ("11", &["1234"])]);
     together(&cases, |(name, args)| check(name, args).expect("listens"));
-    Ok(())
 }
 
 /// A server that accepts and is gone, before the client's operation can be done: it gives no
 /// receive, and the memory that it describes is not registered any more.
 #[test]
-fn a_client_whose_server_vanishes_ends_at_once() -> Result {
+fn a_client_whose_server_vanishes_ends_at_once() {
     /// The size of the memory, the place of the data, and the descriptor of the server's platform.
     type Gone = (usize, u16, Option<u8>);
     fn check(name: &str, args: &[&str], gone: Option<Gone>) -> Result {
@@ -262,7 +253,6 @@ fn a_client_whose_server_vanishes_ends_at_once() -> Result {
     together(&cases, |(name, args, gone)| {
         check(name, args, *gone).expect("listens");
     });
-    Ok(())
 }
 
 /// It would be taken for the end. librpma's clients send it.
@@ -315,7 +305,7 @@ fn a_counter_that_means_the_end_is_refused() {
 
 /// 09: the range to flush comes from another program. Here the server does not offer it.
 #[test]
-fn a_flush_of_more_than_the_server_offers_is_refused() -> Result {
+fn a_flush_of_more_than_the_server_offers_is_refused() {
     fn check(name: &str, offset: u64, length: u64) -> Result {
         let (server, port) = server(name, &[]);
         let request = request(&[(1, offset), (2, length), (3, 0xF01D)]);
@@ -336,7 +326,6 @@ fn a_flush_of_more_than_the_server_offers_is_refused() -> Result {
     together(&cases, |&(name, offset, length)| {
         check(name, offset, length).expect("a peer on the test device");
     });
-    Ok(())
 }
 
 /// The fields of a request, with their numbers.
@@ -351,7 +340,7 @@ fn request(fields: &[(u8, u64)]) -> Vec<u8> {
 
 /// 09: a message that is no request, or one that another program could understand differently.
 #[test]
-fn a_flush_request_that_is_not_as_it_should_be_is_refused() -> Result {
+fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
     const OFFSET: (u8, u64) = (1, 0);
     const LENGTH: (u8, u64) = (2, 1024);
     const CONTEXT: (u8, u64) = (3, 0xF01D);
@@ -383,7 +372,6 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() -> Result {
     together(&cases, |(name, what, message)| {
         check(name, what, message).expect("a peer on the test device");
     });
-    Ok(())
 }
 
 /// 09: a client disconnects when it has the response, and its device may not have acknowledged
@@ -391,7 +379,7 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() -> Result {
 ///
 /// A server that stands still meanwhile finds that its own device has given up.
 #[test]
-fn a_disconnect_is_the_answer_to_the_response() -> Result {
+fn a_disconnect_is_the_answer_to_the_response() {
     fn check(name: &str, stands_still: bool) -> Result {
         let (server, port) = server(name, &[]);
         let peer = peer()?;
@@ -422,7 +410,6 @@ fn a_disconnect_is_the_answer_to_the_response() -> Result {
     together(&cases, |&(name, stands_still)| {
         check(name, stands_still).expect("disconnects");
     });
-    Ok(())
 }
 
 /// Sends a message to a server, which has to fail then.

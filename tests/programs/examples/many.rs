@@ -3,12 +3,8 @@
 
 use std::thread;
 
-use crate::common::prelude::*;
-use crate::examples::expected::canonical;
 use crate::examples::pairs::slow;
-use crate::examples::support::{
-    FAILURE, around, client, connect, describe, dial, fails_at_once, ping_pong, server,
-};
+use crate::examples::prelude::*;
 
 /// A test that runs together with others.
 pub(crate) struct Check {

@@ -5,11 +5,8 @@
 
 use std::thread;
 
-use crate::common::prelude::*;
-use crate::common::program::free_port;
-use crate::examples::expected::{Contents, Values};
 use crate::examples::pairs::{Conditions, SLOW, check};
-use crate::examples::runs::{self, EXAMPLES, Example};
+use crate::examples::prelude::*;
 
 /// Starting a program takes valgrind many seconds, under emulation and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(280);

@@ -2,11 +2,8 @@
 
 use std::fs;
 
-use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, free_port};
 use crate::examples::pairs::forget;
-use crate::examples::runs::EXAMPLES;
-use crate::examples::support::{FAILURE, client, ends, full, run};
+use crate::examples::prelude::*;
 
 /// All programs that support persistent memory, on the file at `path`.
 fn all_on(path: &str) -> impl Iterator<Item = (String, Ended)> {

@@ -9,7 +9,8 @@ mod memcheck;
 mod memory;
 mod order;
 mod pairs;
+mod prelude;
 #[path = "../../../examples/common/runs.rs"]
-mod runs;
+pub(crate) mod runs;
 mod support;
 mod two_logs;

@@ -5,11 +5,7 @@
 //! The side that a test plays here gives no receive to the program's message until its own message
 //! has arrived. Neither needs luck: a message waits for its receive by itself.
 
-use crate::common::prelude::*;
-use crate::common::program::{Ended, together};
-use crate::examples::support::{
-    accept, around, client, connect, counter, describe, ping_pong, receive, send, server,
-};
+use crate::examples::prelude::*;
 
 const FIRST: u64 = 7;
 const VALUES: u64 = 3;
@@ -96,7 +92,7 @@ fn a_server_whose_next_message_comes_before_its_answer_has_left() {
 
 /// 09: the response, which is the same for every request of these clients.
 #[test]
-fn a_response_that_comes_before_its_request_has_left() -> Result {
+fn a_response_that_comes_before_its_request_has_left() {
     fn check(name: &str) -> Result {
         let peer = peer()?;
         let ep = listen(&peer)?;
@@ -123,5 +119,4 @@ fn a_response_that_comes_before_its_request_has_left() -> Result {
     }
     let _test = device_test();
     together(&["09", "09scch"], |name| check(name).expect("answers"));
-    Ok(())
 }

@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::common::prelude::*;
-use crate::common::program::{Ended, Program, executable, free_port, words};
-use crate::examples::expected::{Contents, Values, canonical};
 use crate::examples::many::{Check, together};
-use crate::examples::runs::{self, EXAMPLES, Example, LOG};
+use crate::examples::prelude::*;
+use crate::examples::runs::LOG;
 
 /// Three clients start within this time, on however busy a machine.
 const WAIT: u32 = 25;

@@ -1,6 +1,6 @@
 //! The two sides of a pair: programs, and those that a test plays itself.
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, free_port};
 use crate::examples::runs;
 

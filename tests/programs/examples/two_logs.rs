@@ -1,8 +1,6 @@
 //! The client of two logs (15). These tests play its servers.
 
-use crate::common::prelude::*;
-use crate::common::program::Program;
-use crate::examples::support::{accept, describe, fails_at_once, full};
+use crate::examples::prelude::*;
 
 /// The size of a log, the place of its number of used bytes, and that number of an empty one.
 const LOG: usize = 16 + 1024;

@@ -1,10 +1,7 @@
 //! Descriptors, private data, and how connections are refused and closed.
 
-use crate::common::prelude::*;
-use crate::common::program::{Program, find, hex, unhex, words};
-use crate::interop::support::{
-    SHARED, client, connect, disconnect, establish, exposed, finish, server, slice,
-};
+use crate::common::program::{Program, hex, words};
+use crate::interop::prelude::*;
 
 #[test]
 fn descriptors_are_the_same_on_both_sides() -> Result {

@@ -1,11 +1,6 @@
 //! Messages, with and without immediate data, and writes with immediate data.
 
-use crate::common::prelude::*;
-use crate::common::program::{find, unhex};
-use crate::interop::support::{
-    MESSAGE_MAX, MESSAGES, SHARED, client, connect, disconnect, establish, filled, finish, offer,
-    server, slice, succeeded, take_offer,
-};
+use crate::interop::prelude::*;
 
 /// Waits for the next completion in any of the queues.
 fn next(queues: &[&Cq]) -> Wc {

@@ -7,5 +7,6 @@
 
 mod connections;
 mod messages;
+mod prelude;
 mod remote_memory;
 mod support;

@@ -1,10 +1,6 @@
 //! Writes, reads, flushes and atomic writes of the other side's memory.
 
-use crate::common::prelude::*;
-use crate::common::program::{find, unhex};
-use crate::interop::support::{
-    PARTS, SHARED, configurations, disconnect, exposed, filled, serve, slice, succeeded, written,
-};
+use crate::interop::prelude::*;
 
 #[test]
 fn c_writes() -> Result {

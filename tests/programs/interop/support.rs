@@ -1,7 +1,7 @@
 //! The shared parts of these tests: both kinds of sides, their offers to each other, and the memory
 //! that they expect.
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 use crate::common::program::{Program, free_port};
 
 /// How much memory each side offers to the other.

@@ -1,11 +1,6 @@
 //! 09 and 09scch: the client writes and asks the server to make it persistent, with a message.
 
-use crate::common::prelude::*;
-use crate::common::program::{hex, together};
-use crate::swapped::support::{
-    EN, ES, FLUSHABLE, GPSPM, SIGNATURE, TEXT, TO_CLIENT, TRANSLATED, assert_describes,
-    assert_fails, assert_prints, c_client, c_server, devdax_with, on_devdax, text, told,
-};
+use crate::swapped::prelude::*;
 
 /// The 27 bytes of a request.
 fn request(offset: u64, length: u64, op_context: u64) -> Vec<u8> {

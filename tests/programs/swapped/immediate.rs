@@ -1,11 +1,6 @@
 //! 10 and 11: immediate data.
 
-use crate::common::prelude::*;
-use crate::common::program::{find, hex, together};
-use crate::swapped::support::{
-    TEXT, TO_CLIENT, TO_SERVER, assert_describes, assert_fails, assert_prints, c_client, c_server,
-    padded, text, told,
-};
+use crate::swapped::prelude::*;
 
 // 10: a message with immediate data, which the private data announces.
 

@@ -1,11 +1,6 @@
 //! 07: the client appends words to a log on the server.
 
-use crate::common::prelude::*;
-use crate::common::program::{find, together, words};
-use crate::swapped::support::{
-    NATIVE, Outcome, TO_CLIENT, WRITE_READ, assert_describes, assert_fails, assert_prints,
-    c_client, c_server, devdax_with, flushed, offer, on_devdax, padded, told,
-};
+use crate::swapped::prelude::*;
 
 const LOG: usize = 1040;
 

@@ -1,12 +1,6 @@
 //! 01 to 05: reading and writing memory that the other side offers.
 
-use crate::common::prelude::*;
-use crate::common::program::{hex, together, words};
-use crate::swapped::support::{
-    DURABLE, EN, ES, FLUSHABLE, NATIVE, SIGNATURE, TEXT, TO_CLIENT, TO_SERVER, TRANSLATED,
-    WRITE_READ, assert_describes, assert_fails, assert_prints, c_client, c_server, devdax_with,
-    flushed, offer, on_devdax, padded, text, told,
-};
+use crate::swapped::prelude::*;
 
 // 01: a text in the private data, each way.
 

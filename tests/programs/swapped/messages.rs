@@ -1,10 +1,6 @@
 //! 08, 08srq, 12, 12scch and 13: messages.
 
-use crate::common::prelude::*;
-use crate::common::program::{find, hex, together, words};
-use crate::swapped::support::{
-    assert_fails, assert_prints, c_client, c_server, dial, listen, rust_client, rust_server,
-};
+use crate::swapped::prelude::*;
 
 // 08, 12, 12scch and 08srq: the client sends a value, the server answers with the next one.
 

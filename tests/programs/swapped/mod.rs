@@ -12,4 +12,5 @@ mod memory;
 mod messages;
 mod multiple;
 mod nothing;
+mod prelude;
 mod support;

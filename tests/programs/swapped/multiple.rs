@@ -1,10 +1,7 @@
 //! 06, 06scch and 06tokio: the server reads the names of many clients.
 
-use crate::common::prelude::*;
-use crate::common::program::{Program, hex, together};
-use crate::swapped::support::{
-    TO_SERVER, assert_describes, assert_prints, dial, listen, padded, rust_client, rust_server,
-};
+use crate::common::program::Program;
+use crate::swapped::prelude::*;
 
 const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connections"];
 

@@ -1,10 +1,6 @@
 //! Peers that describe no memory, or another than the example needs.
 
-use crate::common::prelude::*;
-use crate::common::program::{together, words};
-use crate::swapped::support::{
-    FLUSHABLE, GPSPM, WRITE_READ, assert_fails, c_client, c_server, offer, padded, told,
-};
+use crate::swapped::prelude::*;
 
 // Private data that describes no memory. A side without private data seems to have sent zeros.
 

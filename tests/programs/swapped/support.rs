@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use crate::common::prelude::*;
+pub(crate) use crate::common::prelude::*;
 use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
 
 /// The length of the greetings on the wire, and the messages of the examples with immediate data.

@@ -1,0 +1,3 @@
+//! The names that most of these tests use.
+
+pub(crate) use crate::follow::world::*;

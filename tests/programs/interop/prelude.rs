@@ -1,0 +1,4 @@
+//! The names that most of these tests use.
+
+pub(crate) use crate::common::program::{find, unhex};
+pub(crate) use crate::interop::support::*;
