@@ -74,8 +74,7 @@ impl Log {
         let value = (number + 1).to_le_bytes();
         self.conn.atomic_write(count, &value, ALWAYS, 0)?;
         assert!(completion(&self.conn).await.result().is_ok());
-        self.flush().await?;
-        Ok(())
+        self.flush().await
     }
 }
 

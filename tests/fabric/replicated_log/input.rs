@@ -51,64 +51,47 @@ fn word(memory: &mut [u8], at: u64, word: u64) {
     memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
 
-fn tail(epoch: u64, end: Lsn) -> u64 {
-    Tail { epoch, end }.word()
+fn head(memory: &mut [u8], head: Lsn) {
+    word(memory, HEAD, head);
+}
+
+fn tail(memory: &mut [u8], end: Lsn) {
+    word(memory, TAIL, Tail { epoch: 1, end }.word());
 }
 
 /// Memory that is not that of the log: its name, how it comes about, and a part of the error.
 type Case = (&'static str, fn(&mut [u8]), &'static str);
 
+const OTHER_BYTES: &str = "the memory has other bytes than a log";
+const OTHER_VERSION: &str = "the log is one of version '2', not 1";
+const OTHER_RING: &str = "its ring has 2048 bytes, not 1024";
+const HEADER: &str = "the header of the log is damaged";
+const RECORD_AT_0: &str = "the record at 0 is damaged";
+const NO_LOG: &str = "make no log";
+/// The last multiple of 64.
+const LAST: Lsn = Lsn::MAX - 63;
+/// Where the records begin.
+const FIRST: usize = RING as usize;
+
 const CASES: [Case; 10] = [
-    (
-        "garbage",
-        |memory| memory.fill(0xA5),
-        "the memory has other bytes than a log",
-    ),
-    (
-        "another version",
-        |memory| memory[7] = b'2',
-        "the log is one of version '2', not 1",
-    ),
+    ("garbage", |log| log.fill(0xA5), OTHER_BYTES),
+    ("another version", |log| log[7] = b'2', OTHER_VERSION),
     (
         "another key",
-        |memory| header(memory, |header| header.key += 1),
-        "it has another log",
+        |log| header(log, |of| of.key += 1),
+        OTHER_LOG,
     ),
     (
         "another ring",
-        |memory| header(memory, |header| header.ring *= 2),
-        "its ring has 2048 bytes, not 1024",
+        |log| header(log, |of| of.ring *= 2),
+        OTHER_RING,
     ),
-    (
-        "a damaged header",
-        |memory| memory[20] ^= 1,
-        "the header of the log is damaged",
-    ),
-    (
-        "a damaged record",
-        |memory| memory[RING as usize + 50] ^= 1,
-        "the record at 0 is damaged",
-    ),
-    (
-        "half a log",
-        |memory| memory[RING as usize..].fill(0),
-        "the record at 0 is damaged",
-    ),
-    (
-        "a tail beyond the ring",
-        |memory| word(memory, TAIL, tail(1, 4096)),
-        "make no log",
-    ),
-    (
-        "a head between lines",
-        |memory| word(memory, HEAD, 65),
-        "make no log",
-    ),
-    (
-        "a head beyond every log",
-        |memory| word(memory, HEAD, u64::MAX - 63),
-        "make no log",
-    ),
+    ("a damaged header", |log| log[20] ^= 1, HEADER),
+    ("a damaged record", |log| log[FIRST + 50] ^= 1, RECORD_AT_0),
+    ("half a log", |log| log[FIRST..].fill(0), RECORD_AT_0),
+    ("a tail beyond the ring", |log| tail(log, 4096), NO_LOG),
+    ("a head between lines", |log| head(log, 65), NO_LOG),
+    ("a head beyond every log", |log| head(log, LAST), NO_LOG),
 ];
 
 /// Promise: memory that is not that of the log is an error of that replica, which says why, and not
@@ -163,6 +146,7 @@ fn arguments(error: LogError) -> String {
     }
 }
 
+const OTHER_LOG: &str = "it has another log";
 const SAME: &str = "two of the addresses lead to one replica";
 
 /// Promise: replicas of different logs do not become one log, and two addresses of one replica are
@@ -177,7 +161,7 @@ fn replicas_that_do_not_belong_together_are_no_log() -> Result {
     }
     world.only(&[0, 1, 2]);
     let why = too_few(refused(&mut world, 2, |_| {}));
-    assert_eq!(why.matches("it has another log").count(), 2, "{why}");
+    assert_eq!(why.matches(OTHER_LOG).count(), 2, "{why}");
 
     let mut world = made()?;
     let one = world.bytes(0);

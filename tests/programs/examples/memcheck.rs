@@ -40,37 +40,26 @@ fn example(name: &str) -> Result<&'static Example> {
 
 /// Both sides at once, on persistent memory if the pair supports it.
 fn memcheck(example: &Example) -> Result {
-    let conditions = match example.pmem {
+    let mut conditions = match example.pmem {
         Some(_) => Conditions::pmem(addr())?,
         None => Conditions::dram(addr()),
     };
-    let mut conditions = Conditions {
-        server_wrapper: valgrind(),
-        client_wrapper: valgrind(),
-        limit: LIMIT,
-        ..conditions
-    };
+    conditions.server_wrapper = valgrind();
+    conditions.client_wrapper = valgrind();
+    conditions.limit = LIMIT;
     conditions.run(example);
     Ok(())
 }
 
 /// One side after the other, where the server would not wait for so slow a client.
 fn memcheck_slow(example: &Example) -> Result {
-    let conditions = Conditions {
-        limit: LIMIT,
-        wait: 120,
-        ..Conditions::dram(addr())
-    };
-    let mut servers = Conditions {
-        server_wrapper: valgrind(),
-        wait: 30,
-        ..conditions.clone()
-    };
+    let mut conditions = Conditions::dram(addr());
+    (conditions.limit, conditions.wait) = (LIMIT, 120);
+    let mut servers = conditions.clone();
+    (servers.server_wrapper, servers.wait) = (valgrind(), 30);
     servers.run(example);
-    let mut clients = Conditions {
-        client_wrapper: valgrind(),
-        ..conditions.clone()
-    };
+    let mut clients = conditions.clone();
+    clients.client_wrapper = valgrind();
     if example.timeout.is_none() {
         clients.run(example);
         return Ok(());

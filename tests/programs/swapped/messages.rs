@@ -18,11 +18,15 @@ fn value(value: u64) -> String {
     hex(&value.to_le_bytes())
 }
 
-/// Two rounds from this value on, in the output of a C client.
-fn two_rounds(first: u64) -> [String; 4] {
-    let (sent, received) = ("sent", "received");
-    [(sent, 0), (received, 1), (sent, 1), (received, 2)]
-        .map(|(what, after)| format!("{what} {}", value(first + after)))
+/// Two rounds from this value on: what is done with each value, first and then.
+fn two_rounds<'a>(first: u64, [one, other]: [&'a str; 2]) -> [(&'a str, u64); 4] {
+    let (second, third) = (first + 1, first + 2);
+    [(one, first), (other, second), (one, second), (other, third)]
+}
+
+/// Two rounds in the output of a C client.
+fn of_c_client(first: u64) -> [String; 4] {
+    two_rounds(first, ["sent", "received"]).map(|(what, of)| format!("{what} {}", value(of)))
 }
 
 /// The output of a C server about them.
@@ -37,16 +41,16 @@ fn without_events(lines: &[String]) -> Vec<&String> {
 
 fn assert_serves_two_rounds(example: &str, prefix: &str, end: &str) {
     let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", end]);
-    let lines = [("received", 7), ("sent", 8), ("received", 8), ("sent", 9)]
-        .map(|(what, value)| format!("{prefix}Value {what}: {value}"));
+    let lines = two_rounds(7, ["received", "sent"]);
+    let lines = lines.map(|(what, value)| format!("{prefix}Value {what}: {value}"));
     assert_prints(&rust, &words(&lines));
-    assert!(without_events(&c).into_iter().eq(&two_rounds(7)), "{c:?}");
+    assert!(without_events(&c).into_iter().eq(&of_c_client(7)), "{c:?}");
 }
 
 fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &str) {
     let (rust, c) = c_server(example, &addr(), &[server, "1"], &["7", rounds]);
-    let lines = [("sent", 7), ("received", 8), ("sent", 8), ("received", 9)]
-        .map(|(what, value)| format!("{prefix}Value {what}: {value}"));
+    let lines = two_rounds(7, ["sent", "received"]);
+    let lines = lines.map(|(what, value)| format!("{prefix}Value {what}: {value}"));
     assert_prints(&rust, &words(&lines));
     let expected = two_rounds_received();
     assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
@@ -70,7 +74,7 @@ fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
         let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
         assert_fails(&rust, "closed");
         assert_eq!(rust.stdout.len(), 4, "{rust:?}");
-        assert!(without_events(&c).into_iter().eq(&two_rounds(7)), "{c:?}");
+        assert!(without_events(&c).into_iter().eq(&of_c_client(7)), "{c:?}");
     });
 }
 
@@ -107,7 +111,7 @@ fn c_clients_of_13() {
     let clients = ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
     for (client, first) in clients.into_iter().zip([100, 200]) {
         let c = client.done();
-        let expected = two_rounds(first);
+        let expected = of_c_client(first);
         assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
     }
     let rust = server.finish();
@@ -126,12 +130,8 @@ fn c_clients_of_13() {
         let lines: Vec<&String> = serving.iter().filter(of_client).collect();
         let begin = format!("[server] value received: {first} from the");
         let number = find(serving, &begin).to_owned();
-        let expected = [
-            format!("[server] value received: {first} from the {number}"),
-            format!("[server] value sent: {} from the {number}", first + 1),
-            format!("[server] value received: {} from the {number}", first + 1),
-            format!("[server] value sent: {} from the {number}", first + 2),
-        ];
+        let expected = two_rounds(first, ["received", "sent"])
+            .map(|(what, of)| format!("[server] value {what}: {of} from the {number}"));
         assert!(lines.into_iter().eq(&expected), "{serving:?}");
         assert!(number.starts_with("connection [qp#"), "{serving:?}");
         numbers.push(number);
@@ -153,12 +153,8 @@ fn c_server_of_13() {
             rest.split_once("] ").expect("its number").1.to_owned()
         };
         let lines: Vec<String> = rust.stdout.iter().map(line).collect();
-        let expected = [
-            format!("value sent: {first}"),
-            format!("value received: {}", first + 1),
-            format!("value sent: {}", first + 1),
-            format!("value received: {}", first + 2),
-        ];
+        let expected =
+            two_rounds(first, ["sent", "received"]).map(|(what, of)| format!("value {what}: {of}"));
         assert_eq!(lines, expected);
     }
     let c = server.done();
