@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rpma::Ep;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::{LIMIT, Result, peer};
+use super::{LIMIT, Result, device_test, peer};
 
 /// A program at work. It ends at a time limit, and when this is dropped.
 #[derive(Debug)]
@@ -388,8 +388,10 @@ pub(crate) fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Checks each case, all of them at the same time: most of it is waiting for programs to start.
+/// A device test that checks each case, all of them at the same time: most of it is waiting for
+/// programs to start.
 pub(crate) fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
+    let _test = device_test();
     thread::scope(|scope| {
         for case in cases {
             scope.spawn(|| check(case));

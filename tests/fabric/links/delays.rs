@@ -7,8 +7,7 @@ use crate::links::prelude::*;
 /// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]
 fn delayed_requests_stay_in_order() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         let values = |n: u8| {
             let to = remote(&both.target).slice(0..8).expect("inside");
             let posted = both.client.atomic_write(to, &[n; 8], ALWAYS, n.into());
@@ -41,8 +40,7 @@ fn delayed_requests_stay_in_order() -> Result {
 /// that has gone meanwhile, too.
 #[test]
 fn held_requests_are_released() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
@@ -76,8 +74,7 @@ fn held_requests_are_released() -> Result {
 /// after the release they get no answer, and they fail when the retries are over.
 #[test]
 fn held_requests_to_nothing_fail() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.link.hold();
         let written = both.write(1)?;
         drop(both.server);

@@ -9,8 +9,7 @@ use crate::links::prelude::*;
 /// retries that rxe has as well.
 #[test]
 fn a_lost_request_is_not_executed() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.link.lose_request(2);
         let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
         let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range);
@@ -36,8 +35,7 @@ fn a_lost_request_is_not_executed() -> Result {
 /// A failed write may still have been executed: a program must not conclude that it was not.
 #[test]
 fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.link.lose_acknowledgement(1);
         both.write(1)?;
         unanswered(&completion(&both.client), 1);
@@ -50,8 +48,7 @@ fn a_lost_acknowledgement_leaves_what_was_written() -> Result {
 /// bytes.
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.link.lose_acknowledgement(1);
         let to = remote(&both.target).slice(8..16)?;
         both.client.atomic_write(to, &[7; 8], ALWAYS, 1)?;
@@ -85,8 +82,7 @@ fn an_acknowledgement_of_anything_can_be_lost() -> Result {
 #[test]
 fn a_part_of_a_write() -> Result {
     for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
-        each(|world| {
-            let both = Both::new(world, &patient())?;
+        each_connected(&patient(), |world, both| {
             world.link.place_only(2, placed);
             both.server.recv(MrSlice::EMPTY, 1)?;
             both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
@@ -108,8 +104,7 @@ fn a_part_of_a_write() -> Result {
 /// another link.
 #[test]
 fn requests_are_counted_once() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.link.lose_request(2);
         for n in 0..4 {
             knock(&both.server, n)?;
@@ -130,8 +125,7 @@ fn requests_are_counted_once() -> Result {
 /// The first operation that fails need not be the first that was not executed: all of these were.
 #[test]
 fn acknowledgements_that_are_all_lost() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.fabric.jump_over_waits();
         world.link.lose_acknowledgements(2);
         let write = |n: u64| {

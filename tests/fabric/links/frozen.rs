@@ -7,8 +7,7 @@ use crate::links::prelude::*;
 /// A device that stands still serves no peer, and serves them when it goes on.
 #[test]
 fn a_frozen_server() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.hosts[1].freeze();
         both.write(1)?;
         knock(&both.server, 2)?;
@@ -32,8 +31,7 @@ fn a_frozen_server() -> Result {
 /// The retries of a device that stands still do not count, and it does not flush.
 #[test]
 fn a_frozen_client() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.hosts[0].freeze();
         both.write(1)?;
         // Much longer than its retries take.
@@ -86,8 +84,7 @@ fn a_client_that_is_frozen_while_nobody_answers() -> Result {
 /// A retry that was due while its device stood still is made when it goes on.
 #[test]
 fn a_client_that_is_frozen_while_it_retries() -> Result {
-    each(|world| {
-        let both = Both::new(world, &settings(6, 12))?;
+    each_connected(&settings(6, 12), |world, both| {
         both.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
         world.hosts[0].freeze();
         both.server.recv(MrSlice::EMPTY, 2)?;
@@ -104,8 +101,7 @@ fn a_client_that_is_frozen_while_it_retries() -> Result {
 /// could not be sent again. (Two guests: `two hosts: frozen for 1 s, native`.)
 #[test]
 fn a_native_flush_waits_for_a_frozen_host() -> Result {
-    each(|world| {
-        let both = Both::new(world, &settings(6, 14))?;
+    each_connected(&settings(6, 14), |world, both| {
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();

@@ -8,8 +8,7 @@ use crate::links::prelude::*;
 /// however long it took, and in both directions.
 #[test]
 fn a_partition_keeps_back() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.link.partition();
         both.write(1)?;
         both.client.send(MrSlice::EMPTY, ALWAYS, 2)?;
@@ -32,8 +31,7 @@ fn a_partition_keeps_back() -> Result {
 /// And with a few retries it fails, also where 7 of them are without end.
 #[test]
 fn a_partition_exhausts_retries() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.link.partition();
         both.write(1)?;
         unanswered(&completion(&both.client), 1);
@@ -67,8 +65,7 @@ fn endless_retries_outlast_a_partition() -> Result {
 /// once.
 #[test]
 fn a_blocked_way_back_keeps_acknowledgements() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         let _entered = world.hosts[1].enter();
         for op_context in [7, 8] {
             both.server.recv(MrSlice::EMPTY, op_context)?;
@@ -102,8 +99,7 @@ fn a_blocked_way_back_keeps_acknowledgements() -> Result {
 /// requester gets no answer.
 #[test]
 fn a_refusal_that_is_not_heard() -> Result {
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.fabric.jump_over_waits();
         back(world).block();
         let to = both.target()?;

@@ -170,8 +170,7 @@ fn a_last_receive_is_waited_for_with_a_limit() -> Result {
 /// A receive of a connection's own queue comes back when its connection ends.
 #[test]
 fn a_receive_of_ones_own_is_flushed() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.hosts[1].lose_receive(2);
         for n in 1..=3 {
             both.server.recv(MrSlice::EMPTY, n)?;

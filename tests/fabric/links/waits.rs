@@ -12,8 +12,7 @@ fn errors_name_the_next_step() -> Result {
         let text = result.expect_err("an error").to_string();
         assert!(text.contains(step), "{step}: {text}");
     }
-    each(|world| {
-        let both = Both::new(world, &impatient())?;
+    each_connected(&impatient(), |world, both| {
         world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
@@ -50,8 +49,7 @@ fn errors_name_the_next_step() -> Result {
 /// its limit acknowledged the next record by it.
 #[test]
 fn a_late_completion_satisfies_no_later_wait() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         world.hosts[1].freeze();
         let first = both.flush(1)?;
         for limit in [Duration::ZERO, Duration::from_millis(20)] {
@@ -80,8 +78,7 @@ fn a_late_completion_satisfies_no_later_wait() -> Result {
 /// no event for a completion that has come meanwhile.
 #[test]
 fn a_wait_looks_once_more_at_its_limit() -> Result {
-    each(|world| {
-        let both = Both::new(world, &patient())?;
+    each_connected(&patient(), |world, both| {
         both.client.get_cq().req_notify(Notify::Solicited)?;
         world.link.delay(Duration::from_millis(50));
         // The first one takes the event that the queue was made for.

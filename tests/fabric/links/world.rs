@@ -70,6 +70,11 @@ pub(crate) fn each(test: impl Fn(&World) -> Result) -> Result {
     Ok(())
 }
 
+/// As [`each`], with a connection of these settings.
+pub(crate) fn each_connected(cfg: &ConnCfg, test: impl Fn(&World, Both) -> Result) -> Result {
+    each(|world| test(world, Both::new(world, cfg)?))
+}
+
 pub(crate) fn settings(retries: u8, ack_timeout: u8) -> ConnCfg {
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(retries).expect("a count");

@@ -307,10 +307,8 @@ fn runs(way: Way, profiles: impl Fn(u64) -> Vec<Profile>) {
     let (ended, aside) = (AtomicU64::new(0), AtomicU64::new(0));
     with_seeds(|seed| {
         for profile in profiles(seed) {
-            let ran = catch_unwind(AssertUnwindSafe(|| {
-                run(&profile, way, seed).expect("added")
-            }));
-            let ran = ran.unwrap_or_else(|panic| {
+            let run = || run(&profile, way, seed).expect("added");
+            let ran = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
                 eprintln!("{}, {way:?}, seed {seed}:", profile.name());
                 resume_unwind(panic);
             });

@@ -22,6 +22,11 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Told {
+    pub(crate) fn acknowledged(&mut self, at: Lsn, record: Vec<u8>) {
+        let before = self.records.insert(at, record);
+        assert_eq!(before, None, "{at} was acknowledged twice");
+    }
+
     /// Looks into what a cut may leave, up to so many images.
     pub(crate) fn check_cut(&self, cut: &Cut<'_>, pmems: &[Pmem], limit: usize) {
         for images in cut.joint_images_up_to(&Vec::from_iter(pmems), limit) {
@@ -71,12 +76,12 @@ const THREADS: u8 = 3;
 
 /// Runs a writer's program, and cuts the power of all replicas at each event.
 fn cut(
-    (profile, seed): (&Profile, u64),
+    seed: u64,
     way: Way,
     fault: Fault,
     program: impl Fn(&World, &Mutex<Told>) -> Result<(), LogError>,
 ) -> Result<(Visited, Result<(), LogError>), Loss> {
-    let fabric = Rig::of(profile).seed(seed).fabric();
+    let fabric = Rig::new().seed(seed).fabric();
     let mut world = World::idle(&fabric, way, fault);
     for n in 0..3 {
         if let Err(error) = world.start(n) {
@@ -111,7 +116,7 @@ fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError
                 scope.spawn(move || {
                     let record = vec![10 * round + n + 1; 30 + 40 * usize::from(n)];
                     let at = log.append(&record)?;
-                    locked(told).records.insert(at, record);
+                    locked(told).acknowledged(at, record);
                     Ok::<_, LogError>(())
                 })
             });
@@ -132,7 +137,7 @@ fn truncate_for_an_append(world: &World, told: &Mutex<Told>) -> Result<(), LogEr
         // Four of them fill the ring.
         let record = vec![byte; 200];
         let at = log.append(&record)?;
-        locked(told).records.insert(at, record);
+        locked(told).acknowledged(at, record);
         Ok(at)
     };
     let positions: Vec<Lsn> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
@@ -154,7 +159,7 @@ fn nothing_acknowledged_is_lost() {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         for method in [Method::Reading, Method::Native, Method::Server] {
             let way = Way { method, platform };
-            let found = cut((&profile(), 1), way, Fault::Nothing, append_and_truncate);
+            let found = cut(1, way, Fault::Nothing, append_and_truncate);
             let (visited, ended) = found.unwrap_or_else(|loss| panic!("{loss}"));
             println!("{platform} {method}: {visited:?} {ended:?}");
             match ended {
@@ -177,7 +182,7 @@ fn room_is_used_again_after_the_truncation() -> Result {
         method: Method::Server,
         platform: Platform::AdrDdioOn,
     };
-    let run = |seed: u64, fault: Fault| cut((&profile(), seed), way, fault, truncate_for_an_append);
+    let run = |seed: u64, fault: Fault| cut(seed, way, fault, truncate_for_an_append);
     for seed in 1..=3 {
         let (_, ended) = run(seed, Fault::Nothing).unwrap_or_else(|loss| panic!("{loss}"));
         ended?;
@@ -205,7 +210,7 @@ fn faults_of_commits_are_found() -> Result {
         (Fault::TailAhead, on(Method::Reading, Platform::Eadr)),
         (Fault::TailAhead, on(Method::Server, Platform::AdrDdioOn)),
     ] {
-        let run = |seed| cut((&profile(), seed), way, fault, append_and_truncate);
+        let run = |seed| cut(seed, way, fault, append_and_truncate);
         find(fault, 1..=30, |seed| loss(run(seed)))?;
     }
     Ok(())

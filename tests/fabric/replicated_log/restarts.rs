@@ -52,12 +52,8 @@ impl Run<'_> {
         let cuts = chosen.map(|(_, host)| {
             let (host, cut) = (host.clone(), host.clone());
             let step = now + 1 + self.random.below(steps);
-            let cut = move || {
-                if cut.has_power() {
-                    cut.power_cut()
-                }
-            };
-            (host, self.world.fabric.at_step(step, cut))
+            let cut = self.world.fabric.at_step(step, move || cut_power(&cut));
+            (host, cut)
         });
         cuts.collect()
     }
@@ -65,6 +61,7 @@ impl Run<'_> {
     /// The next writer: it finds all, and appends with several threads. It truncates if half of the
     /// ring is used.
     fn write(&self) -> Result<(), LogError> {
+        let _entered = self.world.client.enter();
         let log = self.world.open(self.epoch)?;
         self.judge(&log);
         let (head, end) = log.bounds();
@@ -89,8 +86,7 @@ impl Run<'_> {
         record.resize(8 + 11 * (n + self.epoch) as usize % 33, n as u8);
         match log.append(&record) {
             Ok(at) => {
-                let before = locked(&self.told).records.insert(at, record);
-                assert_eq!(before, None, "{at} was acknowledged twice");
+                locked(&self.told).acknowledged(at, record);
                 add(&self.figures.acknowledged, 1);
                 Ok(())
             }
@@ -129,26 +125,22 @@ impl Run<'_> {
         self.epoch += 1;
         let cuts = self.draw(steps);
         let begin = self.world.fabric.steps();
-        let entered = self.world.client.enter();
         // The error is that of a host that has no power.
         let _ = self.write();
-        drop(entered);
         let steps = self.world.fabric.steps() - begin;
         for (host, _) in cuts {
-            // The writer was done before.
-            if host.has_power() {
-                host.power_cut();
-            }
+            // The writer may have been done before.
+            cut_power(&host);
             add(&self.figures.cuts, 1);
         }
-        let but = self.random.below(6);
-        self.start(Some(but))?;
+        let but = Some(self.random.below(6));
+        self.start(but)?;
         Ok(steps)
     }
 }
 
-/// Runs one log through its writers. `false`: it does not open in this way on these devices.
-fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
+/// Runs one log through its writers, if it opens in this way on these devices.
+fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result {
     let fabric = Rig::new().seed(seed).fabric();
     let mut world = World::idle(&fabric, way, fault);
     world.start_all();
@@ -160,26 +152,22 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result<bool> {
         figures,
     };
     let begin = fabric.steps();
-    let entered = run.world.client.enter();
     match run.write() {
-        Err(LogError::TooFew(_)) => return Ok(false),
+        Err(LogError::TooFew(_)) => return Ok(()),
         written => written?,
     }
-    drop(entered);
     let mut steps = fabric.steps() - begin;
     for _ in 0..WRITERS {
         steps = run.round(steps)?.max(200);
     }
     run.start(None)?;
     run.epoch += 1;
-    let entered = run.world.client.enter();
     run.write()?;
-    drop(entered);
     run.world.cut_all();
     locked(&run.told).check_memories(&run.world.pmems);
     run.world.stop_all();
     add(&figures.logs, 1);
-    Ok(true)
+    Ok(())
 }
 
 /// Runs logs until so many hosts have lost their power.

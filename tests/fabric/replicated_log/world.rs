@@ -153,10 +153,8 @@ impl World {
         }
     }
 
-    /// Cuts the power of the replicas that have some.
     pub(crate) fn cut_all(&self) {
-        let hosts = self.hosts.iter().filter(|host| host.has_power());
-        hosts.for_each(Host::power_cut);
+        self.hosts.iter().for_each(cut_power);
     }
 
     pub(crate) fn stop_all(&mut self) {
@@ -253,6 +251,13 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.stop_all();
+    }
+}
+
+/// Cuts the power of a host that has some.
+pub(crate) fn cut_power(host: &Host) {
+    if host.has_power() {
+        host.power_cut();
     }
 }
 

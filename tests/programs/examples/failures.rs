@@ -149,7 +149,6 @@ fn a_server_whose_client_is_killed_ends_at_once() {
         let answered = lines.any(|line| line.contains("alue sent: 8"));
         assert!(answered, "{what}: {ended:?}");
     }
-    let _test = device_test();
     let cases = [
         ("08", &[][..], "Value received: 8"),
         ("08srq", &[], "Value received: 8"),
@@ -172,7 +171,6 @@ fn a_server_whose_client_sends_nothing_ends_at_once() {
         assert_eq!(answer, None, "{name}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let names = ["08", "08srq", "09", "09scch", "10", "11", "12", "12scch"];
     together(&names, |name| check(name).expect("a peer"));
 }
@@ -200,7 +198,6 @@ fn a_server_that_describes_no_memory_fails_its_client() {
         assert_eq!(ended.stdout.iter().find(done), None, "{name}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let names = ["02", "04", "05", "09", "09scch"];
     let mut cases = names.map(|name| (name, &[][..])).to_vec();
     cases.extend([("07", &["word"][..]), ("11", &["1234"])]);
@@ -235,7 +232,6 @@ fn a_client_whose_server_vanishes_ends_at_once() {
         assert_eq!(ended.stdout.iter().find(done), None, "{name}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let messages = ["08", "08srq", "12", "12scch", "13"];
     let mut cases = messages.map(|name| (name, &["7", "3"][..], None)).to_vec();
     // In one round there is only the last message.
@@ -315,7 +311,6 @@ fn a_flush_of_more_than_the_server_offers_is_refused() {
         assert_eq!(ended.stdout, [shown], "{name}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let cases = [
         ("09", 0, 1025),
         ("09", 1024, 1),
@@ -362,7 +357,6 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
         assert_eq!(ended.stdout, [""; 0], "{name}: {what}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let case = |name, (what, fields)| (name, what, request(fields));
     let mut cases = REQUESTS.map(|request| case("09", request)).to_vec();
     // It reads them with the same code.
@@ -404,7 +398,6 @@ fn a_disconnect_is_the_answer_to_the_response() {
         assert!(ended.says(warning), "{name}: {ended:?}");
         Ok(())
     }
-    let _test = device_test();
     let [one, other] = ["09", "09scch"];
     let cases = [(one, false), (one, true), (other, false), (other, true)];
     together(&cases, |&(name, stands_still)| {
@@ -456,7 +449,6 @@ fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() {
         let server = server.success("the server");
         assert_eq!(server.stdout, around("V", &of_server, ""), "{mode:?}");
     }
-    let _test = device_test();
     together(&[&[][..], &["m"], &["r"]], |mode| check(mode));
 }
 

@@ -48,7 +48,6 @@ fn questions_come_first(name: &str, args: &[&str]) -> Result<Ended> {
 
 #[test]
 fn a_client_whose_answer_comes_before_its_message_has_left() {
-    let _test = device_test();
     // The last round of some is the message that ends the exchange.
     let cases = [
         ("08", "4", "V"),
@@ -73,7 +72,6 @@ fn a_client_whose_answer_comes_before_its_message_has_left() {
 
 #[test]
 fn a_server_whose_next_message_comes_before_its_answer_has_left() {
-    let _test = device_test();
     let cases = [
         ("08", &[][..], "V"),
         ("08srq", &[], "V"),
@@ -117,6 +115,5 @@ fn a_response_that_comes_before_its_request_has_left() {
         assert!(contents(&memory)?.starts_with(b"Hello world!\0"), "{name}");
         Ok(())
     }
-    let _test = device_test();
     together(&["09", "09scch"], |name| check(name).expect("answers"));
 }

@@ -21,7 +21,6 @@ const OP_CONTEXT: u64 = 0x1122_3344_AABB_CCDD;
 
 #[test]
 fn c_client_of_09_and_09scch() {
-    let _test = device_test();
     together(&GPSPM, |example| {
         let request = hex(&request(0, 1024, OP_CONTEXT));
         let args = ["gpspm", &hex(ES.as_bytes()), &request];
@@ -58,7 +57,6 @@ fn c_client_of_09_on_persistent_memory() -> Result {
 
 #[test]
 fn c_server_of_09_and_09scch() {
-    let _test = device_test();
     together(&GPSPM, |example| {
         let args = ["gpspm", "17", "1041", &hex(&response(0xF01D))];
         let (rust, c) = c_server(example, &addr(), &args, &[]);
@@ -71,7 +69,6 @@ fn c_server_of_09_and_09scch() {
 /// librpma's server would persist, and touch, any range.
 #[test]
 fn c_client_of_09_that_asks_for_what_is_not_offered() {
-    let _test = device_test();
     let cases = [(GPSPM[0], 1, 1024), (GPSPM[1], u64::MAX, 2)];
     together(&cases, |&(example, offset, length)| {
         let request = hex(&request(offset, length, 0xF01D));
@@ -83,7 +80,6 @@ fn c_client_of_09_that_asks_for_what_is_not_offered() {
 
 #[test]
 fn c_client_of_09_whose_request_is_none() {
-    let _test = device_test();
     let whole = request(0, 1024, 0xF01D);
     let without_length = [&whole[..9], &whole[18..]].concat();
     let cases = [(GPSPM[0], &whole[..26]), (GPSPM[1], &without_length)];
@@ -97,7 +93,6 @@ fn c_client_of_09_whose_request_is_none() {
 
 #[test]
 fn c_server_of_09_whose_response_is_none() {
-    let _test = device_test();
     let cases = [
         (GPSPM[0], response(0xF01E), "0xF01E"),
         (GPSPM[1], Vec::new(), "message"),

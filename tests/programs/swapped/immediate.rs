@@ -8,7 +8,6 @@ const IMM: u32 = 0x8000_04D2;
 
 #[test]
 fn c_client_of_10() {
-    let _test = device_test();
     let (data, imm, word) = (hex(&IMM.to_le_bytes()), IMM.to_string(), hex(b"1st_word"));
     let args = ["send-imm", &data, &imm, &word];
     // Without a word the message is empty.
@@ -21,7 +20,6 @@ fn c_client_of_10() {
 
 #[test]
 fn c_server_of_10() {
-    let _test = device_test();
     let imm = IMM.to_string();
     let with_word = [&*imm, "1st_word"];
     let cases = [
@@ -64,7 +62,6 @@ fn c_server_of_11() {
 
 #[test]
 fn c_client_of_10_and_11_whose_numbers_differ() {
-    let _test = device_test();
     let number = hex(&IMM.to_le_bytes());
     let cases = [
         ("10-send-with-imm", "send-imm"),

@@ -64,7 +64,6 @@ fn c_server_of_07() {
 /// librpma's client would write beyond the log, or over its header.
 #[test]
 fn c_server_of_07_whose_log_has_no_room() {
-    let _test = device_test();
     together(&[1036, u64::MAX - 1, 8], |&used| {
         let (rust, c) = c_log(used, &["word"]);
         let why = match used {

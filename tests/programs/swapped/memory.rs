@@ -45,7 +45,6 @@ fn c_server_of_02() {
 
 #[test]
 fn c_client_of_03() {
-    let _test = device_test();
     // As on DRAM and as on persistent memory: after the signature.
     together(&[(4, ES), (4 + SIGNATURE, EN)], |(offset, greeting)| {
         let (at, size) = (offset.to_string(), (offset + TEXT).to_string());
@@ -142,7 +141,6 @@ fn c_server_of_05() -> Result {
     const SUPPORTED: &str = "RPMA_FLUSH_TYPE_PERSISTENT is supported";
     const NOT_SUPPORTED: &str = "RPMA_FLUSH_TYPE_PERSISTENT is NOT supported, \
                                  RPMA_FLUSH_TYPE_VISIBILITY is used instead";
-    let _test = device_test();
     let [next, translating, translation] = TRANSLATED;
     let pmem = devdax_with(&[])?;
     let cases = [

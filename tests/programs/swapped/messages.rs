@@ -60,7 +60,6 @@ fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &st
 /// it.
 #[test]
 fn c_client_of_08_12_and_12scch() {
-    let _test = device_test();
     together(&PING_PONG, |(example, prefix, _)| {
         assert_serves_two_rounds(example, prefix, "leave");
     });
@@ -69,7 +68,6 @@ fn c_client_of_08_12_and_12scch() {
 /// These clients disconnect without the last message, as if it was lost: librpma's may lose it.
 #[test]
 fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
-    let _test = device_test();
     together(&PING_PONG, |(example, ..)| {
         let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
         assert_fails(&rust, "closed");
@@ -81,7 +79,6 @@ fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
 /// The Rust clients never lose it.
 #[test]
 fn c_server_of_08_12_and_12scch() {
-    let _test = device_test();
     together(&PING_PONG, |(example, _, prefix)| {
         assert_asks_two_rounds(example, prefix, "ping", "3");
     });

@@ -10,7 +10,6 @@ const SERVERS: [&str; 3] = [MULTIPLE[0], MULTIPLE[1], "06tokio-multiple-connecti
 
 #[test]
 fn c_clients_of_06_06scch_and_06tokio() {
-    let _test = device_test();
     together(&SERVERS, |example| {
         let (mut server, port) = rust_server(example, &addr(), &[]);
         assert_eq!(server.line(), "Today I have got in touch with:");
@@ -34,7 +33,6 @@ fn c_clients_of_06_06scch_and_06tokio() {
 
 #[test]
 fn c_server_of_06_and_06scch() {
-    let _test = device_test();
     together(&MULTIPLE, |example| {
         let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
         let clients = ["8", "9"].map(|seed| rust_client(example, &addr(), port, &[seed]));

@@ -6,7 +6,6 @@ use crate::swapped::prelude::*;
 
 #[test]
 fn c_servers_that_describe_nothing() {
-    let _test = device_test();
     let cases: [(&str, &[&str]); 6] = [
         ("02-read-to-volatile", &[]),
         ("04-write-to-persistent", &[]),
@@ -33,7 +32,6 @@ fn a_c_client_of_03_that_describes_nothing() {
 /// for 1024 bytes.
 #[test]
 fn c_servers_that_offer_another_size() {
-    let _test = device_test();
     let cases = [
         ("02-read-to-volatile", MrUsage::READ_SRC, 0, 1025),
         ("04-write-to-persistent", WRITE_READ, 17, 1040),
