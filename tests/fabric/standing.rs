@@ -24,7 +24,7 @@ fn peer(addr: &str, side: Side) -> Result<Peer> {
 
 /// Runs two programs: first alone, and then with a standstill of the first one at each step.
 /// Returns the number of standstills.
-fn at_each_step(programs: impl Fn(&[Host; 2]) -> (JoinHandle<Result>, JoinHandle<Result>)) -> u64 {
+fn at_each_step(programs: impl Fn(&[Host; 2]) -> [JoinHandle<Result>; 2]) -> u64 {
     let run = |at: Option<u64>| {
         let (fabric, hosts) = Rig::strict().seed(1).hosts(["stands", "waits"]);
         let begin = fabric.now();
@@ -35,11 +35,10 @@ fn at_each_step(programs: impl Fn(&[Host; 2]) -> (JoinHandle<Result>, JoinHandle
                 }
             })
         });
-        let (one, other) = programs(&hosts);
-        let (one, other) = (join(one), join(other));
+        let results = programs(&hosts).map(join);
         let stood = fabric.now() - begin >= STANDS;
         drop(stands);
-        for result in [one, other] {
+        for result in results {
             result.unwrap_or_else(|error| panic!("a standstill at {at:?}: {error}"));
         }
         (fabric.steps(), u64::from(stood))
@@ -85,28 +84,26 @@ fn listening(host: &Host) -> Result<(Ep, Peer, String)> {
     Ok((Ep::listen(&peer, &addr, 0)?, peer, addr))
 }
 
+/// A client and its server, with their limits.
+fn one_client([client, server]: [&Host; 2], limits: [Duration; 2]) -> [JoinHandle<Result>; 2] {
+    let (ep, peer, addr) = listening(server).expect("listens");
+    let port = ep.get_port();
+    let serving = server.spawn(move || serve_one(&ep, &peer, limits[1]));
+    let writing = client.spawn(move || write_once(&addr, port, limits[0]));
+    [writing, serving]
+}
+
 /// Promise: `wait_established`, `wait_for`, `next` and `close` lose nothing.
 #[test]
 fn a_client_stands_still() {
-    let stood = at_each_step(|[client, server]| {
-        let (ep, peer, addr) = listening(server).expect("listens");
-        let port = ep.get_port();
-        let serving = server.spawn(move || serve_one(&ep, &peer, NEVER));
-        let writing = client.spawn(move || write_once(&addr, port, LIMIT));
-        (writing, serving)
-    });
+    let stood = at_each_step(|[stands, waits]| one_client([stands, waits], [LIMIT, NEVER]));
     assert!(stood > 30, "{stood}");
 }
 
 /// Promise: `next_conn_req_timeout`, `wait_established` and `wait_ended` lose nothing.
 #[test]
 fn a_server_of_one_client_stands_still() {
-    let stood = at_each_step(|[server, client]| {
-        let (ep, peer, addr) = listening(server).expect("listens");
-        let port = ep.get_port();
-        let writing = client.spawn(move || write_once(&addr, port, NEVER));
-        (server.spawn(move || serve_one(&ep, &peer, LIMIT)), writing)
-    });
+    let stood = at_each_step(|[stands, waits]| one_client([waits, stands], [NEVER, LIMIT]));
     assert!(stood > 10, "{stood}");
 }
 
@@ -165,28 +162,26 @@ fn server_of_a_key(host: &Host, limit: Duration) -> Result<(Server, Peer, Mr<Pme
     Ok((server, peer, memory, addr))
 }
 
+/// A writer and a server of keys, with their limits.
+fn one_writer([client, server]: [&Host; 2], limits: [Duration; 2]) -> [JoinHandle<Result>; 2] {
+    let (far, peer, memory, addr) = server_of_a_key(server, limits[1]).expect("a server");
+    let port = far.get_port();
+    let serving = server.spawn(move || serve_key(far, &peer, memory));
+    let writing = client.spawn(move || commit_twice(&addr, port, limits[0]));
+    [writing, serving]
+}
+
 /// Promise: `Reconnect::connect`, `Writer::wait_room` and `Writer::wait` lose nothing.
 #[test]
 fn a_writer_stands_still() {
-    let stood = at_each_step(|[client, server]| {
-        let (far, peer, memory, addr) = server_of_a_key(server, NEVER).expect("a server");
-        let port = far.get_port();
-        let serving = server.spawn(move || serve_key(far, &peer, memory));
-        let writing = client.spawn(move || commit_twice(&addr, port, LIMIT));
-        (writing, serving)
-    });
+    let stood = at_each_step(|[stands, waits]| one_writer([stands, waits], [LIMIT, NEVER]));
     assert!(stood > 30, "{stood}");
 }
 
 /// Promise: a `Server` cuts off no client, and refuses none, because it stood still itself.
 #[test]
 fn a_server_of_keys_stands_still() {
-    let stood = at_each_step(|[server, client]| {
-        let (far, peer, memory, addr) = server_of_a_key(server, LIMIT).expect("a server");
-        let port = far.get_port();
-        let writing = client.spawn(move || commit_twice(&addr, port, NEVER));
-        (server.spawn(move || serve_key(far, &peer, memory)), writing)
-    });
+    let stood = at_each_step(|[stands, waits]| one_writer([waits, stands], [NEVER, LIMIT]));
     assert!(stood > 30, "{stood}");
 }
 

@@ -6,7 +6,7 @@ use rpma::commit::{Ticket, Writer, WriterCfg};
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter, Why};
 use rpma::{Posted, commit};
 
-use crate::log::{RECORD, TAIL, offset, record};
+use crate::log::{RECORD, TAIL, is_whole, offset, record};
 use crate::prelude::*;
 
 /// So many waits of one second each may bring no event. With the default settings a peer is given
@@ -33,13 +33,9 @@ struct Counts {
     longest: Duration,
 }
 
-pub(crate) fn append(
-    addr: &str,
-    port: &str,
-    seconds: &str,
-    group: &str,
-    method: &str,
-) -> Result<()> {
+/// Appends groups of so many records, by this method.
+pub(crate) fn append(addr: &str, port: &str, seconds: &str, how: [&str; 2]) -> Result<()> {
+    let [group, method] = how;
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
     let method = Method::of(method)?;
     let log = Log::new(addr, port)?;
@@ -163,10 +159,8 @@ impl Source {
         let src = place * RECORD..(place + self.group as usize) * RECORD;
         let dst = log.slice(offset(first) as u64..offset(first + self.group) as u64)?;
         let parts = [(dst, self.records.slice(src)?)];
-        let pointer = (
-            log.slice(..TAIL as u64)?,
-            (first + self.group).to_le_bytes(),
-        );
+        let tail = (first + self.group).to_le_bytes();
+        let pointer = (log.slice(..TAIL as u64)?, tail);
         Ok(writer.commit(&parts, Some(pointer))?)
     }
 }
@@ -210,9 +204,7 @@ pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
             target.wait(read)?;
             let mut found = [0; RECORD];
             local.read_at(0, &mut found)?;
-            if found != record(number) {
-                return Err(format!("record {number} of {tail} is damaged: {found:02x?}").into());
-            }
+            is_whole(&found, number, tail)?;
         }
         looks += 1;
         if looks == 1 {

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     let result = match args[..] {
         ["serve", addr, port, path] => server::serve(addr, port, path),
         ["append", addr, port, seconds, group, method] => {
-            client::append(addr, port, seconds, group, method)
+            client::append(addr, port, seconds, [group, method])
         }
         ["tail-first", addr, port] => client::tail_first(addr, port),
         ["watch", addr, port, seconds] => client::watch(addr, port, seconds),

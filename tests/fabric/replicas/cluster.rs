@@ -15,7 +15,6 @@ pub(crate) struct Cluster {
     pub(crate) way: Way,
     serving: Vec<JoinHandle<()>>,
     _servers: Vec<Server>,
-    _peer: Peer,
     _entered: Entered,
 }
 
@@ -35,7 +34,6 @@ impl Cluster {
             way,
             serving: Vec::new(),
             _servers: set.servers,
-            _peer: set.peer,
             _entered: set.entered,
         })
     }
@@ -55,7 +53,6 @@ impl Cluster {
             way,
             serving,
             _servers: Vec::new(),
-            _peer: three.peer,
             _entered: three.entered,
         })
     }

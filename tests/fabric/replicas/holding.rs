@@ -8,13 +8,19 @@ fn set(profile: &Profile, records: usize, way: Way) -> Result<Set> {
     Set::new(&Rig::of(profile).seed(3), way, records)
 }
 
+/// Runs a test with a set on each profile.
+fn each(records: usize, way: Way, test: impl Fn(Set) -> Result) -> Result {
+    for profile in Profile::ALL {
+        test(set(&profile, records, way)?)?;
+    }
+    Ok(())
+}
+
 /// Commits go on with two replicas until the ring is full, which names the third one. It catches
 /// up after that.
 #[test]
 fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
-    for profile in Profile::ALL {
-        let way = Way::visible().sending(2, 6);
-        let mut set = set(&profile, 6, way)?;
+    each(6, Way::visible().sending(2, 6), |mut set| {
         set.servers[1].host.freeze();
         for number in 0..6 {
             let outcome = set.commit(number, 2)?;
@@ -35,17 +41,15 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
         let outcome = set.commit(6, 3)?;
         assert_eq!(outcome.durable, 0b111, "{outcome:?}");
         assert_eq!(set.shown()?, [7; 3]);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Promise: a commit is pending on a replica that can still take it, frozen or not, and on no other
 /// one: bytes that it sets free are not overwritten before that replica has it.
 #[test]
 fn a_commit_is_pending_where_it_may_still_come() -> Result {
-    for profile in Profile::ALL {
-        let way = Way::visible().sending(1, 7);
-        let mut set = set(&profile, 6, way)?;
+    each(6, Way::visible().sending(1, 7), |mut set| {
         set.servers[1].host.freeze();
         let ids = [0, 1].map(|number| set.append(number, 2).expect("room"));
         for id in ids {
@@ -62,19 +66,17 @@ fn a_commit_is_pending_where_it_may_still_come() -> Result {
         assert_eq!(set.log.pending(id), 0b100);
         set.log.set_aside(set.ids[2], LIMIT)?;
         assert_eq!(set.log.pending(id), 0, "it gets no commit any more");
-        let other = self::set(&profile, 6, way)?;
+        let other = Set::on(&set.fabric, Way::visible(), 6)?;
         assert_eq!(other.log.pending(id), 0, "of another set");
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A replica that is late gets the bytes of each record, although the others have had them long
 /// before.
 #[test]
 fn a_late_replica_gets_its_own_bytes() -> Result {
-    for profile in Profile::ALL {
-        let way = Way::visible().sending(2, 7);
-        let mut set = set(&profile, 3, way)?;
+    each(3, Way::visible().sending(2, 7), |mut set| {
         set.servers[2].host.freeze();
         for number in 0..12 {
             if set.log.wait_room(1, SHORT).is_err() {
@@ -89,15 +91,14 @@ fn a_late_replica_gets_its_own_bytes() -> Result {
         set.log.wait_room(1, LIMIT)?;
         assert_eq!(set.commit(12, 3)?.durable, 0b111);
         assert_eq!(set.shown()?, [13; 3]);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Places in the ring are of any length, and are not used twice at a time.
 #[test]
 fn records_of_any_length_keep_their_bytes() -> Result {
-    for profile in Profile::ALL {
-        let mut set = set(&profile, 2, Way::visible())?;
+    each(2, Way::visible(), |mut set| {
         for server in &set.servers {
             let link = set.fabric.between(&set.client, &server.host);
             link.delay_up_to(Duration::from_millis(3));
@@ -120,8 +121,8 @@ fn records_of_any_length_keep_their_bytes() -> Result {
         for server in &set.servers {
             assert!(server.bytes()?[..expected.len()] == expected);
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// At the limit a posted commit is unknown, and one that waits in the ring is in no mask.
@@ -149,9 +150,7 @@ fn the_limit_makes_a_posted_commit_unknown() -> Result {
 /// byte that was not its record's.
 #[test]
 fn a_frozen_replica_is_set_aside() -> Result {
-    for profile in Profile::ALL {
-        let way = Way::visible().sending(2, 7);
-        let mut set = set(&profile, 4, way)?;
+    each(4, Way::visible().sending(2, 7), |mut set| {
         let first = set.append(0, 3)?;
         assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
         set.servers[1].host.freeze();
@@ -184,8 +183,8 @@ fn a_frozen_replica_is_set_aside() -> Result {
         let refused = set.append(20, 3).expect_err("two can");
         assert!(matches!(refused, Refused::TooFew { able: 2 }), "{refused}");
         set.log.set_aside(set.ids[1], LIMIT)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A destroy that fails keeps the bytes, unless the device has released them.
@@ -210,8 +209,7 @@ fn a_replica_that_cannot_be_destroyed_stops_the_set() -> Result {
 /// goes on.
 #[test]
 fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() -> Result {
-    for profile in Profile::ALL {
-        let mut set = set(&profile, 4, Way::visible().sending(4, 7))?;
+    each(4, Way::visible().sending(4, 7), |mut set| {
         set.servers[1].host.freeze();
         assert_eq!(set.commit(0, 2)?.durable, 0b101);
         let destroy = set.fabric.fail("ibv_destroy_qp").on(&set.client);
@@ -224,15 +222,14 @@ fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() -> Result
         set.servers[1].host.thaw();
         sleep(LIMIT);
         assert!(set.shown()?[1] <= 1);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The commit of a replica without power is unknown, later ones have failed, and the others go on.
 #[test]
 fn a_replica_that_loses_its_power_is_unknown() -> Result {
-    for profile in Profile::ALL {
-        let mut set = set(&profile, 4, Way::visible())?;
+    each(4, Way::visible(), |mut set| {
         assert_eq!(set.commit(0, 3)?.durable, 0b111);
         // It posts, and no answer comes back.
         set.servers[2].host.freeze();
@@ -249,16 +246,15 @@ fn a_replica_that_loses_its_power_is_unknown() -> Result {
         }
         let text = set.append(8, 3).expect_err("two can").to_string();
         assert!(text.contains("only 2"), "{text}");
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The end of a connection is an event, and no completion. An acknowledgement has a second to come
 /// after it.
 #[test]
 fn a_replica_whose_program_is_killed_is_unknown() -> Result {
-    for profile in Profile::ALL {
-        let mut set = set(&profile, 4, Way::visible())?;
+    each(4, Way::visible(), |mut set| {
         set.fabric.between(&set.client, &set.servers[2].host).hold();
         let id = set.append(0, 3)?;
         set.servers[2].host.kill();
@@ -272,8 +268,8 @@ fn a_replica_whose_program_is_killed_is_unknown() -> Result {
             let outcome = set.commit(number, 2)?;
             assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A post that fails in the provider may have been executed.
@@ -339,9 +335,9 @@ fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
         let mut memories = Vec::new();
         for server in &servers {
             let memory = region(&server.peer, SIZE, usage)?;
-            let made = server.connect(&peer, way, &memory)?;
-            add(&mut log, made.writer)?;
-            memories.push((memory, made.far));
+            let (writer, far) = server.connect(&peer, way, &memory)?;
+            add(&mut log, writer)?;
+            memories.push((memory, far));
         }
         let mut holders = Vec::new();
         for number in 0..9 {

@@ -158,9 +158,9 @@ fn a_full_set_takes_no_other_replica() -> Result {
     let mut ends = Vec::new();
     let mut new = || -> Result<_> {
         let target = Mr::reg(&server.peer, vec![0; SIZE], usage)?;
-        let made = server.connect(&set.peer, way, &target)?;
-        ends.push((made.far, target));
-        Ok(made.writer)
+        let (writer, far) = server.connect(&set.peer, way, &target)?;
+        ends.push((far, target));
+        Ok(writer)
     };
     for index in 3..Replicas::MOST {
         assert_eq!(add(&mut set.log, new()?)?.index(), index);

@@ -79,7 +79,6 @@ pub(crate) struct Three {
     pub(crate) hosts: [Host; 3],
     pub(crate) servers: Vec<Served>,
     pub(crate) client: Host,
-    pub(crate) peer: Peer,
     pub(crate) entered: Entered,
 }
 
@@ -108,7 +107,6 @@ impl Three {
             hosts,
             servers,
             client,
-            peer,
             entered,
         })
     }

@@ -62,13 +62,6 @@ impl Way {
         host.set_platform(self.platform);
         host.may_promise_direct_write(self.method == Method::Native)
     }
-
-    fn writer_cfg(&self) -> Result<WriterCfg> {
-        let mut cfg = WriterCfg::new(self.method);
-        cfg.set_flush_type(self.flush_type)?;
-        cfg.set_in_flight(self.in_flight)?;
-        Ok(cfg)
-    }
 }
 
 /// A replica's host, its memory, and its end of the connection.
@@ -78,13 +71,6 @@ pub(crate) struct Server {
     pub(crate) target: Mr<PmemMap>,
     pub(crate) peer: Peer,
     pub(crate) ends: Vec<Conn>,
-}
-
-/// A connection of a replica.
-pub(crate) struct Made {
-    pub(crate) writer: Writer,
-    /// The replica's end.
-    pub(crate) far: Conn,
 }
 
 impl Server {
@@ -110,16 +96,24 @@ impl Server {
 
     /// A writer of the client, whose peer this is.
     pub(crate) fn writer(&mut self, peer: &Peer, way: Way) -> Result<Writer> {
-        let made = self.connect(peer, way, &self.target)?;
-        self.ends.push(made.far);
-        Ok(made.writer)
+        let (writer, far) = self.connect(peer, way, &self.target)?;
+        self.ends.push(far);
+        Ok(writer)
     }
 
-    /// A writer to this memory.
-    pub(crate) fn connect<M>(&self, peer: &Peer, way: Way, target: &Mr<M>) -> Result<Made> {
+    /// A writer to this memory, and the replica's end of the connection.
+    pub(crate) fn connect<M>(
+        &self,
+        peer: &Peer,
+        way: Way,
+        target: &Mr<M>,
+    ) -> Result<(Writer, Conn)> {
         let addr = self.host.addr().to_string();
         let ep = Ep::listen(&self.peer, &addr, 0)?;
-        let connecting = ask(peer, &addr, &ep, &way.writer_cfg()?, way.retries)?;
+        let mut cfg = WriterCfg::new(way.method);
+        cfg.set_flush_type(way.flush_type)?
+            .set_in_flight(way.in_flight)?;
+        let connecting = ask(peer, &addr, &ep, &cfg, way.retries)?;
         let native = way.method == Method::Native;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
@@ -127,10 +121,7 @@ impl Server {
         offer.add_region(target);
         let req = request(&ep, &ConnCfg::new())?;
         let far = req.connect(&offer.encode(Offer::ACCEPT)?)?;
-        Ok(Made {
-            writer: connecting.wait(LIMIT)?,
-            far: far.wait_established(LIMIT)?,
-        })
+        Ok((connecting.wait(LIMIT)?, far.wait_established(LIMIT)?))
     }
 
     /// The region as the replica's program finds it.

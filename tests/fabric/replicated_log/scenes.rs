@@ -200,11 +200,11 @@ fn a_replica_joins_while_others_append() -> Result {
                 });
             }
             world.only(&[0, 1, 2]);
-            until(|| world.found(2).is_ok_and(|found| found.tail.end > away + 64));
+            until(|| world.has(2, away + 65));
             is_back.store(true, Ordering::Relaxed);
         });
         let end = log.bounds().1;
-        until(|| world.found(2).is_ok_and(|found| found.tail.end >= end));
+        until(|| world.has(2, end));
         for n in 0..3 {
             world.found(n).expect("whole");
         }
@@ -273,8 +273,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> Result<u64> {
     let last = world.open(3);
     // It brings the third one up to date as well, unless it dies before.
     let is_member = || world.found(2).is_ok_and(|found| found.tail.epoch == 3);
-    let mut waits = 0..30;
-    while !is_member() && waits.next().is_some() {
+    for _ in (0..30).take_while(|_| !is_member()) {
         sleep(Duration::from_millis(100));
     }
     let steps = fabric.steps() - begin;

@@ -37,8 +37,6 @@ struct Ran {
     has_opened: bool,
     /// The log was truncated up to here.
     truncated: Lsn,
-    /// No call failed.
-    is_clean: bool,
 }
 
 /// Lets a call end within its limit.
@@ -164,14 +162,15 @@ pub(crate) fn program(fabric: &Fabric, faults: u64) -> BTreeMap<&'static str, us
     let mut ran = Ran::default();
     let entered = world.client.enter();
     let ended = ran.run(&world);
-    ran.is_clean = ended.is_ok();
+    // No call failed.
+    let is_clean = ended.is_ok();
     drop(entered);
     let is_up = |n: &usize| world.hosts[*n].has_power() && world.is_serving(*n);
     let is_one_down = !(0..REPLICAS).all(|n| is_up(&n));
     let may_fail = faults > 1 || !is_one_down;
-    assert!(may_fail || ran.is_clean, "one is down, and {ended:?}");
+    assert!(may_fail || is_clean, "one is down, and {ended:?}");
     // If no call failed, the faults may come now.
-    let faults = faults - u64::from(!ran.is_clean);
+    let faults = faults - u64::from(!is_clean);
     recover(&mut world, &ran, faults).expect("appended");
     if ran.has_opened {
         mend(&mut world);

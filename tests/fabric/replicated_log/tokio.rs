@@ -27,9 +27,8 @@ async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
 
 /// Waits until a replica has all records.
 async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
-    let has = |found: Found| found.tail.end >= end;
     let waits = async {
-        while !world.found(replica).is_ok_and(has) {
+        while !world.has(replica, end) {
             ::tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

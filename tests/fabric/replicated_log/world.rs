@@ -92,7 +92,7 @@ impl World {
         let host = &self.hosts[n];
         let _entered = host.enter();
         let settings = Settings {
-            addr: (host.addr(), port(n)).into(),
+            addr: self.addr(n),
             path: self.pmems[n].path().to_owned(),
             ddio_off: self.way.platform == Platform::AdrDdioOff,
             fault: self.fault,
@@ -161,13 +161,14 @@ impl World {
         (0..REPLICAS).for_each(|n| self.stop(n));
     }
 
-    pub(crate) fn addrs(&self) -> [SocketAddr; REPLICAS] {
-        std::array::from_fn(|n| (self.hosts[n].addr(), port(n)).into())
+    fn addr(&self, n: usize) -> SocketAddr {
+        // Replicas may share a host.
+        (self.hosts[n].addr(), PORT + n as u16).into()
     }
 
     pub(crate) fn cfg(&self, epoch: u64) -> LogCfg {
         LogCfg {
-            replicas: self.addrs().to_vec(),
+            replicas: (0..REPLICAS).map(|n| self.addr(n)).collect(),
             key: LOG_KEY,
             epoch,
             method: self.way.method,
@@ -205,7 +206,7 @@ impl World {
 
     /// Lets time pass until each of these replicas has all records, for a minute at most.
     pub(crate) fn until_they_have(&self, replicas: &[usize], end: Lsn) {
-        let has = |n: &usize| self.found(*n).is_ok_and(|found| found.tail.end >= end);
+        let has = |n: &usize| self.has(*n, end);
         let _entered = self.client.enter();
         for _ in 0..600 {
             if replicas.iter().all(has) {
@@ -219,6 +220,11 @@ impl World {
     /// The same for all replicas, and the records of an open log.
     pub(crate) fn until_all_have(&self, log: &Log) {
         self.until_they_have(&[0, 1, 2], log.bounds().1);
+    }
+
+    /// Whether a replica has all records up to there.
+    pub(crate) fn has(&self, n: usize, end: Lsn) -> bool {
+        self.found(n).is_ok_and(|found| found.tail.end >= end)
     }
 
     /// The log in a replica's memory.
@@ -259,11 +265,6 @@ pub(crate) fn cut_power(host: &Host) {
     if host.has_power() {
         host.power_cut();
     }
-}
-
-/// Replicas may share a host.
-fn port(n: usize) -> u16 {
-    PORT + n as u16
 }
 
 /// The settings of a replica that are the same for all.
