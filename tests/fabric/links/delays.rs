@@ -89,12 +89,7 @@ fn held_requests_to_nothing_fail() -> Result {
 #[test]
 fn requests_that_outlive_their_requester() -> Result {
     /// The number of writes that have landed.
-    fn landed(
-        profile: &Profile,
-        seed: u64,
-        disconnects: bool,
-        server_stays: bool,
-    ) -> Result<usize> {
+    fn landed(profile: &Profile, seed: u64, disconnects: bool, stays: bool) -> Result<usize> {
         let fabric = Rig::of(profile).seed(seed).emptied();
         let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
@@ -111,7 +106,7 @@ fn requests_that_outlive_their_requester() -> Result {
         } else {
             drop((both.client, both.source));
         }
-        let server = server_stays.then_some(both.server);
+        let server = stays.then_some(both.server);
         sleep(Duration::from_secs(1));
         drop(server);
         let (bytes, whole) = (contents(&both.target)?, pattern(LEN, 1));

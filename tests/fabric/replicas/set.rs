@@ -102,12 +102,7 @@ impl Server {
     }
 
     /// A writer to this memory, and the replica's end of the connection.
-    pub(crate) fn connect<M>(
-        &self,
-        peer: &Peer,
-        way: Way,
-        target: &Mr<M>,
-    ) -> Result<(Writer, Conn)> {
+    pub(crate) fn connect<M>(&self, peer: &Peer, way: Way, to: &Mr<M>) -> Result<(Writer, Conn)> {
         let addr = self.host.addr().to_string();
         let ep = Ep::listen(&self.peer, &addr, 0)?;
         let mut cfg = WriterCfg::new(way.method);
@@ -118,7 +113,7 @@ impl Server {
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
         let mut offer = Offer::new(&platform);
-        offer.add_region(target);
+        offer.add_region(to);
         let req = request(&ep, &ConnCfg::new())?;
         let far = req.connect(&offer.encode(Offer::ACCEPT)?)?;
         Ok((connecting.wait(LIMIT)?, far.wait_established(LIMIT)?))

@@ -5,8 +5,7 @@ use crate::interop::prelude::*;
 
 #[test]
 fn descriptors_are_the_same_on_both_sides() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let (mut regions, mut descriptors, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for bits in 1..=u8::MAX {
         let usage = MrUsage::from_bits_retain(bits);
@@ -59,8 +58,7 @@ fn padded(len: usize, seed: u64, field: usize) -> Vec<u8> {
 
 #[test]
 fn private_data_of_a_c_client() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let ep = listen(&peer)?;
     for (question, answer) in PRIVATE_DATA {
         let client = client(&ep, &["connect", &question.to_string()]);
@@ -76,8 +74,7 @@ fn private_data_of_a_c_client() -> Result {
 
 #[test]
 fn private_data_of_a_c_server() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for (question, answer) in PRIVATE_DATA {
         let (server, port) = server(&["connect", &answer.to_string()]);
         let conn = connect(&peer, port, &ConnCfg::new(), &pattern(question, 1), &[])?;
@@ -90,8 +87,7 @@ fn private_data_of_a_c_server() -> Result {
 
 #[test]
 fn a_c_server_rejects() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let (server, port) = server(&["reject"]);
     let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
     let conn = req.connect(&[])?;
@@ -105,8 +101,7 @@ fn a_c_server_rejects() -> Result {
 
 #[test]
 fn a_c_client_is_rejected() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let ep = listen(&peer)?;
     for reason in [None, Some(b"not today")] {
         let client = client(&ep, &["connect", "3"]);
@@ -123,8 +118,7 @@ fn a_c_client_is_rejected() -> Result {
 /// No verb refuses that much inline data before the request was taken, so this fails in the middle.
 #[test]
 fn a_c_client_whose_queues_cannot_be_made_is_rejected() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let ep = listen(&peer)?;
     let client = client(&ep, &["connect", "3"]);
     let mut cfg = ConnCfg::new();
@@ -139,8 +133,7 @@ fn a_c_client_whose_queues_cannot_be_made_is_rejected() -> Result {
 /// librpma reports `CLOSED` twice, the second time for the end of the time-wait state (W-4).
 #[test]
 fn a_c_server_closes() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for (times, how) in [("2", "disconnects"), ("0", "deletes its connection")] {
         let (server, port) = server(&["close", times]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[])?;
@@ -161,8 +154,7 @@ fn a_c_server_closes() -> Result {
 /// client is gone.
 #[test]
 fn a_c_client_that_is_killed_is_noticed() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let ep = listen(&peer)?;
     let mut client = client(&ep, &["connect", "3"]);
     let mut cfg = ConnCfg::new();
@@ -182,8 +174,7 @@ fn a_c_client_that_is_killed_is_noticed() -> Result {
 /// `close` waits for all posted operations, and a C server sees only an end.
 #[test]
 fn closing_towards_a_c_server_loses_nothing() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(SHARED as u32 / 64 + 1);
     let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;

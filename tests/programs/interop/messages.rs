@@ -86,8 +86,7 @@ fn messages_of_a_c_client() -> Result {
 
 #[test]
 fn messages_of_two_c_clients_into_a_shared_queue() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for rcq_size in [0, 20] {
         let mut cfg = SrqCfg::new();
         cfg.set_rcq_size(rcq_size);
@@ -128,8 +127,7 @@ fn send_messages(peer: &Peer, conns: &[Conn], receive: &Mr<Vec<u8>>, srq: Option
 
 #[test]
 fn messages_to_a_c_server() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV)?;
     let landing = receive.slice(..)?;
     let (server, port) = server(&["echo", "1"]);
@@ -143,8 +141,7 @@ fn messages_to_a_c_server() -> Result {
 /// The clients share a receive queue here, and the server's connections share one there.
 #[test]
 fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for rcq_size in [0, 20] {
         let mut srq_cfg = SrqCfg::new();
         srq_cfg.set_rcq_size(rcq_size);
@@ -207,8 +204,7 @@ fn is_imm(line: &&String) -> bool {
 
 #[test]
 fn immediate_data_with_a_c_client() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
     let shared = filled(&peer, all)?;
     let message = region(&peer, 8, MrUsage::RECV)?;
@@ -237,8 +233,7 @@ fn immediate_data_with_a_c_client() -> Result {
 
 #[test]
 fn immediate_data_with_a_c_server() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
     let shared = filled(&peer, all)?;
     let message = region(&peer, 8, MrUsage::RECV)?;

@@ -4,8 +4,7 @@ use crate::interop::prelude::*;
 
 #[test]
 fn c_writes() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let target = filled(&peer, MrUsage::WRITE_DST)?;
     serve(&peer, &ConnCfg::new(), &target, false, &["write"])?;
     assert!(contents(&target)? == written());
@@ -14,8 +13,7 @@ fn c_writes() -> Result {
 
 #[test]
 fn c_reads() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let target = filled(&peer, MrUsage::READ_SRC)?;
     // The client compares.
     serve(&peer, &ConnCfg::new(), &target, false, &["read"]).map(drop)
@@ -41,8 +39,7 @@ fn write_parts(
 
 #[test]
 fn rust_writes() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let cfg = ConnCfg::new();
     let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
     write_parts(&peer, &conn, &remote, |_| Ok(()))?;
@@ -53,8 +50,7 @@ fn rust_writes() -> Result {
 
 #[test]
 fn rust_reads() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let cfg = ConnCfg::new();
     let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::READ_SRC, None)?;
     let target = region(&peer, SHARED, MrUsage::READ_DST)?;
@@ -96,16 +92,14 @@ fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &st
 
 #[test]
 fn c_flushes_for_visibility() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let target = filled(&peer, MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY)?;
     c_flushes(&peer, &target, "1")
 }
 
 #[test]
 fn c_flushes_for_persistence() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     let map = PmemMap::open(devdax(), SHARED)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
     let target = Mr::reg(&peer, map, usage)?;
@@ -180,8 +174,7 @@ fn atomically_written() -> Vec<u8> {
 
 #[test]
 fn c_writes_atomically() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for cfg in configurations() {
         let target = filled(&peer, MrUsage::WRITE_DST)?;
         serve(&peer, &cfg, &target, false, &["atomic"])?;
@@ -192,8 +185,7 @@ fn c_writes_atomically() -> Result {
 
 #[test]
 fn rust_writes_atomically() -> Result {
-    let _test = device_test();
-    let peer = peer()?;
+    let (_test, peer) = begin()?;
     for cfg in configurations() {
         let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
         let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {

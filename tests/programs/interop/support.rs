@@ -12,6 +12,12 @@ pub(crate) const PARTS: [(usize, usize); 5] = [(13, 1), (20, 7), (40, 8), (64, 1
 pub(crate) const MESSAGES: [usize; 5] = [1, 8, 1000, 4096, 0];
 pub(crate) const MESSAGE_MAX: usize = 4096;
 
+/// Begins a test, with a peer.
+pub(crate) fn begin() -> Result<(Counted, Peer)> {
+    let test = device_test();
+    Ok((test, peer()?))
+}
+
 /// A client that connects to `ep`.
 pub(crate) fn client(ep: &Ep, operation: &[&str]) -> Program {
     let (addr, port) = (addr(), ep.get_port().to_string());
@@ -58,23 +64,22 @@ pub(crate) fn take_offer(conn: &Conn) -> Result<MrRemote> {
     Ok(MrRemote::from_descriptor(mr)?)
 }
 
+/// Where messages go, each with an `op_context`.
+pub(crate) type Receives<'a> = [(MrSlice<'a>, u64)];
+
 /// Connects to a C server, with `receives` posted before.
 pub(crate) fn connect(
     peer: &Peer,
     port: u16,
     cfg: &ConnCfg,
     data: &[u8],
-    receives: &[(MrSlice<'_>, u64)],
+    receives: &Receives<'_>,
 ) -> Result<Conn> {
     let req = ConnReq::new(peer, &addr(), port, cfg)?;
     establish(req, data, receives)
 }
 
-pub(crate) fn establish(
-    req: ConnReq,
-    data: &[u8],
-    receives: &[(MrSlice<'_>, u64)],
-) -> Result<Conn> {
+pub(crate) fn establish(req: ConnReq, data: &[u8], receives: &Receives<'_>) -> Result<Conn> {
     for (dst, op_context) in receives {
         req.recv(*dst, *op_context)?;
     }
