@@ -19,7 +19,7 @@ fn value(value: u64) -> String {
 }
 
 /// Two rounds from this value on: what is done with each value, first and then.
-fn two_rounds<'a>(first: u64, [one, other]: [&'a str; 2]) -> [(&'a str, u64); 4] {
+fn two_rounds(first: u64, [one, other]: [&str; 2]) -> [(&str, u64); 4] {
     let (second, third) = (first + 1, first + 2);
     [(one, first), (other, second), (one, second), (other, third)]
 }
