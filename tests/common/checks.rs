@@ -1,12 +1,15 @@
 //! The steps and the checks that many tests need, in a line each: the beginning of a test, operations
 //! without bytes, completions, and errors.
 
+#[cfg(feature = "sim")]
+use std::env;
 use std::fmt::{Debug, Display};
 use std::ops::Range;
 use std::os::fd::AsFd;
+#[cfg(feature = "sim")]
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer,
@@ -15,6 +18,8 @@ use rpma::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
+#[cfg(feature = "sim")]
+use super::share;
 use super::{
     Counted, LIMIT, Memories, Memory, Pair, Result, addr, completion, contents, device_test, event,
     invalid, opcode_of, peer,
@@ -263,16 +268,18 @@ pub(crate) fn receive_nothing(conn: &Conn, op_contexts: Range<u64>) -> Result<()
     Ok(())
 }
 
-/// Runs so many seeds, and names the one that fails. `RPMA_SIM_RUNS` sets another number of them, and
-/// `RPMA_SIM_SEED` the only one.
+/// Runs a share of so many seeds, and names the one that fails. `RPMA_SIM_RUNS` sets the number of
+/// seeds that run, and `RPMA_SIM_SEED` the only one.
+#[cfg(feature = "sim")]
 pub(crate) fn with_seeds(runs: u64, run: impl Fn(u64)) {
     let number = |variable: &str| -> Option<u64> {
         let text = env::var(variable).ok()?;
         Some(text.parse().expect(variable))
     };
-    let seeds = match number("RPMA_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RPMA_SIM_RUNS").unwrap_or(runs),
+    let seeds = match (number("RPMA_SIM_SEED"), number("RPMA_SIM_RUNS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(runs)) => (0..runs).collect(),
+        (None, None) => share("seeds", 4, 0..runs),
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {

@@ -28,6 +28,7 @@ mod place;
 pub(crate) mod place;
 pub(crate) mod prelude;
 pub(crate) mod program;
+pub(crate) mod records;
 #[cfg(feature = "sim")]
 mod rig;
 #[cfg(feature = "sim")]
@@ -35,8 +36,6 @@ mod share;
 #[cfg(feature = "sim")]
 mod world;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -225,15 +224,4 @@ pub(crate) fn invalid<T>(result: Result<T, Error>) -> String {
         Err(other) => panic!("an argument error expected: {other:?}"),
         Ok(_) => panic!("an argument error expected"),
     }
-}
-
-/// The text of a panic of `run`.
-pub(crate) fn panic_text<T>(run: impl FnOnce() -> T) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(run)).map(drop);
-    text_of_panic(&*panic.expect_err("it panics"))
-}
-
-pub(crate) fn text_of_panic(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
 }

@@ -197,7 +197,7 @@ fn a_notice_is_returned_and_ends_nothing() -> Result {
 fn an_impossible_event_is_refused() {
     let host = Rig::strict().fabric().host("one");
     for event in (0..16).filter(|event| ![7, 8, 11, 14].contains(event)) {
-        let text = panic_text(|| host.cm_event(event));
+        let text = panic_of(|| host.cm_event(event));
         assert!(text.contains("never sends"), "{text}");
     }
     for event in [7, 8, 11, 14, 16, u32::MAX] {

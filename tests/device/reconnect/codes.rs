@@ -36,7 +36,7 @@ fn a_refusal_that_stays_ends_it() -> Result {
             panic!("{gave_up:?}");
         };
         assert_eq!((why.code(), why.epoch()), (code, 41));
-        says(gave_up, "not you");
+        assert_says(&gave_up, &["not you"]);
         assert_eq!(client.counts().tries, tries);
         assert!(client.deadline().is_none(), "nothing is under way");
     }
@@ -155,7 +155,7 @@ fn a_server_that_cannot_serve_ends_it() -> Result {
         let gave_up = connect(&mut client, || server.accept_with(&answer, &mut current));
         let gave_up = gave_up.expect_err("it cannot serve");
         assert_eq!(gave_up.why, Why::Error);
-        says(Error::from(gave_up), text);
+        assert_says(&Error::from(gave_up), &[text]);
         assert_eq!(client.counts().tries, 1);
     }
     Ok(())

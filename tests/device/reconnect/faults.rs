@@ -132,7 +132,7 @@ fn an_own_device_that_is_gone_ends_it() -> Result {
     client.power_cut();
     let gave_up = again.connect(&ConnCfg::new()).expect_err("no device");
     assert_eq!(gave_up.why, Why::Error, "{gave_up}");
-    says(gave_up, "No such device");
+    assert_says(&gave_up, &["No such device"]);
     assert_eq!(again.counts().tries, 1);
     Ok(())
 }

@@ -42,7 +42,7 @@ fn each_step_has_a_limit() -> Result {
     // The address: 1 s for each try (`ConnCfg::set_timeout`), and 0.5 to 1 s of rest.
     hosts.link.partition();
     let (_, ended) = drive(&mut client);
-    says(at_the_limit(&ended, limit), "rdma_resolve_addr");
+    assert_says(&at_the_limit(&ended, limit), &["rdma_resolve_addr"]);
     between_tries(&ended, SECOND * 3 / 2, 2 * SECOND);
     hosts.link.heal();
 

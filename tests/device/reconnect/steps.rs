@@ -190,9 +190,9 @@ fn mistakes_are_refused_first() -> Result {
     let peer = peer()?;
     let small = || Offer::new(&PeerCfg::new());
     let wildcard = Reconnect::new(&peer, "0.0.0.0", 7, small(), ToConn);
-    says(invalid(wildcard), "wildcard");
+    assert_says(&invalid(wildcard), &["wildcard"]);
     let nowhere = Reconnect::to_addrs(&peer, &[], small(), ToConn);
-    says(invalid(nowhere), "address");
+    assert_says(&invalid(nowhere), &["address"]);
     let long = small().set_data(&[7; 49]).clone();
     let new = |offer| Reconnect::new(&peer, &addr(), 7, offer, ToConn);
     says(invalid(new(long.clone())), "56 fit");
@@ -200,7 +200,7 @@ fn mistakes_are_refused_first() -> Result {
     says(invalid(client.set_offer(long).map(drop)), "56 fit");
 
     let gave_up = client.advance().expect_err("nothing has begun");
-    says(gave_up, "begin first");
+    assert_says(&gave_up, &["begin first"]);
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(u32::MAX);
     says(invalid(client.begin(&cfg)), "set_sq_size");

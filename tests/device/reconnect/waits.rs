@@ -55,7 +55,7 @@ fn a_busy_server_is_asked_slowly() {
         assert_waits(&ended, std::iter::repeat(LONGEST));
         let gave_up = ended.result.expect_err("it stays full");
         assert_eq!(gave_up.why, Why::Limit);
-        says(gave_up, "\"later\"");
+        assert_says(&gave_up, &["\"later\""]);
     }
 }
 

@@ -52,7 +52,7 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
             let Some(Served::Gone(gone)) = answered else {
                 panic!("{answered:?}");
             };
-            says(gone, "cut it off; it could not be cut off");
+            assert_says(&gone, &["cut it off; it could not be cut off"]);
             let new = parted.client(identity(1, 1, 10))?;
             parted.writes(&new, 1, &pattern(LEN, 2))?;
             let given = if knows_new_region { &new } else { &old };
@@ -129,13 +129,13 @@ fn memory_that_cannot_be_registered_again() -> Result {
             let text = lost(&mut parted, served)?;
             assert!(!failing.is_pending());
             assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
-            says(text, call);
+            assert_says(&text, &[call]);
             // A request tries again: the first one in vain.
             let _failing = fail(call);
             let refused = parted.refused(identity(1, 2, 11))?;
             let words = "could not be registered again";
             is_refusal(&refused.refusal, RefusalCode::Refused, 1, words);
-            says(refused.error.ok_or("the reason")?, call);
+            assert_says(&refused.error.ok_or("the reason")?, &[call]);
             parted.writes(&other, 2, &pattern(LEN, 6))?;
             let _other = parted.client(identity(2, 2, 21))?;
             let new = parted.client(identity(1, 2, 11))?;
@@ -195,7 +195,7 @@ fn memory_that_cannot_be_deregistered() -> Result {
                 true => (Some(Arc::clone(part.region)), None, "drop its other Arcs"),
                 false => (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed"),
             };
-            says(lost(&mut parted, served)?, words);
+            assert_says(&lost(&mut parted, served)?, &[words]);
             let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");
             parted.site.refused(identity(1, 2, 11), code, 1, words)?;
             parted.client(identity(2, 1, 20))?;

@@ -87,7 +87,7 @@ fn wrong_parts() -> Result {
         let conn = site.ask_with(&asks)?;
         let asked = site.asked()?;
         let refused = site.admit_with(asked, &part, data).expect_err(words);
-        says(&refused, words);
+        assert_says(&refused, &[words]);
         is_refusal(&refused.refusal, RefusalCode::Refused, 3, "");
         assert_eq!(refusal(&conn)?, refused.refusal);
         assert_eq!(site.server.client(1), Some(client), "{words}");
@@ -115,7 +115,7 @@ fn two_admissions_of_one_part() -> Result {
         match site.admit_with(asked, &same, b"") {
             Err(refused) => {
                 assert!(is_connected);
-                says(&refused, "overlaps that of the key 0x1");
+                assert_says(&refused, &["overlaps that of the key 0x1"]);
                 assert_eq!(refusal(&second)?, refused.refusal);
                 assert!(site.server.directory().get(2).is_none());
                 site.server.cut_off(client).ok_or("connected")?;
@@ -166,7 +166,7 @@ fn a_keep_alive_below_the_kernels_time_outs() -> Result {
     assert!(!refused.refusal.code().is_temporary());
     let text = invalid(Err::<(), _>(refused.error.ok_or("one of this side")?));
     for part in ["200ms", "four", "set_keep_alive", "set_ack_timeout"] {
-        says(&text, part);
+        assert_says(&text, &[part]);
     }
     assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
     assert!(site.server.client(1).is_none());
@@ -222,7 +222,7 @@ fn commits_on_memory_that_keeps_nothing() -> Result {
     for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
         let error = server(domain, true, false)?.expect_err("refused");
         assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
-        says(error, "makes nothing durable");
+        assert_says(&error, &["makes nothing durable"]);
         server(domain, false, false)??;
         server(domain, true, true)??;
     }

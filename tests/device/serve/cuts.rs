@@ -156,7 +156,7 @@ impl Before {
                 Ok(found)
             }
             Err(error) => {
-                says(error, "has no directory");
+                assert_says(&error, &["has no directory"]);
                 Err(bytes_of(&PmemMap::open(path, LEN).expect("the memory")))
             }
         }
@@ -278,7 +278,7 @@ fn an_upgrade_survives_every_cut() {
             let is_new = match two_keys().open_directory(all) {
                 Ok(_) => true,
                 Err(error) => {
-                    says(error, "has the version 1");
+                    assert_says(&error, &["has the version 1"]);
                     upgrade(all).expect("again");
                     false
                 }

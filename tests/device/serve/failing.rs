@@ -68,7 +68,7 @@ fn a_time_out_that_cannot_be_read() -> Result {
     let failing = fail("rdma_init_qp_attr");
     let refused = site.not_admitted(next, Full, 3, "rdma_init_qp_attr")?;
     assert!(!failing.is_pending());
-    says(refused, "rdma_init_qp_attr");
+    assert_says(&refused, &["rdma_init_qp_attr"]);
     assert_eq!(queues_made(), before);
     assert_eq!(site.server.client(1), Some(client));
     assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
@@ -151,7 +151,7 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
         let (thief, asked) = site.question(identity(3, 1, 30))?;
         let same = site.region(LEN..2 * LEN, usage())?;
         let overlaps = site.admit_with(asked, &same, b"").expect_err("overlaps");
-        says(overlaps, "overlaps that of the key 0x1");
+        assert_says(&overlaps, &["overlaps that of the key 0x1"]);
         refusal(&thief)?;
         goes_on(&other)?;
 
@@ -176,7 +176,10 @@ fn a_region_that_cannot_be_deregistered() -> Result {
         assert!(error.starts_with("ibv_dereg_mr failed"), "{error}");
         let words = "could not be cut off";
         site.refused(identity(1, 2, 11), NotCutOff, 1, words)?;
-        says(site.server.release(1).expect_err("gone"), "end the program");
+        assert_says(
+            &site.server.release(1).expect_err("gone"),
+            &["end the program"],
+        );
         Ok(())
     })
 }

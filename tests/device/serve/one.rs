@@ -108,7 +108,7 @@ fn is_locked<T>(result: rpma::Result<T>) -> bool {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.raw_os_error(), Some(EWOULDBLOCK), "{error}");
-            says(error, "one server for one memory");
+            assert_says(&error, &["one server for one memory"]);
             true
         }
     }

@@ -146,7 +146,7 @@ fn a_key_without_a_part() -> Result {
         let words = "no memory for this key: the keys are 1 to 2";
         is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
         assert!(refused.error.is_none(), "{refused:?}");
-        says(refused, words);
+        assert_says(&refused, &[words]);
         assert!(parted.parts.get(key).is_none());
     }
     assert_eq!(parted.site.server.counters().refused, 2);
@@ -193,6 +193,6 @@ fn wrong_memory() -> Result {
     let long = PmemMap::open(devdax(), 4 * LEN)?;
     let inside = long.part(32..)?;
     let words = "must begin at a multiple of 64";
-    says(reg(&inside).expect_err("not aligned"), words);
+    assert_says(&reg(&inside).expect_err("not aligned"), &[words]);
     Ok(())
 }

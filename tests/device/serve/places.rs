@@ -38,7 +38,7 @@ fn added(log: &mut Replicas, writer: Writer) -> Result<ReplicaId> {
 
 fn is_refused(log: &mut Replicas, writer: Writer, words: &str) {
     let remote = writer.offer().regions()[0];
-    says(log.add(writer, remote).expect_err(words).error, words);
+    assert_says(&log.add(writer, remote).expect_err(words).error, &[words]);
 }
 
 fn other_memory(mut site: Site) -> Result<Site> {
@@ -68,7 +68,7 @@ fn one_server_with_two_addresses_is_one_copy() -> Result {
         let remote = writer.offer().regions()[0];
         let refused = log.add(writer, remote).expect_err("the same memory");
         for words in ["have the same memory", &four, &six, "renew_identity"] {
-            says(&refused.error, words);
+            assert_says(&refused.error, &[words]);
         }
         let (_three, writer) = connect(&six, other_memory(site)?)?;
         is_refused(&mut log, writer, "have the same host");

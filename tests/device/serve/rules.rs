@@ -129,14 +129,17 @@ fn a_registration_outlives_its_connections() -> Result {
 
     let release = |site: &mut Site| site.server.release(1);
     let words = "cut it off first";
-    says(release(&mut site).expect_err("connected"), words);
+    assert_says(&release(&mut site).expect_err("connected"), &[words]);
     let client = site.server.client(1).ok_or("connected")?;
     site.server.cut_off(client).ok_or("connected")?;
     let words = "drop its other Arcs";
-    says(release(&mut site).expect_err("the test has it"), words);
+    assert_says(&release(&mut site).expect_err("the test has it"), &[words]);
     drop(part);
     assert_eq!(release(&mut site)?.len(), LEN);
-    says(release(&mut site).expect_err("gone"), "no part of the key");
+    assert_says(
+        &release(&mut site).expect_err("gone"),
+        &["no part of the key"],
+    );
     assert!(site.server.part(1).is_none());
     Ok(())
 }

@@ -82,7 +82,7 @@ fn a_whole_server_in_two_calls() -> Result {
         completion(&conn)?.result()?;
         let words = "no memory for this key: the keys are 1 to 3";
         let refused = ask(&peer, port, identity(4, 1, 10))?;
-        says(refusal(&refused)?.words(), words);
+        assert_says(&refusal(&refused)?.words(), &[words]);
         noted(&notes, &format!("a client is refused: {words}"))?;
         drop(conn);
         noted(&notes, "the client of the key 0x2 is gone: ")
@@ -176,7 +176,7 @@ fn a_server_that_cannot_listen_changes_nothing() -> Result {
     let refused = |addr, all: &PmemMap, cfg: &ServerCfg, words: &str| -> Result {
         let before = bytes()?;
         let error = Server::listen(addr, all, &layout, usage(), cfg).expect_err("refused");
-        says(error, words);
+        assert_says(&error, &[words]);
         assert!(bytes()? == before, "{words}");
         Ok(())
     };

@@ -71,8 +71,8 @@ fn an_endpoint_without_descriptors() -> Result {
         match next(&mut wait, &mut wcs)? {
             Happened::Failed(of, error) => {
                 assert_eq!(of, endpoint);
-                says(&error, "rdma_create_event_channel");
-                says(&error, "RLIMIT_NOFILE");
+                assert_says(&error, &["rdma_create_event_channel"]);
+                assert_says(&error, &["RLIMIT_NOFILE"]);
             }
             happened => panic!("{happened:?}"),
         }
@@ -201,7 +201,7 @@ mod simulated {
                     match happened {
                         Happened::Failed(of, error) => {
                             assert_eq!(of, member);
-                            says(error, call);
+                            assert_says(&error, &[call]);
                             failed += 1;
                         }
                         Happened::Completions(of, count) => {
@@ -238,7 +238,7 @@ mod simulated {
         while let Some(happened) = wait.next(&mut wcs, SHORT)? {
             match happened {
                 Happened::Failed(of, error) => {
-                    says(error, "ibv_get_cq_event");
+                    assert_says(&error, &["ibv_get_cq_event"]);
                     failed.push(of);
                 }
                 Happened::Completions(of, count) => {

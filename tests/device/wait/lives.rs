@@ -53,7 +53,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let (_client, server) = pair(&ep, &peer, &ConnCfg::new())?;
     let strange = wait.place();
     let refused = wait.add(strange, server).expect_err("strange");
-    says(&refused.error, "Place::cfg");
+    assert_says(&refused.error, &["Place::cfg"]);
     assert!(write(&refused.refused, 1), "it is as good as before");
 
     // For another place, and for one of another wait.
@@ -63,7 +63,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let (_client, server) = pair(&ep, &peer, &cfg)?;
     let refused = wait.add(second, server).expect_err("another place");
     let refused = other.add(first, *refused.refused);
-    says(refused.expect_err("refused").error, "another Wait");
+    assert_says(&refused.expect_err("refused").error, &["another Wait"]);
     // Two connections of one place: there is none for the second.
     let place = wait.place();
     let cfg = place.cfg(&peer, &ConnCfg::new())?;
@@ -72,7 +72,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let member = wait.add(place, server)?;
     let strange = wait.place();
     let refused = wait.add(strange, second).expect_err("no place");
-    says(refused.error, "Place::cfg");
+    assert_says(&refused.error, &["Place::cfg"]);
     is_event(&mut wait, member, &ConnEvent::Established)?;
     // A completion there is no completion of the member.
     assert!(write(&refused.refused, 1));
@@ -90,7 +90,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     invalid(place.srq_cfg(&peer, SrqCfg::new().set_compl_channel(channel)));
     let srq = Srq::new(&peer, &SrqCfg::new())?;
     let refused = wait.add_srq(place, srq).expect_err("without a place");
-    says(refused.error, "Place::srq_cfg");
+    assert_says(&refused.error, &["Place::srq_cfg"]);
     Ok(())
 }
 

@@ -176,7 +176,7 @@ fn none_means_nothing() -> Result {
         assert_eq!(wcs[0].wr_id(), number);
         assert!(wait.next(&mut wcs, Duration::ZERO)?.is_none());
     }
-    says(wait.next(&mut [], LIMIT).expect_err("refused"), "room");
+    assert_says(&wait.next(&mut [], LIMIT).expect_err("refused"), &["room"]);
     Ok(())
 }
 

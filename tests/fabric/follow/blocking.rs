@@ -78,7 +78,7 @@ fn a_wait_in_vain_panics() -> Result {
     virtually(async |world| {
         let cfg = ConnCfg::new();
         let (client, _server) = connect(world, &cfg, &cfg).await?.ends();
-        let text = panic_text(|| client.next_event());
+        let text = panic_of(|| client.next_event());
         for part in ["nothing is to come", "await its descriptor"] {
             assert!(text.contains(part), "{text}");
         }

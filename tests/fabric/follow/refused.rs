@@ -9,7 +9,7 @@ use crate::follow::prelude::*;
 
 /// It panics with this text.
 fn refused<T>(run: impl FnOnce() -> T, part: &str) {
-    let text = panic_text(run);
+    let text = panic_of(run);
     assert!(text.contains(part), "{text}");
 }
 

@@ -146,7 +146,7 @@ fn a_wait_in_vain_panics_in_its_own_thread() -> Result {
     let (fabric, [here, there]) = Rig::new().seed(1).hosts(["client", "server"]);
     let reactor = reactor_on(&here)?;
     for _ in 0..2 {
-        let text = panic_text(|| block_on(pending::<()>(), Duration::MAX));
+        let text = panic_of(|| block_on(pending::<()>(), Duration::MAX));
         let begin = "every thread of the fabric waits";
         assert!(text.starts_with(begin), "{text}");
         assert!(text.contains("rpma-async"), "{text}");

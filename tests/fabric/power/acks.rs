@@ -23,7 +23,7 @@ enum GoesOn {
 fn write_log(first: World, nth: u32, goes_on: GoesOn, tell: &dyn Fn(u64)) -> Result<()> {
     let hosts = first.hosts.clone();
     hosts.link().lose_acknowledgements(nth);
-    let posted = (0..DEPTH).map(|number| post_append(&first, number, &record(number)));
+    let posted = (0..DEPTH).map(|number| post_append(&first, number, record(number)));
     let posted: Vec<_> = posted.collect::<Result<_>>()?;
     let mut failed = DEPTH;
     for (number, posted) in (0..).zip(posted) {
@@ -54,7 +54,7 @@ fn write_log(first: World, nth: u32, goes_on: GoesOn, tell: &dyn Fn(u64)) -> Res
 fn check(image: &[u8], told: u64) {
     assert_log(word(image), told, |number| {
         let bytes = &image[place(number)..];
-        bytes.starts_with(&record(number)) || bytes.starts_with(&other_record(number))
+        bytes.starts_with(record(number)) || bytes.starts_with(&other_record(number))
     });
 }
 

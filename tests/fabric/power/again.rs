@@ -43,7 +43,7 @@ pub(crate) fn post_append(world: &World, number: u64, bytes: &[u8]) -> Result<Po
 }
 
 fn append(world: &World, number: u64) -> Result<()> {
-    world.wait(post_append(world, number, &record(number))?)
+    world.wait(post_append(world, number, record(number))?)
 }
 
 /// Writes the tail once more that was read back, and makes it durable.

@@ -46,7 +46,7 @@ impl Log<'_> {
                 group.push(another);
             }
             for answer in group {
-                self.world.write(place(next), &record(next))?;
+                self.world.write(place(next), record(next))?;
                 next += 1;
                 // The writer need not be there.
                 let _ = answer.send(next);

@@ -17,15 +17,13 @@ pub(crate) const LEN: usize = 104;
 const START: usize = 64;
 
 /// The bytes of a record.
-pub(crate) fn record(number: u64) -> Vec<u8> {
-    (0..LEN)
-        .map(|at| (number * 31 + at as u64 * 7 + 1) as u8)
-        .collect()
+pub(crate) fn record(number: u64) -> &'static [u8; LEN] {
+    records::record(number)
 }
 
 /// Another record in the same place: of a writer that has connected again.
-pub(crate) fn other_record(number: u64) -> Vec<u8> {
-    record(number).iter().map(|byte| !byte).collect()
+pub(crate) fn other_record(number: u64) -> [u8; LEN] {
+    record(number).map(|byte| !byte)
 }
 
 pub(crate) fn place(number: u64) -> usize {
@@ -79,7 +77,7 @@ fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Resul
         _ => FlushType::Persistent,
     };
     if (protocol, fault) == (Protocol::Batch, Fault::None) {
-        return world.append_as_batch(at, &bytes, &tail);
+        return world.append_as_batch(at, bytes, &tail);
     }
     let settle = |offset, len| match protocol {
         Protocol::Server => world.ask_to_persist(offset, len),
@@ -88,7 +86,7 @@ fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Resul
     if fault == Fault::FlushTooEarly {
         settle(at, LEN)?;
     }
-    world.write(at, &bytes)?;
+    world.write(at, bytes)?;
     match (fault, protocol) {
         (Fault::NoFlushOfTheRecord | Fault::FlushTooEarly, _) => {}
         (Fault::OtherConnection, _) => world.flush_on_other(at, len)?,
@@ -128,7 +126,7 @@ pub(crate) fn assert_log(records: u64, acknowledged: u64, is_whole: impl Fn(u64)
 pub(crate) fn check_log(image: &[u8], acknowledged: u64) {
     let tail = word(image);
     assert!(tail <= RECORDS, "a tail of {tail}");
-    let is_whole = |number| image[place(number)..].starts_with(&record(number));
+    let is_whole = |number| image[place(number)..].starts_with(record(number));
     assert_log(tail, acknowledged, is_whole);
 }
 

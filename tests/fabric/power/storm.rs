@@ -72,10 +72,11 @@ fn append(fabric: &Fabric, platform: Platform) -> Result<()> {
 /// The example keeps its promise under each fault, and under several at once.
 #[test]
 fn the_example_survives_faults() {
-    for (profile, platform) in [
+    let ways = [
         (Profile::STRICT, Platform::AdrDdioOn),
         (Profile::RXE_6_1, Platform::Eadr),
-    ] {
+    ];
+    for (profile, platform) in share("ways", 2, ways) {
         let program = |fabric: &Fabric| drop(append(fabric, platform));
         let runs = sweep(&profile, program);
         assert!(runs > 500, "{runs}");

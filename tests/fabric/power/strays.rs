@@ -29,10 +29,10 @@ fn append(world: &World, number: u64, bytes: &[u8]) -> Result<()> {
 /// Appends a record, and loses the connection in the middle of the next one; connects again, and
 /// goes on.
 fn write_log(first: World, drops: Drops, tell: &dyn Fn(u64)) -> Result<()> {
-    append(&first, 0, &record(0))?;
+    append(&first, 0, record(0))?;
     tell(1);
     first.link().delay(DELAY);
-    first.write(place(1), &record(1))?;
+    first.write(place(1), record(1))?;
     drop(first.conn);
     first.hosts.link().delay(Duration::ZERO);
     if drops == Drops::BeforeItAccepts {
@@ -51,7 +51,7 @@ fn write_log(first: World, drops: Drops, tell: &dyn Fn(u64)) -> Result<()> {
 fn check(image: &[u8], told: u64) {
     for number in 0..told {
         let whole = match number {
-            0 => record(0),
+            0 => *record(0),
             _ => other_record(number),
         };
         let is_there = image[place(number)..].starts_with(&whole);
@@ -104,12 +104,12 @@ fn a_pointer_after_a_read_is_never_left_in_flight() -> Result<()> {
             world.link().delay(DELAY);
             let (at, bytes) = (place(0), record(0));
             let end = at + bytes.len();
-            world.source.write_at(at, &bytes)?;
+            world.source.write_at(at, bytes)?;
             let to = world.remote.slice(at as u64..end as u64)?;
             let part = (to, world.source.slice(at..end)?);
             let tail = (world.remote.slice(..8)?, 1_u64.to_le_bytes());
             let check = |image: &[u8], _| {
-                let is_whole = image[at..].starts_with(&bytes);
+                let is_whole = image[at..].starts_with(bytes);
                 assert!(image[..8] == [0; 8] || is_whole, "the record is torn");
             };
             let conn = world.conn;

@@ -28,7 +28,7 @@ fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(
     let world = World::new(&fabric, way).expect("a connection");
     let append = |number: u64, tell: &dyn Fn(u64)| -> Result<()> {
         let (bytes, tail) = (record(number), (number + 1).to_le_bytes());
-        world.write(place(number), &bytes)?;
+        world.write(place(number), bytes)?;
         world.flush(place(number), bytes.len())?;
         world.write(0, &tail)?;
         match order {

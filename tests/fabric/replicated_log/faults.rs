@@ -32,7 +32,7 @@ pub(crate) fn find(
 
 /// The text of a panic of `run`.
 pub(crate) fn panics(run: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| text_of_panic(&*panic))
+    catch_unwind(AssertUnwindSafe(run)).map_err(text_of)
 }
 
 /// The text of a test.

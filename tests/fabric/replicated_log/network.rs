@@ -153,7 +153,7 @@ fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
 #[test]
 fn writers_take_over_from_each_other() -> Result {
     let mut ends = 0;
-    for seed in 1..=100 {
+    for seed in share("seeds", 5, 1..=100) {
         let mut world = World::seeded(seed);
         world.open(1)?.close()?;
         let all = Mutex::new(All::default());

@@ -192,7 +192,7 @@ fn cut(count: u64) -> Result {
 /// is so with each method, on a platform where it is durable.
 #[test]
 fn each_power_cut_is_survived() -> Result {
-    cut(100)
+    cut(40)
 }
 
 /// The same with more power cuts.

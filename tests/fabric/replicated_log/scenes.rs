@@ -229,7 +229,7 @@ fn a_writer_dies_while_replicas_join() -> Result {
     for (replaced, fault) in [(true, Fault::HeaderFirst), (false, Fault::NoSetBack)] {
         let steps = dies_at(u64::MAX, Fault::Nothing, replaced)?;
         let at = || (1..steps).step_by(steps as usize / DEATHS);
-        for step in at() {
+        for step in share("steps", 4, at()) {
             dies_at(step, Fault::Nothing, replaced)?;
         }
         find(fault, at(), |step| {
@@ -308,7 +308,7 @@ fn a_replica_dies_while_the_log_opens() {
         steps
     };
     let steps = opens(u64::MAX, 0);
-    for step in (1..steps).step_by(steps as usize / 90) {
+    for step in share("steps", 3, (1..steps).step_by(steps as usize / 90)) {
         opens(step, step as usize % 3);
     }
 }

@@ -19,7 +19,7 @@ fn run(seeds: u64) {
 /// for.
 #[test]
 fn several_faults_are_survived() {
-    run(80);
+    run(25);
 }
 
 /// The same with more seeds.

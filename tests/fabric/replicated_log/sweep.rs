@@ -218,7 +218,7 @@ fn every(nth: usize) {
 /// over, another writer opens the log, with all records.
 #[test]
 fn each_fault_is_survived() {
-    every(61);
+    every(121);
 }
 
 /// The same with each fault, and not with a part of them.
