@@ -122,7 +122,7 @@ fn append(fabric: &Fabric, safe: Safe) -> Result<bool> {
 /// several.
 #[test]
 fn a_right_program_survives_every_fault() {
-    for profile in Profile::ALL {
+    for profile in share("profiles", 2, Profile::ALL) {
         let program = |fabric: &Fabric| drop(append(fabric, Safe::Flushed));
         let runs = sweep(&profile, program);
         assert!(runs > 500, "{runs}");
@@ -148,7 +148,7 @@ fn faults_of_hosts_are_found() {
 /// one at a time.
 #[test]
 fn two_faults_at_once_are_found() {
-    for profile in Profile::ALL {
+    for profile in share("profiles", 2, Profile::ALL) {
         let program = |fabric: &Fabric| drop(append(fabric, Safe::FailedOnBoth));
         sweep(&profile, program);
         panic_of(|| storm(&profile, 200, program));

@@ -115,16 +115,16 @@ impl Log {
 
 #[test]
 fn a_commit_survives_every_cut() {
-    const SEEDS: u64 = 3;
+    let seeds = share("seeds", 3, 0..3);
     on_each_platform(|platform| {
         let mut events = 0;
         let ways = ways().into_iter();
         for (profile, way) in ways.filter(|(_, way)| way.platform == platform) {
             for parts in [Parts::One, Parts::Two, Parts::Apart, Parts::Distant] {
                 for in_flight in [1, 2] {
-                    for seed in 0..SEEDS {
+                    for seed in &seeds {
                         let log = Log { parts, in_flight };
-                        let ran = log.run(&profile, way, seed);
+                        let ran = log.run(&profile, way, *seed);
                         let ran = ran.unwrap_or_else(|loss| {
                             panic!("{}, {way:?}, {log:?}: {loss}", profile.name())
                         });
