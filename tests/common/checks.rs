@@ -21,8 +21,8 @@ use rustix::io::retry_on_intr;
 #[cfg(feature = "sim")]
 use super::share;
 use super::{
-    Counted, LIMIT, Memories, Memory, Pair, Result, addr, completion, contents, device_test, event,
-    invalid, opcode_of, peer,
+    Counted, LIMIT, Memories, Memory, Pair, Pauses, Result, addr, completion, contents,
+    device_test, event, invalid, opcode_of, peer,
 };
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -292,10 +292,10 @@ pub(crate) fn with_seeds(runs: u64, run: impl Fn(u64)) {
 /// Gives other threads their turn until this is so, in time.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
+    let (deadline, mut pauses) = (Instant::now() + LIMIT, Pauses::default());
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
-        thread::yield_now();
+        pauses.pause();
     }
 }
 

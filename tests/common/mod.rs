@@ -89,9 +89,28 @@ pub(crate) fn event(conn: &Conn) -> Result<ConnEvent> {
     Ok(conn.next_event_timeout(LIMIT)?)
 }
 
+/// The pauses between polls that find nothing. A completion that comes soon is seen at once, and a
+/// wait of seconds leaves the processor to other tests.
+#[derive(Default)]
+pub(crate) struct Pauses(u32);
+
+impl Pauses {
+    pub(crate) fn pause(&mut self) {
+        self.0 += 1;
+        if self.0 < 1000 {
+            return thread::yield_now();
+        }
+        let short = Duration::from_micros(500);
+        #[cfg(feature = "sim")]
+        rpma::sim::sleep(short);
+        #[cfg(not(feature = "sim"))]
+        thread::sleep(short);
+    }
+}
+
 /// Waits until `count` completions came, and returns them.
 pub(crate) fn completions(conn: &Conn, count: usize) -> Result<Vec<Wc>> {
-    let mut all = Vec::new();
+    let (mut all, mut pauses) = (Vec::new(), Pauses::default());
     let deadline = Instant::now() + LIMIT;
     while all.len() < count {
         let mut wcs = [Wc::default(); 16];
@@ -103,7 +122,7 @@ pub(crate) fn completions(conn: &Conn, count: usize) -> Result<Vec<Wc>> {
             all.len()
         );
         if polled == 0 {
-            thread::yield_now();
+            pauses.pause();
         }
     }
     assert_eq!(
@@ -196,10 +215,10 @@ pub(crate) fn permutations(n: usize) -> Vec<Vec<usize>> {
 /// Waits for one completion of a queue.
 pub(crate) fn next_completion(cq: &Cq) -> Result<Wc> {
     let deadline = Instant::now() + LIMIT;
-    let mut wcs = [Wc::default()];
+    let (mut wcs, mut pauses) = ([Wc::default()], Pauses::default());
     while cq.get_wc(&mut wcs)? == 0 {
         assert!(Instant::now() < deadline, "a completion in time");
-        thread::yield_now();
+        pauses.pause();
     }
     Ok(wcs[0])
 }

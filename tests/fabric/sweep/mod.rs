@@ -43,7 +43,7 @@ fn run(profile: &Profile, fails: Option<Fails>) -> Ran {
 
 fn run_here(profile: &Profile, fails: Option<Fails>) -> Ran {
     lines::keep(LevelFilter::Warn);
-    let (fabric, [client, server]) = Rig::of(profile).hosts(["client", "server"]);
+    let (fabric, [client, server]) = Rig::of(profile).jumping().hosts(["client", "server"]);
     let sides = Sides { client, server };
     let failing = fails.map(|(call, nth, how)| fabric.fail(call).how(how).nth(nth, Errno::IO));
     let mut calls = Vec::new();

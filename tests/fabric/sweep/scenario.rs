@@ -92,7 +92,8 @@ impl Sides {
         shared_messages(&other, &client, &server, &srq, &channel)?;
         phase_ends();
 
-        // One end closes, the other one is closed.
+        // One end closes, the other one is closed. The waits are those of a host: its clock jumps.
+        let _on_client = self.client.enter();
         let Pair {
             client: closing,
             server: closed,
