@@ -215,6 +215,7 @@ fn nightly(workspace: &Workspace, command: &str, package: &str) -> Command {
     cargo.args(command.split(' '));
     cargo.args(["--locked", "-p", package]);
     cargo.args(FEATURES.split(' '));
+    cargo.env("RPMA_SIM_SHARE", "all");
     cargo
 }
 
