@@ -1,8 +1,8 @@
-//! The shared parts of the device tests: the place where they run, two connected ends (see
-//! `pair.rs`, and `world.rs` for those on two hosts), completions and memory.
+//! The shared parts of the tests: the place where they run, two connected ends (`pair.rs`, and
+//! `world.rs` for those on two hosts), completions, memory and checks (`checks.rs`).
 //!
-//! They run on a device (see `device.rs`), and those of one process also on a simulated fabric
-//! (see `fabric.rs`).
+//! A device test runs on a device (`device.rs`), or on a simulated fabric (`fabric.rs`). The rig
+//! (`rig.rs`) makes the fabrics of all others.
 
 #![allow(
     dead_code,
