@@ -2,7 +2,7 @@
  * The operations of tests/cost with librpma: `librpma ADDRESS`. Both ends are in this thread; everything is
  * posted first and polled later, so that a function has nothing else in it.
  */
-#include "../interop/interop.h"
+#include "../programs/interop/interop.h"
 
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>

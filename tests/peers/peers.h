@@ -4,7 +4,7 @@
 #ifndef PEERS_H
 #define PEERS_H
 
-#include "../interop/interop.h"
+#include "../programs/interop/interop.h"
 
 /* `struct common_data` of librpma's examples. */
 #define COMMON_DATA 28

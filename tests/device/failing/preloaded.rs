@@ -1,7 +1,6 @@
 //! Calls that fail on a device: `failing.c` beside this stands between the library and libibverbs
 //! and librdmacm, in a process of each test's own.
 
-use std::any::type_name_of_val;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr::NonNull;
 
@@ -12,14 +11,13 @@ use crate::common::program::{Program, alone, c_preload};
 use crate::failing::support::How;
 
 /// Runs a test in a process of its own, in which verbs can fail, with the name of the test in the
-/// harness: the process is this program with that test and no other. `test` is the closure that is
-/// its body.
-pub(crate) fn with_failures_left(test: impl FnOnce() -> Result) -> Result {
+/// harness: the process is this program with that test and no other. `path` is that of the closure
+/// which is its body.
+pub(crate) fn with_failures(path: &str, test: impl FnOnce() -> Result) -> Result {
     if symbol(c"failing_arm").is_some() {
         return test();
     }
     // The path of a closure is that of its function, and `::{{closure}}`.
-    let path = type_name_of_val(&test);
     let (name, _) = path.split_once("::{").expect("a closure");
     let (module, test) = name.rsplit_once("::").expect("a module");
     let test = alone(module, test);

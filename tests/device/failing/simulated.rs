@@ -7,7 +7,7 @@ use crate::common::prelude::*;
 use crate::failing::support::How;
 
 /// Runs a test on a fabric with calls that can fail.
-pub(crate) fn with_failures_left(test: impl FnOnce() -> Result) -> Result {
+pub(crate) fn with_failures(_: &str, test: impl FnOnce() -> Result) -> Result {
     on_fabric(test)
 }
 

@@ -3,6 +3,7 @@
 //! On a device a library stands between this one and verbs (see `preloaded.rs`); a simulated
 //! fabric lets calls fail by itself (see `simulated.rs`).
 
+use std::any::type_name_of_val;
 use std::fmt::Debug;
 use std::io;
 
@@ -14,11 +15,17 @@ use crate::failing::preloaded as verbs;
 #[cfg(feature = "sim")]
 use crate::failing::simulated as verbs;
 
-pub(crate) use verbs::{pause_in_posts, with_failures_left};
+pub(crate) use verbs::pause_in_posts;
 
-/// Runs a test with verbs that can fail. No object may be left.
+/// Runs a test with verbs that can fail. No object may be left. `test` is the closure that is the
+/// body of a test.
 pub(crate) fn with_failures(test: impl FnOnce() -> Result) -> Result {
-    with_failures_left(|| leaving(&[], test))
+    verbs::with_failures(type_name_of_val(&test), || leaving(&[], test))
+}
+
+/// The same for a test that counts its objects itself.
+pub(crate) fn with_failures_left(test: impl FnOnce() -> Result) -> Result {
+    verbs::with_failures(type_name_of_val(&test), test)
 }
 
 /// How a call fails.

@@ -26,7 +26,7 @@ const VALGRIND: [&str; 8] = [
 const SUPPRESSIONS: &str = concat!(
     "--suppressions=",
     env!("CARGO_MANIFEST_DIR"),
-    "/tests/examples/memcheck.supp"
+    "/tests/programs/examples/memcheck.supp"
 );
 
 fn valgrind() -> Vec<String> {
