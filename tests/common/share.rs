@@ -15,14 +15,14 @@ fn own() -> Option<usize> {
 
 /// Whether a share has the item with this number: each row of `one_of` items has one, and not at the
 /// same place in each row, because items may be alike at the same places.
-fn has(own: usize, one_of: usize, number: usize) -> bool {
+pub(crate) fn share_has(own: usize, one_of: usize, number: usize) -> bool {
     (number + number / one_of) % one_of == own % one_of
 }
 
 /// Whether this run includes the item with this number. Of four runs with different shares, one
 /// does.
 pub(crate) fn is_in_share(number: usize) -> bool {
-    own().is_none_or(|own| has(own, 4, number))
+    own().is_none_or(|own| share_has(own, 4, number))
 }
 
 /// The items that this run includes: one of so many, or all. Prints how many they are.
@@ -31,7 +31,7 @@ pub(crate) fn share<T>(what: &str, one_of: usize, items: impl IntoIterator<Item 
     let (mut all, mut included) = (0, Vec::new());
     for (number, item) in items.into_iter().enumerate() {
         all += 1;
-        if own.is_none_or(|own| has(own, one_of, number)) {
+        if own.is_none_or(|own| share_has(own, one_of, number)) {
             included.push(item);
         }
     }

@@ -331,3 +331,36 @@ fn a_peer_of_a_dead_host_is_told_why() {
     refused();
     assert!(Ep::listen_on(&peer_of(&host), at).is_ok());
 }
+
+/// Promise of the short runs: of four of them with different shares, just one has each item, and a
+/// share is not always the same place in a row.
+#[test]
+fn each_item_is_in_one_of_four_shares() {
+    let of = |own| (0..100).filter(move |number| share_has(own, 4, *number));
+    for number in 0..100 {
+        let shares = (0..4).filter(|own| share_has(*own, 4, number)).count();
+        assert_eq!(shares, 1, "{number}");
+    }
+    for own in 0..4 {
+        let mut places: Vec<_> = of(own).map(|number| number % 4).collect();
+        assert_eq!(places.len(), 25);
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places, [0, 1, 2, 3], "the share {own}");
+    }
+}
+
+/// Promise of each device test: an object that is left fails it, with the error of a test that has
+/// failed as well.
+#[test]
+fn an_object_that_is_left_fails_its_test() {
+    let leaks = |error: Option<&str>| {
+        panic_of(|| -> Result {
+            let _test = device_test();
+            mem::forget(peer()?);
+            error.map_or(Ok(()), |error| Err(error)?)
+        })
+    };
+    assert_says(&leaks(None), &["objects leak", "pd"]);
+    assert_says(&leaks(Some("no answer")), &["objects leak", "no answer"]);
+}
