@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::fstatfs;
-use rustix::ioctl::{Getter, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use crate::site::{MemoryId, uuid};
 
@@ -22,7 +22,7 @@ const BY_UUID: &str = "/dev/disk/by-uuid";
 type FsUuid = [u8; 17];
 
 /// `FS_IOC_GETFSUUID` of the kernel's `linux/fs.h`, since Linux 6.9.
-const FS_IOC_GETFSUUID: u32 = opcode::read::<FsUuid>(0x15, 0);
+const FS_IOC_GETFSUUID: Opcode = opcode::read::<FsUuid>(0x15, 0);
 
 /// The identity of the device-DAX device with this place in `/sys/dev`: the UUID of its namespace.
 pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
