@@ -13,8 +13,8 @@ const SIZE: usize = 4096;
 /// A server with two regions and an honest client.
 struct Victim {
     peer: Peer,
-    target: Mr<Memory>,
-    other: Mr<Memory>,
+    target: Mr<Vec<u8>>,
+    other: Mr<Vec<u8>>,
     honest: Pair,
 }
 

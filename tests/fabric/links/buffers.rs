@@ -78,7 +78,7 @@ fn late_writes_land_before_their_memory_is_freed() -> Result {
             both.done(written)?;
             let memory = both.target.dereg()?;
             let name = profile.name();
-            assert_eq!(memory[..], pattern(LEN, 1)[..], "{name}, {seed}");
+            assert_eq!(memory.as_slice(), pattern(LEN, 1), "{name}, {seed}");
         }
     }
     Ok(())
