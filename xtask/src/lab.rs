@@ -52,29 +52,38 @@ impl<'a> Lab<'a> {
     /// The lab of one command, which no other run of that command shares. Builds the guest if it
     /// does not exist, or finds this host's device.
     pub(crate) fn open(workspace: &'a Workspace, command: &str, host: bool) -> Result<Self> {
-        let (dir, lock) = workspace.own_dir(command)?;
-        let (mut host_env, mut inside) = (Vec::new(), None);
-        if host {
-            host_env = host_device::test_env()?;
-        } else {
-            let toolchain = Toolchain::find(workspace)?;
+        if !host {
             // Builds in the guest's root have no network.
             let mut fetch = workspace.cargo("fetch --locked");
             let log = workspace.log_file("fetch.log")?;
             run_step("fetch dependencies", &mut fetch, &log)?;
-            inside = Some(Inside {
-                guest: Guest::get(workspace)?,
-                toolchain,
-                machines: Machines::ours(workspace, dir),
-                ssh: None,
-                attached: false,
-            });
+            return Self::beside(workspace, command);
         }
+        let (_, lock) = workspace.own_dir(command)?;
         Ok(Self {
             workspace,
             _lock: lock,
-            host_env,
-            inside,
+            host_env: host_device::test_env()?,
+            inside: None,
+        })
+    }
+
+    /// The lab of machines that run beside those of another lab in the guest, under a name of their
+    /// own.
+    pub(crate) fn beside(workspace: &'a Workspace, name: &str) -> Result<Self> {
+        let (dir, lock) = workspace.own_dir(name)?;
+        let inside = Inside {
+            guest: Guest::get(workspace)?,
+            toolchain: Toolchain::find(workspace)?,
+            machines: Machines::ours(workspace, dir),
+            ssh: None,
+            attached: false,
+        };
+        Ok(Self {
+            workspace,
+            _lock: lock,
+            host_env: Vec::new(),
+            inside: Some(inside),
         })
     }
 
@@ -146,29 +155,15 @@ impl<'a> Lab<'a> {
         )
     }
 
-    /// Two machines with a link, both new, in the place of the one that may be up for this run.
-    pub(crate) fn boot_two(&mut self) -> Result<&Inside<'a>> {
-        let inside = self.inside.as_mut().context("this is the host")?;
-        inside.ssh = None;
-        if inside.machines.is_up(1) {
-            inside.machines.cut(1)?;
-        }
+    /// Two machines with a link, both new. They end with the lab.
+    pub(crate) fn boot_two(&self) -> Result<&Inside<'a>> {
+        let inside = self.inside()?;
         for number in NUMBERS {
             inside.machines.forget_memory(number)?;
             inside.boot(number, true)?;
         }
         inside.machines.wait_link()?;
         Ok(inside)
-    }
-
-    /// Cuts the machines of [`boot_two`](Self::boot_two). Later tests boot one of their own.
-    pub(crate) fn cut_two(&mut self) -> Result<()> {
-        let inside = self.inside.as_mut().context("this is the host")?;
-        let up = |number: &u8| inside.machines.is_up(*number);
-        NUMBERS
-            .into_iter()
-            .filter(up)
-            .try_for_each(|number| inside.machines.cut(number))
     }
 
     /// Replaces a guest that no longer answers; its console is kept as `console`. One that `vm up`

@@ -43,7 +43,7 @@ type Scenario<'a> = fn(&mut Test<'a>, &str) -> Result<String>;
 pub(super) fn run(
     report: &mut Report<'_>,
     workspace: &Workspace,
-    lab: &mut Lab<'_>,
+    lab: &Lab<'_>,
     names: &[String],
     options: Options,
 ) {
@@ -98,10 +98,6 @@ pub(super) fn run(
             let name = format!("two hosts: {what}");
             report.scenario(&name, || scenario(&mut test, method));
         }
-    }
-    drop(test);
-    if let Err(error) = lab.cut_two() {
-        report.not_run("the end of the two hosts", &error);
     }
 }
 

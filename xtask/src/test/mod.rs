@@ -97,7 +97,7 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
 
 /// Only the tests between two hosts, all of them or by name.
 pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -> Result<bool> {
-    let mut lab = Lab::open(workspace, "test", false)?;
+    let lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
     let hosts = "build --bin hosts --example replicated-log";
     let builds = vec![
@@ -105,7 +105,7 @@ pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -
         ("compile rpma".to_owned(), lab.cargo(Headers::Native, CLI)?),
     ];
     if check_all(&mut report, builds)? {
-        hosts::run(&mut report, workspace, &mut lab, names, options);
+        hosts::run(&mut report, workspace, &lab, names, options);
     }
     Ok(report.close())
 }
@@ -178,11 +178,11 @@ fn device_tests(
             guest_tests(lab, options)?,
         )),
     };
-    // The guests are the longest row of steps, and wait most of the time: for limits that have to
+    // The guests are the longest rows of steps, and wait most of the time: for limits that have to
     // pass, and for their own processors. So they begin as early as they can, and everything else
     // runs beside them.
     let (built_44, is_built_44) = mpsc::channel();
-    let (beside, answers) = thread::scope(|scope| {
+    let (beside, of_two_hosts, answers) = thread::scope(|scope| {
         let beside = scope.spawn(move || -> Result<_> {
             // The guests take the longest. Their processors have precedence over the many threads
             // of these tests. On Linux this is about this thread and its children.
@@ -199,8 +199,13 @@ fn device_tests(
             host_tests(&mut report, workspace, options)?;
             Ok(report)
         });
+        let mut of_two_hosts = None;
         let mut answers = match build(report, lab, options) {
-            Ok(true) => tests_on_device(report, lab, Headers::Native, &subjects, options),
+            Ok(true) => {
+                of_two_hosts =
+                    (!options.host).then(|| scope.spawn(|| two_hosts(workspace, options)));
+                tests_on_device(report, lab, Headers::Native, &subjects, options)
+            }
             Ok(false) => Ok(true),
             Err(error) => Err(error),
         };
@@ -210,15 +215,28 @@ fn device_tests(
                 let is_built = is_built_44.recv().unwrap_or(false);
                 answers = tests_for_44(report, lab, is_built, subjects, options);
             }
-            hosts::run(report, workspace, lab, &[], options);
         }
-        (beside.join().expect("no panic"), answers)
+        let of_two_hosts = of_two_hosts.map(|row| row.join().expect("no panic"));
+        (beside.join().expect("no panic"), of_two_hosts, answers)
     });
     match beside {
         Ok(of_host) => report.add(of_host),
         Err(error) => report.not_run("the tests beside the guest", &error),
     }
+    match of_two_hosts {
+        Some(Ok(of_two_hosts)) => report.add(of_two_hosts),
+        Some(Err(error)) => report.not_run("two hosts", &error),
+        None => {}
+    }
     answers.map(drop)
+}
+
+/// The tests between two hosts, with machines of their own beside the one of the device tests.
+fn two_hosts<'a>(workspace: &'a Workspace, options: Options) -> Result<Report<'a>> {
+    let lab = Lab::beside(workspace, "two-hosts")?;
+    let mut report = Report::new(workspace);
+    hosts::run(&mut report, workspace, &lab, &[], options);
+    Ok(report)
 }
 
 /// Runs the device tests that were compiled against the headers of rdma-core 44; returns whether
