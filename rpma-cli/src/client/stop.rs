@@ -6,6 +6,7 @@ use rpma::{Conn, ConnEvent, Error};
 
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
+use crate::time::now;
 
 /// The result of a case, or of a step of it.
 pub(crate) type Result<T = ()> = std::result::Result<T, Stop>;
@@ -81,7 +82,7 @@ impl Clock {
         Self {
             interrupt: interrupt.clone(),
             limit,
-            until: Instant::now() + limit,
+            until: now() + limit,
         }
     }
 
@@ -96,7 +97,7 @@ impl Clock {
             if self.interrupt.is_set() {
                 return Err(Stop::Interrupted);
             }
-            let left = self.until.saturating_duration_since(Instant::now());
+            let left = self.until.saturating_duration_since(now());
             match wait(left.min(SLICE)) {
                 Err(Error::TimedOut(_) | Error::NoEvent | Error::NoCompletion) => {}
                 result => return Ok(result?),
@@ -123,9 +124,9 @@ impl Clock {
         time: Duration,
         mut look: impl FnMut(Duration) -> rpma::Result<T>,
     ) -> Result<Option<T>> {
-        let until = Instant::now() + time;
+        let until = now() + time;
         self.within(|slice| {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(now());
             match look(left.min(slice)) {
                 Err(Error::TimedOut(_) | Error::NoEvent) if left.is_zero() => Ok(None),
                 result => result.map(Some),

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, FlushType, Offer, Peer, Refusal, Side};
+use rpma::{
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, FlushType, Offer, Peer, Refusal, Side, sim,
+};
 
 use super::world::{Result, World};
 use crate::args::{Endpoint, Serve};
@@ -48,6 +49,9 @@ enum Does {
 /// The problem of a client whose server is another program.
 fn with_other_program(does: Does) -> Result<String> {
     let world = World::new();
+    // Both sides are on a host from here on, so that the clock never jumps ahead of one.
+    let _client = world.client.enter();
+    world.fabric.jump_over_waits();
     let addr = world.endpoint();
     let listening = {
         let _entered = world.server.enter();
@@ -79,7 +83,7 @@ fn serve_otherwise(ep: &Ep, does: Does) -> rpma::Result<()> {
             offer.encode(Offer::ACCEPT)?
         }
         Does::Nothing => {
-            thread::sleep(LIMIT + Duration::from_secs(1));
+            sim::sleep(LIMIT + Duration::from_secs(1));
             return Ok(());
         }
     };
@@ -106,10 +110,8 @@ fn a_server_of_another_version() -> Result {
 /// Promise: no wait is longer than its limit.
 #[test]
 fn a_server_that_does_not_answer() -> Result {
-    let started = Instant::now();
     let problem = with_other_program(Does::Nothing)?;
     assert_has(&problem, &["did not answer within 10 s", "UDP port 4791"]);
-    assert!(started.elapsed() < 6 * LIMIT, "{:?}", started.elapsed());
     Ok(())
 }
 
