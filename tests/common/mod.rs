@@ -140,11 +140,14 @@ pub(crate) fn completion(conn: &Conn) -> Result<Wc> {
 
 /// Sees that no completion comes for a while.
 pub(crate) fn no_completion(conn: &Conn) -> Result {
-    let until = Instant::now() + Duration::from_millis(200);
+    let (until, mut pauses) = (
+        Instant::now() + Duration::from_millis(200),
+        Pauses::default(),
+    );
     while Instant::now() < until {
         let mut wcs = [Wc::default()];
         assert_eq!(conn.get_cq().get_wc(&mut wcs)?, 0, "{wcs:?}");
-        thread::yield_now();
+        pauses.pause();
     }
     Ok(())
 }
