@@ -46,6 +46,8 @@ pub(crate) struct Inside<'a> {
     ssh: Option<Ssh>,
     /// That machine is the one that `vm up` started.
     attached: bool,
+    /// Its machines are those of this lab alone.
+    beside: bool,
 }
 
 impl<'a> Lab<'a> {
@@ -57,7 +59,7 @@ impl<'a> Lab<'a> {
             let mut fetch = workspace.cargo("fetch --locked");
             let log = workspace.log_file("fetch.log")?;
             run_step("fetch dependencies", &mut fetch, &log)?;
-            return Self::beside(workspace, command);
+            return Self::in_guest(workspace, command, false);
         }
         let (_, lock) = workspace.own_dir(command)?;
         Ok(Self {
@@ -71,6 +73,10 @@ impl<'a> Lab<'a> {
     /// The lab of machines that run beside those of another lab in the guest, under a name of their
     /// own.
     pub(crate) fn beside(workspace: &'a Workspace, name: &str) -> Result<Self> {
+        Self::in_guest(workspace, name, true)
+    }
+
+    fn in_guest(workspace: &'a Workspace, name: &str, beside: bool) -> Result<Self> {
         let (dir, lock) = workspace.own_dir(name)?;
         let inside = Inside {
             guest: Guest::get(workspace)?,
@@ -78,6 +84,7 @@ impl<'a> Lab<'a> {
             machines: Machines::ours(workspace, dir),
             ssh: None,
             attached: false,
+            beside,
         };
         Ok(Self {
             workspace,
@@ -195,9 +202,10 @@ impl Inside<'_> {
         if let Some(ssh) = &self.ssh {
             return Ok(ssh.clone());
         }
-        let up = match self.machines.is_counted() {
-            true => None,
-            false => attach_to(&self.guest, workspace)?,
+        let up = if self.beside || self.machines.is_counted() {
+            None
+        } else {
+            attach_to(&self.guest, workspace)?
         };
         self.attached = up.is_some();
         let ssh = match up {

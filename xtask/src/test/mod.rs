@@ -172,63 +172,109 @@ fn device_tests(
     }
     let of_guest = match options.host {
         true => None,
-        false => Some((
-            guest_clippy(lab)?,
-            builds(lab, Headers::Old44, options)?,
-            guest_tests(lab, options)?,
-        )),
+        false => Some(OfGuest {
+            clippy: guest_clippy(lab)?,
+            builds_of_44: builds(lab, Headers::Old44, options)?,
+            tests: guest_tests(lab, options)?,
+        }),
     };
     // The guests are the longest rows of steps, and wait most of the time: for limits that have to
     // pass, and for their own processors. So they begin as early as they can, and everything else
     // runs beside them.
     let (built_44, is_built_44) = mpsc::channel();
-    let (beside, of_two_hosts, answers) = thread::scope(|scope| {
-        let beside = scope.spawn(move || -> Result<_> {
-            // The guests take the longest. Their processors have precedence over the many threads
-            // of these tests. On Linux this is about this thread and its children.
-            nice(19)?;
-            let mut report = Report::beside(workspace);
-            host_checks(&mut report, workspace)?;
-            if let Some((mut clippy, builds_of_44, mut tests)) = of_guest {
-                report.check("guest: clippy", &mut clippy)?;
-                let is_built = check_all(&mut report, builds_of_44)?;
-                // Nobody asks if the guest does not answer.
-                let _ = built_44.send(is_built);
-                report.cargo_test("guest: tests without a device", &mut tests)?;
-            }
-            host_tests(&mut report, workspace, options)?;
-            Ok(report)
-        });
-        let mut of_two_hosts = None;
+    let (rows, answers) = thread::scope(|scope| {
+        let on_host = scope.spawn(move || on_host(workspace, of_guest, &built_44, options));
+        let mut rows = vec![("the tests beside the guests".to_owned(), on_host)];
         let mut answers = match build(report, lab, options) {
-            Ok(true) => {
-                of_two_hosts =
-                    (!options.host).then(|| scope.spawn(|| two_hosts(workspace, options)));
+            Ok(true) if options.host => {
                 tests_on_device(report, lab, Headers::Native, &subjects, options)
+            }
+            Ok(true) => {
+                let two_hosts = scope.spawn(|| two_hosts(workspace, options));
+                rows.push(("two hosts".to_owned(), two_hosts));
+                // A guest for each program, because the tests of one run one after the other.
+                let mut of_programs = by_program(&subjects);
+                let own = of_programs.pop_first().map(|(_, own)| own);
+                for (program, subjects) in of_programs {
+                    let name = program.clone();
+                    let row = move || on_another_guest(workspace, &program, &subjects, options);
+                    rows.push((name, scope.spawn(row)));
+                }
+                let own = own.unwrap_or_default();
+                tests_on_device(report, lab, Headers::Native, &own, options)
             }
             Ok(false) => Ok(true),
             Err(error) => Err(error),
         };
-        if !options.host {
-            if let Ok(true) = answers {
-                // An error of the other thread is reported below.
-                let is_built = is_built_44.recv().unwrap_or(false);
-                answers = tests_for_44(report, lab, is_built, subjects, options);
-            }
+        if !options.host && matches!(answers, Ok(true)) {
+            // An error of the other thread is reported below.
+            let is_built = is_built_44.recv().unwrap_or(false);
+            answers = tests_for_44(report, lab, is_built, subjects, options);
         }
-        let of_two_hosts = of_two_hosts.map(|row| row.join().expect("no panic"));
-        (beside.join().expect("no panic"), of_two_hosts, answers)
+        let joined = rows
+            .into_iter()
+            .map(|(name, row)| (name, row.join().expect("no panic")));
+        (joined.collect::<Vec<_>>(), answers)
     });
-    match beside {
-        Ok(of_host) => report.add(of_host),
-        Err(error) => report.not_run("the tests beside the guest", &error),
-    }
-    match of_two_hosts {
-        Some(Ok(of_two_hosts)) => report.add(of_two_hosts),
-        Some(Err(error)) => report.not_run("two hosts", &error),
-        None => {}
+    for (name, row) in rows {
+        match row {
+            Ok(row) => report.add(row),
+            Err(error) => report.not_run(&name, &error),
+        }
     }
     answers.map(drop)
+}
+
+/// The steps in the guest's root that need no machine.
+struct OfGuest {
+    clippy: Command,
+    builds_of_44: Vec<(String, Command)>,
+    tests: Command,
+}
+
+/// All steps that need no machine. Sends whether the tests for rdma-core 44 are built.
+fn on_host<'a>(
+    workspace: &'a Workspace,
+    of_guest: Option<OfGuest>,
+    built_44: &mpsc::Sender<bool>,
+    options: Options,
+) -> Result<Report<'a>> {
+    // The guests take the longest. Their processors have precedence over the many threads of these
+    // tests. On Linux this is about this thread and its children.
+    nice(19)?;
+    let mut report = Report::of_row(workspace, 1);
+    host_checks(&mut report, workspace)?;
+    if let Some(mut of_guest) = of_guest {
+        report.check("guest: clippy", &mut of_guest.clippy)?;
+        let is_built = check_all(&mut report, of_guest.builds_of_44)?;
+        // Nobody asks if the guest does not answer.
+        let _ = built_44.send(is_built);
+        report.cargo_test("guest: tests without a device", &mut of_guest.tests)?;
+    }
+    host_tests(&mut report, workspace, options)?;
+    Ok(report)
+}
+
+/// The device tests of a program, in a guest of their own beside that of the lab.
+fn on_another_guest<'a>(
+    workspace: &'a Workspace,
+    program: &str,
+    subjects: &[Subject],
+    options: Options,
+) -> Result<Report<'a>> {
+    let mut lab = Lab::beside(workspace, program)?;
+    let mut report = Report::of_row(workspace, 2);
+    tests_on_device(&mut report, &mut lab, Headers::Native, subjects, options)?;
+    Ok(report)
+}
+
+fn by_program(subjects: &[Subject]) -> BTreeMap<String, Vec<Subject>> {
+    let mut of_programs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for subject in subjects {
+        let own = of_programs.entry(subject.program.clone()).or_default();
+        own.push(subject.clone());
+    }
+    of_programs
 }
 
 /// The tests between two hosts, with machines of their own beside the one of the device tests.

@@ -34,10 +34,10 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// For a command that runs beside another one: with other numbers for its logs.
-    pub(super) fn beside(workspace: &'a Workspace) -> Self {
+    /// For a row of steps that runs beside the first row: with other numbers for its logs.
+    pub(super) fn of_row(workspace: &'a Workspace, row: usize) -> Self {
         Self {
-            logs: 50,
+            logs: 40 * row,
             ..Self::new(workspace)
         }
     }

@@ -13,7 +13,7 @@ use crate::lab::{FEATURE, Lab, ONE_PROCESS, PACKAGE};
 use crate::process::output;
 
 /// A module of a test program.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) program: String,
     pub(super) name: String,
