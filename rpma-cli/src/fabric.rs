@@ -187,7 +187,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::cli::{Cli, Command};
     use crate::doctor::tests::Text;
     use crate::facts::Interface;
     use crate::report::LABEL;

@@ -9,6 +9,7 @@
 mod args;
 mod bytes;
 mod check;
+mod cli;
 mod client;
 mod doctor;
 #[cfg(feature = "sim")]
@@ -26,21 +27,21 @@ mod perf;
 mod problem;
 mod report;
 mod serve;
+mod settings;
 mod time;
 mod wire;
 mod words;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Cli, Command, PerfCommand};
+use args::PerfCommand;
+use cli::{Cli, Command};
 use interrupt::Interrupt;
 use problem::Problem;
 use report::{Outcome, Output};
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(Cli::read().command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::FAILURE,
         Err(problem) => {

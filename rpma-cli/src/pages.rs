@@ -1,16 +1,16 @@
 //! The man pages and the completions, from the definition of the arguments.
 
+use clap::Command;
 use clap::builder::Resettable;
-use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::cli::Cli;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
 
 /// Prints the man page of `rpma`, or of one of its commands.
 pub(crate) fn man(command: Option<&str>, out: &mut Output) -> Result<Outcome, Problem> {
-    let mut cli = Cli::command();
+    let mut cli = Cli::definition();
     // Sets the full names of the commands.
     cli.build();
     let page = match command {
@@ -86,7 +86,7 @@ fn named(cli: &Command, name: &str) -> Result<Command, Problem> {
 /// Prints a shell's completions.
 pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome, Problem> {
     let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "rpma", &mut bytes);
+    clap_complete::generate(shell, &mut Cli::definition(), "rpma", &mut bytes);
     out.bytes(&bytes)?;
     Ok(Outcome::Good)
 }
@@ -94,7 +94,7 @@ pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome, Pro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::COMMANDS;
+    use crate::cli::COMMANDS;
 
     /// Promise: examples keep their lines, and each part has a section with its usual name.
     #[test]
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn each_command_has_a_page_that_completions_know() -> Result<(), Problem> {
-        let mut cli = Cli::command();
+        let mut cli = Cli::definition();
         let commands = cli.get_subcommands().map(Command::get_name);
         assert_eq!(commands.collect::<Vec<_>>(), COMMANDS);
         cli.build();

@@ -239,7 +239,7 @@ pub(crate) mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::cli::{Cli, Command};
     use crate::facts::{Module, ModuleState};
     use crate::report::LABEL;
 

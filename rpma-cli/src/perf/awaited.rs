@@ -21,9 +21,9 @@ use super::meter::Meter;
 use super::pace::Pace;
 use super::places::{Group, Places, stride};
 use super::session::{LIMIT, conn_cfg, flush_type};
-use super::setting::{Op, Setting};
 use super::{Bench, measure};
 use crate::client::{Result, Stop, failed};
+use crate::settings::{Op, Setting};
 use crate::wire::FIRST;
 
 /// How often a thread looks whether its tasks are at work.

@@ -6,9 +6,9 @@ use super::Bench;
 use super::load::MOST;
 use super::places::{Places, stride};
 use super::session::{RECEIVES, flush_type, method};
-use super::setting::{Completions, Flush, Method, Op, Setting};
 use crate::args::Measure;
 use crate::problem::Problem;
+use crate::settings::{Completions, Flush, Method, Op, Setting};
 use crate::wire::{MOST_LINES, MOST_RECEIVES, RECEIVED};
 
 /// The most operations in flight of a connection. The queues of most devices have fewer.

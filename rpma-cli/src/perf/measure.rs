@@ -22,12 +22,12 @@ use super::places::{Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
 use super::session::flush_type;
-use super::setting::{Completions, Op, Setting};
 use super::worker::{Lane, work};
 use crate::args::Measure;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
 use crate::problem::one_line;
+use crate::settings::{Completions, Op, Setting};
 use crate::wire::FIRST;
 
 /// The time for all threads to start.

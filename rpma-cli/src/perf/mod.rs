@@ -1,13 +1,12 @@
 //! `rpma perf`: how fast operations are, and where the time goes.
 //!
-//! The settings of a run are a grid ([`grid`]). For each point the client makes its connections
+//! The settings of a run are a grid ([`Sweep`](crate::settings::Sweep)). For each point the client makes its connections
 //! ([`session`]), and each thread works through its share of the operations ([`worker`],
 //! [`awaited`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
 //! answers. Results are lines of JSON ([`result`]), from which `rpma perf report` makes a page.
 
 mod awaited;
 mod checks;
-mod grid;
 mod job;
 mod load;
 mod measure;
@@ -20,28 +19,24 @@ mod read;
 pub(crate) mod report;
 mod result;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 mod session;
-mod setting;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
-mod units;
 mod worker;
 
 use rpma::Peer;
 
-pub(crate) use self::grid::{Sweep, parse_number, parse_rate};
 use self::print::Printer;
 use self::result::Point;
 use self::session::Remote;
-use self::setting::Setting;
-pub(crate) use self::setting::{Completions, Flush, Method, Op};
 use crate::args::Measure;
 use crate::client::Stop;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
+use crate::settings::Setting;
 use crate::time::utc_now;
 
 /// Measures all points, and prints their results.

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::result::Point;
-use super::setting::{Completions, Flush, Method, Op, Setting};
-use super::units::{Nanos, PerSecond};
 use crate::args::{Format, Measure};
 use crate::host::Host;
 use crate::problem::{Problem, one_line};
 use crate::report::{Output, ResultFile};
+use crate::settings::{Completions, Flush, Method, Op, Setting};
+use crate::settings::{Nanos, PerSecond};
 
 /// Where results go.
 pub(super) struct Printer<'a> {

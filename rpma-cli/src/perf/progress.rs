@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::Bench;
 use super::job::{End, Job};
-use super::setting::Setting;
-use super::units::PerSecond;
 use crate::client::{Result, Stop};
 use crate::interrupt::Interrupt;
 use crate::report::LABEL;
+use crate::settings::PerSecond;
+use crate::settings::Setting;
 
 /// How often the flags are looked at.
 const TICK: Duration = Duration::from_millis(20);

@@ -13,8 +13,8 @@ use hdrhistogram::serialization::Deserializer;
 use serde_json::Value;
 
 use super::result::{FORMAT, Latency, Measured, Point, VERSION};
-use super::setting::Setting;
 use crate::problem::Problem;
+use crate::settings::Setting;
 
 /// A point with its histogram has a few kilobytes.
 const MAX_LINE: u64 = 1 << 20;

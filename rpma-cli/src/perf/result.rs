@@ -3,8 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::setting::Setting;
 use crate::host::Host;
+use crate::settings::Setting;
 
 /// In each line, so that other files are refused.
 pub(crate) const FORMAT: &str = "rpma perf";

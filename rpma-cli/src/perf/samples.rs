@@ -6,11 +6,11 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use super::result::{FORMAT, Latency, Measured, Point, VERSION};
-use super::setting::{Completions, Flush, Method, Op, Setting};
 use crate::host::{DomainName, Host, Memory, PathName};
+use crate::settings::{Completions, Flush, Method, Op, Setting};
 
 /// A write of 64 bytes in a closed loop.
-pub(super) fn setting() -> Setting {
+pub(crate) fn setting() -> Setting {
     Setting {
         op: Op::Write,
         method: None,

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rpma::commit::{self, Writer, WriterCfg};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, MrRemote, Offer, Peer};
 
-use super::setting::{Flush, Method, Op, Setting};
 use crate::args::Endpoint;
 use crate::client::{Clock, Control, Result, Stop, failed};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
+use crate::settings::{Flush, Method, Op, Setting};
 use crate::wire::{Answer, Answers, Asks, Expect, Request, Tag};
 
 /// For a connection to be established.

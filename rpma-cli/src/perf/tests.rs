@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::Parser;
 use rpma::sim::{Fabric, Profile};
 
-use crate::args::{Cli, Command, Measure};
+use crate::args::Measure;
+use crate::cli::{Cli, Command};
 use crate::fabric::{Running, server};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;

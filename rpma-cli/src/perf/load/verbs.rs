@@ -9,7 +9,7 @@ use rpma::{
 use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::places::{Group, Places};
-use crate::perf::setting::Op;
+use crate::settings::Op;
 
 /// The most operations of a batch, without its flush.
 pub(in crate::perf) const MOST: usize = 64;

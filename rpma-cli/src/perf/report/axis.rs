@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
-use crate::perf::units::Bytes;
+use crate::settings::Bytes;
 
 /// Values that differ more are on a logarithmic scale.
 const LINEAR: f64 = 20.0;

@@ -9,8 +9,8 @@ use super::runs::{Item, Run};
 use super::sections::{self, Section};
 use super::words::{number, text};
 use crate::host::Host;
-use crate::perf::units::{Nanos, PerSecond};
 use crate::problem::Problem;
+use crate::settings::{Nanos, PerSecond};
 
 /// Its name lets the template engine escape HTML.
 const NAME: &str = "page.html";

@@ -7,8 +7,8 @@ use super::chart::{self, Line, MOST_LINES};
 use super::runs::{Item, Run};
 use super::words;
 use crate::perf::result::Latency;
-use crate::perf::setting::Setting;
 use crate::problem::Problem;
+use crate::settings::Setting;
 
 /// Charts about the same question.
 #[derive(Clone, Debug, Serialize)]

@@ -10,7 +10,7 @@ use super::*;
 use crate::host::Host;
 use crate::perf::result::Point;
 use crate::perf::samples::{commit, empty, host, lines, point, server, setting};
-use crate::perf::setting::{Completions, Op, Setting};
+use crate::settings::{Completions, Op, Setting};
 
 /// Writes a report of the points, and returns it.
 fn page(points: &[Point]) -> String {
@@ -360,7 +360,7 @@ fn the_table_has_all_figures_of_a_result() {
         .expect("a row")
         .1;
     let row = row.split_once("</tr>").expect("its end").0;
-    let time = |ns: u64| crate::perf::units::Nanos(ns as f64).to_string();
+    let time = |ns: u64| crate::settings::Nanos(ns as f64).to_string();
     for text in [
         "440 k/s".to_owned(),
         "28.2 MB/s".to_owned(),

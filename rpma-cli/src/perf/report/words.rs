@@ -1,9 +1,9 @@
 //! Settings and numbers in words: the names of lines, and the texts of cells.
 
 use super::runs::Item;
-use crate::perf::setting::{Setting, name};
-use crate::perf::units::{Bytes, PerSecond};
 use crate::problem::one_line;
+use crate::settings::{Bytes, PerSecond};
+use crate::settings::{Setting, name};
 
 /// These are left out where all results have them.
 const USUAL: [&str; 4] = ["batch 1", "1 thread", "1 connection", ""];

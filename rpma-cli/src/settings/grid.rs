@@ -174,7 +174,7 @@ impl Sweep {
     }
 
     /// The settings of all points: `first`, with the values of each axis.
-    pub(super) fn points(&self, first: Setting) -> Vec<Setting> {
+    pub(crate) fn points(&self, first: Setting) -> Vec<Setting> {
         let mut points = vec![first];
         for (axis, values) in &self.0 {
             let of_point = |point: &Setting| {
@@ -187,7 +187,7 @@ impl Sweep {
     }
 
     /// Whether the sweep changes the number of connections.
-    pub(super) fn has_connections(&self) -> bool {
+    pub(crate) fn has_connections(&self) -> bool {
         self.0.iter().any(|(axis, _)| *axis == Axis::Connections)
     }
 }

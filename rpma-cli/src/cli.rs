@@ -1,0 +1,103 @@
+//! The command line. The help, the man pages and the completions come from here.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::args::{Check, Doctor, Perf, Serve};
+use crate::check::CaseName;
+
+/// Find out whether RDMA with persistent memory works here, and what you may rely on
+///
+/// `rpma doctor` looks at this host, and names a remedy for each problem. It changes nothing and
+/// needs no root. `rpma check` tries every operation of the library rpma against `rpma serve` on
+/// another host, and writes a report. `rpma perf` measures the operations.
+#[derive(Debug, Parser)]
+#[command(name = "rpma", version, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[cfg(not(feature = "sim"))]
+const AFTER_HELP: &str = "\
+Examples:
+  rpma doctor                              this host, with all its RDMA devices
+  rpma serve 192.0.2.2                     on one host ...
+  rpma check 192.0.2.2 --out report.json   ... and on the other
+  rpma perf 192.0.2.2 --op write-flush     ... there as well
+
+Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
+
+Without RDMA, the same commands run on a simulated fabric: build rpma-cli with
+`--no-default-features --features sim`.";
+
+#[cfg(feature = "sim")]
+const AFTER_HELP: &str = "\
+This is the simulated build. It needs no RDMA, and its results are about no real device.
+
+Examples:
+  rpma doctor                    a simulated host
+  rpma check --profile strict    both sides of a check, in one process
+  rpma perf --op commit          both sides of a measurement
+
+Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
+
+/// The names of the commands.
+pub(crate) const COMMANDS: [&str; 6] = ["doctor", "serve", "check", "perf", "man", "completions"];
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Doctor(Doctor),
+    Serve(Serve),
+    Check(Check),
+    Perf(Perf),
+    /// Print the man page of rpma, or of one of its commands
+    #[command(after_help = "Example:\n  rpma man doctor | man -l -")]
+    Man {
+        /// The command
+        #[arg(value_parser = PossibleValuesParser::new(COMMANDS))]
+        command: Option<String>,
+    },
+    /// Print the completions for a shell
+    #[command(after_help = "\
+Example:
+  mkdir -p ~/.local/share/bash-completion/completions
+  rpma completions bash > ~/.local/share/bash-completion/completions/rpma")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+impl Cli {
+    /// The definition of the command line. The cases are known here, and not in [`crate::args`],
+    /// on which they stand.
+    pub(crate) fn definition() -> clap::Command {
+        let with_names = |arg: Arg| match arg.get_id().as_str() {
+            "only" => arg.value_parser(CaseName),
+            _ => arg,
+        };
+        Self::command().mut_subcommands(|command| match command.get_name() {
+            "check" => command.mut_args(with_names),
+            _ => command,
+        })
+    }
+
+    /// The arguments of this process. Ends it if they are wrong.
+    pub(crate) fn read() -> Self {
+        let mut matches = Self::definition().get_matches();
+        let read = Self::from_arg_matches_mut(&mut matches);
+        read.unwrap_or_else(|error| error.format(&mut Self::definition()).exit())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_consistent() {
+        Cli::definition().debug_assert();
+    }
+}
