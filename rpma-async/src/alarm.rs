@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use crate::clock;
-use crate::reactor::{Due, Handle, Timer};
+use crate::driver::{Due, Handle, Timer};
 
 /// The alarm of one task. Its drop clears it.
 #[derive(Debug)]

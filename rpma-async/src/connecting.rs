@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ use rustix::io::Errno;
 use crate::alarm::Alarm;
 use crate::clock;
 use crate::conn::{Conn, Shared};
+use crate::driver::{Handle, Member, Patience, poll_told};
 use crate::inbox::Receives;
-use crate::reactor::{Handle, Member, Patience, poll_told};
 use crate::setup::Setup;
 use crate::waiters::{Ticket, Waiters};
 
@@ -79,7 +79,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn new(reactor: &Arc<Handle>, member: Member) -> Self {
+    pub(crate) fn new(reactor: &Arc<Handle>, member: Weak<dyn Member>) -> Self {
         Self {
             reactor: Arc::clone(reactor),
             key: reactor.join(member),
@@ -168,7 +168,7 @@ impl Connecting {
         private_data: &[u8],
     ) -> Self {
         let accept = || {
-            let seat = Seat::new(reactor, Member::Task(Arc::default()));
+            let seat = Seat::new(reactor, Weak::<Waiters>::new());
             let cfg = setup.cfg(reactor, seat.key)?;
             let req = request.into_req(reactor.peer(), &cfg)?;
             seat.start(req, setup, private_data)
@@ -185,7 +185,8 @@ impl Resolve {
         private_data: &[u8],
     ) -> Result<Self> {
         let waiters = Arc::<Waiters>::default();
-        let seat = Seat::new(reactor, Member::Task(Arc::clone(&waiters)));
+        let member: Weak<Waiters> = Arc::downgrade(&waiters);
+        let seat = Seat::new(reactor, member);
         let cfg = setup.cfg(reactor, seat.key)?;
         let resolving = ConnReq::resolve(reactor.peer(), addr, &cfg)?;
         reactor.tell(seat.key, resolving.as_fd())?;

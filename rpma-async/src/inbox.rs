@@ -22,9 +22,9 @@ use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::{Peer, Result, Wc};
 
 use crate::conn::Shared;
+use crate::driver::poll_told;
 use crate::error::invalid;
 use crate::pool::{Lease, Pool};
-use crate::reactor::poll_told;
 use crate::slots::RECEIVE;
 use crate::waiters::{Ticket, Waiters};
 

@@ -5,14 +5,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use rpma::{Ep, Error, Request, Result};
 
 use crate::connecting::Connecting;
-use crate::reactor::{Handle, Member, Patience, poll_told};
+use crate::driver::{Handle, Patience, poll_told};
 use crate::setup::Setup;
 use crate::waiters::{Ticket, Waiters};
 
@@ -35,8 +35,9 @@ impl Listener {
         let ep = Ep::listen_on(reactor.peer(), addr)?;
         ep.set_nonblocking(true)?;
         let waiters = Arc::<Waiters>::default();
+        let member: Weak<Waiters> = Arc::downgrade(&waiters);
         let listener = Self {
-            key: reactor.join(Member::Task(Arc::clone(&waiters))),
+            key: reactor.join(member),
             ep,
             waiters,
             reactor: Arc::clone(reactor),

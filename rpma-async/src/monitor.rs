@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::reactor::{Handle, Reactor};
+use crate::driver::Handle;
+use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::waiters::{Ticket, Waiters};
 

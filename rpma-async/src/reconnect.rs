@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rpma::commit::WriterCfg;
 use rpma::reconnect::{self, Connects, GaveUp, ReconnectCfg, ToWriter, Why};
@@ -13,11 +13,13 @@ use rpma::{ConnCfg, ConnReq, Identity, Offer, PeerCfg, Result};
 use crate::clock;
 use crate::conn::{Conn, Shared};
 use crate::connecting::Seat;
+use crate::driver::Handle;
 use crate::error::invalid;
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
-use crate::reactor::{Handle, Member, Reactor};
+use crate::reactor::Reactor;
 use crate::setup::Setup;
+use crate::waiters::Waiters;
 use crate::watched::{Look, Watched, is_readable};
 
 /// Connects again, and is awaited. It is the awaited form of [`rpma::reconnect::Reconnect`], with
@@ -66,7 +68,7 @@ impl<C: Connects> Reconnect<C> {
     /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The reconnect is dropped
     /// then.
     pub fn new(reactor: &Reactor, reconnect: reconnect::Reconnect<C>) -> Result<Self> {
-        let watched = Watched::new(reactor);
+        let watched = Watched::new(reactor.handle());
         watched.watch(reconnect.as_fd())?;
         Ok(Self { watched, reconnect })
     }
@@ -217,7 +219,7 @@ impl Connects for ToConn {
         if let Some((count, size)) = self.receives {
             setup = setup.with_receives(count, size);
         }
-        let seat = Seat::new(&self.reactor, Member::Task(Arc::default()));
+        let seat = Seat::new(&self.reactor, Weak::<Waiters>::new());
         let cfg = setup.cfg(&self.reactor, seat.key())?;
         *self.prepared.lock() = Some(Prepared { seat, setup });
         Ok(cfg)

@@ -58,7 +58,7 @@ impl Server {
     /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The server is dropped
     /// then.
     pub fn new(reactor: &Reactor, server: serve::Server) -> Result<Self> {
-        let watched = Watched::new(reactor);
+        let watched = Watched::new(reactor.handle());
         watched.watch(server.as_fd())?;
         Ok(Self { watched, server })
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rpma::{ComplChannel, ConnCfg, Notify, Result};
 
+use crate::driver::Core;
 use crate::error::invalid;
-use crate::reactor::Core;
 
 /// The settings of a connection.
 ///

@@ -8,41 +8,9 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::clock;
-use crate::reactor::{Handle, Patience, Reactor};
+use crate::driver::{Handle, Patience};
 
-impl Reactor {
-    /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
-    /// the future and returns `None`. The future is polled at least once.
-    ///
-    /// The driver of this reactor wakes the task. So `timeout` needs no runtime. Its time is
-    /// rpma's: on the simulated fabric, the fabric's time. Any future can have such a limit, also
-    /// one that does not belong to a reactor.
-    ///
-    /// A driver that is gone wakes no task. Then `timeout` returns `None` at once, if the future is
-    /// not ready. A driver that never runs counts as gone after about five seconds. In both cases,
-    /// a future of this reactor returns an error, and `timeout` returns that error as the output.
-    ///
-    /// ```
-    /// # #[cfg(feature = "sim")]
-    /// # async fn example(reactor: &rpma_async::Reactor, pool: &rpma_async::Pool) -> rpma::Result<()> {
-    /// use std::time::Duration;
-    ///
-    /// let lease = reactor.timeout(Duration::from_secs(5), pool.lease()).await;
-    /// let lease = lease.ok_or(rpma::Error::TimedOut("no block is free"))?;
-    /// # drop(lease);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the returned future drops `future`.
-    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        timeout(self.handle(), limit, future).await
-    }
-}
-
-/// As [`Reactor::timeout`].
+/// As [`Reactor::timeout`](crate::Reactor::timeout).
 pub(crate) async fn timeout<F: Future>(
     reactor: &Arc<Handle>,
     limit: Duration,

@@ -8,8 +8,8 @@
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use rpma::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::alarm::Alarm;
-use crate::reactor::{Handle, Member, Patience, Reactor};
+use crate::driver::{Handle, Member, Patience};
 use crate::waiters::{Ticket, Waiters};
 
 /// Results without a sleep, before a task lets others run.
@@ -46,21 +46,21 @@ pub(crate) enum Look<T> {
 
 impl Watched {
     /// Of a reactor, which only wakes tasks.
-    pub(crate) fn new(reactor: &Reactor) -> Self {
+    pub(crate) fn new(reactor: &Arc<Handle>) -> Self {
         let waiters = Arc::<Waiters>::default();
-        let member = Member::Task(Arc::clone(&waiters));
+        let member: Weak<Waiters> = Arc::downgrade(&waiters);
         Self {
-            key: reactor.handle().join(member),
-            reactor: Arc::clone(reactor.handle()),
+            key: reactor.join(member),
+            reactor: Arc::clone(reactor),
             waiters,
             streak: AtomicU32::new(0),
         }
     }
 
     /// As [`new`](Self::new), for an object that has things to do also while no task waits: from
-    /// now on the driver calls `told`.
-    pub(crate) fn tell_also(&self, told: std::sync::Weak<dyn Told>) {
-        self.reactor.replace(self.key, Member::Object(told));
+    /// now on the driver tells it of events.
+    pub(crate) fn tell_also(&self, member: Weak<dyn Member>) {
+        self.reactor.replace(self.key, member);
     }
 
     /// Watches a descriptor, until it is closed.
@@ -100,15 +100,6 @@ impl Drop for Watched {
     fn drop(&mut self) {
         self.reactor.leave(self.key);
     }
-}
-
-/// An object that gets events of its descriptors.
-pub(crate) trait Told: Send + Sync {
-    /// Takes all events, and wakes the tasks that can go on.
-    fn told(&self);
-
-    /// It gets no more events.
-    fn wake_everybody(&self);
 }
 
 /// A wait for a [`Watched`].

@@ -14,11 +14,12 @@ use rpma::{Failure, MrRemote, Result, Site};
 
 use super::{Writer, lock};
 use crate::clock;
+use crate::driver::Member;
 use crate::error::{invalid, without_number};
 use crate::place::Place;
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
-use crate::watched::{Look, SILENCE, Told, Watched};
+use crate::watched::{Look, SILENCE, Watched};
 
 /// Commits records on several replicas, and is awaited. It is the awaited form of
 /// [`rpma::commit::Replicas`], with the same records, outcomes and errors. Clones are handles of
@@ -101,7 +102,7 @@ impl Replicas {
     /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`](rpma::Error::Provider) also if
     /// `epoll_ctl` fails. The set is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
-        let watched = Watched::new(reactor);
+        let watched = Watched::new(reactor.handle());
         for writer in set.writers() {
             watched.watch(writer.conn().get_next_fd()?)?;
         }
@@ -110,10 +111,10 @@ impl Replicas {
             watched,
             state: Mutex::new(State { set, silent }),
         });
-        let told: Weak<Shared> = Arc::downgrade(&shared);
-        shared.watched.tell_also(told);
+        let member: Weak<Shared> = Arc::downgrade(&shared);
+        shared.watched.tell_also(member);
         // Events that came before are taken.
-        shared.told();
+        shared.take_events();
         Ok(Self { shared })
     }
 
@@ -137,7 +138,7 @@ impl Replicas {
             }
         }
         // Events that came before are taken.
-        self.shared.told();
+        self.shared.take_events();
         added
     }
 
@@ -487,9 +488,20 @@ impl Shared {
     }
 }
 
-impl Told for Shared {
-    fn told(&self) {
+impl Shared {
+    /// Takes all events, and wakes the tasks that can go on.
+    fn take_events(&self) {
         self.with(|state| state.set.look());
+    }
+}
+
+impl Member for Shared {
+    fn event(self: Arc<Self>) {
+        self.take_events();
+    }
+
+    fn look(self: Arc<Self>) {
+        self.take_events();
     }
 
     fn wake_everybody(&self) {

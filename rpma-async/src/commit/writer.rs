@@ -24,12 +24,13 @@ use super::lock;
 use super::reading::{Reading, Reads};
 use crate::clock;
 use crate::conn::{Held, Sources};
+use crate::driver::Member;
 use crate::error::{self, Refused};
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
-use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
+use crate::watched::{Look, SILENCE, Watched, unless_pending};
 
 /// How long a wait for a read goes on after the end of the connection. So do rpma's waits.
 const LATE: Duration = Duration::from_secs(1);
@@ -182,7 +183,7 @@ impl Writer {
     /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The writer
     /// is dropped then, which ends its connection.
     pub fn new(reactor: &Reactor, writer: commit::Writer) -> Result<Self> {
-        let watched = Watched::new(reactor);
+        let watched = Watched::new(reactor.handle());
         watched.watch(writer.conn().get_next_fd()?)?;
         let cfg = writer.cfg();
         let reads = Reads::new(writer.slots_beside());
@@ -199,10 +200,10 @@ impl Writer {
                 over: None,
             }),
         });
-        let told: Weak<Shared> = Arc::downgrade(&shared);
-        shared.watched.tell_also(told);
+        let member: Weak<Shared> = Arc::downgrade(&shared);
+        shared.watched.tell_also(member);
         // Events that came before are taken.
-        shared.told();
+        shared.take_events();
         Ok(Self {
             shared,
             handles: Arc::default(),
@@ -597,9 +598,20 @@ impl Shared {
     }
 }
 
-impl Told for Shared {
-    fn told(&self) {
+impl Shared {
+    /// Takes all events, and wakes the tasks that can go on.
+    fn take_events(&self) {
         self.with(State::look);
+    }
+}
+
+impl Member for Shared {
+    fn event(self: Arc<Self>) {
+        self.take_events();
+    }
+
+    fn look(self: Arc<Self>) {
+        self.take_events();
     }
 
     fn wake_everybody(&self) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rpma::{ConnEvent, Error, Result};
 
 use super::{Conn, Shared};
-use crate::reactor::poll_told;
+use crate::driver::poll_told;
 use crate::timeout::timeout;
 use crate::waiters::Ticket;
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Context;
 
 use rpma::{
@@ -16,10 +16,10 @@ use rpma::{
 
 use super::memory::Held;
 use super::queue::Queue;
+use crate::driver::{Due, Handle, Member, Timer};
 use crate::error::{once_more, reason, without_number};
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
-use crate::reactor::{Due, Handle, Member, Timer};
 use crate::slots::{Abandoned, Look, PART, RECEIVE, Settled, Slots};
 use crate::waiters::Waiters;
 
@@ -86,7 +86,8 @@ impl Shared {
             key,
             reactor: Arc::clone(reactor),
         });
-        reactor.replace(key, Member::Conn(Arc::downgrade(&shared)));
+        let member: Weak<Self> = Arc::downgrade(&shared);
+        reactor.replace(key, member);
         shared
     }
 
@@ -453,7 +454,8 @@ impl Shared {
     /// Its event of that name has been taken.
     pub(crate) fn established(self: &Arc<Self>) {
         self.is_established.store(true, Ordering::SeqCst);
-        self.keep_alive();
+        // From now on the driver calls it.
+        Arc::clone(self).keep_alive();
         self.closed.wake_all();
     }
 
@@ -465,11 +467,16 @@ impl Shared {
         if let Err(error) = self.conn().disconnect() {
             log::debug!("{error}");
         }
+        self.look_at_queues();
+        self.wake_everybody();
+    }
+
+    /// As after an event of each.
+    fn look_at_queues(&self) {
         self.main.event(self);
         if let Some(receive) = &self.receive {
             receive.event(self);
         }
-        self.wake_everybody();
     }
 
     pub(crate) fn is_established(&self) -> bool {
@@ -492,8 +499,22 @@ impl Shared {
     pub(crate) fn given_up(&self) -> Option<Error> {
         self.given_up.get().map(once_more)
     }
+}
 
-    pub(crate) fn wake_everybody(&self) {
+impl Member for Shared {
+    fn event(self: Arc<Self>) {
+        self.take_events();
+    }
+
+    fn completed(&self, of: CqKind) {
+        self.queue(of).event(self);
+    }
+
+    fn channel_failed(&self, error: &Error) {
+        self.give_up(once_more(error));
+    }
+
+    fn wake_everybody(&self) {
         self.slots.wake_all();
         self.room.wake_all();
         self.closed.wake_all();
@@ -502,27 +523,21 @@ impl Shared {
         }
     }
 
-    /// Of the driver, now and then: whether the device has given the queue pair up.
-    pub(crate) fn look(&self) {
-        self.main.event(self);
-        if let Some(receive) = &self.receive {
-            receive.event(self);
-        }
+    /// Whether the device has given the queue pair up, too.
+    fn look(self: Arc<Self>) {
+        self.look_at_queues();
         if self.conn().failure() == Some(Failure::Device) {
             self.give_up(Error::NotConnected(NotConnected::GivenUp));
         }
     }
 
-    /// A step of the keep-alive. The driver calls it, from the establishment on.
-    pub(crate) fn keep_alive(self: &Arc<Self>) {
-        self.main.event(self);
-        if let Some(receive) = &self.receive {
-            receive.event(self);
-        }
+    fn keep_alive(self: Arc<Self>) {
+        self.look_at_queues();
         match self.conn().keep_alive() {
             Ok(None) => {}
             Ok(Some(at)) => {
-                let due = Due::KeepAlive(Arc::downgrade(self));
+                let this: Weak<Self> = Arc::downgrade(&self);
+                let due = Due::KeepAlive(this);
                 *self.keep_alive.lock() = Some(self.reactor.set_timer(at, due));
             }
             Err(_ended) => self.take_events(),

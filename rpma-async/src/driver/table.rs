@@ -2,18 +2,40 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::conn::Shared;
-use crate::waiters::Waiters;
-use crate::watched::Told;
+use rpma::{CqKind, Error};
 
-/// A receiver of events.
-#[derive(Clone, Debug)]
-pub(crate) enum Member {
-    Conn(Weak<Shared>),
-    /// A task that waits for events of a descriptor.
-    Task(Arc<Waiters>),
-    /// It takes what there is of a descriptor's object.
-    Object(Weak<dyn Told>),
+use crate::waiters::Waiters;
+
+/// A receiver of events. The driver knows nothing else of it.
+pub(crate) trait Member: Send + Sync {
+    /// Its descriptor has an event: takes all of them.
+    fn event(self: Arc<Self>);
+
+    /// An event may have been lost: looks.
+    fn look(self: Arc<Self>) {}
+
+    /// A completion event of one of its queues has come.
+    fn completed(&self, _of: CqKind) {}
+
+    /// The step of its keep-alive is due.
+    fn keep_alive(self: Arc<Self>) {}
+
+    /// No completion event comes any more, because of this error.
+    fn channel_failed(&self, _error: &Error) {}
+
+    /// It gets no more events: wakes all tasks.
+    fn wake_everybody(&self);
+}
+
+/// Tasks that wait for events of a descriptor.
+impl Member for Waiters {
+    fn event(self: Arc<Self>) {
+        self.wake_all();
+    }
+
+    fn wake_everybody(&self) {
+        self.wake_all();
+    }
 }
 
 /// Members by their keys. A key is an index, and in its upper half a generation, so that a late
@@ -27,11 +49,11 @@ pub(crate) struct Table {
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
-    member: Option<Member>,
+    member: Option<Weak<dyn Member>>,
 }
 
 impl Table {
-    pub(crate) fn insert(&mut self, member: Member) -> u64 {
+    pub(crate) fn insert(&mut self, member: Weak<dyn Member>) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             self.entries.len() as u32 - 1
@@ -41,11 +63,11 @@ impl Table {
         u64::from(entry.generation) << 32 | u64::from(index)
     }
 
-    pub(crate) fn get(&self, key: u64) -> Option<&Member> {
-        self.entry(key)?.member.as_ref()
+    pub(crate) fn get(&self, key: u64) -> Option<Arc<dyn Member>> {
+        self.entry(key)?.member.as_ref()?.upgrade()
     }
 
-    pub(crate) fn replace(&mut self, key: u64, member: Member) {
+    pub(crate) fn replace(&mut self, key: u64, member: Weak<dyn Member>) {
         if let Some(entry) = self.entries.get_mut(key as u32 as usize) {
             if u64::from(entry.generation) == key >> 32 {
                 entry.member = Some(member);
@@ -53,7 +75,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn remove(&mut self, key: u64) -> Option<Member> {
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Weak<dyn Member>> {
         self.entry(key)?;
         let index = key as u32;
         let entry = &mut self.entries[index as usize];
@@ -65,8 +87,9 @@ impl Table {
     }
 
     /// The member at this index, if there is one; `None` past the last one.
-    pub(crate) fn at(&self, index: usize) -> Option<Option<Member>> {
-        self.entries.get(index).map(|entry| entry.member.clone())
+    pub(crate) fn at(&self, index: usize) -> Option<Option<Arc<dyn Member>>> {
+        let member = |entry: &Entry| entry.member.as_ref()?.upgrade();
+        self.entries.get(index).map(member)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -83,17 +106,15 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn task() -> Member {
-        Member::Task(Arc::default())
-    }
-
     /// An event of a connection that is gone must not reach its successor.
     #[test]
     fn a_key_is_never_used_again() {
+        let task: Arc<Waiters> = Arc::default();
+        let member = || -> Weak<Waiters> { Arc::downgrade(&task) };
         let mut table = Table::default();
-        let first = table.insert(task());
+        let first = table.insert(member());
         assert!(table.remove(first).is_some());
-        let second = table.insert(task());
+        let second = table.insert(member());
         assert_ne!(first, second);
         assert!(table.get(first).is_none() && table.remove(first).is_none());
         assert!(table.get(second).is_some());

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::table::{Member, Table};
 use super::timers::{Due, Timer, Timers};
-use crate::conn::Shared;
 use crate::error::{clocks_differ, driver_is_gone, driver_never_ran, provider};
 use crate::primitives::Mutex;
 use crate::waiters::Waiters;
@@ -52,7 +51,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(peer: &Peer) -> Result<Self> {
+    pub(crate) fn new(peer: &Peer) -> Result<Self> {
         let flags = epoll::CreateFlags::CLOEXEC;
         let wake_flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let core = Self {
@@ -78,7 +77,7 @@ impl Core {
         &self.channel
     }
 
-    pub(super) fn epoll(&self) -> &OwnedFd {
+    pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
 
@@ -99,7 +98,7 @@ impl Core {
     }
 
     /// Reserves a key.
-    pub(crate) fn join(&self, member: Member) -> u64 {
+    pub(crate) fn join(&self, member: Weak<dyn Member>) -> u64 {
         self.table.lock().insert(member)
     }
 
@@ -113,7 +112,7 @@ impl Core {
         self.unwatch(fd);
     }
 
-    pub(crate) fn replace(&self, key: u64, member: Member) {
+    pub(crate) fn replace(&self, key: u64, member: Weak<dyn Member>) {
         self.table.lock().replace(key, member);
         // It may be the first connection: there is a time for the next sweep.
         self.wake_driver();
@@ -124,21 +123,14 @@ impl Core {
         drop(left);
     }
 
-    pub(super) fn member(&self, key: u64) -> Option<Member> {
-        self.table.lock().get(key).cloned()
-    }
-
-    /// The connection with this key.
+    /// The member with this key, unless it has left.
     #[inline]
-    pub(super) fn conn(&self, key: u64) -> Option<Arc<Shared>> {
-        match self.table.lock().get(key)? {
-            Member::Conn(conn) => conn.upgrade(),
-            Member::Task(_) | Member::Object(_) => None,
-        }
+    pub(super) fn member(&self, key: u64) -> Option<Arc<dyn Member>> {
+        self.table.lock().get(key)
     }
 
     /// One after the other, without the lock between them, and without memory for them.
-    pub(super) fn members(&self) -> impl Iterator<Item = Member> {
+    pub(super) fn members(&self) -> impl Iterator<Item = Arc<dyn Member>> {
         let members = (0..).map_while(|index| self.table.lock().at(index));
         members.flatten()
     }
@@ -186,7 +178,7 @@ impl Core {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
-    pub(super) fn driver_runs(&self) {
+    pub(crate) fn driver_runs(&self) {
         if self.driver.load(Ordering::Relaxed) != RUNS {
             self.driver.store(RUNS, Ordering::SeqCst);
         }
@@ -244,7 +236,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub(super) fn new(core: Arc<Core>) -> Self {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
             thread: OnceLock::new(),
@@ -252,7 +244,7 @@ impl Handle {
     }
 
     /// The driver is on this thread, which ends with the last handle.
-    pub(super) fn set_thread(&self, thread: JoinHandle<()>) {
+    pub(crate) fn set_thread(&self, thread: JoinHandle<()>) {
         // There is one driver.
         let _ = self.thread.set(thread);
     }

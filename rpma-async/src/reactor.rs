@@ -1,27 +1,19 @@
 //! [`Reactor`]: connects, listens, and has one [`Driver`], which wakes tasks.
 
-mod core;
-mod driver;
-mod table;
-mod timers;
-mod watch;
-
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rpma::reconnect::Tries;
 use rpma::{Error, Peer, Result, thread};
 
-pub(crate) use self::core::{Core, Handle, Patience, poll_told};
-pub use self::driver::Driver;
-use self::driver::Turns;
-pub(crate) use self::table::Member;
-pub(crate) use self::timers::{Due, Timer};
 use crate::conn::Conn;
 use crate::connecting::Connecting;
+use crate::driver::{Core, Driver, Handle, Turns, of_this_runtime};
 use crate::listener::Listener;
 use crate::setup::Setup;
+use crate::timeout::timeout;
 
 /// Makes connections with awaited operations. Clones are handles of the same reactor.
 ///
@@ -65,7 +57,7 @@ impl Reactor {
             cause,
             hint: None,
         })?;
-        let watch = watch::of_this_runtime(epoll)?;
+        let watch = of_this_runtime(epoll)?;
         Ok((reactor, Driver::new(watch, turns)))
     }
 
@@ -183,6 +175,36 @@ impl Reactor {
     /// As [`rpma::Ep::listen_on`].
     pub fn listen(&self, addr: SocketAddr) -> Result<Listener> {
         Listener::new(&self.handle, addr)
+    }
+
+    /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
+    /// the future and returns `None`. The future is polled at least once.
+    ///
+    /// The driver of this reactor wakes the task. So `timeout` needs no runtime. Its time is
+    /// rpma's: on the simulated fabric, the fabric's time. Any future can have such a limit, also
+    /// one that does not belong to a reactor.
+    ///
+    /// A driver that is gone wakes no task. Then `timeout` returns `None` at once, if the future is
+    /// not ready. A driver that never runs counts as gone after about five seconds. In both cases,
+    /// a future of this reactor returns an error, and `timeout` returns that error as the output.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sim")]
+    /// # async fn example(reactor: &rpma_async::Reactor, pool: &rpma_async::Pool) -> rpma::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let lease = reactor.timeout(Duration::from_secs(5), pool.lease()).await;
+    /// let lease = lease.ok_or(rpma::Error::TimedOut("no block is free"))?;
+    /// # drop(lease);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the returned future drops `future`.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        timeout(self.handle(), limit, future).await
     }
 }
 

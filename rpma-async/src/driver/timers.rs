@@ -5,19 +5,18 @@ use std::sync::Weak;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::conn::Shared;
+use super::table::Member;
 
 /// The work of a timer.
-#[derive(Debug)]
 pub(crate) enum Due {
     Wake(Waker),
-    KeepAlive(Weak<Shared>),
+    KeepAlive(Weak<dyn Member>),
 }
 
 /// The name of a timer.
 pub(crate) type Timer = (Instant, u64);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Timers {
     next: u64,
     due: BTreeMap<Timer, Due>,

@@ -1,5 +1,10 @@
 //! [`Driver`]: takes events, wakes sleepers, and handles timers that are due.
 
+mod core;
+mod table;
+mod timers;
+mod watch;
+
 use std::fmt;
 use std::future::Future;
 use std::mem::MaybeUninit;
@@ -14,13 +19,13 @@ use rpma::{ConnCfg, Error, Result, Wc};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::core::{CHANNEL, Core, DEVICE, WAKE};
-use super::table::Member;
-use super::timers::Due;
-use super::watch::Watch;
+use self::core::{CHANNEL, DEVICE, WAKE};
+pub(crate) use self::core::{Core, Handle, Patience, poll_told};
+pub(crate) use self::table::Member;
+pub(crate) use self::timers::{Due, Timer};
+use self::watch::Watch;
+pub(crate) use self::watch::of_this_runtime;
 use crate::clock::now;
-use crate::conn::Shared;
-use crate::error::once_more;
 use crate::primitives::wake;
 
 /// Descriptors that one turn reports at most.
@@ -40,11 +45,11 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// A runtime rounds its times. So much earlier than rpma's clock it may be.
 const EARLY: Duration = Duration::from_millis(20);
 
-/// Wakes the tasks of a [`Reactor`](super::Reactor): a future for the program to spawn.
+/// Wakes the tasks of a [`Reactor`](crate::Reactor): a future for the program to spawn.
 ///
 /// It ends when the last handle of the reactor, of its connections and of its listeners is dropped.
 /// If it is dropped earlier, each wait on a connection, a listener or another object of the reactor
-/// fails with [`Error::InvalidArgument`]. [`Reactor::timeout`](super::Reactor::timeout) and
+/// fails with [`Error::InvalidArgument`]. [`Reactor::timeout`](crate::Reactor::timeout) and
 /// [`Monitor::until`](crate::Monitor::until) return `None` then.
 /// [`Pool::lease`](crate::Pool::lease) still waits.
 ///
@@ -60,7 +65,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(watch: Watch, turns: Turns) -> Self {
+    pub(crate) fn new(watch: Watch, turns: Turns) -> Self {
         Self { watch, turns }
     }
 }
@@ -118,7 +123,7 @@ impl fmt::Debug for Driver {
 }
 
 /// The work of a driver, on any runtime or on a thread of its own.
-pub(super) struct Turns {
+pub(crate) struct Turns {
     core: Arc<Core>,
     /// It takes the events of the device, and gets those that other waits have taken.
     device: Wait,
@@ -134,7 +139,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(core: &Arc<Core>) -> Result<Self> {
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Self> {
         let mut device = Wait::new()?;
         let place = device.place();
         place.cfg(core.peer(), &ConnCfg::new())?;
@@ -151,7 +156,7 @@ impl Turns {
     }
 
     /// Does all turns on this thread, until the last handle is gone.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         self.core.driver_runs();
         loop {
             if self.is_stale {
@@ -201,9 +206,9 @@ impl Turns {
         while let Some(due) = self.core.due(now) {
             match due {
                 Due::Wake(waker) => wake(waker),
-                Due::KeepAlive(conn) => {
-                    if let Some(conn) = conn.upgrade() {
-                        conn.keep_alive();
+                Due::KeepAlive(member) => {
+                    if let Some(member) = member.upgrade() {
+                        member.keep_alive();
                     }
                 }
             }
@@ -255,21 +260,11 @@ impl Turns {
                     self.core.take_wake();
                     self.is_stale = true;
                 }
-                key => match self.core.member(key) {
-                    Some(Member::Conn(conn)) => {
-                        if let Some(conn) = conn.upgrade() {
-                            conn.take_events();
-                        }
+                key => {
+                    if let Some(member) = self.core.member(key) {
+                        member.event();
                     }
-                    Some(Member::Task(waiters)) => waiters.wake_all(),
-                    Some(Member::Object(object)) => {
-                        if let Some(object) = object.upgrade() {
-                            object.told();
-                        }
-                    }
-                    // It has left.
-                    None => {}
-                },
+                }
             }
         }
         all
@@ -280,8 +275,8 @@ impl Turns {
             match self.core.channel().try_take() {
                 Ok(None) => return true,
                 Ok(Some(event)) => {
-                    if let Some(conn) = self.core.conn(event.key) {
-                        conn.queue(event.kind).event(&conn);
+                    if let Some(member) = self.core.member(event.key) {
+                        member.completed(event.kind);
                     }
                 }
                 Err(error) => {
@@ -290,8 +285,8 @@ impl Turns {
                         self.channel_is_gone = true;
                     }
                     self.core.unwatch(self.core.channel().as_fd());
-                    for conn in self.conns() {
-                        conn.give_up(once_more(&error));
+                    for member in self.core.members() {
+                        member.channel_failed(&error);
                     }
                     return true;
                 }
@@ -315,31 +310,11 @@ impl Turns {
         self.sweep();
     }
 
-    /// Looks at all connections, and at all objects that are told of events.
+    /// Lets all members look.
     fn sweep(&self) {
         for member in self.core.members() {
-            match member {
-                Member::Conn(conn) => {
-                    if let Some(conn) = conn.upgrade() {
-                        conn.look();
-                    }
-                }
-                Member::Object(object) => {
-                    if let Some(object) = object.upgrade() {
-                        object.told();
-                    }
-                }
-                Member::Task(_) => {}
-            }
+            member.look();
         }
-    }
-
-    fn conns(&self) -> impl Iterator<Item = Arc<Shared>> {
-        let members = self.core.members();
-        members.filter_map(|member| match member {
-            Member::Conn(conn) => conn.upgrade(),
-            Member::Task(_) | Member::Object(_) => None,
-        })
     }
 
     /// Whether the time of the next timer has come for the runtime, and not for rpma: then the
@@ -357,19 +332,7 @@ impl Turns {
             }
         }
         for member in self.core.members() {
-            match member {
-                Member::Conn(conn) => {
-                    if let Some(conn) = conn.upgrade() {
-                        conn.wake_everybody();
-                    }
-                }
-                Member::Task(waiters) => waiters.wake_all(),
-                Member::Object(object) => {
-                    if let Some(object) = object.upgrade() {
-                        object.wake_everybody();
-                    }
-                }
-            }
+            member.wake_everybody();
         }
     }
 }
