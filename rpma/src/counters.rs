@@ -9,7 +9,7 @@ use std::ops::{Add, AddAssign};
 use crate::conn::Conn;
 #[cfg(doc)]
 use crate::error::Error;
-use crate::verbs::WcStatus;
+use crate::status::WcStatus;
 
 /// How many statuses are counted by themselves, and one more for the others: `enum ibv_wc_status`
 /// of rdma-core 56 has 24.

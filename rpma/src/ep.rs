@@ -16,9 +16,9 @@ use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::hints;
-use crate::offer::{Refusal, RefusalCode};
 use crate::peer::Peer;
 use crate::plan::Plan;
+use crate::refusal::{Refusal, RefusalCode};
 use crate::request::{NotMade, Request};
 use crate::verbs::{CmEventKind, CmId, Deadline};
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
-use crate::verbs::WcFailure;
+use crate::status::WcFailure;
 
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

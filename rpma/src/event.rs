@@ -4,8 +4,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use crate::offer::Refusal;
-use crate::verbs::{CmEvent, CmEventKind};
+use crate::refusal::Refusal;
 
 /// An event of a connection.
 ///
@@ -75,28 +74,6 @@ impl ConnEvent {
             | Self::Rejected { .. }
             | Self::Unreachable { .. } => true,
             Self::Established | Self::Other { .. } => false,
-        }
-    }
-
-    pub(crate) fn from_cm(event: CmEvent) -> Self {
-        let status = event.status;
-        match event.kind {
-            CmEventKind::Established => Self::Established,
-            CmEventKind::Disconnected => Self::Closed,
-            CmEventKind::TimewaitExit => Self::TimewaitExit,
-            CmEventKind::ConnectError | CmEventKind::DeviceRemoval => Self::Lost { status },
-            CmEventKind::Rejected => Self::Rejected {
-                reason: RejectReason(status),
-                private_data: event.private_data,
-            },
-            CmEventKind::Unreachable => Self::Unreachable { status },
-            CmEventKind::Other(event) => Self::Other { event, status },
-            // These end a resolution or reach an endpoint, never a connection.
-            CmEventKind::AddrResolved => Self::Other { event: 0, status },
-            CmEventKind::AddrError => Self::Other { event: 1, status },
-            CmEventKind::RouteResolved => Self::Other { event: 2, status },
-            CmEventKind::RouteError => Self::Other { event: 3, status },
-            CmEventKind::ConnectRequest => Self::Other { event: 4, status },
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::verbs::{WcFailure, WcStatus};
+use crate::status::{WcFailure, WcStatus};
 
 /// Why a connection failed: [`Conn::failure`](crate::Conn::failure).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -213,6 +213,7 @@
 
 mod address;
 mod bell;
+mod clock;
 pub mod commit;
 #[cfg(doctest)]
 mod compile_fail;
@@ -233,6 +234,7 @@ mod flush;
 mod hints;
 mod lock;
 mod looking;
+mod method;
 mod mr;
 mod offer;
 mod peer;
@@ -245,12 +247,13 @@ mod queues;
 mod range;
 mod receives;
 pub mod reconnect;
+mod refusal;
 mod request;
-mod resolving;
 pub mod serve;
 mod site;
 mod slots;
 mod srq;
+mod status;
 pub mod sync;
 pub mod thread;
 mod verbs;
@@ -260,7 +263,7 @@ pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
 pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
-pub use crate::conn_req::{ConnReq, ConnectError};
+pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
 pub use crate::counters::Counters;
 pub use crate::cq::Cq;
 pub use crate::device::Device;
@@ -271,17 +274,18 @@ pub use crate::failure::{Failure, NotConnected};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
 pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
-pub use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+pub use crate::offer::{Identity, Offer};
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::{Durable, PeerCfg};
 pub use crate::posted::Posted;
+pub use crate::refusal::{Refusal, RefusalCode};
 pub use crate::request::Request;
-pub use crate::resolving::{Progress, Resolving};
 pub use crate::site::{FailureDomain, HostId, MemoryId, Site};
 pub use crate::srq::{Srq, SrqCfg};
+pub use crate::status::{WcFailure, WcOpcode, WcStatus};
 pub use crate::verbs::{
     AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
-    WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess,
+    WcFlags, WcSuccess,
 };
 
 #[cfg(any(doc, doctest))]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::pmem::{DevicePath, Domain, durable};
+use crate::pmem::{DevicePath, Domain};
 
 /// Names the operations of a client that make data durable in the memory of a host. The host's
 /// processor has no part in them.
@@ -213,9 +213,72 @@ impl TryFrom<&[u8]> for PeerCfg {
     }
 }
 
+/// The table of docs/persistence.md.
+fn durable(domain: Domain, path: DevicePath) -> Durable {
+    match (domain, path) {
+        (Domain::CpuCaches, _) | (Domain::MemoryController, DevicePath::PastCaches) => {
+            Durable::DirectWrites
+        }
+        (Domain::MemoryController, DevicePath::ThroughCachesFlushing) => Durable::NativeFlushes,
+        (Domain::MemoryController, DevicePath::ThroughCaches)
+        | (Domain::Unknown | Domain::Virtual | Domain::Volatile, _) => Durable::Nothing,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pmem::Ddio;
+
+    const PATHS: [DevicePath; 3] = [
+        DevicePath::ThroughCaches,
+        DevicePath::ThroughCachesFlushing,
+        DevicePath::PastCaches,
+    ];
+
+    /// Promise: the processor makes data durable only in memory with a known domain.
+    #[test]
+    fn the_processor_of_a_known_domain() {
+        for (domain, persists) in [
+            (Domain::CpuCaches, true),
+            (Domain::MemoryController, true),
+            (Domain::Unknown, false),
+            (Domain::Virtual, false),
+            (Domain::Volatile, false),
+        ] {
+            for path in PATHS {
+                let cfg = PeerCfg::for_platform(domain, path);
+                assert_eq!(cfg.get_processor_persists(), persists, "{domain}");
+            }
+        }
+        assert!(PeerCfg::new().get_processor_persists());
+    }
+
+    /// Promise: each row of the table in docs/persistence.md.
+    #[test]
+    fn the_table() {
+        let row = |domain| PATHS.map(|path| PeerCfg::for_platform(domain, path).get_durable());
+        assert_eq!(row(Domain::CpuCaches), [Durable::DirectWrites; 3]);
+        assert_eq!(
+            row(Domain::MemoryController),
+            [
+                Durable::Nothing,
+                Durable::NativeFlushes,
+                Durable::DirectWrites
+            ]
+        );
+        for domain in [Domain::Unknown, Domain::Virtual, Domain::Volatile] {
+            assert_eq!(row(domain), [Durable::Nothing; 3], "{domain}");
+        }
+    }
+
+    /// Promise: a program without declarations about its host gets no promise.
+    #[test]
+    fn the_defaults_promise_nothing() {
+        let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());
+        assert_eq!(cfg.get_durable(), Durable::Nothing);
+        assert_eq!(Ddio::default(), Ddio::On);
+    }
 
     #[test]
     fn the_descriptor_is_librpmas() {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::compl_channel::ComplChannel;
-use crate::conn::check_keep_alive;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -235,4 +234,57 @@ fn check_no_rcq(cfg: &ConnCfg) -> Result<()> {
          for one with ConnCfg::set_rcq_size, or use SrqCfg if its receives are those of a shared \
          receive queue"
     )))
+}
+
+/// Refuses a keep-alive below four acknowledgement time-outs. `ack_timeout` is their exponent. With
+/// fewer, one lost packet could end the connection. Without an exponent the device has no such
+/// time-out.
+pub(crate) fn check_keep_alive(
+    keep_alive: Option<Duration>,
+    ack_timeout: Option<u8>,
+) -> Result<()> {
+    let (Some(keep_alive), Some(exponent @ 1..=31)) = (keep_alive, ack_timeout) else {
+        return Ok(());
+    };
+    let timeout = Duration::from_nanos(4_096 << exponent);
+    match keep_alive < 4 * timeout {
+        false => Ok(()),
+        true => Err(Error::invalid(format!(
+            "a keep-alive of {keep_alive:?} is less than four acknowledgement time-outs of \
+             {timeout:?}, so one lost packet could end the connection: raise \
+             ConnCfg::set_keep_alive to {:?} or more, or lower ConnCfg::set_ack_timeout",
+            4 * timeout
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: less than four acknowledgement time-outs is refused, with both numbers and the
+    /// remedy; a device without a time-out has no such limit.
+    #[test]
+    fn a_limit_below_four_time_outs_is_refused() {
+        // 4.096 µs · 2^17 = 536.870912 ms.
+        let four = Duration::from_nanos(4 * (4_096 << 17));
+        check_keep_alive(Some(four), Some(17)).expect("four");
+        let less = four - Duration::from_nanos(1);
+        let error = check_keep_alive(Some(less), Some(17))
+            .expect_err("less than four")
+            .to_string();
+        for part in [
+            "2.147483647s",
+            "536.870912ms",
+            "2.147483648s",
+            "set_keep_alive",
+            "set_ack_timeout",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        for none in [None, Some(0)] {
+            check_keep_alive(Some(less), none).expect("no time-out");
+        }
+        check_keep_alive(None, Some(17)).expect("no keep-alive");
+    }
 }

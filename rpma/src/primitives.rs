@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::futex::{Flags, wait, wake};
 
-use crate::verbs::clock::pause;
+use crate::clock::pause;
 
 /// Sleeps if the word has this value, until another thread wakes this one. It may also return
 /// without a reason.

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-use crate::conn::check_keep_alive;
 use crate::conn_cfg::ConnCfg;
-use crate::conn_req::{ConnReq, MAX_REJECT_DATA, check_private_data};
+use crate::conn_req::{ConnReq, check_private_data};
 use crate::ends::no_address;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
-use crate::plan::Plan;
+use crate::plan::{Plan, check_keep_alive};
+use crate::refusal::MAX_REJECT_DATA;
 use crate::verbs::IncomingRequest;
 
 /// A client's request for a connection, from [`Ep::next_request`](crate::Ep::next_request) or

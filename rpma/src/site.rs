@@ -13,7 +13,6 @@ use std::num::NonZeroU64;
 use siphasher::sip::SipHasher24;
 
 use crate::error::{Error, Result};
-use crate::pmem::PmemMap;
 
 /// The fixed key of all hashes. Another key would be another version of the offer.
 const KEY: [u8; 16] = *b"rpma identity 01";
@@ -64,9 +63,9 @@ impl HostId {
         Self::parse(&fs::read_to_string(BOOT_ID).ok()?)
     }
 
-    /// The identity of the host that has this memory.
-    pub(crate) fn of(memory: &PmemMap) -> Option<Self> {
-        match memory.simulated_boot() {
+    /// The identity of a simulated host by its boot, or of this host.
+    pub(crate) fn of_boot(simulated: Option<[u8; 24]>) -> Option<Self> {
+        match simulated {
             Some(boot) => Some(Self(hash(b'h', &boot))),
             None => Self::read(),
         }
@@ -169,17 +168,6 @@ pub struct Site {
 }
 
 impl Site {
-    /// Reads the identities of this memory and of its host. A part of a map has the identity of the
-    /// whole device or file.
-    #[must_use]
-    pub fn of(memory: &PmemMap) -> Self {
-        Self {
-            memory: memory.identity(),
-            host: HostId::of(memory),
-            domain: None,
-        }
-    }
-
     pub(crate) fn of_host(host: Option<HostId>) -> Self {
         Self {
             host,

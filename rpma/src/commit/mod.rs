@@ -10,14 +10,13 @@
 //! A [`Responder`] is the server's half of [`Method::Server`]. [`Replicas`] are several writers
 //! that get the same commits.
 
-mod method;
 mod replicas;
 mod responder;
 mod wire;
 mod writer;
 
-pub use self::method::{Limits, Method};
 pub use self::replicas::{AddError, CommitId, Outcome, Record, Refused, ReplicaId, Replicas};
 pub use self::responder::{Responder, Slots, Turn};
 pub(crate) use self::writer::Messages;
 pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};
+pub use crate::method::{Limits, Method};

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::{Conn, GRACE};
+use crate::clock::sleep;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
 use crate::slots::{Kind, State};
-use crate::verbs::clock::sleep;
 use crate::verbs::{
     Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc, WorkRequest,
 };

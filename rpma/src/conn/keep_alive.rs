@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::{Conn, GRACE};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::slots::{Signs, State};
-use crate::verbs::{
-    Deadline, Opcode, RemoteAddress, Request, SendFlags, WcStatus, WorkRequest, clock,
-};
+use crate::status::WcStatus;
+use crate::verbs::{Deadline, Opcode, RemoteAddress, Request, SendFlags, WorkRequest};
 
 /// Between two looks at operations that the device flushes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -124,25 +124,6 @@ fn step(keep_alive: Duration) -> Duration {
     /// The clock can express an instant that lies so far ahead.
     const LONGEST: Duration = Duration::from_secs(1 << 32);
     (keep_alive / 16).min(LONGEST) * 3
-}
-
-/// Refuses a keep-alive below four acknowledgement time-outs. `ack_timeout` is their exponent. With
-/// fewer, one lost packet could end the connection. Without an exponent the device has no such
-/// time-out.
-pub(crate) fn check(keep_alive: Option<Duration>, ack_timeout: Option<u8>) -> Result<()> {
-    let (Some(keep_alive), Some(exponent @ 1..=31)) = (keep_alive, ack_timeout) else {
-        return Ok(());
-    };
-    let timeout = Duration::from_nanos(4_096 << exponent);
-    match keep_alive < 4 * timeout {
-        false => Ok(()),
-        true => Err(Error::invalid(format!(
-            "a keep-alive of {keep_alive:?} is less than four acknowledgement time-outs of \
-             {timeout:?}, so one lost packet could end the connection: raise \
-             ConnCfg::set_keep_alive to {:?} or more, or lower ConnCfg::set_ack_timeout",
-            4 * timeout
-        ))),
-    }
 }
 
 /// The keep-alive of one connection.
@@ -531,31 +512,5 @@ mod tests {
         assert!(matches!(rule.look(now, Signs::default()), Step::Look(_)));
         let due = rule.due;
         assert!(matches!(rule.look(due, Signs::default()), Step::Probe(_)));
-    }
-
-    /// Promise: less than four acknowledgement time-outs is refused, with both numbers and the
-    /// remedy; a device without a time-out has no such limit.
-    #[test]
-    fn a_limit_below_four_time_outs_is_refused() {
-        // 4.096 µs · 2^17 = 536.870912 ms.
-        let four = Duration::from_nanos(4 * (4_096 << 17));
-        check(Some(four), Some(17)).expect("four");
-        let less = four - Duration::from_nanos(1);
-        let error = check(Some(less), Some(17))
-            .expect_err("less than four")
-            .to_string();
-        for part in [
-            "2.147483647s",
-            "536.870912ms",
-            "2.147483648s",
-            "set_keep_alive",
-            "set_ack_timeout",
-        ] {
-            assert!(error.contains(part), "{error}");
-        }
-        for none in [None, Some(0)] {
-            check(Some(less), none).expect("no time-out");
-        }
-        check(None, Some(17)).expect("no keep-alive");
     }
 }

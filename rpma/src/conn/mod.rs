@@ -30,7 +30,6 @@ pub use self::close::CloseError;
 pub(crate) use self::commit::{Part, check_parts};
 use self::fences::Fences;
 use self::keep_alive::KeepAlive;
-pub(crate) use self::keep_alive::check as check_keep_alive;
 pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
 use self::next_fd::NextFd;
@@ -48,6 +47,7 @@ use crate::flush::FlushMethod;
 use crate::looking::Budget;
 use crate::mr::MrUsage;
 use crate::peer_cfg::{Durable, PeerCfg};
+use crate::plan::check_keep_alive;
 use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::{ConnSlots, State};
@@ -415,7 +415,7 @@ impl Conn {
                 keep_alive.established();
             }
         }
-        let event = ConnEvent::from_cm(event);
+        let event = ConnEvent::from(event);
         if event.is_end() {
             self.queues.slots.end(State::Closed);
             self.ended

@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::looking::Took;
 use crate::posted::Posted;
-use crate::verbs::{Deadline, Wc, WcFailure, WcStatus};
+use crate::status::{WcFailure, WcStatus};
+use crate::verbs::{Deadline, Wc};
 
 const INCOMPLETE: &str = "the operation did not complete and goes on; before you change its memory, wait for it again \
                           or drop the connection";

@@ -4,14 +4,12 @@
 //! encoding for the needs of nearly all programs: the place of the memory, the promises of the
 //! platform, and some bytes of the program's own.
 
-mod refusal;
-
-pub use self::refusal::{Refusal, RefusalCode};
-use crate::commit::{Limits, Method};
 use crate::error::{Error, Result};
 use crate::flush::FlushType;
+use crate::method::{Limits, Method};
 use crate::mr::{Mr, MrRemote};
 use crate::peer_cfg::{Durable, PeerCfg};
+use crate::refusal::{Refusal, RefusalCode};
 use crate::site::Site;
 use crate::verbs::random;
 

@@ -184,7 +184,7 @@ impl PmemMap {
     }
 
     fn word(&self) -> Word {
-        Word::new(HostId::of(self), self.part.mapping.claims().node)
+        Word::new(self.host(), self.part.mapping.claims().node)
     }
 
     #[cold]

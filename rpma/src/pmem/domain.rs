@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::peer::Peer;
-use crate::peer_cfg::Durable;
 
 /// Names the part of a host that keeps its data when the power fails: its persistence domain.
 ///
@@ -81,73 +80,5 @@ impl DevicePath {
             _ if peer.is_native_flush_capable() => Self::ThroughCachesFlushing,
             _ => Self::ThroughCaches,
         }
-    }
-}
-
-/// The table of docs/persistence.md.
-pub(crate) fn durable(domain: Domain, path: DevicePath) -> Durable {
-    match (domain, path) {
-        (Domain::CpuCaches, _) | (Domain::MemoryController, DevicePath::PastCaches) => {
-            Durable::DirectWrites
-        }
-        (Domain::MemoryController, DevicePath::ThroughCachesFlushing) => Durable::NativeFlushes,
-        (Domain::MemoryController, DevicePath::ThroughCaches)
-        | (Domain::Unknown | Domain::Virtual | Domain::Volatile, _) => Durable::Nothing,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::PeerCfg;
-
-    const PATHS: [DevicePath; 3] = [
-        DevicePath::ThroughCaches,
-        DevicePath::ThroughCachesFlushing,
-        DevicePath::PastCaches,
-    ];
-
-    /// Promise: the processor makes data durable only in memory with a known domain.
-    #[test]
-    fn the_processor_of_a_known_domain() {
-        for (domain, persists) in [
-            (Domain::CpuCaches, true),
-            (Domain::MemoryController, true),
-            (Domain::Unknown, false),
-            (Domain::Virtual, false),
-            (Domain::Volatile, false),
-        ] {
-            for path in PATHS {
-                let cfg = PeerCfg::for_platform(domain, path);
-                assert_eq!(cfg.get_processor_persists(), persists, "{domain}");
-            }
-        }
-        assert!(PeerCfg::new().get_processor_persists());
-    }
-
-    /// Promise: each row of the table in docs/persistence.md.
-    #[test]
-    fn the_table() {
-        let row = |domain| PATHS.map(|path| PeerCfg::for_platform(domain, path).get_durable());
-        assert_eq!(row(Domain::CpuCaches), [Durable::DirectWrites; 3]);
-        assert_eq!(
-            row(Domain::MemoryController),
-            [
-                Durable::Nothing,
-                Durable::NativeFlushes,
-                Durable::DirectWrites
-            ]
-        );
-        for domain in [Domain::Unknown, Domain::Virtual, Domain::Volatile] {
-            assert_eq!(row(domain), [Durable::Nothing; 3], "{domain}");
-        }
-    }
-
-    /// Promise: a program without declarations about its host gets no promise.
-    #[test]
-    fn the_defaults_promise_nothing() {
-        let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());
-        assert_eq!(cfg.get_durable(), Durable::Nothing);
-        assert_eq!(Ddio::default(), Ddio::On);
     }
 }

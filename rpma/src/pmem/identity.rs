@@ -9,7 +9,21 @@ use std::path::Path;
 use rustix::fs::fstatfs;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
-use crate::site::{MemoryId, uuid};
+use super::PmemMap;
+use crate::site::{MemoryId, Site, uuid};
+
+impl Site {
+    /// Reads the identities of this memory and of its host. A part of a map has the identity of the
+    /// whole device or file.
+    #[must_use]
+    pub fn of(memory: &PmemMap) -> Self {
+        let mut site = Self::of_host(memory.host());
+        if let Some(memory) = memory.identity() {
+            site.set_memory(memory);
+        }
+        site
+    }
+}
 
 /// The places of the namespace's UUID, relative to the device's directory in sysfs: of the bus
 /// `dax`, and of the class `dax`.

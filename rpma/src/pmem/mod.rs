@@ -74,7 +74,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::claim::MARK_LEN;
-pub(crate) use self::domain::durable;
 pub use self::domain::{Ddio, DevicePath, Domain};
 use self::mapping::Mapping;
 #[cfg(test)]
@@ -83,7 +82,7 @@ use self::open::Opened;
 pub use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;
-use crate::site::MemoryId;
+use crate::site::{HostId, MemoryId};
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
 ///
@@ -259,8 +258,9 @@ impl PmemMap {
     }
 
     /// The identity of the boot of a simulated host, if this is memory of one.
-    pub(crate) fn simulated_boot(&self) -> Option<[u8; 24]> {
-        self.part.mapping.simulated_boot()
+    /// The identity of the host that has this memory.
+    pub(crate) fn host(&self) -> Option<HostId> {
+        HostId::of_boot(self.part.mapping.simulated_boot())
     }
 
     /// The length in bytes. Never 0.

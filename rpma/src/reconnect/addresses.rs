@@ -236,7 +236,7 @@ fn established(conn: &Conn, deadline: Deadline) -> Result<()> {
 mod tests {
     use super::*;
     use crate::event::RejectReason;
-    use crate::offer::{Refusal, RefusalCode};
+    use crate::refusal::{Refusal, RefusalCode};
 
     fn addrs() -> Vec<SocketAddr> {
         let addrs = ["192.0.2.1:7", "[2001:db8::2]:7", "192.0.2.3:7"];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::event::ConnEvent;
-use crate::offer::{Refusal, RefusalCode};
+use crate::refusal::{Refusal, RefusalCode};
 
 /// A reconnect that ended without a connection.
 #[derive(Debug)]

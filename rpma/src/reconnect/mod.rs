@@ -61,15 +61,16 @@ pub use self::connects::{Connects, ToConn, ToWriter};
 use self::gave_up::Verdict;
 pub use self::gave_up::{GaveUp, Why};
 use crate::address::{self, LOOK_UP};
+use crate::clock;
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
+use crate::conn_req::{Progress, Resolving};
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::offer::Offer;
 use crate::peer::Peer;
 use crate::plan::Plan;
-use crate::resolving::{Progress, Resolving};
-use crate::verbs::{Deadline, clock, random};
+use crate::verbs::{Deadline, random};
 
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///

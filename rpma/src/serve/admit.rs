@@ -8,12 +8,14 @@ use super::asked::{Asked, Question};
 use super::directory::Denied;
 use super::told::{NotAdmitted, Reason, Refused, Served};
 use super::{Client, Part, Server};
-use crate::commit::{Method, Responder, Slots};
+use crate::clock;
+use crate::commit::{Responder, Slots};
 use crate::error::{Error, Result};
-use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+use crate::method::Method;
+use crate::offer::{Identity, Offer};
 use crate::plan::Plan;
+use crate::refusal::{Refusal, RefusalCode};
 use crate::request::{NotMade, Request};
-use crate::verbs::clock;
 use crate::wait::Place;
 
 /// The text for an [`Asked`] that is no open question of this server.

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+use crate::offer::{Identity, Offer};
+use crate::refusal::{Refusal, RefusalCode};
 use crate::request::Request;
 
 type Shared = Mutex<Option<Request>>;

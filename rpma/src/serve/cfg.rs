@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::commit::Limits;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
+use crate::method::Limits;
 use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
 use crate::pmem::{Ddio, DevicePath, Platform, PmemMap};

@@ -102,6 +102,7 @@ use self::keys::Keys;
 pub use self::layout::Layout;
 pub use self::parts::Parts;
 pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
+use crate::clock;
 use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};
 use crate::ep::Ep;
@@ -109,11 +110,12 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::looking;
 use crate::mr::Mr;
-use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+use crate::offer::{Identity, Offer};
 use crate::peer::Peer;
 use crate::pmem::PmemMap;
+use crate::refusal::{Refusal, RefusalCode};
 use crate::site::Site;
-use crate::verbs::{Deadline, Wc, clock};
+use crate::verbs::{Deadline, Wc};
 use crate::wait::{Happened, Member, Wait, Waker};
 
 /// Turns after the limit, while the server's method has work.

@@ -17,9 +17,9 @@ use crate::device::Device;
 use crate::ep::Ep;
 use crate::error::{Error, Result};
 use crate::mr::{Mr, MrUsage};
-use crate::offer::RefusalCode;
 use crate::peer::Peer;
 use crate::pmem::PmemMap;
+use crate::refusal::RefusalCode;
 use crate::verbs::Wc;
 
 /// The memory of each key of a [`Layout`], registered for clients: an argument of

@@ -7,7 +7,8 @@ use super::{Asked, Client};
 use crate::error::Error;
 use crate::event::ConnEvent;
 use crate::failure::Failure;
-use crate::offer::{Identity, Refusal};
+use crate::offer::Identity;
+use crate::refusal::Refusal;
 use crate::verbs::{DeviceEventKind, Wc};
 
 /// The result of [`Server::next`](super::Server::next).

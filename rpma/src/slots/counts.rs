@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::ConnSlots;
 use crate::counters::{Counters, STATUSES};
 use crate::error::Queue;
-use crate::verbs::WcStatus;
+use crate::status::WcStatus;
 
 /// Threads add to them at the same time, without a lock.
 #[derive(Debug, Default)]

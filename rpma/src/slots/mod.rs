@@ -53,7 +53,8 @@ use self::ring::{Entries, NotPosted, NotTaken, Ring};
 use crate::error::{Queue, Result};
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
-use crate::verbs::{PostError, WcStatus};
+use crate::status::WcStatus;
+use crate::verbs::PostError;
 
 /// The slots of one connection.
 #[derive(Debug)]

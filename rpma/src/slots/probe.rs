@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use super::outcome::Refusal;
 use super::{ConnSlots, Kind, State};
 use crate::failure::Failure;
-use crate::verbs::{PostError, WcStatus};
+use crate::status::WcStatus;
+use crate::verbs::PostError;
 
 /// How far the completions of a connection have been polled. It changes with each completion of its
 /// own queues, so polling them has no further cost for it.

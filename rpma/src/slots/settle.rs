@@ -7,7 +7,8 @@ use super::pool::Returning;
 use super::ring::Ring;
 use super::{ConnSlots, Kind, Pool};
 use crate::posted::ConnId;
-use crate::verbs::{Wc, WcStatus};
+use crate::status::WcStatus;
+use crate::verbs::Wc;
 
 impl ConnSlots {
     /// Settles the completions at the beginning of `wcs`, as long as they are of the connection or

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use super::*;
 use crate::error::Error;
 use crate::failure::{Failure, NotConnected};
-use crate::verbs::{CallFailed, Wc, WcFailure};
+use crate::status::WcFailure;
+use crate::verbs::{CallFailed, Wc};
 
 /// A connection to a device that takes every request, and completes those that the test names.
 struct Device {

@@ -6,6 +6,7 @@ use rpma_sys as sys;
 use rpma_sys::rdma_cm_event_type as EventType;
 
 use super::{check_minus_one, log_leak};
+use crate::event::{ConnEvent, RejectReason};
 
 /// An event, copied out of librdmacm's struct, which was acknowledged already.
 #[derive(Debug)]
@@ -54,6 +55,30 @@ impl CmEventKind {
             EventType::RDMA_CM_EVENT_REJECTED => Self::Rejected,
             EventType::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
             EventType(other) => Self::Other(other),
+        }
+    }
+}
+
+impl From<CmEvent> for ConnEvent {
+    fn from(event: CmEvent) -> Self {
+        let status = event.status;
+        match event.kind {
+            CmEventKind::Established => Self::Established,
+            CmEventKind::Disconnected => Self::Closed,
+            CmEventKind::TimewaitExit => Self::TimewaitExit,
+            CmEventKind::ConnectError | CmEventKind::DeviceRemoval => Self::Lost { status },
+            CmEventKind::Rejected => Self::Rejected {
+                reason: RejectReason(status),
+                private_data: event.private_data,
+            },
+            CmEventKind::Unreachable => Self::Unreachable { status },
+            CmEventKind::Other(event) => Self::Other { event, status },
+            // These end a resolution or reach an endpoint, never a connection.
+            CmEventKind::AddrResolved => Self::Other { event: 0, status },
+            CmEventKind::AddrError => Self::Other { event: 1, status },
+            CmEventKind::RouteResolved => Self::Other { event: 2, status },
+            CmEventKind::RouteError => Self::Other { event: 3, status },
+            CmEventKind::ConnectRequest => Self::Other { event: 4, status },
         }
     }
 }
@@ -136,13 +161,12 @@ fn status(event: &sys::rdma_cm_event, errno: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ConnEvent;
 
     /// Also those that end a resolution or a multicast join: they never read a missing field (W-5).
     #[test]
     fn events_that_no_connection_has_stay_numbers() {
         let of = |number, status| {
-            ConnEvent::from_cm(CmEvent {
+            ConnEvent::from(CmEvent {
                 kind: CmEventKind::from_raw(EventType(number)),
                 status,
                 private_data: Box::default(),

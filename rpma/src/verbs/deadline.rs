@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::clock::now;
+use crate::clock::now;
 
 /// The instant at which a wait ends.
 #[derive(Clone, Copy, Debug)]

@@ -22,8 +22,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rpma_sys as sys;
 
-use super::clock::undivided;
 use super::nonblocking::set_nonblocking;
+use crate::clock::undivided;
 
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
 static TAKING: Mutex<()> = Mutex::new(());

@@ -27,7 +27,6 @@
 mod accept;
 mod batch;
 mod caller;
-pub(crate) mod clock;
 mod cm;
 mod cm_event;
 mod commit;
@@ -76,7 +75,7 @@ pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::stream::NativeAtomicWrite;
 #[cfg(native_flush)]
 pub(crate) use self::stream::NativeFlush;
-pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
+pub use self::wc::{Wc, WcFlags, WcSuccess};
 pub(crate) use self::wr::{
     CallFailed, Gather, MAX_SGE, Opcode, Placement, PostError, RemoteAddress, Request, SendFlags,
 };

@@ -16,7 +16,6 @@ use rpma_sys as sys;
 use rustix::io::Errno;
 
 use super::accept::{accept, modify, set_error};
-use super::clock::sleep;
 use super::device_events::{OnError, Watched};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
@@ -25,6 +24,7 @@ use super::{
     check_non_null, log_leak,
 };
 use crate::bell::Bell;
+use crate::clock::sleep;
 use crate::error::{Error, Result};
 
 /// A queue pair and its id. Dropping it destroys the queue pair, then the id (which notifies the

@@ -19,11 +19,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::clock::{lock, now, poll};
 use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
 use super::nonblocking::flags;
 use crate::bell::Bell;
+use crate::clock::{lock, now, poll};
 use crate::error::{Error, Result};
 
 /// Takes one event with `get`. `get` runs under the channel's lock, must not block, and returns

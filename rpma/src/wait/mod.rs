@@ -82,6 +82,7 @@ pub use self::place::Place;
 use self::place::{Channels, Source};
 use self::ready::{Ready, ReadyList};
 use self::timers::Timer;
+use crate::clock;
 use crate::conn::{BOUND, Conn, refuse_no_room};
 use crate::cq::Cq;
 use crate::ep::Ep;
@@ -90,7 +91,6 @@ use crate::event::ConnEvent;
 use crate::failure::NotConnected;
 use crate::request::Request;
 use crate::srq::Srq;
-use crate::verbs::clock;
 use crate::verbs::{CompChannel, CqTag, Deadline, DeviceEventKind, Notify, Wc};
 
 /// Descriptors that one look reports at most. The kernel reports the others first at the next

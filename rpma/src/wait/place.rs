@@ -9,13 +9,14 @@ use rustix::event::epoll;
 
 use super::inbox::Inbox;
 use super::member::{Member, Members};
+use crate::clock;
 use crate::compl_channel::{ComplChannel, CompletionChannel};
 use crate::conn_cfg::ConnCfg;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::srq::SrqCfg;
-use crate::verbs::{CompChannel, DeviceWatch, clock};
+use crate::verbs::{CompChannel, DeviceWatch};
 
 /// A place for one connection, or for one shared receive queue, in a [`Wait`](super::Wait).
 ///

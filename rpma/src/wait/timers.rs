@@ -6,8 +6,8 @@ use super::member::{Kept, Member};
 use super::place::Source;
 use super::ready::Ready;
 use super::{REST, Wait};
+use crate::clock;
 use crate::conn::BOUND;
-use crate::verbs::clock;
 
 /// Why a member has a turn without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

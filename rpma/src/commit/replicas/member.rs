@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use super::outcome::ReplicaId;
 use super::ring::{Entry, Ring};
-use crate::commit::{Method, Writer};
+use crate::clock;
+use crate::commit::Writer;
 use crate::conn::GRACE;
 use crate::error::{Error, Result};
 use crate::looking;
+use crate::method::Method;
 use crate::mr::{MrRemote, MrSlice, RemoteSlice};
-use crate::verbs::{Deadline, Wc, clock};
+use crate::verbs::{Deadline, Wc};
 
 /// How long a look at a connection that is being set aside waits for the next one.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -12,9 +12,10 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::member::{Member, State};
 use super::{CommitId, Outcome, Refused, ReplicaId, Replicas, named};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::looking;
-use crate::verbs::{Deadline, clock};
+use crate::verbs::Deadline;
 
 /// The longest sleep.
 const SILENCE: Duration = Duration::from_millis(50);

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::AT_ONCE;
-use crate::commit::Limits;
 use crate::commit::wire::{MAX_RANGES, Request};
 use crate::error::{Error, Result};
+use crate::method::Limits;
 use crate::mr::Mr;
 use crate::pmem::PmemMap;
 

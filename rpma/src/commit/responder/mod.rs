@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use self::slots::Fault;
 pub use self::slots::Slots;
 use super::Limits;
+use crate::clock;
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::mr::Mr;
 use crate::pmem::PmemMap;
 use crate::queues;
-use crate::verbs::{Wc, clock};
+use crate::verbs::Wc;
 
 /// The most requests of one client that a turn serves.
 const AT_ONCE: usize = 4;

@@ -10,17 +10,18 @@ use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use super::checks::{Offered, Work};
-use crate::commit::Limits;
 use crate::commit::wire::{ANSWER, MAX_REQUEST, Request, WRITTEN, answer};
 use crate::conn::Conn;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
+use crate::method::Limits;
 use crate::mr::{Mr, MrSlice, MrUsage};
 use crate::pmem::PmemMap;
 use crate::posted::Posted;
 use crate::range;
-use crate::verbs::{AlignedBuf, Wc, WcStatus};
+use crate::status::WcStatus;
+use crate::verbs::{AlignedBuf, Wc};
 
 /// The bytes of a slot: a request, one byte more, which shows a longer message, and an answer.
 const PLACE: usize = 320;

@@ -10,12 +10,12 @@
 use std::sync::{Arc, Weak};
 
 use super::cfg::WriterCfg;
-use crate::commit::Limits;
 use crate::commit::wire::{ANSWER, MAX_RANGES, MAX_REQUEST, Request, WRITTEN, answer};
 use crate::conn::{Conn, Part, check_parts};
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
+use crate::method::Limits;
 use crate::mr::{Mr, MrUsage, RemoteSlice};
 use crate::posted::Posted;
 use crate::verbs::{AlignedBuf, Wc};

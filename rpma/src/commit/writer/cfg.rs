@@ -1,10 +1,10 @@
 //! [`WriterCfg`]: how a writer commits, and the connection's settings for that.
 
-use crate::commit::{Limits, Method};
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::flush::FlushType;
+use crate::method::{Limits, Method};
 use crate::offer::Offer;
 use crate::queues::sum;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::asks::{Asks, Messages};
 use super::{Writer, WriterCfg};
-use crate::commit::Method;
 use crate::conn::Conn;
 use crate::conn_req::{ConnReq, ConnectError};
 use crate::error::{Error, Result};
 use crate::failure::NotConnected;
+use crate::method::Method;
 use crate::offer::Offer;
 
 impl Writer {

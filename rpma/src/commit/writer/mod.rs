@@ -15,15 +15,16 @@ use self::asks::Asks;
 pub(crate) use self::asks::Messages;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
-use crate::commit::Limits;
 use crate::conn::{Conn, GRACE, Next};
 use crate::error::{Error, Queue, Result};
 use crate::flags::Flags;
 use crate::looking::{self, Took};
+use crate::method::Limits;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::offer::Offer;
 use crate::posted::{ConnId, Posted};
-use crate::verbs::{Deadline, Place, Wc, WcStatus};
+use crate::status::WcStatus;
+use crate::verbs::{Deadline, Place, Wc};
 
 /// How often a wait for an answer asks whether the peer's host is there.
 const PROBE_EVERY: Duration = Duration::from_millis(50);

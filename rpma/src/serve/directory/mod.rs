@@ -277,7 +277,7 @@ impl Directory {
     #[must_use]
     pub fn site(&self) -> Site {
         let mut site = Site::of_host(match &self.memory {
-            Some(memory) => HostId::of(memory),
+            Some(memory) => memory.host(),
             None => HostId::read(),
         });
         if let Some(identity) = self.identity {

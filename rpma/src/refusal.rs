@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::conn_req::MAX_REJECT_DATA;
 use crate::error::{Error, Result};
 
 /// The reason for which a server rejects a client: a code for the program, the epoch that the
@@ -53,6 +52,9 @@ pub enum RefusalCode {
     /// A code that is unknown to this version.
     Other(u8),
 }
+
+/// The bytes of private data in a reject.
+pub(crate) const MAX_REJECT_DATA: usize = 148;
 
 const MAGIC: [u8; 3] = *b"rpx";
 const VERSION: u8 = 1;

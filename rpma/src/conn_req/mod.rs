@@ -4,10 +4,13 @@
 //! to the [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming
 //! request) and the queue, in this order.
 
+mod resolving;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Weak;
 
+pub use self::resolving::{Progress, Resolving};
 use crate::address;
 use crate::conn::{Conn, NotAccepted};
 use crate::conn_cfg::ConnCfg;
@@ -16,15 +19,13 @@ use crate::mr::MrSlice;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::queues::Queues;
-use crate::resolving::Resolving;
+use crate::refusal::MAX_REJECT_DATA;
 use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
 /// The bytes of private data in a request to connect.
 const MAX_CONNECT_DATA: usize = 56;
 /// The bytes in an answer. Accepting with more makes the kernel reject the request.
 const MAX_ACCEPT_DATA: usize = 196;
-/// The bytes in a reject.
-pub(crate) const MAX_REJECT_DATA: usize = 148;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
 

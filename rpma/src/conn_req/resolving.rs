@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use super::ConnReq;
 use crate::address::{self, Side};
-use crate::conn_req::ConnReq;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::verbs::{CmId, Deadline, Resolution};
