@@ -4,6 +4,7 @@
 mod failed;
 
 mod errors;
+mod floors;
 #[cfg(feature = "verbs")]
 mod linking;
 mod names;

@@ -11,7 +11,7 @@ use crate::failed::Result;
 const HEADING: &str = "## Where is `unsafe`?";
 
 /// The files and folders in the first table after a line. A folder has a slash at its end.
-fn listed<'page>(page: &'page str, line: &str) -> Vec<&'page str> {
+pub(crate) fn listed<'page>(page: &'page str, line: &str) -> Vec<&'page str> {
     let section = page
         .split_once(line)
         .unwrap_or_else(|| panic!("no line {line}"));
@@ -84,6 +84,9 @@ fn each_place_is_on_the_page() -> Result {
     Ok(())
 }
 
+/// The line before the table of `rpma/src/`.
+pub(crate) const ROOMS_OF_RPMA: &str = "The rooms of `rpma/src/`, from the ground up.";
+
 /// A folder, the page with its modules, and the line before each table of them.
 const ROOMS: [(&str, &str, &[&str]); 5] = [
     (
@@ -96,25 +99,13 @@ const ROOMS: [(&str, &str, &[&str]); 5] = [
         "docs/architecture.md",
         &["The lower floor, `rpma/src/verbs/`:"],
     ),
-    (
-        "rpma/src/conn",
-        "docs/architecture.md",
-        &["The rooms of a connection, from its settings to its end:"],
-    ),
-    (
-        "rpma/src",
-        "docs/architecture.md",
-        &[
-            "The upper floor, `rpma/src/`, without the rooms of connections:",
-            "The rooms of a connection, from its settings to its end:",
-            "Rooms above the connection, which a program can leave out:",
-        ],
-    ),
+    ("rpma/src/conn", "docs/architecture.md", &[ROOMS_OF_RPMA]),
+    ("rpma/src", "docs/architecture.md", &[ROOMS_OF_RPMA]),
     ("rpma-async/src", "docs/async.md", &["| file | holds |"]),
 ];
 
-/// The modules of a folder that need no room: its head, unit tests, and the lower floor.
-const WITHOUT: [&str; 4] = ["lib.rs", "mod.rs", "tests.rs", "verbs"];
+/// The modules of a folder that need no room: its head, and unit tests.
+const WITHOUT: [&str; 3] = ["lib.rs", "mod.rs", "tests.rs"];
 
 fn modules(folder: &Path) -> Result<BTreeSet<String>> {
     let entries = fs::read_dir(folder)?;
