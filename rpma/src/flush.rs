@@ -96,7 +96,7 @@ mod tests {
         assert!(matches!(behind_native(false), Err(Error::NotSupported(_))));
     }
 
-    /// The fast path of an atomic write has no fence.
+    /// A usual atomic write has no fence.
     #[test]
     fn only_an_atomic_write_without_a_fence_takes_the_short_way() {
         for (method, native, plain) in [

@@ -6,7 +6,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
 use crate::queues::Queues;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, refused_by_a_full_queue, tried_in_vain};
+use crate::slots::{Kind, Refusal, Tried, refused_by_a_full_queue, waited};
 use crate::srq::Srq;
 use crate::verbs::LocalBuffer;
 
@@ -85,99 +85,68 @@ impl Queues {
         if !is_usual(&dst, self.tags.recv) {
             return self.recv_any(&{ dst }, op_context);
         }
-        match self.post_receive(dst.buffer(), op_context).result() {
+        match self.post_receive(dst.buffer(), op_context) {
             Ok(_) => Ok(()),
             Err(refusal) => self.receive_refused(refusal, 1),
         }
     }
 
-    /// Posts a receive of some bytes. Not inlined: its callers need no registers kept for it.
+    /// Posts a receive. Not inlined: its callers need no registers kept for it.
     #[inline(never)]
-    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
-        let post = |wr_id| self.qp.post_recv::<true>(local, wr_id);
-        match self.slots.try_post_receive(op_context, post) {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<false>((ring, held), 1, error)
-            }
+    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Result<u64, Refusal> {
+        match self.post_receive_by::<false>(local, op_context) {
+            Some(posted) => Ok(posted?),
+            None => self.post_receive_waiting(local, op_context),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn post_receive_later(
+    fn post_receive_waiting(
         &self,
         local: LocalBuffer<'_>,
         op_context: u64,
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let post = |wr_id| self.qp.post_recv::<false>(local, wr_id);
-        self.slots.post_receive(op_context, post)
+    ) -> Result<u64, Refusal> {
+        waited(self.post_receive_by::<true>(local, op_context))
+    }
+
+    #[inline(always)]
+    fn post_receive_by<const WAITS: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Tried {
+        self.slots.post_receives::<WAITS>(1, |mut entries| {
+            let wr_id = Kind::Receive.wr_id(entries.take(op_context));
+            self.qp.post_recv::<false>(local, wr_id)?;
+            Ok(1)
+        })
     }
 
     /// Posts all receives, or no receive.
     pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let Some(count) = are_usual(receives, self.tags.recv) else {
-            return self.recv_any_many(receives);
+        let count = match are_usual(receives, self.tags.recv) {
+            Some(count) => count,
+            None => check_receives(self.srq.is_none().then_some(&self.peer), receives)?,
         };
-        let posted = self.slots.try_post_receives(count, |mut entries| {
+        let posted = self.slots.post_receives::<true>(count, |mut entries| {
             let number = |op_context| Kind::Receive.wr_id(entries.take(op_context));
             self.qp
-                .post_recvs::<true, _>((receives, with_buffer), number)
+                .post_recvs::<false, _>((receives, with_buffer), number)?;
+            Ok(count)
         });
-        let posted = match posted {
-            Ok(_) => return Ok(()),
-            Err(NotTried::Later(held)) => self.post_receives_later(receives, count, held),
-            Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<false>((ring, held), count, error)
-            }
-        };
-        self.receives_posted(posted, count)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn post_receives_later(
-        &self,
-        receives: &[(MrSlice<'_>, u64)],
-        count: u32,
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        self.slots.post_receives(count, |mut entries| {
-            let number = |op_context| Kind::Receive.wr_id(entries.take(op_context));
-            self.qp
-                .post_recvs::<false, _>((receives, with_buffer), number)
-        })
-    }
-
-    /// The slow path, for receives that are unusual or wrong.
-    #[cold]
-    #[inline(never)]
-    fn recv_any_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
-        let posted = self.post_receives_later(receives, count, None);
-        self.receives_posted(posted, count)
-    }
-
-    #[cold]
-    fn receives_posted(&self, posted: Outcome, count: u32) -> Result<()> {
-        match posted.result() {
+        match waited(posted) {
             Ok(_) => Ok(()),
             Err(refusal) => self.receive_refused(refusal, count),
         }
     }
 
-    /// The slow path, for a receive that is unusual or wrong.
+    /// A receive of 0 bytes, or one that is wrong.
     #[inline(never)]
     fn recv_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
         if self.srq.is_none() {
             check_receive(&self.peer, *dst)?;
         }
-        let posted = self.post_receive_later(dst.buffer(), op_context, None);
-        self.receives_posted(posted, 1)
+        match self.post_receive(dst.buffer(), op_context) {
+            Ok(_) => Ok(()),
+            Err(refusal) => self.receive_refused(refusal, 1),
+        }
     }
 
     #[cold]
@@ -207,7 +176,7 @@ impl Srq {
         if !is_usual(&dst, self.tag()) {
             return self.post_any(&{ dst }, op_context);
         }
-        match self.post_one::<true>(dst.buffer(), op_context).result() {
+        match self.post_one::<true>(dst.buffer(), op_context) {
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.refused(refusal, 1)),
         }
@@ -215,7 +184,11 @@ impl Srq {
 
     /// Posts a receive; `SOME`: of some bytes.
     #[inline(never)]
-    fn post_one<const SOME: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
+    fn post_one<const SOME: bool>(
+        &self,
+        local: LocalBuffer<'_>,
+        op_context: u64,
+    ) -> Result<(), Refusal> {
         match self.slots().try_lock() {
             Some(held) => self.post_held::<SOME>(held, local, op_context),
             None => self.post_later::<SOME>(local, op_context),
@@ -224,7 +197,11 @@ impl Srq {
 
     #[cold]
     #[inline(never)]
-    fn post_later<const SOME: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
+    fn post_later<const SOME: bool>(
+        &self,
+        local: LocalBuffer<'_>,
+        op_context: u64,
+    ) -> Result<(), Refusal> {
         self.post_held::<SOME>(self.slots().lock(), local, op_context)
     }
 
@@ -234,20 +211,20 @@ impl Srq {
         held: Held<'_>,
         local: LocalBuffer<'_>,
         op_context: u64,
-    ) -> Outcome {
+    ) -> Result<(), Refusal> {
         let posted = self.slots().post(held, 1, |entries| {
             let wr_id = Kind::SharedReceive.wr_id(entries.take(op_context).into());
             Ok(self.queue().post_recv::<SOME>(local, wr_id)?)
         });
-        Outcome::of_pool(posted)
+        posted.map_err(Refusal::from)
     }
 
-    /// The slow path, for a receive that is unusual or wrong.
+    /// A receive of 0 bytes, or one that is wrong.
     #[cold]
     #[inline(never)]
     fn post_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(self.peer(), *dst)?;
-        match self.post_one::<false>(dst.buffer(), op_context).result() {
+        match self.post_one::<false>(dst.buffer(), op_context) {
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.refused(refusal, 1)),
         }
@@ -262,20 +239,24 @@ impl Srq {
                 (count, self.post_all::<false>(receives, count))
             }
         };
-        match posted.result() {
+        match posted {
             Ok(_) => Ok(()),
             Err(refusal) => Err(self.refused(refusal, count)),
         }
     }
 
     #[inline(always)]
-    fn post_all<const SOME: bool>(&self, receives: &[(MrSlice<'_>, u64)], count: u32) -> Outcome {
+    fn post_all<const SOME: bool>(
+        &self,
+        receives: &[(MrSlice<'_>, u64)],
+        count: u32,
+    ) -> Result<(), Refusal> {
         let posted = self.slots().post(self.slots().lock(), count, |entries| {
             let number = |op_context| Kind::SharedReceive.wr_id(entries.take(op_context).into());
             let receives = (receives, with_buffer);
             Ok(self.queue().post_recvs::<SOME, _>(receives, number)?)
         });
-        Outcome::of_pool(posted)
+        posted.map_err(Refusal::from)
     }
 
     #[cold]

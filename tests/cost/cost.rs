@@ -146,6 +146,12 @@ fn main() -> Outcome {
         #[cfg(all(native_flush, not(feature = "sim")))]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "serving"] => serving(program),
+        [program, "rows"] => {
+            for (name, (own, _)) in of_rpma(program)? {
+                println!("{name} {own}");
+            }
+            Ok(())
+        }
         #[cfg(feature = "sim")]
         [program, "awaited"] => compare(&of_awaited(program)?),
         [program, "check", compiler] => {

@@ -3,21 +3,21 @@
 //! Each is checked when it is added, as a single one is, and written down. No lock is held
 //! meanwhile. Posting numbers them, under one hold of the send queue's lock.
 
-use std::{fmt, slice};
+use std::fmt;
 
 use super::Conn;
-use super::fences::behind_a_flush;
-use super::short::{AtomicWrites, by_itself};
+use super::check::Boxed;
+use super::sink::Sink;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::flush::{FlushMethod, FlushType};
-use crate::lock::Held;
+use crate::flush::FlushType;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::queues::Queues;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
+use crate::slots::Refusal;
+#[cfg(native_flush)]
+use crate::verbs::SendFlags;
 use crate::verbs::{
-    Forms, LocalBuffer, NoRoom, Opcode, Posting, RemoteAddress, Requests, SendFlags, Written,
+    ANY_FORM, CHAIN, Forms, NoRoom, Opcode, Posting, RemoteAddress, Request, Requests, Written,
 };
 
 /// Operations of one connection that are posted together: all of them, or no operation.
@@ -106,11 +106,9 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        if !self.conn.reads_simply::<false>(&dst, &src, flags) {
-            return self.read_any(&{ dst }, &{ src }, flags, op_context);
-        }
-        let (remote, local) = (src.address(), dst.buffer());
-        self.push(Opcode::READ, remote, local, flags, op_context)
+        self.conn
+            .read_to(self, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::write`].
@@ -128,7 +126,9 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::WRITE, dst, src, flags, op_context)
+        self.conn
+            .write_to(self, Opcode::WRITE, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::write_with_imm`].
@@ -147,22 +147,10 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::write_with_imm(imm), dst, src, flags, op_context)
-    }
-
-    #[inline(always)]
-    fn write_as(
-        &mut self,
-        opcode: Opcode,
-        dst: RemoteSlice,
-        src: MrSlice<'a>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        if !self.conn.writes_simply::<false>(&dst, &src, flags) {
-            return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
-        }
-        self.push(opcode, dst.address(), src.buffer(), flags, op_context)
+        let opcode = Opcode::write_with_imm(imm);
+        self.conn
+            .write_to(self, opcode, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::write_gather`]. It takes more room than one operation.
@@ -179,7 +167,10 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_any(Opcode::WRITE, &dst, src, flags, op_context)
+        match self.conn.check_write(&dst, src, flags) {
+            Ok(_) => self.push_parts(Opcode::WRITE, dst.address(), src, flags, op_context),
+            Err(fault) => Err(*self.conn.wrong(fault)),
+        }
     }
 
     /// As [`Conn::send`].
@@ -191,7 +182,9 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&mut self, src: MrSlice<'a>, flags: Flags, op_context: u64) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::SEND, src, flags, op_context)
+        self.conn
+            .send_to(self, Opcode::SEND, src, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::send_with_imm`].
@@ -209,21 +202,9 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
-    }
-
-    #[inline(always)]
-    fn send_as(
-        &mut self,
-        opcode: Opcode,
-        src: MrSlice<'a>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        if !self.conn.sends_simply::<false>(&src, flags) {
-            return self.send_any(opcode, &[src], flags, op_context);
-        }
-        self.push(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
+        self.conn
+            .send_to(self, Opcode::send_with_imm(imm), src, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::send_gather`]. It takes more room than one operation.
@@ -239,7 +220,10 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_any(Opcode::SEND, src, flags, op_context)
+        match self.conn.check_send(src, flags) {
+            Ok(_) => self.push_parts(Opcode::SEND, RemoteAddress::NONE, src, flags, op_context),
+            Err(fault) => Err(*self.conn.wrong(fault)),
+        }
     }
 
     /// As [`Conn::atomic_write`]: it is executed after the flushes before it, even those of the
@@ -258,18 +242,10 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        let short = &self.conn.short;
-        let (remote, verbs) = (dst.address(), short.unsolicited(flags));
-        let requests = &mut self.requests;
-        Self::added(match self.conn.writes_atomically_simply(&dst, flags) {
-            #[cfg(native_atomic_write)]
-            AtomicWrites::Native => requests.push_atomic_write(remote, src, verbs, op_context),
-            AtomicWrites::Fallback => {
-                let verbs = verbs | short.after_flushes;
-                requests.push_inline(remote, src, verbs, op_context)
-            }
-            _ => return self.atomic_write_any(&{ dst }, src, flags, op_context),
-        })
+        let behind = self.flushes;
+        self.conn
+            .atomic_write_to(self, (dst, src), behind, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`Conn::flush`]: it also flushes the earlier writes of the batch.
@@ -287,12 +263,9 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        if !self.conn.flushes_simply(&dst, flush_type, flags) {
-            return self.flush_any(&{ dst }, flush_type, flags, op_context);
-        }
-        let flags = self.conn.short.unsolicited(flags);
-        self.flushes = true;
-        self.push_flush(&dst, flush_type, flags, op_context)
+        self.conn
+            .flush_to(self, dst, flush_type, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Returns the number of its operations. A native flush counts once for each 2 GiB.
@@ -342,24 +315,13 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[inline(always)]
     pub(super) fn post_as(&mut self, name: &str) -> Result<Posted> {
         let (count, signaled) = self.requests.count();
-        let wanted = Wanted { count, signaled };
         if count == 0 {
             return Err(empty());
         }
         let _posting = self.requests.posting();
         let bytes = self.requests.bytes();
-        let only = match by_itself(self.requests.is_one_place()) {
-            true => self.requests.only(),
-            false => None,
-        };
-        let posted = match only {
-            Some((request, op_context)) => self.conn.post(request, bytes, op_context),
-            None => {
-                let requests = self.requests.written();
-                self.conn.post_batch(requests, wanted, bytes)
-            }
-        };
-        match posted.result() {
+        let posted = self.conn.post_batch(self.requests.written(), bytes);
+        match posted {
             Ok(number) => {
                 let posted = self.conn.queues.slots.name(number, signaled == count);
                 if self.flushes {
@@ -374,50 +336,6 @@ impl<'a, const N: usize> Batch<'a, N> {
     }
 
     #[inline(always)]
-    fn push(
-        &mut self,
-        opcode: Opcode,
-        remote: RemoteAddress,
-        local: LocalBuffer<'a>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let flags = self.conn.short.flags(flags);
-        Self::added(self.requests.push(opcode, remote, local, flags, op_context))
-    }
-
-    #[inline(always)]
-    fn push_flush(
-        &mut self,
-        dst: &RemoteSlice,
-        flush_type: FlushType,
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Result<()> {
-        let remote = dst.address();
-        Self::added(match self.conn.flush_method {
-            FlushMethod::Read(target) => {
-                let target = target.first(dst.len());
-                self.requests.push_read(remote, target, flags, op_context)
-            }
-            #[cfg(native_flush)]
-            FlushMethod::Native => {
-                let persistent = flush_type == FlushType::Persistent;
-                let requests = &mut self.requests;
-                requests.push_flush(remote, dst.len(), persistent, flags, op_context)
-            }
-            // Not reached: without the operation in rdma-core no queue pair has it.
-            #[cfg(not(native_flush))]
-            FlushMethod::Native => {
-                let _ = flush_type;
-                return Err(Error::not_supported(
-                    "rdma-core was built without native flush",
-                ));
-            }
-        })
-    }
-
-    #[inline(always)]
     fn added(pushed: Result<(), NoRoom>) -> Result<()> {
         match pushed {
             Ok(()) => Ok(()),
@@ -426,144 +344,64 @@ impl<'a, const N: usize> Batch<'a, N> {
     }
 }
 
-/// The slow path, as in [`super::ops_any`].
 impl<'a, const N: usize> Batch<'a, N> {
-    #[inline(never)]
-    fn read_any(
-        &mut self,
-        dst: &MrSlice<'a>,
-        src: &RemoteSlice,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        self.conn.check_read(dst, src, flags)?;
-        let flags = self.conn.short.flags(flags);
-        let (remote, parts) = (src.address(), slice::from_ref(dst));
-        self.push_parts(Opcode::READ, remote, parts, flags, op_context)
-    }
-
-    #[inline(never)]
-    fn write_any(
-        &mut self,
-        opcode: Opcode,
-        dst: &RemoteSlice,
-        src: &[MrSlice<'a>],
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        self.conn.check_write(dst, src, flags)?;
-        let flags = self.conn.short.flags(flags);
-        self.push_parts(opcode, dst.address(), src, flags, op_context)
-    }
-
-    #[inline(never)]
-    fn send_any(
-        &mut self,
-        opcode: Opcode,
-        src: &[MrSlice<'a>],
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        self.conn.check_send(src, flags)?;
-        let flags = self.conn.short.flags(flags);
-        self.push_parts(opcode, RemoteAddress::NONE, src, flags, op_context)
-    }
-
     fn push_parts(
         &mut self,
         opcode: Opcode,
         remote: RemoteAddress,
         parts: &[MrSlice<'a>],
-        flags: SendFlags,
+        flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let flags = self.conn.short.flags(flags);
         let parts = parts.iter().map(MrSlice::buffer);
         let requests = &mut self.requests;
         Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
     }
+}
 
-    #[inline(never)]
-    fn atomic_write_any(
-        &mut self,
-        dst: &RemoteSlice,
-        src: &'a [u8; 8],
-        flags: Flags,
+impl<'a, const N: usize> Sink<'a> for &mut Batch<'a, N> {
+    type Added = ();
+
+    #[inline(always)]
+    fn add(
+        self,
+        request: impl FnOnce() -> Request<'a>,
+        (form, flushes): (Forms, bool),
+        bytes: u64,
         op_context: u64,
-    ) -> Result<()> {
-        let flags = self.conn.check_atomic_write(dst, flags)?;
-        let native = self.conn.queues.qp.native_ops().atomic_write;
-        let is_plain = self.conn.flush_method.has_plain_atomic_writes(native);
-        if self.flushes && !is_plain && self.conn.fences.is_missing() {
-            return Err(behind_a_flush());
-        }
-        let (remote, requests) = (dst.address(), &mut self.requests);
-        #[cfg(native_atomic_write)]
-        if self.conn.queues.qp.native_ops().atomic_write {
-            let pushed = requests.push_atomic_write(remote, src, flags, op_context);
-            return Self::added(pushed);
-        }
-        Self::added(requests.push_inline(remote, src, flags, op_context))
+    ) -> Boxed<()> {
+        Batch::<N>::added(self.requests.push(request, form, bytes, op_context))
+            .map_err(Box::new)?;
+        self.flushes |= flushes;
+        Ok(())
     }
 
+    #[cfg(native_flush)]
+    #[cold]
     #[inline(never)]
-    fn flush_any(
-        &mut self,
-        dst: &RemoteSlice,
-        flush_type: FlushType,
-        flags: Flags,
+    fn add_long_flush(
+        self,
+        (remote, len): (RemoteAddress, u64),
+        persistent: bool,
+        flags: SendFlags,
         op_context: u64,
-    ) -> Result<()> {
-        self.conn.check_flush(dst, flush_type, flags)?;
-        let flags = self.conn.short.unsolicited(flags);
-        self.push_flush(dst, flush_type, flags, op_context)?;
+    ) -> Boxed<()> {
         self.flushes = true;
-        Ok(())
+        let requests = &mut self.requests;
+        Batch::<N>::added(requests.push_long_flush(remote, len, persistent, flags, op_context))
+            .map_err(Box::new)
     }
 }
 
 impl Conn {
     /// Posts all operations, or no operation. Not inlined, so that it exists once.
     #[inline(never)]
-    fn post_batch(&self, mut requests: Written<'_>, wanted: Wanted, bytes: u64) -> Outcome {
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = match requests.forms() {
-            Forms::ANY => slots.try_post_sends(wanted, bytes, |mut entries| {
-                qp.post_written(&mut requests, move |op_context| {
-                    Kind::Send.wr_id(entries.take(op_context))
-                })
-            }),
-            _ => slots.try_post_sends(wanted, bytes, |mut entries| {
-                qp.post_written_by_form(&mut requests, move |op_context| {
-                    Kind::Send.wr_id(entries.take(op_context))
-                })
-            }),
-        };
-        match posted {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_batch_later(requests, (wanted, bytes), held),
-            Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<true>((ring, held), wanted.count, error)
-            }
+    pub(super) fn post_batch(&self, requests: Written<'_>, bytes: u64) -> Result<u64, Refusal> {
+        match requests.forms() {
+            Forms::ANY => self.post_all::<CHAIN>(requests, bytes),
+            _ => self.post_all::<ANY_FORM>(requests, bytes),
         }
-    }
-
-    /// As [`post_batch`](Self::post_batch), for a lock that another thread holds, or if there seem
-    /// to be too few entries.
-    #[cold]
-    #[inline(never)]
-    fn post_batch_later(
-        &self,
-        mut requests: Written<'_>,
-        (wanted, bytes): (Wanted, u64),
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let Queues { qp, slots, .. } = &self.queues;
-        slots.post_sends(wanted, bytes, |mut entries| {
-            qp.post_written_by_form(&mut requests, move |op_context| {
-                Kind::Send.wr_id(entries.take(op_context))
-            })
-        })
     }
 
     #[cold]

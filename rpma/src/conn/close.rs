@@ -11,9 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
 use crate::slots::{Kind, State};
-use crate::verbs::{
-    Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc, WorkRequest,
-};
+use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc};
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -195,7 +193,7 @@ impl Conn {
             _ => {
                 let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
                 let mut write = Request::without_data(Opcode::WRITE, remote, flags);
-                write.post(qp, wr_id).map(drop)
+                qp.post(&mut write, wr_id)
             }
         })
     }

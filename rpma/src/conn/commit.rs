@@ -9,13 +9,12 @@ use super::{Batch, Conn};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
-use crate::lock::Held;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
+use crate::slots::{Kind, Refusal, Tried, Wanted, waited};
 use crate::verbs::{
-    Commit, CommitPart, CommitParts, CommitPointer, LocalBuffer, MAX_COMMIT_PARTS, Placement,
-    PostError, Posting, RemoteAddress,
+    Commit, CommitPart, CommitPointer, LocalBuffer, MAX_COMMIT_PARTS, Placement, PostError,
+    Posting, RemoteAddress,
 };
 
 /// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
@@ -106,35 +105,16 @@ impl Conn {
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
         let pointer = pointer.as_ref();
-        match <&[Part<'_>; 1]>::try_from(parts) {
-            Ok(one) => self.commit_parts(one, pointer, flush_type, op_context),
-            Err(_) => self.commit_parts(parts, pointer, flush_type, op_context),
-        }
-    }
-
-    /// As [`commit`](Self::commit): once for one part, where no loop and no sum is left, and once
-    /// for any number.
-    #[inline(always)]
-    #[cfg_attr(feature = "sim", track_caller)]
-    fn commit_parts<'mr, Parts>(
-        &self,
-        parts: &Parts,
-        pointer: Option<&Pointer>,
-        flush_type: FlushType,
-        op_context: u64,
-    ) -> Result<Posted>
-    where
-        Parts: CommitParts<Part = Part<'mr>> + ?Sized,
-    {
         let Some((hull, data)) = self.commits_simply(parts, pointer, flush_type) else {
-            let number = self.commit_any(parts.all(), pointer, (flush_type, op_context));
+            let number = self.commit_any(parts, pointer, (flush_type, op_context));
             return match number {
                 Ok(number) => Ok(self.queues.slots.name(number, true)),
                 Err(error) => Err(*error),
             };
         };
-        let hull = Parts::keep_hull((hull.address(), hull.len()));
+        let hull = (hull.address(), hull.len());
         let placement = Placement::new(flush_type == FlushType::Persistent);
+        // Two types: with an `Option` a commit of one part takes 252 instructions in the place of 225.
         let (posted, count) = match pointer {
             Some(pointer) => {
                 let commit = Commit {
@@ -157,7 +137,7 @@ impl Conn {
                 (posted, commit.requests())
             }
         };
-        match posted.result() {
+        match posted {
             Ok(number) => Ok(self.queues.slots.name(number, true)),
             Err(refusal) => Err(*self.commit_refused(refusal, count)),
         }
@@ -173,69 +153,64 @@ impl Conn {
 
     /// Posts all requests, or no request.
     #[inline(always)]
-    fn post_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+    fn post_commit<Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
+        commit: &Commit<'_, Part<'_>, Pointer>,
         data: u64,
         op_context: u64,
-    ) -> Outcome {
+    ) -> Result<u64, Refusal> {
         match &self.flush_method {
-            FlushMethod::Read(_) => self.post_commit_by::<false, _, _>(commit, data, op_context),
-            FlushMethod::Native => self.post_commit_by::<true, _, _>(commit, data, op_context),
+            FlushMethod::Read(_) => self.post_commit_by::<false, _>(commit, data, op_context),
+            FlushMethod::Native => self.post_commit_by::<true, _>(commit, data, op_context),
         }
     }
 
     /// Not inlined: its callers need no registers kept for it.
     #[inline(never)]
-    fn post_commit_by<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+    fn post_commit_by<const NATIVE: bool, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
+        commit: &Commit<'_, Part<'_>, Pointer>,
         data: u64,
         op_context: u64,
-    ) -> Outcome {
-        let wanted = Wanted::one_operation(commit.requests(), true);
-        let slots = &self.queues.slots;
-        let posted = slots.try_post_sends(wanted, data, |mut entries| {
-            let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, _, _>(commit, number)
-        });
-        match posted {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => {
-                self.post_commit_later::<NATIVE, _, _>(commit, (data, op_context), held)
-            }
-            Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<true>((ring, held), commit.requests(), error)
-            }
+    ) -> Result<u64, Refusal> {
+        match self.try_commit::<NATIVE, false, _>(commit, data, op_context) {
+            Some(posted) => Ok(posted?),
+            None => self.wait_commit::<NATIVE, _>(commit, data, op_context),
         }
     }
 
-    /// As [`post_commit`](Self::post_commit), where another thread posts, or there seem to be too
-    /// few entries.
     #[cold]
     #[inline(never)]
-    fn post_commit_later<
-        const NATIVE: bool,
-        Parts: CommitParts + ?Sized,
-        Pointer: CommitPointer,
-    >(
+    fn wait_commit<const NATIVE: bool, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
-        (data, op_context): (u64, u64),
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let wanted = Wanted::one_operation(commit.requests(), true);
-        self.queues.slots.post_sends(wanted, data, |mut entries| {
-            let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, _, _>(commit, number)
-        })
+        commit: &Commit<'_, Part<'_>, Pointer>,
+        data: u64,
+        op_context: u64,
+    ) -> Result<u64, Refusal> {
+        waited(self.try_commit::<NATIVE, true, _>(commit, data, op_context))
     }
 
     #[inline(always)]
-    fn give_commit<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+    fn try_commit<const NATIVE: bool, const WAITS: bool, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
+        commit: &Commit<'_, Part<'_>, Pointer>,
+        data: u64,
+        op_context: u64,
+    ) -> Tried {
+        let wanted = Wanted::one_operation(commit.requests(), true);
+        self.queues
+            .slots
+            .post_sends::<WAITS>(wanted, data, |mut entries| {
+                let number = || Kind::Send.wr_id(entries.take(op_context));
+                self.give_commit::<NATIVE, _>(commit, number)?;
+                Ok(commit.requests())
+            })
+    }
+
+    #[inline(always)]
+    fn give_commit<const NATIVE: bool, Pointer: CommitPointer>(
+        &self,
+        commit: &Commit<'_, Part<'_>, Pointer>,
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let qp = &self.queues.qp;
@@ -251,21 +226,16 @@ impl Conn {
     /// The part that one flush has to cover, and the bytes of all parts, if the commit is complete
     /// and of the usual kind: one flush covers all parts, in one region.
     #[inline(always)]
-    fn commits_simply<'mr, Parts>(
+    fn commits_simply(
         &self,
-        parts: &Parts,
+        parts: &[Part<'_>],
         pointer: Option<&Pointer>,
         flush_type: FlushType,
-    ) -> Option<(RemoteSlice, u64)>
-    where
-        Parts: CommitParts<Part = Part<'mr>> + ?Sized,
-    {
-        let parts = parts.all();
+    ) -> Option<(RemoteSlice, u64)> {
         let ((region, source), more) = parts.split_first()?;
         let is_usual = usually(more.len() < MAX_COMMIT_PARTS)
             && self.takes_part(region, source)
-            // The length of one part is looked at as the hull's.
-            && (Parts::IS_ONE || usually(!region.is_empty()));
+            && usually(!region.is_empty());
         if !is_usual {
             return None;
         }
@@ -290,9 +260,7 @@ impl Conn {
             return None;
         }
         let hull = region.between((first, last));
-        if !Parts::IS_ONE
-            && matches!(self.flush_method, FlushMethod::Native)
-            && !by_itself(hull.len() <= sum + GAPS)
+        if matches!(self.flush_method, FlushMethod::Native) && !by_itself(hull.len() <= sum + GAPS)
         {
             return None;
         }

@@ -8,7 +8,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::flags::Flags;
 use crate::posted::Posted;
 use crate::verbs::SendFlags;
 
@@ -57,20 +56,20 @@ impl Fences {
         self.missing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn check(&self, flags: Flags) -> Result<()> {
-        match flags.fence() && self.is_missing() {
-            true => Err(missing("Flags::FENCE needs a fence")),
-            false => Ok(()),
+    /// A flush was posted.
+    #[inline(always)]
+    pub(super) fn flushed(&self, posted: Posted) {
+        if self.is_missing() {
+            self.note(posted);
         }
     }
 
-    /// A flush was posted.
-    pub(super) fn flushed(&self, posted: Posted) {
-        if self.is_missing() {
-            // The latest of several threads.
-            self.last_flush
-                .fetch_max(posted.number() + 1, Ordering::Relaxed);
-        }
+    #[cold]
+    #[inline(never)]
+    fn note(&self, posted: Posted) {
+        // The latest of several threads.
+        self.last_flush
+            .fetch_max(posted.number() + 1, Ordering::Relaxed);
     }
 
     /// Refuses an atomic write that has no order after the flushes before it, unless all of those
@@ -94,7 +93,7 @@ pub(super) fn behind_a_flush() -> Error {
 }
 
 #[cold]
-fn missing(why: &str) -> Error {
+pub(super) fn missing(why: &str) -> Error {
     Error::not_supported(format!(
         "{why}, and soft-RoCE has none that can be used. The peer's device is declared to execute operations out of \
          order (ConnCfg::set_peer_reorders, or its Offer): poll the completion of the earlier flush or read, and \

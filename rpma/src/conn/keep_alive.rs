@@ -24,7 +24,7 @@ use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::slots::{Signs, State};
 use crate::status::WcStatus;
-use crate::verbs::{Deadline, Opcode, RemoteAddress, Request, SendFlags, WorkRequest};
+use crate::verbs::{Deadline, Opcode, RemoteAddress, Request, SendFlags};
 
 /// Between two looks at operations that the device flushes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -341,7 +341,7 @@ impl Conn {
         queues.slots.post_probe(|wr_id| {
             let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
             let mut write = Request::without_data(Opcode::WRITE, remote, flags);
-            write.post(&queues.qp, wr_id).map(drop)
+            queues.qp.post(&mut write, wr_id)
         })
     }
 }

@@ -5,7 +5,7 @@
 //! channels; the share of the peer. Memory regions are not involved: see [`Mr`](crate::Mr).
 
 mod batch;
-mod checks;
+mod check;
 mod close;
 mod commit;
 mod cut_off;
@@ -14,8 +14,8 @@ mod keep_alive;
 mod next;
 mod next_fd;
 mod ops;
-mod ops_any;
 mod short;
+mod sink;
 mod wait_for;
 
 use std::fmt;

@@ -1,31 +1,17 @@
 //! The operations of a connection: reads, writes, sends, receives, atomic writes and flushes.
 //!
-//! Each operation is checked, takes a slot of its queue, and is posted. If a check fails or there
-//! is no slot, the operation is not sent.
-//!
-//! The usual case, one local part with some bytes and no fence, has a fast path: one condition
-//! ([`super::short`]), which rejects all unusual operations, and then the post. An operation that
-//! it rejects takes the slow path ([`super::ops_any`]), which finds the error, if there is one.
+//! Each operation is checked ([`super::check`]), takes a slot of its queue, and is posted
+//! ([`super::sink`]). If a check fails or there is no slot, the operation is not sent. A batch
+//! ([`super::Batch`]) checks and writes down its operations by the same functions.
 
 use super::Conn;
-use super::short::{AtomicWrites, usually};
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::flush::{FlushMethod, FlushType};
-use crate::lock::Held;
+use crate::flush::FlushType;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::queues::Queues;
-use crate::slots::{Data, Kind, NotTried, Outcome, Refusal, tried_in_vain};
-#[cfg(native_atomic_write)]
-use crate::verbs::NativeAtomicWrite;
-use crate::verbs::{
-    Gather, LocalBuffer, Opcode, Posting, RemoteAddress, Request, SendFlags, WorkRequest,
-};
-#[cfg(native_flush)]
-use crate::verbs::{NativeFlush, QueuePair};
+use crate::slots::Refusal;
+use crate::verbs::{Gather, Opcode, Posting, RemoteAddress};
 
 /// # Operations
 ///
@@ -73,10 +59,8 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        if !self.reads_simply::<true>(&dst, &src, flags) {
-            return self.read_any(&{ dst }, &{ src }, flags, op_context);
-        }
-        self.post_one(Opcode::READ, src.address(), dst.buffer(), flags, op_context)
+        self.read_to(self, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
@@ -103,7 +87,8 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::WRITE, dst, src, flags, op_context)
+        self.write_to(self, Opcode::WRITE, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`write`](Self::write), and notifies the peer: a receive completes there (with
@@ -125,22 +110,9 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::write_with_imm(imm), dst, src, flags, op_context)
-    }
-
-    #[inline(always)]
-    fn write_as(
-        &self,
-        opcode: Opcode,
-        dst: RemoteSlice,
-        src: MrSlice<'_>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<Posted> {
-        if !self.writes_simply::<true>(&dst, &src, flags) {
-            return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
-        }
-        self.post_one(opcode, dst.address(), src.buffer(), flags, op_context)
+        let opcode = Opcode::write_with_imm(imm);
+        self.write_to(self, opcode, (dst, src), flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Writes several local parts, one after the other, to `dst` of the peer.
@@ -160,11 +132,11 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        let mut gather = Gather::new(Opcode::WRITE, dst.address(), self.short.flags(flags));
-        if !self.gathers_a_write((&mut gather, src), &dst, flags) {
-            return self.write_any(Opcode::WRITE, &{ dst }, src, flags, op_context);
-        }
-        self.posted(self.post_gather(&mut gather, dst.len(), op_context), flags)
+        let verbs = self.short.flags(flags);
+        let mut gather = Gather::new(Opcode::WRITE, dst.address(), verbs);
+        let checked = self.check_write_of(&dst, src, flags, |buffer| gather.push(buffer));
+        self.gather(&mut gather, checked, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Sends `src` as a message, which lands in a receive of the peer. If the peer has posted no
@@ -183,7 +155,8 @@ impl Conn {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::SEND, src, flags, op_context)
+        self.send_to(self, Opcode::SEND, src, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// As [`send`](Self::send), with 4 more bytes. The peer gets them in the completion of its
@@ -203,7 +176,8 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
+        self.send_to(self, Opcode::send_with_imm(imm), src, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Sends several local parts as one message.
@@ -221,25 +195,11 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        let mut gather = Gather::new(Opcode::SEND, RemoteAddress::NONE, self.short.flags(flags));
-        let Some(len) = self.gathers_a_send((&mut gather, src), flags) else {
-            return self.send_any(Opcode::SEND, src, flags, op_context);
-        };
-        self.posted(self.post_gather(&mut gather, len, op_context), flags)
-    }
-
-    #[inline(always)]
-    fn send_as(
-        &self,
-        opcode: Opcode,
-        src: MrSlice<'_>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<Posted> {
-        if !self.sends_simply::<true>(&src, flags) {
-            return self.send_any(opcode, &[src], flags, op_context);
-        }
-        self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
+        let verbs = self.short.flags(flags);
+        let mut gather = Gather::new(Opcode::SEND, RemoteAddress::NONE, verbs);
+        let checked = self.check_send_of(src, flags, |buffer| gather.push(buffer));
+        self.gather(&mut gather, checked, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.
@@ -312,17 +272,8 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        let (remote, verbs) = (dst.address(), self.short.unsolicited(flags));
-        let posted = match self.writes_atomically_simply(&dst, flags) {
-            #[cfg(native_atomic_write)]
-            AtomicWrites::Native => self.post_atomic_write(remote, src, verbs, op_context),
-            AtomicWrites::Fallback => {
-                let verbs = verbs | self.short.after_flushes;
-                self.post(&mut Request::inline(remote, src, verbs), 8, op_context)
-            }
-            _ => return self.atomic_write_any(&{ dst }, src, flags, op_context),
-        };
-        self.posted(posted, flags)
+        self.atomic_write_to(self, (dst, src), false, flags, op_context)
+            .map_err(|error| *error)
     }
 
     /// Flushes earlier writes of this connection to `dst`. [`FlushType`] defines the guarantee of
@@ -376,175 +327,13 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        if !self.flushes_simply(&dst, flush_type, flags) {
-            return self.flush_any(&{ dst }, flush_type, flags, op_context);
-        }
-        let (remote, len) = (dst.address(), dst.len());
-        let verbs = self.short.unsolicited(flags);
-        let posted = match (&self.flush_method, flush_type) {
-            (FlushMethod::Read(_), _) => self.post_reading_flush(remote, len, verbs, op_context),
-            #[cfg(native_flush)]
-            (FlushMethod::Native, FlushType::Persistent) => {
-                let flags = verbs;
-                self.post_flush::<true>(&mut NativeFlush { remote, len, flags }, op_context)
-            }
-            #[cfg(native_flush)]
-            (FlushMethod::Native, FlushType::Visibility) => {
-                let flags = verbs;
-                self.post_flush::<false>(&mut NativeFlush { remote, len, flags }, op_context)
-            }
-            #[cfg(not(native_flush))]
-            (FlushMethod::Native, _) => {
-                return self.flush_any(&{ dst }, flush_type, flags, op_context);
-            }
-        };
-        self.posted(posted, flags)
-    }
-
-    #[inline(never)]
-    pub(super) fn post_reading_flush(
-        &self,
-        remote: RemoteAddress,
-        len: u64,
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Outcome {
-        let target = self.short.flush_target.first(len);
-        let mut request = Request::read(remote, target, flags);
-        self.post_inlined(&mut request, (), op_context)
-    }
-
-    /// The flush is written down by the caller: in memory it takes no registers.
-    #[cfg(native_flush)]
-    #[inline(never)]
-    fn post_flush<const PERSISTENT: bool>(
-        &self,
-        flush: &mut NativeFlush<PERSISTENT>,
-        op_context: u64,
-    ) -> Outcome {
-        self.post_inlined(flush, (), op_context)
-    }
-
-    #[cfg(native_atomic_write)]
-    #[inline(never)]
-    pub(super) fn post_atomic_write(
-        &self,
-        remote: RemoteAddress,
-        bytes: &[u8; 8],
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Outcome {
-        let mut write = NativeAtomicWrite {
-            remote,
-            bytes,
-            flags,
-        };
-        self.post_inlined(&mut write, 8, op_context)
-    }
-
-    /// A native flush that may be longer than one request takes.
-    #[cfg(native_flush)]
-    pub(super) fn post_long_flush(
-        &self,
-        remote: RemoteAddress,
-        (len, persistent): (u64, bool),
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Outcome {
-        let Queues { qp, slots, .. } = &self.queues;
-        let requests = QueuePair::flush_slots(len);
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        slots.post_send(requests, signaled, (op_context, ()), |first| {
-            let wr_id = |number| Kind::Send.wr_id(first + u64::from(number));
-            qp.post_long_flush(remote, len, persistent, flags, wr_id)
-        })
-    }
-
-    #[inline(always)]
-    fn post_one(
-        &self,
-        opcode: Opcode,
-        remote: RemoteAddress,
-        local: LocalBuffer<'_>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<Posted> {
-        let posted = {
-            let mut request = Request::new(opcode, remote, local, self.short.flags(flags));
-            if !usually(local.len() > 0) {
-                request.leave_out_data();
-            }
-            self.post(&mut request, local.len().into(), op_context)
-        };
-        self.posted(posted, flags)
-    }
-
-    #[inline(always)]
-    pub(super) fn posted(&self, posted: Outcome, flags: Flags) -> Result<Posted> {
-        match posted.result() {
-            Ok(number) => Ok(self.queues.slots.name(number, flags.completes())),
-            Err(refusal) => self.refused(refusal),
-        }
+        self.flush_to(self, dst, flush_type, flags, op_context)
+            .map_err(|error| *error)
     }
 
     #[cold]
     #[inline(never)]
-    fn refused(&self, refusal: Refusal) -> Result<Posted> {
-        Err(self.queues.send_refused(refusal, "operation", 1))
-    }
-
-    /// Posts a request. Not inlined: its callers need no registers kept for it.
-    #[inline(never)]
-    pub(super) fn post(&self, request: &mut Request<'_>, data: u64, op_context: u64) -> Outcome {
-        self.post_inlined(request, data, op_context)
-    }
-
-    /// As [`post`](Self::post), of several local parts.
-    #[inline(never)]
-    pub(super) fn post_gather(
-        &self,
-        gather: &mut Gather<'_>,
-        data: u64,
-        op_context: u64,
-    ) -> Outcome {
-        self.post_inlined(gather, data, op_context)
-    }
-
-    #[inline(always)]
-    fn post_inlined(
-        &self,
-        request: &mut impl WorkRequest,
-        data: impl Data,
-        op_context: u64,
-    ) -> Outcome {
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.try_post_send(op_context, data, |number| {
-            request.post(qp, Kind::Send.wr_id(number))
-        });
-        match posted {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_later(request, (op_context, data), held),
-            Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<true>((ring, held), 1, error)
-            }
-        }
-    }
-
-    /// As [`post`](Self::post), for a lock that another thread holds, or if there seem to be no
-    /// entries.
-    #[cold]
-    #[inline(never)]
-    fn post_later(
-        &self,
-        request: &mut impl WorkRequest,
-        (op_context, data): (u64, impl Data),
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let Queues { qp, slots, .. } = &self.queues;
-        let signaled = request.signaled() != 0;
-        slots.post_send(1, signaled, (op_context, data), |number| {
-            request.post(qp, Kind::Send.wr_id(number)).map(drop)
-        })
+    pub(super) fn refused(&self, refusal: Refusal) -> Box<Error> {
+        Box::new(self.queues.send_refused(refusal, "operation", 1))
     }
 }

@@ -1,8 +1,8 @@
-//! The conditions of the fast paths: each is true of the usual case of an operation only.
+//! The answers to the checks of operations that depend on settings, ready in a word each
+//! ([`Short`]); and the conditions of the usual commit.
 //!
-//! An operation that is rejected here takes the slow path ([`super::checks`]), which checks every
-//! case and names the error. So a condition may reject a valid operation, and must never accept an
-//! invalid one. Its inputs are kept ready in [`Short`], a word each.
+//! A commit that is rejected here becomes a batch, whose operations are checked one by one. So a
+//! condition of a commit may reject a valid one, and must never accept an invalid one.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use super::Conn;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
-use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag};
-use crate::verbs::{Gather, NativeOps, ReadTarget, SendFlags};
+use crate::mr::{MrSlice, MrUsage, RemoteSlice};
+use crate::verbs::{NativeOps, ReadTarget, SendFlags};
 
 /// The flags that a flush and an atomic write can have.
 const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
@@ -19,7 +19,7 @@ const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 /// The most bytes that one native flush takes.
 const MAX_FLUSH: u64 = 1 << 31;
 
-/// The inputs of the fast paths of a connection. Each word is made of all settings, under their
+/// The answers for the operations of a connection. Each word is made of all settings, under their
 /// lock.
 #[derive(Debug)]
 pub(super) struct Short {
@@ -34,7 +34,7 @@ pub(super) struct Short {
     /// The flushes with a promise that this platform and the peer's can keep, as usages of a
     /// region.
     promised: AtomicU8,
-    /// Those of them that take the fast path.
+    /// Those of them that the device serves.
     flushes: AtomicU8,
     /// The same for commits. It is empty unless flush and atomic write are both the device's own,
     /// or both fallbacks.
@@ -57,7 +57,7 @@ struct Settings {
     no_fences: bool,
 }
 
-/// The atomic writes that take the fast path.
+/// The atomic writes that need no further look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum AtomicWrites {
@@ -100,8 +100,8 @@ impl Short {
         self.set(|settings| settings.reads = Some(reads));
     }
 
-    /// These flushes keep their promise. `no_fences`: each operation that needs a fence takes the
-    /// slow path, and each flush, which is noted there.
+    /// These flushes keep their promise. `no_fences`: an operation that needs a fence is looked at
+    /// more closely.
     pub(super) fn set_flushes(&self, flushes: MrUsage, no_fences: bool) {
         self.set(|settings| {
             settings.flushes = flushes;
@@ -121,7 +121,7 @@ impl Short {
         } = *settings;
         self.promised.store(flushes.bits(), Ordering::Relaxed);
         let has_reads = reads == Some(true);
-        let flushes = match has_reads && !no_fences {
+        let flushes = match has_reads || native.flush {
             true => flushes,
             false => MrUsage::empty(),
         };
@@ -133,7 +133,8 @@ impl Short {
         };
         let commits = match atomic_writes {
             AtomicWrites::None => MrUsage::empty(),
-            AtomicWrites::Native | AtomicWrites::Fallback => flushes,
+            AtomicWrites::Native | AtomicWrites::Fallback if !no_fences => flushes,
+            _ => MrUsage::empty(),
         };
         self.commits.store(commits.bits(), Ordering::Relaxed);
         self.no_fences.store(no_fences, Ordering::Relaxed);
@@ -153,19 +154,24 @@ impl Short {
         self.reads.load(Ordering::Relaxed)
     }
 
+    /// The flushes that keep their promise and that a device serves.
     #[inline(always)]
-    fn atomic_writes(&self) -> AtomicWrites {
+    pub(super) fn flushes(&self) -> MrUsage {
+        MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(super) fn no_fences(&self) -> bool {
+        self.no_fences.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn atomic_writes(&self) -> AtomicWrites {
         match self.atomic_writes.load(Ordering::Relaxed) {
             native if native == AtomicWrites::Native as u8 => AtomicWrites::Native,
             fallback if fallback == AtomicWrites::Fallback as u8 => AtomicWrites::Fallback,
             _ => AtomicWrites::None,
         }
-    }
-
-    /// Without a fence there is no check: most flags are constants where an operation is inlined.
-    #[inline(always)]
-    fn takes(&self, flags: Flags) -> bool {
-        !flags.fence() || !self.no_fences.load(Ordering::Relaxed)
     }
 
     /// The flags of a request.
@@ -211,68 +217,6 @@ pub(super) fn by_itself(condition: bool) -> bool {
 /// Whether an operation is of the usual kind and right: one local part, and no fence that is
 /// missing. `NOTHING`: also one of 0 bytes.
 impl Conn {
-    #[inline(always)]
-    pub(super) fn reads_simply<const NOTHING: bool>(
-        &self,
-        dst: &MrSlice<'_>,
-        src: &RemoteSlice,
-        flags: Flags,
-    ) -> bool {
-        usually(self.short.takes(flags))
-            && usually(!flags.inline())
-            && usually(self.short.reads())
-            && usually(src.usage().contains(MrUsage::READ_SRC))
-            && self.takes::<NOTHING>(
-                dst,
-                MrUsage::READ_DST,
-                self.queues.tags.read_dst,
-                self.queues.limits.message,
-            )
-            && usually(u64::from(dst.buffer().len()) == src.len())
-    }
-
-    #[inline(always)]
-    pub(super) fn writes_simply<const NOTHING: bool>(
-        &self,
-        dst: &RemoteSlice,
-        src: &MrSlice<'_>,
-        flags: Flags,
-    ) -> bool {
-        usually(self.short.takes(flags))
-            && usually(dst.usage().contains(MrUsage::WRITE_DST))
-            && self.takes::<NOTHING>(
-                src,
-                MrUsage::WRITE_SRC,
-                self.queues.tags.write_src,
-                self.limit(flags),
-            )
-            && usually(u64::from(src.buffer().len()) == dst.len())
-    }
-
-    #[inline(always)]
-    pub(super) fn sends_simply<const NOTHING: bool>(
-        &self,
-        src: &MrSlice<'_>,
-        flags: Flags,
-    ) -> bool {
-        usually(self.short.takes(flags))
-            && self.takes::<true>(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
-            && (NOTHING || usually(src.buffer().len() > 0))
-    }
-
-    /// Which atomic write it is; `None` if it takes the slow path.
-    #[inline(always)]
-    pub(super) fn writes_atomically_simply(&self, dst: &RemoteSlice, flags: Flags) -> AtomicWrites {
-        let is_simple = usually(self.short.takes(flags))
-            && usually(dst.len() == 8)
-            && usually(dst.address().address % 8 == 0)
-            && usually(dst.usage().contains(MrUsage::WRITE_DST));
-        match is_simple {
-            true => self.short.atomic_writes(),
-            false => AtomicWrites::None,
-        }
-    }
-
     /// Whether a part of a commit is right, except for its length.
     #[inline(always)]
     pub(super) fn takes_part(&self, dst: &RemoteSlice, src: &MrSlice<'_>) -> bool {
@@ -308,109 +252,14 @@ impl Conn {
     pub(super) fn points_at(&self, dst: &RemoteSlice) -> bool {
         by_itself(dst.len() == 8) && by_itself(dst.address().address % 8 == 0)
     }
-
-    #[inline(always)]
-    pub(super) fn flushes_simply(
-        &self,
-        dst: &RemoteSlice,
-        flush_type: FlushType,
-        flags: Flags,
-    ) -> bool {
-        let possible = MrUsage::from_bits_retain(self.short.flushes.load(Ordering::Relaxed));
-        usually(self.short.takes(flags))
-            && usually(dst.len().wrapping_sub(1) < MAX_FLUSH)
-            && usually((dst.usage() & possible).contains(flush_type.usage()))
-    }
-
-    /// As [`writes_simply`](Self::writes_simply), of several local parts, which are gathered
-    /// meanwhile.
-    #[inline(always)]
-    pub(super) fn gathers_a_write<'mr>(
-        &self,
-        (gather, src): (&mut Gather<'mr>, &[MrSlice<'mr>]),
-        dst: &RemoteSlice,
-        flags: Flags,
-    ) -> bool {
-        let len = self.gather(
-            (gather, src),
-            MrUsage::WRITE_SRC,
-            self.queues.tags.write_src,
-        );
-        self.short.takes(flags)
-            && len == dst.len()
-            && len <= self.limit(flags).into()
-            && dst.usage().contains(MrUsage::WRITE_DST)
-    }
-
-    /// As [`sends_simply`](Self::sends_simply), of several local parts, which are gathered
-    /// meanwhile. Returns their length together.
-    #[inline(always)]
-    pub(super) fn gathers_a_send<'mr>(
-        &self,
-        (gather, src): (&mut Gather<'mr>, &[MrSlice<'mr>]),
-        flags: Flags,
-    ) -> Option<u64> {
-        let len = self.gather((gather, src), MrUsage::SEND, self.queues.tags.send);
-        let is_usual =
-            by_itself(self.short.takes(flags)) && by_itself(len <= self.limit(flags).into());
-        is_usual.then_some(len)
-    }
-
-    /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are
-    /// too many.
-    #[inline(always)]
-    fn gather<'mr>(
-        &self,
-        (gather, parts): (&mut Gather<'mr>, &[MrSlice<'mr>]),
-        usage: MrUsage,
-        tag: Tag,
-    ) -> u64 {
-        if !by_itself(parts.len() <= self.queues.limits.sge as usize) {
-            return u64::MAX;
-        }
-        let usual = |part: &MrSlice<'mr>| {
-            let buffer = part.buffer();
-            let is_usual = by_itself(part.tag().fits(tag, usage)) && by_itself(buffer.len() > 0);
-            is_usual.then_some(buffer)
-        };
-        gather.fill(parts, usual).unwrap_or(u64::MAX)
-    }
-
-    /// Whether this is a part that an operation may have without a closer look: of this
-    /// connection's peer, for this usage, with 1 to `limit` bytes. With `NOTHING` also without
-    /// bytes, or no memory at all.
-    #[inline(always)]
-    fn takes<const NOTHING: bool>(
-        &self,
-        local: &MrSlice<'_>,
-        usage: MrUsage,
-        tag: Tag,
-        limit: u32,
-    ) -> bool {
-        let len = local.buffer().len();
-        match usually(local.tag().fits(tag, usage)) {
-            true if NOTHING => usually(len <= limit),
-            true => by_itself(len.wrapping_sub(1) < limit),
-            false => NOTHING && local.tag() == MrSlice::EMPTY.tag(),
-        }
-    }
-
-    /// The longest operation with these flags.
-    #[inline(always)]
-    fn limit(&self, flags: Flags) -> u32 {
-        match flags.inline() {
-            true => self.queues.limits.inline,
-            false => self.queues.limits.message,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every device and every setting: an operation takes the fast path only where the device has
-    /// it, the peer serves reads, and no fence is missing.
+    /// Every device and every setting: a flush by reading needs reads, and a usual commit needs
+    /// fences and both operations of one kind.
     #[test]
     fn the_short_ways_are_open_where_nothing_is_missing() {
         let bools = [false, true];
@@ -427,11 +276,15 @@ mod tests {
                 let short = Short::new(method, native, SendFlags::all());
                 short.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, no_fences);
                 let is_open = |of: &AtomicU8| of.load(Ordering::Relaxed) != 0;
-                assert!(!is_open(&short.flushes), "before the connection is open");
+                // The device's own flush needs no reads, and the queue is closed until then.
+                assert_eq!(
+                    is_open(&short.flushes),
+                    flush,
+                    "before the connection is open"
+                );
                 short.open(reads);
-                let flushes = reads && !no_fences;
-                assert_eq!(is_open(&short.flushes), flushes, "{native:?}");
-                let commits = flushes && flush == atomic_write;
+                assert_eq!(is_open(&short.flushes), reads || flush, "{native:?}");
+                let commits = reads && !no_fences && flush == atomic_write;
                 assert_eq!(is_open(&short.commits), commits, "{native:?}");
             }
         }

@@ -1,10 +1,9 @@
 //! The life of a connection: its [`State`], why it failed, and the bell at its end.
 //!
-//! [`ConnSlots::end`] ends the life, and then both rings. The fast path ([`Ring::try_post`]) looks
-//! at its ring alone. The slow path looks at the state under the lock of its ring. Markers are
-//! posted in each state.
+//! [`ConnSlots::end`] ends the life, and then both rings. A post ([`Ring::post`]) asks for the state
+//! only where it looks for entries, under the lock of its ring. Markers are posted in each state.
 //!
-//! [`Ring::try_post`]: super::ring::Ring::try_post
+//! [`Ring::post`]: super::ring::Ring::post
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -109,7 +108,7 @@ impl ConnSlots {
     /// Ends posting. The first end counts. Returns the state before.
     pub(crate) fn end(&self, state: State) -> State {
         let before = self.life.end(state);
-        // The fast paths do not look at the state.
+        // A post that has entries does not look at the state.
         self.send.end();
         self.receive.end();
         before

@@ -43,18 +43,21 @@ use self::counts::Counts;
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
 use self::life::Life;
 pub(crate) use self::life::State;
-use self::outcome::NoCall;
-pub(crate) use self::outcome::{Outcome, Refusal};
+pub(crate) use self::outcome::Refusal;
 pub(crate) use self::pool::Pool;
 pub(crate) use self::probe::Signs;
 pub(crate) use self::refused::refused_by_a_full_queue;
-pub(crate) use self::ring::{Data, NotTried, Wanted};
-use self::ring::{Entries, NotPosted, NotTaken, Ring};
+pub(crate) use self::ring::NotPosted;
+pub(crate) use self::ring::{Entries, Wanted};
+use self::ring::{NotTaken, Ring};
 use crate::error::{Queue, Result};
-use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
 use crate::status::WcStatus;
-use crate::verbs::PostError;
+use crate::verbs::{CallFailed, PostError};
+
+/// The number of the last request of a post, or why none was posted; `None` if the post would have
+/// to wait.
+pub(crate) type Tried = Option<Result<u64, NotPosted<CallFailed>>>;
 
 /// The slots of one connection.
 #[derive(Debug)]
@@ -86,9 +89,9 @@ impl ConnSlots {
             counts: Counts::default(),
             is_probing: AtomicBool::new(false),
             shared: None,
-            send: Box::new(Ring::new(sends, SEND_MARKERS)),
+            send: Box::new(Ring::new(sends, SEND_MARKERS).ending()),
             // Receives may be posted before the connection is there.
-            receive: Box::new(Ring::new(receives, RECEIVE_MARKERS).started()),
+            receive: Box::new(Ring::new(receives, RECEIVE_MARKERS)),
         }
     }
 
@@ -148,116 +151,31 @@ impl ConnSlots {
         (markers & came != 0).then_some(markers & succeeded != 0)
     }
 
-    /// Posts an operation of `count` requests. Their `wr_id`s are the kind's, with the number given
-    /// to `post` and those that follow it.
-    pub(crate) fn post_send(
-        &self,
-        count: u32,
-        signaled: bool,
-        (op_context, data): (u64, impl Data),
-        post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Outcome {
-        let wanted = Wanted::one_operation(count, signaled);
-        self.post_sends(wanted, data, |mut entries| {
-            let first = entries.take(op_context);
-            for _ in 1..count {
-                entries.take(op_context);
-            }
-            post(first)
-        })
-    }
-
     /// Posts all operations, or no operation. `post` takes the entry of each.
-    pub(crate) fn post_sends(
+    #[inline(always)]
+    pub(crate) fn post_sends<const WAITS: bool>(
         &self,
         wanted: Wanted,
-        data: impl Data,
-        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Outcome {
-        // Under the ring's lock: after a post that has failed no other may make the device look.
-        let posted = self
-            .send
-            .post(wanted, data, |entries| match self.life.state() {
-                State::Open => post(entries).map_err(|error| self.not_taken::<true>(error)),
-                _ => Err(NotTaken::Refused(NoCall::Ended)),
-            });
-        Outcome::of(posted)
-    }
-
-    /// As [`post_send`](Self::post_send) for one request, if that takes no time: see
-    /// [`Ring::try_post`].
-    #[inline(always)]
-    pub(crate) fn try_post_send(
-        &self,
-        op_context: u64,
-        data: impl Data,
-        post: impl FnOnce(u64) -> Result<u32, PostError>,
-    ) -> Result<u64, NotTried<'_, PostError>> {
-        self.send.try_post(op_context, data, post)
-    }
-
-    /// As [`post_sends`](Self::post_sends), if that takes no time: see [`Ring::try_post_many`].
-    #[inline(always)]
-    pub(crate) fn try_post_sends(
-        &self,
-        wanted: Wanted,
-        data: impl Data,
-        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Result<u64, NotTried<'_, PostError>> {
-        self.send.try_post_many(wanted, data, post)
-    }
-
-    /// As [`post_receives`](Self::post_receives), if that takes no time.
-    #[inline(always)]
-    pub(crate) fn try_post_receives(
-        &self,
-        count: u32,
-        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Result<u64, NotTried<'_, PostError>> {
-        let wanted = Wanted::one_operation(count, true);
-        self.receive.try_post_many(wanted, (), post)
+        bytes: u64,
+        post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
+    ) -> Tried {
+        let is_open = || self.life.state() == State::Open;
+        // After a post that has failed no other may make the device look.
+        let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
+        self.send.post::<WAITS, _>(wanted, bytes, is_open, post)
     }
 
     /// Posts all receives, or no receive. `post` takes the entry of each.
-    pub(crate) fn post_receives(
+    #[inline(always)]
+    pub(crate) fn post_receives<const WAITS: bool>(
         &self,
         count: u32,
-        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Outcome {
+        post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
+    ) -> Tried {
+        let is_open = || matches!(self.life.state(), State::Connecting | State::Open);
         let wanted = Wanted::one_operation(count, true);
-        let posted = self
-            .receive
-            .post(wanted, (), |entries| match self.life.state() {
-                State::Connecting | State::Open => {
-                    post(entries).map_err(|error| self.not_taken::<false>(error))
-                }
-                _ => Err(NotTaken::Refused(NoCall::Ended)),
-            });
-        Outcome::of(posted)
-    }
-
-    /// Posts a receive.
-    pub(crate) fn post_receive(
-        &self,
-        op_context: u64,
-        post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Outcome {
-        self.post_receives(1, |mut entries| {
-            post(Kind::Receive.wr_id(entries.take(op_context)))
-        })
-    }
-
-    /// As [`post_receive`](Self::post_receive), if that takes no time.
-    #[inline(always)]
-    pub(crate) fn try_post_receive(
-        &self,
-        op_context: u64,
-        post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Result<u64, NotTried<'_, PostError>> {
-        self.receive.try_post(op_context, (), |number| {
-            post(Kind::Receive.wr_id(number))?;
-            Ok(1)
-        })
+        let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
+        self.receive.post::<WAITS, _>(wanted, 0, is_open, post)
     }
 
     /// Posts a marker, in any state.
@@ -278,38 +196,10 @@ impl ConnSlots {
         let refused = |error: NotPosted<_>| refused_by_a_full_queue(error.into(), queue, depth, 1);
         posted.map(drop).map_err(refused)
     }
-
-    #[cold]
-    fn not_taken<const SENDS: bool>(&self, error: PostError) -> NotTaken<NoCall> {
-        if ends_the_connection::<SENDS>(&error) {
-            // The caller holds the ring's lock: `Queues` ends the other ring, without a lock.
-            self.life.end(State::Failed);
-        }
-        error.into()
-    }
 }
 
-/// Whether the connection ends because of this error: the device may have the request. A device
-/// that refuses a checked send cannot be trusted, and ends it as well. A refused receive has no
-/// effect.
-fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
-    match error {
-        PostError::Full => false,
-        PostError::Refused(_) => SENDS,
-        PostError::Failed(_) => true,
-    }
-}
-
-/// Settles `count` requests that a fast path ([`ConnSlots::try_post_send`] and those like it) has
-/// tried to post. The connection ends when the caller has let go of the lock: see
-/// [`Refusal::of_send`] and [`Refusal::of_receive`].
-#[cold]
-#[inline(never)]
-pub(crate) fn tried_in_vain<const SENDS: bool>(
-    (ring, held): (&Ring, Held<'_>),
-    count: u32,
-    error: PostError,
-) -> Outcome {
-    let ends = ends_the_connection::<SENDS>(&error);
-    Refusal::from(ring.tried_in_vain(held, count, error.into(), ends)).into()
+/// The outcome of a post that waits, if it has to.
+pub(crate) fn waited(posted: Tried) -> Result<u64, Refusal> {
+    // One that waits has an outcome.
+    Ok(posted.unwrap_or(Err(NotPosted::Ended))?)
 }

@@ -1,64 +1,16 @@
-//! The outcome of a post: a number or a [`Refusal`], in one register.
+//! Why a request was not posted: a [`Refusal`].
 //!
 //! A refusal becomes an [`Error`](crate::Error) in refused.rs, when the lock of the queue is free.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 use super::ring::{NotPosted, NotTaken};
 use crate::failure::Failure;
 use crate::verbs::{CallFailed, PostError};
 
-/// Whether a request was posted: its number, or why not. One word, which is returned in a
-/// register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome(u64);
-
-impl Outcome {
-    /// Set if it was not posted. A number does not have it.
-    const REFUSED: u64 = 1 << 63;
-
-    #[inline(always)]
-    pub(crate) fn posted(number: u64) -> Self {
-        Self(number)
-    }
-
-    #[inline(always)]
-    pub(super) fn of(posted: Result<u64, NotPosted<NoCall>>) -> Self {
-        match posted {
-            Ok(number) => Self(number),
-            Err(error) => Refusal::from(error).into(),
-        }
-    }
-
-    /// Of receives of a [`Pool`](super::Pool), which have no number.
-    #[inline(always)]
-    pub(crate) fn of_pool(posted: Result<(), NotPosted<NoCall>>) -> Self {
-        Self::of(posted.map(|()| 0))
-    }
-
-    /// The number of the request, or of the last one if there are several.
-    #[inline(always)]
-    pub(crate) fn result(self) -> Result<u64, Refusal> {
-        match self.0 & Self::REFUSED {
-            0 => Ok(self.0),
-            // The kind of a refusal is never 0.
-            _ => Err(Refusal(
-                NonZeroU32::new(self.0 as u32).unwrap_or(NonZeroU32::MIN),
-            )),
-        }
-    }
-}
-
-impl From<Refusal> for Outcome {
-    #[inline(always)]
-    fn from(refusal: Refusal) -> Self {
-        Self(Self::REFUSED | u64::from(refusal.0.get()))
-    }
-}
-
 /// Why a request was not posted, until it becomes an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(NonZeroU32);
+pub(crate) struct Refusal(NonZeroU64);
 
 impl Refusal {
     pub(super) const TOO_LONG: u32 = 1;
@@ -72,7 +24,7 @@ impl Refusal {
 
     /// One of the kinds above, with the bits of a call.
     pub(super) fn bits(self) -> u32 {
-        self.0.get()
+        self.0.get() as u32
     }
 
     /// Returns why the connection fails, if a send was refused in a way that changes the
@@ -85,50 +37,41 @@ impl Refusal {
 
     /// As [`of_send`](Self::of_send), of a receive.
     pub(crate) fn of_receive(self) -> Option<Failure> {
-        let failed = self.0.get() & Self::KINDS == Self::CALL_FAILED;
+        let failed = self.bits() & Self::KINDS == Self::CALL_FAILED;
         self.of_send().filter(|_| failed)
     }
 
     /// The call that failed or that refused the request, if there was one.
     pub(super) fn call(self) -> Option<CallFailed> {
-        let failed = self.0.get() & Self::KINDS >= Self::CALL_FAILED;
-        failed.then(|| CallFailed::from_bits(self.0.get() >> 3))
+        let failed = self.bits() & Self::KINDS >= Self::CALL_FAILED;
+        failed.then(|| CallFailed::from_bits((self.0.get() >> 3) as u32))
     }
 }
 
-impl From<NotPosted<NoCall>> for Refusal {
+impl From<NotPosted<CallFailed>> for Refusal {
     #[cold]
     #[inline(never)]
-    fn from(error: NotPosted<NoCall>) -> Self {
+    fn from(error: NotPosted<CallFailed>) -> Self {
         let bits = match error {
             NotPosted::Ended => Self::ENDED,
             NotPosted::TooLong => Self::TOO_LONG,
             NotPosted::Full => Self::FULL,
             NotPosted::NoCompletionDue => Self::NO_COMPLETION_DUE,
-            NotPosted::Refused(NoCall::Ended) | NotPosted::Failed(NoCall::Ended) => Self::ENDED,
-            NotPosted::Refused(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_REFUSED,
-            NotPosted::Failed(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_FAILED,
+            NotPosted::Refused(call) => call.to_bits() << 3 | Self::CALL_REFUSED,
+            NotPosted::Failed(call) => call.to_bits() << 3 | Self::CALL_FAILED,
         };
         // Not 0, by its lowest bits.
-        Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
+        Self(NonZeroU64::new(bits.into()).unwrap_or(NonZeroU64::MIN))
     }
 }
 
-/// Why a request was not given to the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum NoCall {
-    /// The connection takes no request.
-    Ended,
-    Failed(CallFailed),
-}
-
-impl From<PostError> for NotTaken<NoCall> {
+impl From<PostError> for NotTaken<CallFailed> {
     #[cold]
     fn from(error: PostError) -> Self {
         match error {
             PostError::Full => Self::NoRoom,
-            PostError::Refused(call) => Self::Refused(NoCall::Failed(call)),
-            PostError::Failed(call) => Self::Failed(NoCall::Failed(call)),
+            PostError::Refused(call) => Self::Refused(call),
+            PostError::Failed(call) => Self::Failed(call),
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::outcome::Refusal;
+use super::ring::NotTaken;
 use super::{ConnSlots, Kind, State};
 use crate::failure::Failure;
 use crate::status::WcStatus;
@@ -43,7 +44,7 @@ impl ConnSlots {
         }
         let posted = self.send.post_beside(|mut entries| {
             let number = entries.take(0);
-            post(Kind::Probe.wr_id(number)).map_err(|error| self.not_taken::<true>(error))
+            post(Kind::Probe.wr_id(number)).map_err(NotTaken::from)
         });
         let Err(error) = posted else {
             return Ok(());

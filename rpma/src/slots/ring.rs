@@ -32,16 +32,14 @@ pub(crate) struct Ring {
     next: AtomicU64,
     /// The number after that of the last request that gives a completion when it succeeds.
     signaled: AtomicU64,
-    /// How far a thread may post without looking: the value of `done` at the last look, and `limit`
-    /// more. Pollers write `done`, so that looking costs a cache line: it is done only when this
-    /// does not leave enough.
+    /// How far a thread may post without looking: the value of `done` at the last look, and the
+    /// `room` of that time more. Pollers write `done`, so that looking costs a cache line: it is done
+    /// only when this does not leave enough. After the end it leaves nothing.
     end: AtomicU64,
-    /// How many entries [`try_post`](Self::try_post) may use: `room`. It is 0 before a
-    /// [`post`](Self::post) or [`started`](Self::started), after a request that the device has not
-    /// taken, and after the [`end`](Self::end).
-    limit: AtomicU64,
-    /// How many bytes the device was given to carry, modulo 2⁶⁴: see [`Data`].
+    /// How many bytes the device was given to carry, modulo 2⁶⁴.
     bytes: AtomicU64,
+    /// A request that the device refuses ends it.
+    ends: bool,
     /// Not 0 after the end of posting.
     ended: AtomicU32,
     /// 1 while a request [beside](Self::post_beside) those of the program is in flight. Changes
@@ -71,25 +69,6 @@ impl Wanted {
             signaled: if signaled { count } else { 0 },
         }
     }
-}
-
-/// The bytes that requests carry: a number, or `()` where they are not counted.
-pub(crate) trait Data: Copy {
-    /// Adds them. The caller holds the lock: only this thread writes there.
-    fn add_to(self, count: &AtomicU64);
-}
-
-impl Data for u64 {
-    #[inline(always)]
-    fn add_to(self, count: &AtomicU64) {
-        let before = count.load(Ordering::Relaxed);
-        count.store(before.wrapping_add(self), Ordering::Relaxed);
-    }
-}
-
-impl Data for () {
-    #[inline(always)]
-    fn add_to(self, _count: &AtomicU64) {}
 }
 
 /// The entries for requests, before they are posted, in their order.
@@ -138,18 +117,6 @@ pub(crate) enum NotPosted<E> {
     Failed(E),
 }
 
-/// Why [`Ring::try_post`] did not post. The lock is held in the variants that contain it, and is
-/// dropped where that has no cost.
-#[derive(Debug)]
-pub(crate) enum NotTried<'ring, E> {
-    /// The ring is unchanged: another thread posts, there are no entries, or the ring is not open
-    /// for it.
-    Later(Option<Held<'ring>>),
-    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: a caller that had to
-    /// look for it again would keep a register for where to look.
-    NotTaken(&'ring Ring, Held<'ring>, E),
-}
-
 impl Ring {
     /// A ring for `depth` requests of a program and `extra` of ours.
     pub(crate) fn new(depth: u32, extra: u32) -> Self {
@@ -163,8 +130,8 @@ impl Ring {
             next: AtomicU64::new(first),
             signaled: AtomicU64::new(first),
             end: AtomicU64::new(first),
-            limit: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            ends: false,
             ended: AtomicU32::new(0),
             beside: AtomicU32::new(0),
             depth,
@@ -173,9 +140,9 @@ impl Ring {
         }
     }
 
-    /// As after a [`post`](Self::post).
-    pub(crate) fn started(mut self) -> Self {
-        self.limit = AtomicU64::new(self.depth.into());
+    /// A request that the device refuses ends it.
+    pub(crate) fn ending(mut self) -> Self {
+        self.ends = true;
         self
     }
 
@@ -188,93 +155,37 @@ impl Ring {
     /// ever come back.
     ///
     /// `post` takes the entry of each. It returns whether the device has all of them or no request,
-    /// unless it has failed. Returns the number of the last one.
-    pub(crate) fn post<E>(
+    /// unless it has failed. Returns the number of the last one. `is_open` is asked only where the
+    /// entries that were seen free last do not suffice: an end takes all of them.
+    ///
+    /// `None`: another thread posts, or entries have to be looked for, and it does not wait.
+    #[inline(always)]
+    pub(crate) fn post<const WAITS: bool, E>(
         &self,
         wanted: Wanted,
-        data: impl Data,
-        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
-    ) -> Result<u64, NotPosted<E>> {
-        let _held = self.posting.acquire();
-        if self.has_ended() {
-            return Err(NotPosted::Ended);
-        }
-        self.look(wanted.count, wanted.signaled > 0)?;
-        data.add_to(&self.bytes);
-        self.publish(wanted, post)
-    }
-
-    /// As [`post`](Self::post) for one request, if that takes no time. The value that `post`
-    /// returns is not 0 if the request gives a completion when it succeeds. Returns its number.
-    #[inline(always)]
-    pub(crate) fn try_post<E>(
-        &self,
-        context: u64,
-        data: impl Data,
-        post: impl FnOnce(u64) -> Result<u32, E>,
-    ) -> Result<u64, NotTried<'_, E>> {
-        let Some(held) = self.posting.try_acquire() else {
-            return Err(NotTried::Later(None));
+        bytes: u64,
+        is_open: impl FnOnce() -> bool,
+        post: impl FnOnce(Entries<'_>) -> Result<u32, NotTaken<E>>,
+    ) -> Option<Result<u64, NotPosted<E>>> {
+        let held = match WAITS {
+            true => self.posting.acquire(),
+            false => self.posting.try_acquire()?,
         };
         let next = self.next.load(Ordering::Relaxed);
-        // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
         let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
-        if (free as i64) < 2 && !self.look_again(next, 2) {
-            return Err(NotTried::Later(Some(held)));
+        // One more is enough, whether one has to be kept or not.
+        if free as i64 <= i64::from(wanted.count) {
+            if !WAITS {
+                return None;
+            }
+            if let Err(error) = self.look(wanted, is_open()) {
+                return Some(Err(error));
+            }
         }
-        self.contexts.of(next).store(context, Ordering::Relaxed);
-        // Before the call: a length that is kept during the call takes a register.
-        data.add_to(&self.bytes);
-        match post(next) {
-            // The number is read again: one that is kept during the call takes a register.
-            Ok(signaled) => Ok(self.taken(1, u32::from(signaled != 0))),
-            Err(error) => Err(NotTried::NotTaken(self, held, error)),
-        }
-    }
-
-    /// As [`try_post`](Self::try_post), of several requests. Returns the number of the last one.
-    #[inline(always)]
-    pub(crate) fn try_post_many<E>(
-        &self,
-        wanted: Wanted,
-        data: impl Data,
-        post: impl FnOnce(Entries<'_>) -> Result<(), E>,
-    ) -> Result<u64, NotTried<'_, E>> {
-        let Some(held) = self.posting.try_acquire() else {
-            return Err(NotTried::Later(None));
-        };
-        let next = self.next.load(Ordering::Relaxed);
-        // As there: one more is enough, whether one has to be kept or not.
-        let enough = u64::from(wanted.count) + 1;
-        let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
-        if (free as i64) < enough as i64 && !self.look_again(next, enough) {
-            return Err(NotTried::Later(Some(held)));
-        }
-        let contexts = self.contexts.view();
-        // As there.
-        data.add_to(&self.bytes);
-        if let Err(error) = post(Entries { contexts, next }) {
-            return Err(NotTried::NotTaken(self, held, error));
-        }
-        let first = self.taken(wanted.count, wanted.signaled);
-        Ok(first + u64::from(wanted.count) - 1)
-    }
-
-    /// Settles requests that [`try_post`](Self::try_post) or [`try_post_many`](Self::try_post_many)
-    /// has tried to post. If the ring `ends`, no request is posted after them.
-    #[cold]
-    pub(crate) fn tried_in_vain<E>(
-        &self,
-        _held: Held<'_>,
-        count: u32,
-        error: NotTaken<E>,
-        ends: bool,
-    ) -> NotPosted<E> {
-        let error = self.not_taken(count, error);
-        if ends {
-            self.end_held();
-        }
-        error
+        let before = self.bytes.load(Ordering::Relaxed);
+        self.bytes
+            .store(before.wrapping_add(bytes), Ordering::Relaxed);
+        Some(self.publish(held, next, wanted.count, post))
     }
 
     /// As [`post`](Self::post), for one of the entries that programs cannot have.
@@ -282,11 +193,12 @@ impl Ring {
         &self,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
-        let _held = self.posting.acquire();
+        let held = self.posting.acquire();
         if !self.has_free_entry() {
             return Err(NotPosted::Full);
         }
-        self.publish(Wanted::one_operation(1, true), post)
+        let next = self.next.load(Ordering::Relaxed);
+        self.publish(held, next, 1, |entries| post(entries).map(|()| 1))
     }
 
     /// As [`post_extra`](Self::post_extra), while the program goes on: it has as many entries as
@@ -296,13 +208,16 @@ impl Ring {
         &self,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
-        let _held = self.posting.acquire();
+        let held = self.posting.acquire();
         if !self.has_free_entry() {
             return Err(NotPosted::Full);
         }
-        let number = self.publish(Wanted::one_operation(1, false), post)?;
-        self.set_beside(1);
-        Ok(number)
+        let next = self.next.load(Ordering::Relaxed);
+        self.publish(held, next, 1, |entries| {
+            post(entries)?;
+            self.beside.store(1, Ordering::Relaxed);
+            Ok(0)
+        })
     }
 
     /// Whether an entry is free, even one that programs cannot have. The caller holds the lock.
@@ -316,16 +231,8 @@ impl Ring {
     pub(crate) fn beside_is_done(&self, number: u64) {
         let _held = self.posting.acquire();
         // Before its entry comes back: otherwise a poster could have it as well.
-        self.set_beside(0);
+        self.beside.store(0, Ordering::Relaxed);
         self.done_with(number);
-    }
-
-    /// The caller holds the lock.
-    fn set_beside(&self, count: u32) {
-        self.beside.store(count, Ordering::Relaxed);
-        if self.limit.load(Ordering::Relaxed) != 0 {
-            self.limit.store(self.room(), Ordering::Relaxed);
-        }
     }
 
     /// Whether all requests of the program are done.
@@ -355,33 +262,24 @@ impl Ring {
     /// The caller holds the lock.
     fn end_held(&self) {
         self.ended.store(1, Ordering::Relaxed);
-        self.stop_posting();
-    }
-
-    /// Looks how far one may post by now, and returns whether that is `enough`. The caller holds
-    /// the lock.
-    #[inline(always)]
-    fn look_again(&self, next: u64, enough: u64) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
-        let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
-        // Never more than there may be, even if a device reports too many as done.
-        let is_room = (enough..=limit).contains(&end.wrapping_sub(next));
-        if is_room {
-            self.end.store(end, Ordering::Relaxed);
-        }
-        is_room
+        let next = self.next.load(Ordering::Relaxed);
+        self.end.store(next, Ordering::Relaxed);
     }
 
     /// Whether there is room, as it is now. The caller holds the lock.
-    fn look<E>(&self, count: u32, signaled: bool) -> Result<(), NotPosted<E>> {
+    #[cold]
+    #[inline(never)]
+    fn look<E>(&self, wanted: Wanted, is_open: bool) -> Result<(), NotPosted<E>> {
+        if self.has_ended() || !is_open {
+            return Err(NotPosted::Ended);
+        }
+        let (count, signaled) = (wanted.count, wanted.signaled > 0);
         let done = self.done.load(Ordering::Acquire);
         let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i64 > 0;
         let kept = u32::from(!signaled && !due);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
         let room = self.room();
         if used.saturating_add(count.saturating_add(kept).into()) <= room {
-            // Only now: a refusal here does not show whether it is wanted.
-            self.limit.store(room, Ordering::Relaxed);
             self.end.store(done.wrapping_add(room), Ordering::Relaxed);
             return Ok(());
         }
@@ -395,22 +293,24 @@ impl Ring {
         })
     }
 
-    /// Posts as far as there is room. The caller holds the lock.
+    /// Posts as far as there is room.
+    #[inline(always)]
     fn publish<E>(
         &self,
-        wanted: Wanted,
-        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
+        held: Held<'_>,
+        next: u64,
+        count: u32,
+        post: impl FnOnce(Entries<'_>) -> Result<u32, NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
         // A poller that has read these entries has published that by `done`, which was read before.
         let entries = Entries {
             contexts: self.contexts.view(),
-            next: self.next.load(Ordering::Relaxed),
+            next,
         };
-        if let Err(error) = post(entries) {
-            return Err(self.not_taken(wanted.count, error));
+        match post(entries) {
+            Ok(signaled) => Ok(self.taken(count, signaled) + u64::from(count) - 1),
+            Err(error) => Err(self.not_taken(held, count, error)),
         }
-        let first = self.taken(wanted.count, wanted.signaled);
-        Ok(first + u64::from(wanted.count.saturating_sub(1)))
     }
 
     /// The device has so many requests more. The first `signaled` of them end with one that gives a
@@ -427,27 +327,24 @@ impl Ring {
     }
 
     /// The device has not taken so many requests. The caller holds the lock.
-    fn not_taken<E>(&self, count: u32, error: NotTaken<E>) -> NotPosted<E> {
-        let error = match error {
-            NotTaken::NoRoom => return NotPosted::Full,
-            NotTaken::Refused(error) => NotPosted::Refused(error),
+    #[cold]
+    #[inline(never)]
+    fn not_taken<E>(&self, _held: Held<'_>, count: u32, error: NotTaken<E>) -> NotPosted<E> {
+        match error {
+            NotTaken::NoRoom => NotPosted::Full,
+            NotTaken::Refused(error) => {
+                if self.ends {
+                    self.end_held();
+                }
+                NotPosted::Refused(error)
+            }
             NotTaken::Failed(error) => {
                 // One that failed completes in any case, if the device has it.
                 self.taken(count, count);
+                self.end_held();
                 NotPosted::Failed(error)
             }
-        };
-        // Each further one looks whether it is wanted.
-        self.stop_posting();
-        error
-    }
-
-    /// [`try_post`](Self::try_post) refuses all requests until a [`post`](Self::post) has looked
-    /// and found room. The caller holds the lock.
-    fn stop_posting(&self) {
-        self.limit.store(0, Ordering::Relaxed);
-        let next = self.next.load(Ordering::Relaxed);
-        self.end.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the request `number` is done, and all before it, and returns its `op_context`.

@@ -1,6 +1,5 @@
 //! The counters, without a device.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -49,29 +48,25 @@ impl Device {
     }
 }
 
-/// As the library posts: on the fast path first.
+/// As the library posts: without a wait first.
 fn post_send(
     slots: &ConnSlots,
     (count, signaled): (u32, bool),
     op_context: u64,
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
-    let taken = match count {
-        1 => slots.try_post_send(op_context, (), |number| {
-            post(number)?;
-            Ok(u32::from(signaled))
-        }),
-        _ => slots.try_post_sends(Wanted::one_operation(count, signaled), (), |mut entries| {
-            let first = entries.take(op_context);
-            for _ in 1..count {
-                entries.take(op_context);
-            }
-            post(first)
-        }),
+    let wanted = Wanted::one_operation(count, signaled);
+    let mut give = |mut entries: Entries<'_>| -> Result<u32, PostError> {
+        let first = entries.take(op_context);
+        for _ in 1..count {
+            entries.take(op_context);
+        }
+        post(first)?;
+        Ok(wanted.signaled)
     };
-    tried::<true>(taken, count)
-        .unwrap_or_else(|| slots.post_send(count, signaled, (op_context, ()), post))
-        .result()
+    let posted = slots.post_sends::<false>(wanted, 0, &mut give);
+    outcome(posted)
+        .unwrap_or_else(|| waited(slots.post_sends::<true>(wanted, 0, give)))
         .map(drop)
         .map_err(|refusal| {
             ended_after(slots, refusal.of_send());
@@ -86,18 +81,19 @@ fn ended_after(slots: &ConnSlots, failure: Option<Failure>) {
     }
 }
 
-/// Whether requests were posted; `None` if it was not tried.
-fn tried<const SENDS: bool>(
-    posted: Result<u64, NotTried<'_, PostError>>,
-    count: u32,
-) -> Option<Outcome> {
-    match posted {
-        Ok(number) => Some(Outcome::posted(number)),
-        Err(NotTried::Later(_)) => None,
-        Err(NotTried::NotTaken(ring, held, error)) => {
-            Some(tried_in_vain::<SENDS>((ring, held), count, error))
-        }
-    }
+/// The outcome of a post; `None` if it would have to wait.
+fn outcome(posted: Tried) -> Option<Result<u64, Refusal>> {
+    posted.map(|posted| posted.map_err(Refusal::from))
+}
+
+/// A post that waits, to an open queue.
+fn post_to<E>(
+    ring: &Ring,
+    wanted: Wanted,
+    post: impl FnOnce(Entries<'_>) -> Result<u32, NotTaken<E>>,
+) -> Result<u64, NotPosted<E>> {
+    ring.post::<true, E>(wanted, 10, || true, post)
+        .expect("it waits")
 }
 
 /// Completes a request, and returns its `op_context`.
@@ -111,10 +107,13 @@ fn post_receive(
     op_context: u64,
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
-    let taken = slots.try_post_receive(op_context, &mut post);
-    tried::<false>(taken, 1)
-        .unwrap_or_else(|| slots.post_receive(op_context, post))
-        .result()
+    let mut give = |mut entries: Entries<'_>| -> Result<u32, PostError> {
+        post(Kind::Receive.wr_id(entries.take(op_context)))?;
+        Ok(1)
+    };
+    let posted = slots.post_receives::<false>(1, &mut give);
+    outcome(posted)
+        .unwrap_or_else(|| waited(slots.post_receives::<true>(1, give)))
         .map(drop)
         .map_err(|refusal| {
             ended_after(slots, refusal.of_receive());
@@ -198,14 +197,14 @@ fn no_number_comes_again() {
     let mut numbers = Vec::new();
     for context in 0..100 {
         let wanted = Wanted::one_operation(3, true);
-        let posted: Result<_, NotPosted<()>> = ring.post(wanted, (), |mut entries| {
+        let posted = post_to(&ring, wanted, |mut entries| -> Result<_, NotTaken<()>> {
             entries.take(0);
             entries.take(0);
             numbers.push(entries.take(context));
-            Ok(())
+            Ok(wanted.signaled)
         });
         posted.expect("a slot");
-        let full = ring.post(wanted, (), |_| Err(NotTaken::Failed(())));
+        let full = post_to(&ring, wanted, |_| Err(NotTaken::Failed(())));
         assert_eq!(full, Err(NotPosted::Full));
         let last = *numbers.last().expect("posted");
         assert_eq!(ring.complete(last), context);
@@ -220,12 +219,12 @@ fn a_batch_has_its_last_completion_anywhere() {
     let device = Device::new(6);
     let post = |count, signaled| {
         let wanted = Wanted { count, signaled };
-        let posted = device.slots.post_sends(wanted, (), |mut entries| {
+        let posted = device.slots.post_sends::<true>(wanted, 0, |mut entries| {
             let mut taken = device.taken.lock().expect("no panic");
             taken.extend((0..count).map(|_| entries.take(7)));
-            Ok(())
+            Ok(signaled)
         });
-        posted.result().map_err(|refusal| refusal.bits())
+        waited(posted).map_err(|refusal| refusal.bits())
     };
     post(6, 4).expect("all of them");
     assert_eq!(post(1, 1), Err(Refusal::FULL));
@@ -249,21 +248,15 @@ fn a_batch_that_does_not_fit_takes_nothing() {
         count: 4,
         signaled: 4,
     };
-    let refused = device
-        .slots
-        .post_sends(four, (), none)
-        .result()
-        .map_err(|refusal| refusal.bits());
+    let refused = waited(device.slots.post_sends::<true>(four, 0, none));
+    let refused = refused.map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::TOO_LONG));
     let three = Wanted {
         count: 3,
         signaled: 3,
     };
-    let refused = device
-        .slots
-        .post_sends(three, (), none)
-        .result()
-        .map_err(|refusal| refusal.bits());
+    let refused = waited(device.slots.post_sends::<true>(three, 0, none));
+    let refused = refused.map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::FULL));
     assert_eq!(device.fill(true), 2);
 }
@@ -291,7 +284,7 @@ fn what_the_device_refused_has_no_slot() {
     assert_eq!(device.fill(true), 2);
 }
 
-/// A device on a connection with the fast path open already, or not yet.
+/// A device on a connection that has posted already, or not yet.
 fn each_way() -> impl Iterator<Item = (Device, u64)> {
     [0, 1].into_iter().map(|before| {
         let device = Device::new(4);
@@ -332,22 +325,15 @@ fn a_failed_post_ends_the_connection() {
 /// the device may have it. Counts wrap around.
 #[test]
 fn a_failed_post_counts_and_a_refused_one_does_not() {
-    let ring = Ring::new(4, 0).started();
-    let count = |posted: Result<u32, ()>, error| {
-        let tried = ring.try_post(0, 10, |_| posted);
-        if let Err(NotTried::NotTaken(ring, held, ())) = tried {
-            let error: NotTaken<()> = error;
-            ring.tried_in_vain(held, 1, error, false);
-        }
+    let ring = Ring::new(4, 0);
+    let count = |posted: Result<u32, NotTaken<()>>| {
+        // Its result is the outcome of the numbers.
+        let _ = post_to(&ring, Wanted::one_operation(1, true), |_| posted);
         (ring.next_number(), ring.bytes())
     };
-    assert_eq!(count(Ok(1), NotTaken::NoRoom), (1, 10));
-    assert_eq!(count(Err(()), NotTaken::NoRoom), (1, 20));
-    assert_eq!(count(Err(()), NotTaken::Failed(())), (2, 30));
-    let count = AtomicU64::new(u64::MAX);
-    2.add_to(&count);
-    assert_eq!(count.into_inner(), 1);
-    ().add_to(&AtomicU64::new(0));
+    assert_eq!(count(Ok(1)), (1, 10));
+    assert_eq!(count(Err(NotTaken::NoRoom)), (1, 20));
+    assert_eq!(count(Err(NotTaken::Failed(()))), (2, 30));
 }
 
 /// The device must not be made to look again, even by a thread that waited for the lock meanwhile.
@@ -378,14 +364,15 @@ fn nobody_posts_behind_a_failed_post() {
     }
 }
 
-/// Nor before the thread with the failed post on the fast path has come to end the connection.
+/// Nor before the thread with the failed post has come to end the connection.
 #[test]
 fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);
     device.post(1, true).expect("posts");
     let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
-    let posted = device.slots.try_post_send(0, (), |_| Err(failed));
-    let refusal = tried::<true>(posted, 1).expect("the short way is open");
+    let wanted = Wanted::one_operation(1, true);
+    let posted = device.slots.post_sends::<false>(wanted, 0, |_| Err(failed));
+    let refused = outcome(posted).expect("it need not wait");
     for count in [1, 2] {
         let refused = device.post(count, true);
         assert!(
@@ -394,7 +381,6 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
         );
     }
     assert_eq!(device.taken.lock().expect("no panic").len(), 1);
-    let refused = refusal.result();
     let error = refused.map_err(|refusal| device.slots.send_refused(refusal, "operation", 1));
     assert!(error.expect_err("failed").is_errno(Errno::NOMEM));
 }
@@ -622,10 +608,7 @@ fn the_failure_is_the_one_that_explains_the_others() {
 fn a_failed_call_is_the_same_in_a_word() {
     for call in CallFailed::each_for_test(Errno::ACCESS) {
         let text = Error::from(call).to_string();
-        for error in [
-            NotPosted::Refused(NoCall::Failed(call)),
-            NotPosted::Failed(NoCall::Failed(call)),
-        ] {
+        for error in [NotPosted::Refused(call), NotPosted::Failed(call)] {
             let slots = ConnSlots::new(1, 1);
             for error in [
                 slots.send_refused(error.into(), "operation", 1),

@@ -15,10 +15,12 @@ use std::ptr;
 use rpma_sys as sys;
 
 use super::caller::{Callers, Posting};
+#[cfg(any(native_flush, native_atomic_write))]
+use super::stream::Stream;
 use super::wr::{
-    Call, Opcode, PostError, RemoteAddress, Request, SendFlags, SendWr, bytes_sge, chain_not_posted,
+    Call, Gather, Opcode, PostError, RemoteAddress, Request, SendFlags, SendWr, chain_not_posted,
 };
-use super::{LocalBuffer, QueuePair, ReadTarget};
+use super::{LocalBuffer, QueuePair};
 
 bitflags::bitflags! {
     /// The forms that requests need.
@@ -31,6 +33,14 @@ bitflags::bitflags! {
         const CHAIN = 2;
     }
 }
+
+/// How requests are posted, where that is known: as a chain, as a stream, or as they need it.
+pub(crate) const CHAIN: u8 = 0;
+pub(crate) const FLUSH: u8 = 1;
+pub(crate) const ATOMIC: u8 = 2;
+/// One request of several local buffers.
+pub(crate) const GATHER: u8 = 3;
+pub(crate) const ANY_FORM: u8 = 4;
 
 /// Room for `N` requests, or for fewer with several local buffers.
 ///
@@ -148,6 +158,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         Written {
             first: self.units.as_mut_ptr().cast(),
             used: self.used,
+            count: self.count(),
             forms: self.forms,
             requests: PhantomData,
         }
@@ -157,27 +168,6 @@ impl<'a, const N: usize> Requests<'a, N> {
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// Whether one unit is used, and so there is one request.
-    #[inline(always)]
-    pub(crate) fn is_one_place(&self) -> bool {
-        self.used == UNIT
-    }
-
-    /// The only request, with its `op_context`, if it goes by a chain.
-    #[inline(always)]
-    pub(crate) fn only(&mut self) -> Option<(&mut Request<'a>, u64)> {
-        if self.used != UNIT || self.forms != Forms::ANY {
-            return None;
-        }
-        let unit: *mut Request<'a> = self.units.as_mut_ptr().cast();
-        // SAFETY: one unit is used, so `push_with` has written a request there. `Request` is a
-        // transparent `SendWr`, and its buffer lives for `'a`.
-        let request = unsafe { &mut *unit };
-        // SAFETY: `push_with` writes it with each request.
-        let op_context = unsafe { request.wr.op_context.assume_init() };
-        Some((request, op_context))
     }
 
     /// The operations, for reports.
@@ -195,46 +185,18 @@ impl<'a, const N: usize> Requests<'a, N> {
         self.callers.clear();
     }
 
-    /// An operation with one local buffer, of some bytes.
+    /// An operation with up to one local buffer.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
-        opcode: Opcode,
-        remote: RemoteAddress,
-        local: LocalBuffer<'a>,
-        flags: SendFlags,
+        request: impl FnOnce() -> Request<'a>,
+        form: Forms,
+        bytes: u64,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let wr = SendWr::new(opcode, remote, 1, flags);
-        self.push_with(wr, local.to_sge(), op_context)?;
-        self.bytes += u64::from(local.len());
-        Ok(())
-    }
-
-    /// A read into `target`.
-    #[inline(always)]
-    pub(crate) fn push_read(
-        &mut self,
-        remote: RemoteAddress,
-        target: ReadTarget,
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Result<(), NoRoom> {
-        let wr = SendWr::new(Opcode::READ, remote, 1, flags);
-        self.push_with(wr, target.0.to_sge(), op_context)
-    }
-
-    /// A write of 8 bytes, which travel inside the request.
-    pub(crate) fn push_inline(
-        &mut self,
-        remote: RemoteAddress,
-        bytes: &'a [u8; 8],
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Result<(), NoRoom> {
-        let wr = SendWr::new(Opcode::WRITE, remote, 1, flags | SendFlags::INLINE);
-        self.push_with(wr, bytes_sge(bytes), op_context)?;
-        self.bytes += 8;
+        self.push_with(|| request().wr, op_context)?;
+        self.forms |= form;
+        self.bytes += bytes;
         Ok(())
     }
 
@@ -270,7 +232,9 @@ impl<'a, const N: usize> Requests<'a, N> {
             unit.write(Unit { sges });
         }
         let sge = first.map_or_else(Default::default, |part| part.to_sge());
-        self.push_with(wr, sge, op_context)?;
+        let mut wr = wr;
+        wr.sge.write(sge);
+        self.push_with(|| wr, op_context)?;
         if needed > 1 {
             self.forms |= Forms::CHAIN;
         }
@@ -279,35 +243,9 @@ impl<'a, const N: usize> Requests<'a, N> {
         Ok(())
     }
 
-    /// A native flush, in [`QueuePair::flush_slots`] requests; the last one carries `flags`.
-    #[cfg(native_flush)]
-    #[inline(always)]
-    pub(crate) fn push_flush(
-        &mut self,
-        remote: RemoteAddress,
-        len: u64,
-        persistent: bool,
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Result<(), NoRoom> {
-        if len > super::stream::MAX_FLUSH {
-            return self.push_long_flush(remote, len, persistent, flags, op_context);
-        }
-        let wr = SendWr::flush(persistent, remote, flags);
-        // At most MAX_FLUSH.
-        let length = len as u32;
-        let range = sys::ibv_sge {
-            length,
-            ..Default::default()
-        };
-        self.push_with(wr, range, op_context)?;
-        self.forms |= Forms::STREAM;
-        Ok(())
-    }
-
     #[cfg(native_flush)]
     #[cold]
-    fn push_long_flush(
+    pub(crate) fn push_long_flush(
         &mut self,
         mut remote: RemoteAddress,
         len: u64,
@@ -323,36 +261,15 @@ impl<'a, const N: usize> Requests<'a, N> {
             let chunk = left.min(super::stream::MAX_FLUSH);
             left -= chunk;
             let flags = if left == 0 { flags } else { SendFlags::empty() };
-            self.push_flush(remote, chunk, persistent, flags, op_context)?;
+            let request = Request::flush(remote, chunk, persistent, flags);
+            self.push(|| request, Forms::STREAM, 0, op_context)?;
             remote.address = remote.address.wrapping_add(chunk);
         }
         Ok(())
     }
 
-    /// A native atomic write.
-    #[cfg(native_atomic_write)]
     #[inline(always)]
-    pub(crate) fn push_atomic_write(
-        &mut self,
-        remote: RemoteAddress,
-        bytes: &'a [u8; 8],
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Result<(), NoRoom> {
-        let wr = SendWr::atomic_write(remote, flags);
-        self.push_with(wr, bytes_sge(bytes), op_context)?;
-        self.forms |= Forms::STREAM;
-        self.bytes += 8;
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn push_with(
-        &mut self,
-        mut wr: SendWr,
-        sge: sys::ibv_sge,
-        op_context: u64,
-    ) -> Result<(), NoRoom> {
+    fn push_with(&mut self, wr: impl FnOnce() -> SendWr, op_context: u64) -> Result<(), NoRoom> {
         if self.used >= Self::ROOM {
             return Err(NoRoom);
         }
@@ -362,8 +279,8 @@ impl<'a, const N: usize> Requests<'a, N> {
         let unit = unsafe { first.byte_add(self.used as usize) };
         // SAFETY: the place is one of `units`, and `&mut self` makes this the only reference to it.
         let unit = unsafe { &mut *unit };
+        let mut wr = wr();
         let signaled = wr.send_flags & SendFlags::SIGNALED.bits() != 0;
-        wr.sge.write(sge);
         wr.op_context.write(op_context);
         let request = ManuallyDrop::new(wr);
         unit.write(Unit { request });
@@ -382,11 +299,58 @@ pub(crate) struct Written<'a> {
     first: *mut Unit,
     /// How many bytes.
     used: u32,
+    count: (u32, u32),
     forms: Forms,
     requests: PhantomData<&'a mut ()>,
 }
 
-impl Written<'_> {
+impl<'a> Written<'a> {
+    /// One request, of up to one local buffer.
+    #[inline(always)]
+    pub(crate) fn one(request: &'a mut Request<'_>, forms: Forms, op_context: u64) -> Self {
+        request.wr.op_context.write(op_context);
+        Self {
+            first: ptr::from_mut(request).cast(),
+            used: UNIT,
+            count: (1, 0),
+            forms,
+            requests: PhantomData,
+        }
+    }
+
+    /// One request, of any number of local buffers.
+    #[inline(always)]
+    pub(crate) fn gather(gather: &'a mut Gather<'_>, op_context: u64) -> Self {
+        gather.settle();
+        gather.wr.op_context.write(op_context);
+        let count = gather.wr.num_sge as usize;
+        Self {
+            used: units_of(count) as u32 * UNIT,
+            count: (1, 0),
+            forms: if count > 1 { Forms::CHAIN } else { Forms::ANY },
+            first: ptr::from_mut(gather).cast(),
+            requests: PhantomData,
+        }
+    }
+
+    /// How many there are, and how many up to the last one that gives a completion when it
+    /// succeeds.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> (u32, u32) {
+        match self.count.0 {
+            1 => (1, self.signaled_of_one()),
+            _ => self.count,
+        }
+    }
+
+    /// It is read where it is needed: a value that is kept during a post takes a register.
+    #[inline(always)]
+    fn signaled_of_one(&self) -> u32 {
+        // SAFETY: each request is written, and only this thread has them.
+        let wr = unsafe { &*self.first.cast::<SendWr>() };
+        u32::from(wr.send_flags & SendFlags::SIGNALED.bits() != 0)
+    }
+
     #[inline(always)]
     pub(crate) fn forms(&self) -> Forms {
         self.forms
@@ -436,30 +400,23 @@ impl Run {
 }
 
 impl QueuePair {
-    /// Posts requests that any form has. `number` gets the `op_context` of each, in order, and
-    /// returns the `wr_id`. [`PostError::Failed`] if some may have been posted and others not.
+    /// Posts requests. `number` gets the `op_context` of each, in order, and returns the `wr_id`.
+    /// [`PostError::Failed`] if some may have been posted and others not.
     #[inline(always)]
-    pub(crate) fn post_written(
+    pub(crate) fn post_written<const FORM: u8>(
         &self,
-        requests: &mut Written<'_>,
-        number: impl FnMut(u64) -> u64,
-    ) -> Result<(), PostError> {
-        self.post_chain::<false>(requests.all(), number)
-    }
-
-    /// As [`post_written`](Self::post_written), for a mix of requests that need a stream and
-    /// requests that need a chain.
-    #[inline(always)]
-    pub(crate) fn post_written_by_form(
-        &self,
-        requests: &mut Written<'_>,
+        requests: &Written<'_>,
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         let all = requests.all();
-        match requests.forms {
+        match (FORM, requests.forms) {
+            (CHAIN, _) => self.post_chain::<false, false>(all, number),
+            (GATHER, _) => self.post_chain::<true, true>(all, number),
             #[cfg(any(native_flush, native_atomic_write))]
-            Forms::STREAM => self.post_stream(all, number),
-            forms => self.post_runs(all, forms.contains(Forms::STREAM), number),
+            (FLUSH | ATOMIC, _) => self.post_stream::<FORM>(all, number),
+            #[cfg(any(native_flush, native_atomic_write))]
+            (_, Forms::STREAM) => self.post_stream::<FORM>(all, number),
+            (_, forms) => self.post_runs(all, forms.contains(Forms::STREAM), number),
         }
     }
 
@@ -480,8 +437,8 @@ impl QueuePair {
             };
             let posted = match streamed {
                 #[cfg(any(native_flush, native_atomic_write))]
-                true => self.post_stream(run, &mut number),
-                _ => self.post_chain::<true>(run, &mut number),
+                true => self.post_stream::<ANY_FORM>(run, &mut number),
+                _ => self.post_chain::<true, false>(run, &mut number),
             };
             if let Err(error) = posted {
                 // Earlier requests cannot be taken back.
@@ -495,9 +452,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// `GATHERS`: there are requests of several buffers, and so of several units.
+    /// `GATHERS`: there are requests of several buffers, and so of several units. `ONE`: there is one
+    /// request.
     #[inline(always)]
-    fn post_chain<const GATHERS: bool>(
+    fn post_chain<const GATHERS: bool, const ONE: bool>(
         &self,
         Run { first, end }: Run,
         mut number: impl FnMut(u64) -> u64,
@@ -519,7 +477,7 @@ impl QueuePair {
                 wr.sg_list.write(sge);
                 unit = unit.wrapping_add(1);
             }
-            if unit == end {
+            if ONE || unit == end {
                 wr.next.write(ptr::null_mut());
                 break;
             }
@@ -540,25 +498,39 @@ impl QueuePair {
 
     /// Between start and complete, so that all of them are posted or no request is.
     #[cfg(any(native_flush, native_atomic_write))]
-    #[inline(never)]
-    fn post_stream(
+    #[inline(always)]
+    fn post_stream<const FORM: u8>(
         &self,
         Run { first, end }: Run,
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let stream = super::stream::Stream::start(self.stream()?);
+        let calls = self.stream()?;
         let mut unit = first;
-        while unit != end {
+        let mut stream = None;
+        loop {
             // SAFETY: a run begins with a request. Those of a stream have one unit each:
             // `of_one_form` leaves the others to a chain. All are written.
             let wr = unsafe { &*unit.cast::<SendWr>() };
-            // SAFETY: `push_with` writes it with each request.
+            // SAFETY: `push_with` and `one` write it with each request.
             let op_context = unsafe { wr.op_context.assume_init() };
-            // SAFETY: `push_with` writes the buffer of each request, and `Requests` borrows the
+            // The first one's before the start: each value that is kept during the calls would
+            // cost two instructions (a single flush 116 instead of 110).
+            calls.request(
+                number(op_context),
+                SendFlags::from_bits_retain(wr.send_flags),
+            );
+            let started = stream.get_or_insert_with(|| Stream::start(calls));
+            // SAFETY: the buffer of each request is written with it, and `Written` borrows the
             // source of an inline or atomic write.
-            unsafe { stream.add(wr, number(op_context)) };
+            unsafe { started.add::<FORM>(wr) };
             unit = unit.wrapping_add(1);
+            if FORM == FLUSH || FORM == ATOMIC || unit == end {
+                break;
+            }
         }
-        stream.complete()
+        match stream {
+            Some(stream) => stream.complete(),
+            None => Ok(()),
+        }
     }
 }

@@ -24,64 +24,6 @@ pub(crate) trait CommitPart {
     fn local(&self) -> LocalBuffer<'_>;
 }
 
-/// The writes of a commit: a slice, or an array of one, with a length that is known at compile
-/// time.
-pub(crate) trait CommitParts {
-    type Part: CommitPart;
-    /// The memory that one flush takes, if the parts themselves are not that.
-    type Hull;
-
-    const IS_ONE: bool;
-
-    fn all(&self) -> &[Self::Part];
-
-    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull;
-
-    fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64);
-}
-
-impl<Part: CommitPart> CommitParts for [Part] {
-    type Part = Part;
-    type Hull = (RemoteAddress, u64);
-
-    const IS_ONE: bool = false;
-
-    #[inline(always)]
-    fn all(&self) -> &[Part] {
-        self
-    }
-
-    #[inline(always)]
-    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull {
-        hull
-    }
-
-    #[inline(always)]
-    fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64) {
-        *kept
-    }
-}
-
-impl<Part: CommitPart> CommitParts for [Part; 1] {
-    type Part = Part;
-    type Hull = ();
-
-    const IS_ONE: bool = true;
-
-    #[inline(always)]
-    fn all(&self) -> &[Part] {
-        self
-    }
-
-    #[inline(always)]
-    fn keep_hull(_: (RemoteAddress, u64)) {}
-
-    #[inline(always)]
-    fn hull(&self, (): &()) -> (RemoteAddress, u64) {
-        (self[0].remote(), self[0].local().len().into())
-    }
-}
-
 /// The pointer of a commit: where it is, and its bytes. `()` is no pointer.
 pub(crate) trait CommitPointer {
     fn place(&self) -> Option<(RemoteAddress, &[u8; 8])>;
@@ -95,10 +37,11 @@ impl CommitPointer for () {
 }
 
 /// A commit that one flush covers.
-pub(crate) struct Commit<'a, Parts: CommitParts + ?Sized, Pointer> {
+pub(crate) struct Commit<'a, Part, Pointer> {
     /// [`MAX_COMMIT_PARTS`] at most.
-    pub(crate) parts: &'a Parts,
-    pub(crate) hull: Parts::Hull,
+    pub(crate) parts: &'a [Part],
+    /// The memory that one flush takes.
+    pub(crate) hull: (RemoteAddress, u64),
     pub(crate) pointer: &'a Pointer,
     #[cfg_attr(
         not(all(native_flush, native_atomic_write)),
@@ -107,7 +50,7 @@ pub(crate) struct Commit<'a, Parts: CommitParts + ?Sized, Pointer> {
     pub(crate) placement: Placement,
 }
 
-impl<Parts: CommitParts + ?Sized, Pointer: CommitPointer> Commit<'_, Parts, Pointer> {
+impl<Part: CommitPart, Pointer: CommitPointer> Commit<'_, Part, Pointer> {
     /// How many requests it has. The last one gives a completion.
     #[inline(always)]
     pub(crate) fn requests(&self) -> u32 {
@@ -116,7 +59,7 @@ impl<Parts: CommitParts + ?Sized, Pointer: CommitPointer> Commit<'_, Parts, Poin
             None => 1,
         };
         // A few.
-        self.parts.all().len() as u32 + more
+        self.parts.len() as u32 + more
     }
 
     /// The flags of the flush of the parts.
@@ -133,30 +76,27 @@ impl QueuePair {
     /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the
     /// flags `after_flushes`. `number` gives the `wr_id` of each request, in order.
     #[inline(always)]
-    pub(crate) fn post_reading_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+    pub(crate) fn post_reading_commit<Part: CommitPart, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
+        commit: &Commit<'_, Part, Pointer>,
         (target, after_flushes): (ReadTarget, SendFlags),
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let mut requests = [const { MaybeUninit::<SendWr>::uninit() }; MAX_COMMIT_PARTS + 3];
         assert!(
-            commit.parts.all().len() <= MAX_COMMIT_PARTS,
+            commit.parts.len() <= MAX_COMMIT_PARTS,
             "the caller checked how many there are"
         );
         let first: *mut SendWr = requests.as_mut_ptr().cast();
         let next = first;
         let mut chain = Chain { next, number };
-        // That of one part is in registers before its entry is written; that of several would stay
-        // in them during the loop.
-        let one = Parts::IS_ONE.then(|| commit.parts.hull(&commit.hull));
-        for part in commit.parts.all() {
+        for part in commit.parts {
             let wr = SendWr::new(Opcode::WRITE, part.remote(), 1, SendFlags::empty());
             // SAFETY: by the assertion there are at most `MAX_COMMIT_PARTS` of these, and
             // `requests` has three places more.
             unsafe { chain.add(wr, part.local().to_sge()) };
         }
-        let (all, len) = one.unwrap_or_else(|| commit.parts.hull(&commit.hull));
+        let (all, len) = commit.hull;
         let flush = SendWr::new(Opcode::READ, all, 1, commit.first_flush());
         // SAFETY: the first of the three places in `requests` beyond those of the parts.
         unsafe { chain.add(flush, target.first(len).0.to_sge()) };
@@ -188,14 +128,14 @@ impl QueuePair {
     /// requests until they are set again.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_native_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+    pub(crate) fn post_native_commit<Part: CommitPart, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts, Pointer>,
+        commit: &Commit<'_, Part, Pointer>,
         mut number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let ops = self.native_ops();
         debug_assert!(ops.flush && ops.atomic_write, "the caller looked: {ops:?}");
-        let parts = commit.parts.all();
+        let parts = commit.parts;
         // Not only in a debug build: it takes the place of the loop's own look.
         assert!(!parts.is_empty(), "the caller looked");
         let stream = super::stream::Stream::start(self.stream()?);
@@ -210,7 +150,7 @@ impl QueuePair {
             stream.set_flags(SendFlags::SIGNALED);
         }
         stream.set_number(number());
-        let (all, len) = commit.parts.hull(&commit.hull);
+        let (all, len) = commit.hull;
         stream.flush_range(all, len, commit.placement);
         if let Some((remote, bytes)) = commit.pointer.place() {
             stream.set_number(number());

@@ -53,11 +53,13 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
-pub(crate) use self::batch::{Forms, NoRoom, Requests, Written};
+pub(crate) use self::batch::{
+    ANY_FORM, ATOMIC, CHAIN, FLUSH, Forms, GATHER, NoRoom, Requests, Written,
+};
 pub(crate) use self::caller::{Place, Posting};
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
-pub(crate) use self::commit::{Commit, CommitPart, CommitParts, CommitPointer, MAX_COMMIT_PARTS};
+pub(crate) use self::commit::{Commit, CommitPart, CommitPointer, MAX_COMMIT_PARTS};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
@@ -67,14 +69,11 @@ pub use self::device_events::DeviceEventKind;
 pub(crate) use self::device_events::{DeviceWatch, OnError};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
-pub(crate) use self::post::WorkRequest;
 pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::random::random;
 pub(crate) use self::srq::SharedReceiveQueue;
-#[cfg(native_atomic_write)]
-pub(crate) use self::stream::NativeAtomicWrite;
 #[cfg(native_flush)]
-pub(crate) use self::stream::NativeFlush;
+pub(crate) use self::stream::MAX_FLUSH;
 pub use self::wc::{Wc, WcFlags, WcSuccess};
 pub(crate) use self::wr::{
     CallFailed, Gather, MAX_SGE, Opcode, Placement, PostError, RemoteAddress, Request, SendFlags,

@@ -12,50 +12,12 @@ use std::ptr;
 
 use rpma_sys as sys;
 
-use super::wr::{
-    Call, Gather, PostError, Request, SendFlags, SendWr, check_posted, post_receives, recv_wr,
-};
+use super::wr::{Call, PostError, Request, SendWr, check_posted, post_receives, recv_wr};
 use super::{LocalBuffer, QueuePair};
-
-/// A request of the send queue that is written down.
-pub(crate) trait WorkRequest {
-    /// Posts it. Returns [`signaled`](Self::signaled).
-    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError>;
-
-    /// Not 0 if it gives a completion when it succeeds.
-    fn signaled(&self) -> u32;
-}
-
-impl WorkRequest for Request<'_> {
-    #[inline(always)]
-    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
-        qp.post(self, wr_id)?;
-        Ok(self.signaled())
-    }
-
-    #[inline(always)]
-    fn signaled(&self) -> u32 {
-        self.signaled()
-    }
-}
-
-impl WorkRequest for Gather<'_> {
-    #[inline(always)]
-    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
-        qp.post_gather(self, wr_id)?;
-        Ok(self.signaled())
-    }
-
-    #[inline(always)]
-    fn signaled(&self) -> u32 {
-        self.wr.send_flags & SendFlags::SIGNALED.bits()
-    }
-}
 
 impl QueuePair {
     /// Posts a request.
-    #[inline(always)]
-    fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
+    pub(crate) fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
         request.wr.next.write(ptr::null_mut());
         let mut bad = ptr::null_mut();
@@ -71,22 +33,6 @@ impl QueuePair {
         // data is read now: a request borrows its buffer, so the buffer's memory lives and may be
         // read. For later reads and writes of the device see the head of this module.
         let ret = unsafe { post_send(self.as_ptr(), wr, &raw mut bad) };
-        check_posted(Call::PostSend, ret, bad.is_null())
-    }
-
-    /// Posts a request with any number of local buffers.
-    #[inline(always)]
-    fn post_gather(&self, gather: &mut Gather<'_>, wr_id: u64) -> Result<(), PostError> {
-        let Gather { wr, places, .. } = gather;
-        wr.wr_id.write(wr_id);
-        wr.next.write(ptr::null_mut());
-        wr.sg_list.write(places.as_mut_ptr().cast());
-        let mut bad = ptr::null_mut();
-        let post_send = self.calls.post_send;
-        // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
-        // `&mut self`, destroys the queue pair. `fill` has written as many entries as the request
-        // has buffers, each of which borrows its region, and `gather` is borrowed during the call.
-        let ret = unsafe { post_send(self.as_ptr(), wr.as_ptr(), &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }
 

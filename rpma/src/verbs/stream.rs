@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 #[cfg(all(native_flush, native_atomic_write))]
 use super::LocalBuffer;
-#[cfg(any(native_flush, native_atomic_write))]
-use super::post::WorkRequest;
 #[cfg(native_flush)]
 use super::wr::Placement;
-use super::wr::{Call, PostError, RemoteAddress, SendFlags, SendWr, check_posted, not_posted};
+#[cfg(native_flush)]
+use super::wr::RemoteAddress;
+use super::wr::{Call, PostError, SendFlags, SendWr, check_posted, not_posted};
 use super::{NativeOps, QueuePair};
 
 /// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
 /// responder refuses more than 2³¹ bytes.
 #[cfg(native_flush)]
-pub(super) const MAX_FLUSH: u64 = 1 << 31;
+pub(crate) const MAX_FLUSH: u64 = 1 << 31;
 
 /// The calls of an extended queue pair.
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ impl StreamCalls {
 impl StreamCalls {
     /// The fields that the next request carries.
     #[inline(always)]
-    fn request(&self, wr_id: u64, flags: SendFlags) {
+    pub(super) fn request(&self, wr_id: u64, flags: SendFlags) {
         let qp = self.qp.as_ptr();
         // SAFETY: by `# Safety` of `of` the queue pair is alive. These two fields are the caller's
         // to write, and the next call that adds a request reads them. One thread at a time: a
@@ -134,30 +134,6 @@ impl QueuePair {
         u32::try_from(len.div_ceil(MAX_FLUSH)).unwrap_or(u32::MAX)
     }
 
-    /// Posts a native operation, and returns its flags.
-    ///
-    /// Its number and its flags are written before the stream is started, and the flags read back
-    /// after it. Each value that is kept during the calls would cost two instructions.
-    #[cfg(any(native_flush, native_atomic_write))]
-    #[inline(always)]
-    fn post_native(
-        &self,
-        native: &impl NativeOperation,
-        wr_id: u64,
-    ) -> Result<SendFlags, PostError> {
-        let calls = self.stream()?;
-        calls.request(wr_id, native.flags());
-        let stream = Stream::start(calls);
-        native.add(&stream);
-        stream.complete()?;
-        // SAFETY: `calls` is borrowed from `self`, which destroys the queue pair in `release` only.
-        // The posting thread holds the lock of the send queue's slots, so that no other one posts.
-        let flags = unsafe { (*calls.qp.as_ptr()).wr_flags };
-        // They are this side's, to which the calls only look.
-        debug_assert_eq!(flags, native.flags().bits());
-        Ok(SendFlags::from_bits_retain(flags))
-    }
-
     /// Posts a native flush in [`flush_slots`](Self::flush_slots) requests; the last one carries
     /// `flags`. `wr_id` numbers them, from 0 on.
     #[cfg(native_flush)]
@@ -180,71 +156,6 @@ impl QueuePair {
             remote.address = remote.address.wrapping_add(chunk);
         }
         stream.complete()
-    }
-}
-
-/// An operation of the device's own, written down: in memory it takes no registers while the
-/// stream is started.
-#[cfg(any(native_flush, native_atomic_write))]
-pub(crate) trait NativeOperation {
-    fn flags(&self) -> SendFlags;
-
-    /// Adds it to a stream, which has its number and its flags.
-    fn add(&self, stream: &Stream<'_>);
-}
-
-#[cfg(any(native_flush, native_atomic_write))]
-impl<Native: NativeOperation> WorkRequest for Native {
-    #[inline(always)]
-    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
-        let flags = qp.post_native(self, wr_id)?;
-        Ok((flags & SendFlags::SIGNALED).bits())
-    }
-
-    #[inline(always)]
-    fn signaled(&self) -> u32 {
-        (self.flags() & SendFlags::SIGNALED).bits()
-    }
-}
-
-/// A flush of up to [`MAX_FLUSH`] bytes.
-#[cfg(native_flush)]
-pub(crate) struct NativeFlush<const PERSISTENT: bool> {
-    pub(crate) remote: RemoteAddress,
-    pub(crate) len: u64,
-    pub(crate) flags: SendFlags,
-}
-
-#[cfg(native_flush)]
-impl<const PERSISTENT: bool> NativeOperation for NativeFlush<PERSISTENT> {
-    #[inline(always)]
-    fn flags(&self) -> SendFlags {
-        self.flags
-    }
-
-    #[inline(always)]
-    fn add(&self, stream: &Stream<'_>) {
-        stream.flush_range(self.remote, self.len, const { Placement::new(PERSISTENT) });
-    }
-}
-
-#[cfg(native_atomic_write)]
-pub(crate) struct NativeAtomicWrite<'a> {
-    pub(crate) remote: RemoteAddress,
-    pub(crate) bytes: &'a [u8; 8],
-    pub(crate) flags: SendFlags,
-}
-
-#[cfg(native_atomic_write)]
-impl NativeOperation for NativeAtomicWrite<'_> {
-    #[inline(always)]
-    fn flags(&self) -> SendFlags {
-        self.flags
-    }
-
-    #[inline(always)]
-    fn add(&self, stream: &Stream<'_>) {
-        stream.atomic_write(self.remote, self.bytes);
     }
 }
 
@@ -310,7 +221,7 @@ impl<'qp> Stream<'qp> {
         unsafe { (self.calls.set_sge)(self.qp(), sge.lkey, sge.addr, sge.length) };
     }
 
-    #[cfg(native_atomic_write)]
+    #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn atomic_write(&self, remote: RemoteAddress, bytes: &[u8; 8]) {
         let (call, RemoteAddress { address, rkey }) = (self.calls.atomic_write, remote);
@@ -337,21 +248,28 @@ impl<'qp> Stream<'qp> {
         };
     }
 
-    /// Adds a request that is written down as [`SendWr`] has it, with at most one local buffer.
+    /// Adds a request that is written down as [`SendWr`] has it, with at most one local buffer. Its
+    /// [number and flags](StreamCalls::request) are set.
     ///
     /// # Safety
     ///
     /// Its buffer is written, even if it is empty. The source of an inline or atomic write, named
     /// by its buffer, may be read now.
     #[inline(always)]
-    pub(super) unsafe fn add(&self, wr: &SendWr, wr_id: u64) {
+    pub(super) unsafe fn add<const FORM: u8>(&self, wr: &SendWr) {
         type Code = sys::ibv_wr_opcode;
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address) = (wr.rkey, wr.remote_addr);
-        calls.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
         // SAFETY: by `# Safety` the buffer is written.
         let sge = unsafe { wr.sge.assume_init_ref() };
-        match wr.opcode {
+        let opcode = match FORM {
+            #[cfg(native_flush)]
+            super::batch::FLUSH => Code::IBV_WR_FLUSH,
+            #[cfg(native_atomic_write)]
+            super::batch::ATOMIC => Code::IBV_WR_ATOMIC_WRITE,
+            _ => wr.opcode,
+        };
+        match opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
                 // SAFETY: `self` is an open stream of the queue pair that the call is of.
                 unsafe { (calls.write)(qp, rkey, address) };

@@ -29,6 +29,19 @@ impl Opcode {
     pub(crate) const WRITE: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE);
     pub(crate) const SEND: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_SEND);
 
+    #[cfg(native_atomic_write)]
+    const ATOMIC_WRITE: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE);
+
+    /// Its guarantee takes the place of the immediate data: a chain's request has none for it.
+    #[cfg(native_flush)]
+    #[inline(always)]
+    const fn flush(persistent: bool) -> Self {
+        Self {
+            code: sys::ibv_wr_opcode::IBV_WR_FLUSH,
+            imm: persistent as u32,
+        }
+    }
+
     const fn plain(code: sys::ibv_wr_opcode) -> Self {
         Self { code, imm: 0 }
     }
@@ -167,30 +180,6 @@ impl SendWr {
         }
     }
 
-    /// A native flush, for a [`Stream`](super::stream::Stream) only. A chain's request has no place
-    /// for its guarantee, which takes the place of the immediate data. Its length is its local
-    /// buffer's.
-    #[cfg(native_flush)]
-    #[inline(always)]
-    pub(super) fn flush(persistent: bool, remote: RemoteAddress, flags: SendFlags) -> Self {
-        Self {
-            opcode: sys::ibv_wr_opcode::IBV_WR_FLUSH,
-            imm_data: persistent.into(),
-            ..Self::new(Opcode::WRITE, remote, 1, flags)
-        }
-    }
-
-    /// A native atomic write, for a [`Stream`](super::stream::Stream) only. Its local buffer holds
-    /// the bytes to write.
-    #[cfg(native_atomic_write)]
-    #[inline(always)]
-    pub(super) fn atomic_write(remote: RemoteAddress, flags: SendFlags) -> Self {
-        Self {
-            opcode: sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE,
-            ..Self::new(Opcode::WRITE, remote, 1, flags)
-        }
-    }
-
     /// Whether only a stream has it.
     pub(super) fn is_native(&self) -> bool {
         #[cfg(native_flush)]
@@ -202,11 +191,6 @@ impl SendWr {
             return true;
         }
         false
-    }
-
-    #[inline(always)]
-    pub(super) fn as_ptr(&mut self) -> *mut sys::ibv_send_wr {
-        ptr::from_mut(self).cast()
     }
 }
 
@@ -229,7 +213,43 @@ impl<'mr> Request<'mr> {
         local: LocalBuffer<'mr>,
         flags: SendFlags,
     ) -> Self {
-        Self::with(SendWr::new(opcode, remote, 1, flags), local.to_sge())
+        let count = usize::from(local.len() > 0);
+        Self::with(SendWr::new(opcode, remote, count, flags), local.to_sge())
+    }
+
+    /// A native flush of up to [`MAX_FLUSH`](super::MAX_FLUSH) bytes, for a stream.
+    #[cfg(native_flush)]
+    #[inline(always)]
+    pub(crate) fn flush(
+        remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
+        flags: SendFlags,
+    ) -> Self {
+        // At most MAX_FLUSH.
+        let length = len as u32;
+        let range = sys::ibv_sge {
+            length,
+            ..Default::default()
+        };
+        Self::with(
+            SendWr::new(Opcode::flush(persistent), remote, 1, flags),
+            range,
+        )
+    }
+
+    /// A native atomic write, for a stream.
+    #[cfg(native_atomic_write)]
+    #[inline(always)]
+    pub(crate) fn atomic_write(
+        remote: RemoteAddress,
+        bytes: &'mr [u8; 8],
+        flags: SendFlags,
+    ) -> Self {
+        Self::with(
+            SendWr::new(Opcode::ATOMIC_WRITE, remote, 1, flags),
+            bytes_sge(bytes),
+        )
     }
 
     /// A write of 8 bytes, which travel inside the request.
@@ -259,12 +279,6 @@ impl<'mr> Request<'mr> {
         Self::with(wr, sys::ibv_sge::default())
     }
 
-    /// Leaves out its local buffer: one without bytes is of 2³¹ bytes to some devices.
-    #[inline(always)]
-    pub(crate) fn leave_out_data(&mut self) {
-        self.wr.num_sge = 0;
-    }
-
     #[inline(always)]
     fn with(mut wr: SendWr, sge: sys::ibv_sge) -> Self {
         wr.sge.write(sge);
@@ -274,6 +288,11 @@ impl<'mr> Request<'mr> {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn completes(&self) -> bool {
+        self.signaled() != 0
+    }
+
     /// Not 0 if it gives a completion when it succeeds.
     #[inline(always)]
     pub(super) fn signaled(&self) -> u32 {
@@ -281,13 +300,15 @@ impl<'mr> Request<'mr> {
     }
 }
 
-/// A request of the send queue with any number of local buffers, up to [`MAX_SGE`].
+/// A request of the send queue with any number of local buffers, up to [`MAX_SGE`], as it lies in a
+/// batch: its places are behind it, if it has several.
 ///
 /// It is filled in where it lies: moving it would copy all of its places.
+#[repr(C)]
 pub(crate) struct Gather<'mr> {
     pub(super) wr: SendWr,
     /// As many are written as the request has buffers.
-    pub(super) places: [MaybeUninit<sys::ibv_sge>; MAX_SGE],
+    places: [MaybeUninit<sys::ibv_sge>; MAX_SGE],
     local: PhantomData<&'mr ()>,
 }
 
@@ -302,23 +323,21 @@ impl<'mr> Gather<'mr> {
         }
     }
 
-    /// Puts the local buffers of these parts into it, each of some bytes. Returns their length
-    /// together. Returns `None`, and leaves the request without buffers, if a part has 0 bytes.
+    /// Puts another local buffer into it, unless that has 0 bytes. At most [`MAX_SGE`] have a
+    /// place.
     #[inline(always)]
-    pub(crate) fn fill<Part>(
-        &mut self,
-        parts: &[Part],
-        buffer: impl Fn(&Part) -> Option<LocalBuffer<'mr>>,
-    ) -> Option<u64> {
-        let places = &mut self.places[..parts.len()];
-        let mut len = 0;
-        for (place, part) in places.iter_mut().zip(parts) {
-            let buffer = buffer(part)?;
+    pub(crate) fn push(&mut self, buffer: LocalBuffer<'mr>) {
+        let place = self.places.get_mut(self.wr.num_sge as usize);
+        if let Some(place) = place.filter(|_| buffer.len() > 0) {
             place.write(buffer.to_sge());
-            len += u64::from(buffer.len());
+            self.wr.num_sge += 1;
         }
-        self.wr.num_sge = parts.len() as c_int;
-        Some(len)
+    }
+
+    /// The place of a single buffer is in the request.
+    #[inline(always)]
+    pub(super) fn settle(&mut self) {
+        self.wr.sge = self.places[0];
     }
 }
 

@@ -11,7 +11,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::primitives::Ordering;
-use crate::ring::{self, NotPosted, NotTaken, NotTried, Ring, Wanted};
+use crate::ring::{Entries, NotPosted, NotTaken, Ring, Wanted};
 use crate::{lock, model, pool};
 
 /// The context of a request beside those of the program.
@@ -50,27 +50,39 @@ impl Queue {
             let of_program = device.iter().filter(|(.., of)| *of != BESIDE).count();
             assert!(of_program <= self.depth, "more than the queue has slots");
         };
-        let posted = self.ring.try_post(context, (), |number| {
-            give(number);
-            Ok::<_, NotTaken<()>>(u32::from(signaled))
-        });
-        if posted.is_ok() {
-            return Ok(());
-        }
-        drop(posted);
         let wanted = Wanted::one_operation(1, signaled);
-        self.ring
-            .post(wanted, (), |mut entries| {
-                give(entries.take(context));
-                Ok(())
-            })
-            .map(drop)
+        self.post_all(wanted, |mut entries| give(entries.take(context)))
+    }
+
+    /// Without a wait first.
+    fn post_all(
+        &self,
+        wanted: Wanted,
+        mut give: impl FnMut(Entries<'_>),
+    ) -> Result<(), NotPosted<()>> {
+        let mut post = |entries: Entries<'_>| {
+            give(entries);
+            Ok(wanted.signaled)
+        };
+        let posted = self.ring.post::<false, ()>(wanted, 0, || true, &mut post);
+        let posted = posted.unwrap_or_else(|| self.wait_to_post(wanted, post));
+        posted.map(drop)
+    }
+
+    /// Of an open connection.
+    fn wait_to_post(
+        &self,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<u32, NotTaken<()>>,
+    ) -> Result<u64, NotPosted<()>> {
+        let posted = self.ring.post::<true, ()>(wanted, 0, || true, post);
+        posted.expect("it waits")
     }
 
     /// Posts two together. The last one completes: as a batch.
     fn post_two(&self, context: u64) -> Result<(), NotPosted<()>> {
         let wanted = Wanted::one_operation(2, true);
-        let give = |mut entries: ring::Entries<'_>| {
+        let give = |mut entries: Entries<'_>| {
             let numbers = [entries.take(0), entries.take(context)];
             thread::yield_now();
             let mut device = self.device.lock().unwrap();
@@ -78,20 +90,7 @@ impl Queue {
             device.push_back((numbers[1], true, context));
             assert!(device.len() <= self.depth, "more than the queue has slots");
         };
-        let posted = self.ring.try_post_many(wanted, (), |entries| {
-            give(entries);
-            Ok::<_, NotTaken<()>>(())
-        });
-        if posted.is_ok() {
-            return Ok(());
-        }
-        drop(posted);
-        self.ring
-            .post(wanted, (), |entries| {
-                give(entries);
-                Ok(())
-            })
-            .map(drop)
+        self.post_all(wanted, give)
     }
 
     /// Polls one completion, if there is one: the device is done with all up to a signaled request.
@@ -112,13 +111,18 @@ impl Queue {
         true
     }
 
-    /// Polls the rest. All posted requests have completed then, each once, and all slots are back.
-    fn check(&self, mut posted: Vec<u64>) {
+    /// Polls the rest. All posted requests have completed then, each once.
+    fn check_polled(&self, mut posted: Vec<u64>) {
         while self.poll() {}
         let mut polled = self.polling.lock().unwrap().clone();
         polled.sort_unstable();
         posted.sort_unstable();
         assert_eq!(polled, posted);
+    }
+
+    /// And all slots are back, of a queue that has not ended.
+    fn check(&self, posted: Vec<u64>) {
+        self.check_polled(posted);
         for _ in 0..self.depth {
             self.post(true, 0).expect("every slot has come back");
         }
@@ -186,20 +190,17 @@ fn the_short_way_ends_with_the_connection() {
             })
         };
         let wanted = Wanted::one_operation(1, true);
-        // As the library does: the state is looked at under the lock, on the long way only.
-        let _ = queue
-            .ring
-            .post(wanted, (), |_| match ended.load(Ordering::Acquire) {
-                true => Err(NotTaken::Refused(())),
-                false => Ok(()),
-            });
+        // As the library does: the state is looked at under the lock, where entries are looked for.
+        let is_open = || !ended.load(Ordering::Acquire);
+        let post = |_: Entries<'_>| -> Result<u32, NotTaken<()>> { Ok(1) };
+        let _ = queue.ring.post::<true, ()>(wanted, 0, is_open, post);
         ending.join().unwrap();
         // Nor does one that has no room open it again.
         let long = Wanted::one_operation(5, true);
-        let refused: Result<u64, NotPosted<()>> = queue.ring.post(long, (), |_| Ok(()));
+        let refused = queue.wait_to_post(long, |_| Ok(5));
         assert_eq!(refused, Err(NotPosted::Ended));
-        let posted = queue.ring.try_post(2, (), |_| Ok::<_, NotTaken<()>>(1));
-        assert!(posted.is_err(), "posted behind the end");
+        let posted = queue.ring.post::<false, ()>(wanted, 0, || true, |_| Ok(1));
+        assert_eq!(posted, None, "posted behind the end");
     });
 }
 
@@ -271,8 +272,7 @@ fn a_refused_post() {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
                 let wanted = Wanted::one_operation(1, true);
-                let full: Result<u64, NotPosted<()>> =
-                    queue.ring.post(wanted, (), |_| Err(NotTaken::NoRoom));
+                let full = queue.wait_to_post(wanted, |_| Err(NotTaken::NoRoom));
                 assert_eq!(full, Err(NotPosted::Full));
             })
         };
@@ -295,7 +295,7 @@ fn nothing_is_posted_behind_a_failure() {
             let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
             thread::spawn(move || {
                 let wanted = Wanted::one_operation(1, true);
-                let posted = queue.ring.post(wanted, (), |mut entries| {
+                let posted = queue.wait_to_post(wanted, |mut entries| {
                     let number = entries.take(context);
                     if ended.load(Ordering::Acquire) {
                         return Err(NotTaken::Refused(()));
@@ -307,10 +307,10 @@ fn nothing_is_posted_behind_a_failure() {
                         ended.store(true, Ordering::Release);
                         return Err(NotTaken::Failed(()));
                     }
-                    Ok(())
+                    Ok(1)
                 });
                 match posted {
-                    Err(NotPosted::Refused(())) => None,
+                    Err(NotPosted::Refused(()) | NotPosted::Ended) => None,
                     _ => Some(context),
                 }
             })
@@ -329,7 +329,7 @@ fn nothing_is_posted_behind_a_failure() {
             last.is_none_or(|context| context == 1),
             "posted behind the failure"
         );
-        queue.check(posted);
+        queue.check_polled(posted);
     });
 }
 
@@ -344,14 +344,14 @@ fn several_at_once_and_markers() {
             count: 3,
             signaled: 2,
         };
-        let posted: Result<u64, NotPosted<()>> = queue.ring.post(wanted, (), |mut entries| {
+        let posted = queue.wait_to_post(wanted, |mut entries| {
             let mut device = queue.device.lock().unwrap();
             for (index, signaled) in [false, true, false].into_iter().enumerate() {
                 let context = 7 + index as u64;
                 let number = entries.take(context);
                 device.push_back((number, signaled, context));
             }
-            Ok(())
+            Ok(wanted.signaled)
         });
         posted.expect("all slots");
         // Now or later one completion brings two entries back; the third request is still there.
@@ -359,7 +359,7 @@ fn several_at_once_and_markers() {
             count: 3,
             signaled: 3,
         };
-        let refused: Result<u64, NotPosted<()>> = queue.ring.post(more, (), |_| Ok(()));
+        let refused = queue.wait_to_post(more, |_| Ok(3));
         assert!(matches!(
             refused,
             Err(NotPosted::Full | NotPosted::NoCompletionDue)
@@ -469,7 +469,7 @@ fn a_shared_queue_of_two_connections() {
 fn nothing_is_posted_behind_a_failure_of_the_short_way() {
     model(3, || {
         let queue = Queue {
-            ring: Ring::starting_at(0, 3, 0).started(),
+            ring: Ring::starting_at(0, 3, 0),
             device: Mutex::new(VecDeque::new()),
             polling: Mutex::new(Vec::new()),
             depth: 3,
@@ -478,14 +478,12 @@ fn nothing_is_posted_behind_a_failure_of_the_short_way() {
         let failing = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                let posted = queue.ring.try_post(1, (), |number| {
+                let wanted = Wanted::one_operation(1, true);
+                let _ = queue.wait_to_post(wanted, |mut entries| {
                     let mut device = queue.device.lock().unwrap();
-                    device.push_back((number, true, 1));
-                    Err(())
+                    device.push_back((entries.take(1), true, 1));
+                    Err(NotTaken::Failed(()))
                 });
-                if let Err(NotTried::NotTaken(ring, held, ())) = posted {
-                    ring.tried_in_vain(held, 1, NotTaken::Failed(()), true);
-                }
             })
         };
         let other = {
