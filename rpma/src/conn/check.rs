@@ -42,10 +42,7 @@ pub(super) type Boxed<T> = Result<T, Box<Error>>;
 
 #[inline(always)]
 fn ensure(condition: bool, fault: Fault) -> Checked {
-    match condition {
-        true => Ok(()),
-        false => Err(fault),
-    }
+    if condition { Ok(()) } else { Err(fault) }
 }
 
 impl Conn {
@@ -188,9 +185,10 @@ impl Conn {
 
     #[inline(always)]
     fn check_len(&self, len: u64, flags: Flags) -> Checked {
-        let limit = match flags.inline() {
-            true => self.queues.limits.inline,
-            false => self.queues.limits.message,
+        let limit = if flags.inline() {
+            self.queues.limits.inline
+        } else {
+            self.queues.limits.message
         };
         ensure(len <= limit.into(), Fault::TooLong(len, flags))
     }
@@ -221,9 +219,10 @@ impl Conn {
         if native && !self.short.reads() {
             return Err(self.in_words(Fault::NoReads).into());
         }
-        Ok(match native {
-            true => AtomicWrites::Native,
-            false => AtomicWrites::Fallback,
+        Ok(if native {
+            AtomicWrites::Native
+        } else {
+            AtomicWrites::Fallback
         })
     }
 
@@ -266,7 +265,11 @@ impl Conn {
                 limits.message
             )),
             Fault::Fence => super::fences::missing("Flags::FENCE needs a fence"),
-            Fault::NoReads if self.queues.slots.is_connecting() => self.queues.slots.closed(),
+            // In this order: a connection that opens sets `reads` first, and may have opened after the
+            // check.
+            Fault::NoReads if self.queues.slots.is_connecting() || self.short.reads() => {
+                self.queues.slots.closed()
+            }
             Fault::NoReads => Error::not_supported(
                 "the connection was made with no reads in flight (initiator depth 0), so that a read \
                  would never complete: the peer must connect or accept with more",
