@@ -35,9 +35,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let peer = Peer::new(&device)?;
 
     // The operations that a client may do with the log.
-    let flush = match memory.is_pmem() {
-        true => MrUsage::FLUSH_TYPE_PERSISTENT,
-        false => MrUsage::FLUSH_TYPE_VISIBILITY,
+    let flush = if memory.is_pmem() {
+        MrUsage::FLUSH_TYPE_PERSISTENT
+    } else {
+        MrUsage::FLUSH_TYPE_VISIBILITY
     };
     let region = memory.register(&peer, MrUsage::WRITE_DST | MrUsage::READ_SRC | flush)?;
 

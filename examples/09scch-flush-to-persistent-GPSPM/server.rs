@@ -24,9 +24,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let peer = Peer::new(&device)?;
 
     // The operation that a client may do there: write. Messages have memory of their own.
-    let flush = match memory.is_pmem() {
-        true => MrUsage::FLUSH_TYPE_PERSISTENT,
-        false => MrUsage::FLUSH_TYPE_VISIBILITY,
+    let flush = if memory.is_pmem() {
+        MrUsage::FLUSH_TYPE_PERSISTENT
+    } else {
+        MrUsage::FLUSH_TYPE_VISIBILITY
     };
     let region = memory.register(&peer, MrUsage::WRITE_DST | flush)?;
     let messages = Messages::new(&peer)?;

@@ -117,9 +117,10 @@ impl Replica {
             used: log.slice(data.range(8))?,
             conn,
             log,
-            flush_type: match is_persistent {
-                true => FlushType::Persistent,
-                false => FlushType::Visibility,
+            flush_type: if is_persistent {
+                FlushType::Persistent
+            } else {
+                FlushType::Visibility
             },
         })
     }

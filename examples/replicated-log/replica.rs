@@ -139,9 +139,10 @@ impl Shared {
             let left = self.state.look(|state| state.committed.saturating_sub(at));
             // The last records are copied while no other ones are committed.
             let is_last = left <= GROUP;
-            let gate = match is_last && fault != Fault::JoinsUngated {
-                true => Some(self.gate.lock().await),
-                false => None,
+            let gate = if is_last && fault != Fault::JoinsUngated {
+                Some(self.gate.lock().await)
+            } else {
+                None
             };
             let (kept, end) = self.state.look(|state| (state.head, state.committed));
             if head != kept {

@@ -121,8 +121,9 @@ fn main() -> Result<ExitCode> {
             as_promised &= (lossy == 0) == is_safe;
         }
     }
-    Ok(match as_promised {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if as_promised {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }

@@ -46,9 +46,10 @@ fn sections(help: &str) -> String {
             _ => notes += &format!(".PP\n{}\n", escaped(paragraph)),
         }
     }
-    match notes.is_empty() {
-        true => text,
-        false => text + &section("NOTES", notes.trim_end()),
+    if notes.is_empty() {
+        text
+    } else {
+        text + &section("NOTES", notes.trim_end())
     }
 }
 

@@ -46,9 +46,12 @@ impl From<rpma::Error> for Problem {
 /// The same text without line ends and without commands to a terminal: it can be another host's.
 /// Remedies of the library are for users of the command.
 pub(crate) fn one_line(text: &str) -> String {
-    let printable = |character: char| match character.is_control() {
-        true => ' ',
-        false => character,
+    let printable = |character: char| {
+        if character.is_control() {
+            ' '
+        } else {
+            character
+        }
     };
     let text: String = text.trim().chars().map(printable).collect();
     for_operator(&text)

@@ -14,9 +14,10 @@ use crate::problem::{Problem, one_line};
 pub(crate) const VERSION: u32 = 1;
 
 /// The beginning of each line.
-pub(crate) const LABEL: &str = match cfg!(feature = "sim") {
-    true => "simulated: ",
-    false => "",
+pub(crate) const LABEL: &str = if cfg!(feature = "sim") {
+    "simulated: "
+} else {
+    ""
 };
 
 /// The result of a command that did its work.
@@ -198,9 +199,10 @@ impl ResultFile {
 
     /// Writes a part of the results.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
-        let emptied = match mem::replace(&mut self.has_begun, true) {
-            true => Ok(()),
-            false => self.file.set_len(0),
+        let emptied = if mem::replace(&mut self.has_begun, true) {
+            Ok(())
+        } else {
+            self.file.set_len(0)
         };
         emptied
             .and_then(|()| self.file.write_all(text.as_bytes()))

@@ -33,9 +33,10 @@ const HEAD: usize = 16;
 
 /// The bytes of memory that the server offers. The first page has a mark, and tests nothing. A
 /// fabric compares all touched persistent memory again and again, so it has less.
-pub(crate) const ARENA: usize = match cfg!(feature = "sim") {
-    true => 256 << 10,
-    false => 2 << 20,
+pub(crate) const ARENA: usize = if cfg!(feature = "sim") {
+    256 << 10
+} else {
+    2 << 20
 };
 /// The longest transfer of a case.
 pub(crate) const LONGEST: usize = ARENA / 2;

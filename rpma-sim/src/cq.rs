@@ -224,10 +224,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             .qps
             .iter()
             .any(|(_, qp)| qp.send_cq == number || qp.recv_cq == number);
-        match used {
-            true => Err(Errno::BUSY),
-            false => Ok(fate),
-        }
+        if used { Err(Errno::BUSY) } else { Ok(fate) }
     })();
     let fate = match begun {
         Ok(fate) => fate,
@@ -265,9 +262,10 @@ pub unsafe extern "C" fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_in
         };
         let last_counts = state.profile(of.nic).last_arm_counts;
         let armed = &mut state.cqs[of.number].armed;
-        *armed = match last_counts {
-            true => asked,
-            false => asked.max(*armed),
+        *armed = if last_counts {
+            asked
+        } else {
+            asked.max(*armed)
         };
         fate.end()
     })())

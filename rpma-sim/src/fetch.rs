@@ -37,9 +37,10 @@ impl State {
             // Errors in them are found in their turn.
             let parts = self.parts(self.qps[number].pd, sges, 0);
             let mut fetched = gather(&send, &parts.unwrap_or_default());
-            let read_by_now = match self.toss() || fetched.is_empty() {
-                true => 0,
-                false => self.chance(fetched.len() as u32),
+            let read_by_now = if self.toss() || fetched.is_empty() {
+                0
+            } else {
+                self.chance(fetched.len() as u32)
             };
             fetched.truncate(read_by_now as usize);
             self.qps[number].sends[index].fetched = Some(fetched);

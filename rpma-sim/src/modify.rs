@@ -98,9 +98,10 @@ fn next_state(from: QpState, attr: &ibv_qp_attr, changes: u32) -> Result<QpState
         .find(|(before, after, ..)| (*before, *after) == (from, to));
     let (_, _, required, accepted) = found.ok_or(Errno::INVAL)?;
     let (required, accepted) = (mask(required), mask(accepted));
-    match changes & required == required && changes & !(required | accepted) == 0 {
-        true => Ok(to),
-        false => Err(Errno::INVAL),
+    if changes & required == required && changes & !(required | accepted) == 0 {
+        Ok(to)
+    } else {
+        Err(Errno::INVAL)
     }
 }
 
@@ -124,9 +125,10 @@ fn check_values(attr: &ibv_qp_attr, changes: u32) -> Result<()> {
         fits(Mask::IBV_QP_RETRY_CNT, attr.retry_cnt < 8),
         fits(Mask::IBV_QP_RNR_RETRY, attr.rnr_retry < 8),
     ];
-    match all.iter().all(|fits| *fits) {
-        true => Ok(()),
-        false => Err(Errno::INVAL),
+    if all.iter().all(|fits| *fits) {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
     }
 }
 

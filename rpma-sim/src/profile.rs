@@ -198,9 +198,10 @@ impl Profile {
 
     /// The room of a queue that was asked for with `asked`.
     pub(crate) fn room(&self, asked: u32) -> u32 {
-        match self.rounds_up {
-            true => (asked + 1).next_power_of_two() - 1,
-            false => asked,
+        if self.rounds_up {
+            (asked + 1).next_power_of_two() - 1
+        } else {
+            asked
         }
     }
 }

@@ -190,10 +190,7 @@ impl Qp {
             Data::Inline(bytes) => bytes.len() <= self.cap.max_inline_data as usize,
             Data::At(sges) => sges.len() <= self.cap.max_send_sge as usize,
         };
-        match fits {
-            true => Ok(()),
-            false => Err(Errno::INVAL),
-        }
+        if fits { Ok(()) } else { Err(Errno::INVAL) }
     }
 }
 

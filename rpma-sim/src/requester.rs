@@ -299,9 +299,10 @@ impl State {
         );
         let cannot_be_repeated = is_native && !self.profile_of(number).repeats_natives;
         if send.way.is_executed() {
-            return match cannot_be_repeated {
-                true => Outcome::NoAnswer,
-                false => self.repeat(number, peer, &send, &parts),
+            return if cannot_be_repeated {
+                Outcome::NoAnswer
+            } else {
+                self.repeat(number, peer, &send, &parts)
             };
         }
         let mut fault = self.fault(number, index);

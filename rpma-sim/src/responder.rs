@@ -95,9 +95,10 @@ impl State {
             }
             Operation::Send(imm) => self.serve_send(peer, from, send, bytes, imm),
             Operation::Flush { persistent, len } => {
-                let right = match persistent {
-                    true => access::FLUSH_PERSISTENT,
-                    false => access::FLUSH_GLOBAL,
+                let right = if persistent {
+                    access::FLUSH_PERSISTENT
+                } else {
+                    access::FLUSH_GLOBAL
                 };
                 // 32 bits of the length travel (rdma-core's provider). A responder takes up to 2³¹.
                 let len = u64::from(len as u32);

@@ -173,9 +173,10 @@ impl State {
     pub(crate) fn call(&mut self, call: &'static str, nic: usize) -> Fate {
         self.before(call, nic);
         let nic = &self.nics[nic];
-        match nic.is_dead() && !works_without_power(call) {
-            true => Fate::refused(NO_POWER),
-            false => self.failures.call(call, nic.host),
+        if nic.is_dead() && !works_without_power(call) {
+            Fate::refused(NO_POWER)
+        } else {
+            self.failures.call(call, nic.host)
         }
     }
 

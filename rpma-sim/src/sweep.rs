@@ -367,9 +367,10 @@ pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
             while at < faults.len() {
                 let mut fewer = faults.clone();
                 fewer.remove(at);
-                match quietly(|| fails(&fewer)) {
-                    true => faults = fewer,
-                    false => at += 1,
+                if quietly(|| fails(&fewer)) {
+                    faults = fewer
+                } else {
+                    at += 1
                 }
             }
             eprintln!("seed {seed}:");

@@ -45,9 +45,10 @@ pub(crate) fn both_ways() -> [ConnCfg; 2] {
 
 /// The kind of a flush's completion.
 pub(crate) fn flush_opcode(conn: &Conn) -> WcOpcode {
-    match conn.has_native_flush() {
-        true => WcOpcode::FLUSH,
-        false => WcOpcode::RDMA_READ,
+    if conn.has_native_flush() {
+        WcOpcode::FLUSH
+    } else {
+        WcOpcode::RDMA_READ
     }
 }
 

@@ -400,9 +400,10 @@ fn cost_of(costs: &Costs, name: &str) -> Outcome<(u64, u64)> {
 
 /// Fails if something costs more than it may.
 fn no_more(more: &[String]) -> Outcome {
-    match more.is_empty() {
-        true => Ok(()),
-        false => Err(more.join("; ").into()),
+    if more.is_empty() {
+        Ok(())
+    } else {
+        Err(more.join("; ").into())
     }
 }
 

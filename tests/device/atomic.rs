@@ -10,9 +10,10 @@ use crate::common::prelude::*;
 /// device have the operation and the configuration does not forbid it.
 fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
     let native = peer.is_native_atomic_write_capable() && !cfg.get_force_fallback();
-    match native && cfg!(native_atomic_write) {
-        true => WcOpcode::ATOMIC_WRITE,
-        false => WcOpcode::RDMA_WRITE,
+    if native && cfg!(native_atomic_write) {
+        WcOpcode::ATOMIC_WRITE
+    } else {
+        WcOpcode::RDMA_WRITE
     }
 }
 

@@ -89,9 +89,10 @@ fn add_every_kind<'a>(batch: &mut Batch<'a, 24>, source: &'a Mr<Memory>, far: &M
 /// The kinds of the completions of these operations, in order.
 fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
     let flush = flush_opcode(client);
-    let word = match client.has_native_atomic_write() {
-        true => WcOpcode::ATOMIC_WRITE,
-        false => WcOpcode::RDMA_WRITE,
+    let word = if client.has_native_atomic_write() {
+        WcOpcode::ATOMIC_WRITE
+    } else {
+        WcOpcode::RDMA_WRITE
     };
     let (write, send, read) = (WcOpcode::RDMA_WRITE, WcOpcode::SEND, WcOpcode::RDMA_READ);
     [

@@ -218,9 +218,10 @@ fn a_durable_commit_needs_the_peers_promise() -> Result {
             }
             let by_reading = !pair.client.has_native_flush();
             let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
-            match promised[usize::from(by_reading)] {
-                true => drop(posted?),
-                false => drop(not_supported(posted)),
+            if promised[usize::from(by_reading)] {
+                posted?;
+            } else {
+                drop(not_supported(posted));
             }
         }
     }

@@ -195,9 +195,10 @@ fn a_dropped_request_is_a_reject() -> Result {
     for delete in [false, true] {
         let client = ask(&peer, &ep, &cfg)?;
         let req = request(&ep, &cfg)?;
-        match delete {
-            true => req.delete()?,
-            false => drop(req),
+        if delete {
+            req.delete()?
+        } else {
+            drop(req)
         }
         assert_eq!(rejected(&client)?, RejectReason::CONSUMER);
         // As in librpma, disconnecting is possible.

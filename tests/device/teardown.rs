@@ -263,9 +263,10 @@ fn handles_of_queues_outlive_their_connection() -> Result {
         let closed = matches!(waited, Err(Error::NotConnected(NotConnected::Closed)));
         assert!(closed, "{waited:?}");
         let again = cq.clone();
-        match receives_first {
-            true => drop((rcq, cq, again)),
-            false => drop((cq, again, rcq)),
+        if receives_first {
+            drop((rcq, cq, again))
+        } else {
+            drop((cq, again, rcq))
         }
     }
     Ok(())

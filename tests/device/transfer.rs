@@ -145,9 +145,10 @@ fn every_refusal_of_flush() -> Result {
         refused(&visible, FlushType::Persistent, "Durable::Nothing")?;
         // Natively it is the region's right that is missing.
         conn.apply_remote_peer_cfg(PeerCfg::new().set_durable(Durable::NativeFlushes));
-        let reason = match conn.has_native_flush() {
-            true => no_right,
-            false => "this connection flushes by reading",
+        let reason = if conn.has_native_flush() {
+            no_right
+        } else {
+            "this connection flushes by reading"
         };
         refused(&visible, FlushType::Persistent, reason)?;
 

@@ -45,9 +45,10 @@ fn ask_to_commit(peer: &Peer, cfg: &WriterCfg) -> Result<(Connecting, Ep)> {
 
 /// The one-sided methods that the device has.
 fn methods(peer: &Peer) -> Vec<Method> {
-    match peer.is_native_flush_capable() {
-        true => vec![Method::Native, Method::Reading],
-        false => vec![Method::Reading],
+    if peer.is_native_flush_capable() {
+        vec![Method::Native, Method::Reading]
+    } else {
+        vec![Method::Reading]
     }
 }
 

@@ -115,9 +115,10 @@ fn target(
     let begin = ups.max(1);
     whole.extend_from_slice(path.get(begin..)?);
     let first = whole.into_iter().next()?;
-    match roots.contains_key(&first) {
-        true => Some(first),
-        false => exports.get(&first).cloned(),
+    if roots.contains_key(&first) {
+        Some(first)
+    } else {
+        exports.get(&first).cloned()
     }
 }
 

@@ -155,9 +155,10 @@ impl Pool {
     /// Touches a mebibyte, by stores of the server's program.
     fn touch(&self, spread: bool) -> Outcome {
         let pages = TOUCHED / PAGE;
-        let step = match spread {
-            true => self.pmem.len() / pages,
-            false => PAGE,
+        let step = if spread {
+            self.pmem.len() / pages
+        } else {
+            PAGE
         };
         for page in 0..pages {
             let at = page * step;

@@ -293,9 +293,10 @@ impl Bench {
                 at,
                 len: len as u64,
             };
-            match self.sum(part)? == checksum(&expected[..len]) {
-                true => equal = len,
-                false => other = len,
+            if self.sum(part)? == checksum(&expected[..len]) {
+                equal = len
+            } else {
+                other = len
             }
         }
         let part = Part {

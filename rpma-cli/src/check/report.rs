@@ -116,9 +116,10 @@ impl CheckReport {
 
     /// All cases ran that can. Good, if none failed and some passed.
     pub(crate) fn finish(&mut self) {
-        self.result = match self.failed == 0 && self.passed > 0 && self.ended_early.is_none() {
-            true => Outcome::Good,
-            false => Outcome::Bad,
+        self.result = if self.failed == 0 && self.passed > 0 && self.ended_early.is_none() {
+            Outcome::Good
+        } else {
+            Outcome::Bad
         };
     }
 }

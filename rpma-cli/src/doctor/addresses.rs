@@ -124,9 +124,10 @@ fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
         let remedy = facts
             .device(device.name())
             .map_or_else(String::new, devices::activate);
-        findings.push(match active.is_empty() {
-            true => Finding::bad(CHECK, found, remedy),
-            false => Finding::note(CHECK, found).with_remedy(remedy),
+        findings.push(if active.is_empty() {
+            Finding::bad(CHECK, found, remedy)
+        } else {
+            Finding::note(CHECK, found).with_remedy(remedy)
         });
     }
     exam.devices = active;

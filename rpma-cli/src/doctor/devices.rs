@@ -26,9 +26,10 @@ fn finding(device: &RdmaDevice, one_is_active: bool) -> Finding {
         return Finding::good(CHECK, found);
     }
     let remedy = activate(device);
-    match one_is_active {
-        true => Finding::note(CHECK, found).with_remedy(remedy),
-        false => Finding::bad(CHECK, found, remedy),
+    if one_is_active {
+        Finding::note(CHECK, found).with_remedy(remedy)
+    } else {
+        Finding::bad(CHECK, found, remedy)
     }
 }
 
@@ -64,9 +65,10 @@ fn describe(device: &RdmaDevice) -> String {
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
     let ports: Vec<String> = device.ports.iter().map(port).collect();
-    let ports = match ports.is_empty() {
-        true => "no port".into(),
-        false => ports.join("; "),
+    let ports = if ports.is_empty() {
+        "no port".into()
+    } else {
+        ports.join("; ")
     };
     match details.is_empty() {
         true => format!("{}: {ports}", device.name),

@@ -292,9 +292,10 @@ fn file_registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap, at: usize)
         return Finding::note(REGISTRATION, found);
     };
     let (reason, remedy) = remedies::of_registering(&error, Some(exam.other_memory()));
-    let why = match remedies::is_errno(&error, Errno::FAULT) {
-        true => ". Linux 6.5 and newer refuse files of this file system",
-        false => "",
+    let why = if remedies::is_errno(&error, Errno::FAULT) {
+        ". Linux 6.5 and newer refuse files of this file system"
+    } else {
+        ""
     };
     let found = format!("{name} cannot register the file for writing: {reason}{why}");
     Finding::bad(REGISTRATION, found, remedy)

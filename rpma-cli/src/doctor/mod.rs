@@ -167,9 +167,10 @@ impl Exam<'_> {
         let other = remedies::other_memory(&self.host.facts, &doctor);
         let mut namespaces = self.host.facts.pmem.namespaces.iter();
         let has_files = namespaces.any(|namespace| namespace.mode == "fsdax");
-        match has_files && self.takes_files() {
-            true => remedies::or_file(&other),
-            false => other,
+        if has_files && self.takes_files() {
+            remedies::or_file(&other)
+        } else {
+            other
         }
     }
 
@@ -185,9 +186,10 @@ impl Exam<'_> {
     }
 
     fn outcome(&self) -> Outcome {
-        match self.is_bad() || self.devices.is_empty() || self.interrupt.is_set() {
-            true => Outcome::Bad,
-            false => Outcome::Good,
+        if self.is_bad() || self.devices.is_empty() || self.interrupt.is_set() {
+            Outcome::Bad
+        } else {
+            Outcome::Good
         }
     }
 
@@ -196,9 +198,10 @@ impl Exam<'_> {
         match self.outcome() {
             Outcome::Good => {
                 let places: Vec<_> = self.devices.iter().map(ToString::to_string).collect();
-                let meaning = match self.is_visible_only {
-                    true => ". It makes data visible, and not durable",
-                    false => "",
+                let meaning = if self.is_visible_only {
+                    ". It makes data visible, and not durable"
+                } else {
+                    ""
                 };
                 let found = format!("can work on {}{meaning}", places.join(", "));
                 Finding::good(CHECK, found).with_remedy(remedies::TRY_BETWEEN_HOSTS)

@@ -68,10 +68,7 @@ pub(super) fn native_operations(devices: &[Opened], facts: &Facts) -> Vec<Findin
 }
 
 fn has(it: bool) -> &'static str {
-    match it {
-        true => "yes",
-        false => "no",
-    }
+    if it { "yes" } else { "no" }
 }
 
 pub(super) fn on_demand_paging(devices: &[Opened]) -> Vec<Finding> {

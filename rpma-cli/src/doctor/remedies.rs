@@ -17,9 +17,10 @@ pub(super) const TRY_BETWEEN_HOSTS: &str = "try it between two hosts: `rpma serv
 
 /// For a module that is not loaded. The devices' own modules come with the adapter's driver.
 pub(super) fn load(modules: &[&str], container: bool) -> String {
-    let place = match container {
-        true => "as root, on the host of the container",
-        false => "as root",
+    let place = if container {
+        "as root, on the host of the container"
+    } else {
+        "as root"
     };
     format!("{place}: modprobe -a {}", modules.join(" "))
 }

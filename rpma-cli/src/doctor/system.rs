@@ -110,9 +110,10 @@ fn node(node: &Node, another_is_usable: bool, container: bool) -> Finding {
         }
         Access::Refused(reason) => (format!("{name}: {reason}"), remedies::refused_node(path)),
     };
-    match device.is_some() && another_is_usable {
-        true => Finding::note(CHECK, found).with_remedy(remedy),
-        false => Finding::bad(CHECK, found, remedy),
+    if device.is_some() && another_is_usable {
+        Finding::note(CHECK, found).with_remedy(remedy)
+    } else {
+        Finding::bad(CHECK, found, remedy)
     }
 }
 

@@ -19,9 +19,10 @@ pub(crate) struct DaxSize {
 pub(crate) fn dax_size(files: &Files, path: &Path) -> Option<DaxSize> {
     let metadata = fs::metadata(path).ok()?;
     let device = metadata.rdev();
-    match metadata.file_type().is_char_device() {
-        true => size_of(files, major(device), minor(device)),
-        false => None,
+    if metadata.file_type().is_char_device() {
+        size_of(files, major(device), minor(device))
+    } else {
+        None
     }
 }
 

@@ -108,9 +108,10 @@ fn port(files: &Files, device: &str, number: u32) -> Port {
     let dir = format!("{CLASS}/{device}/ports/{number}");
     let attribute = |file: &str| files.word(format!("{dir}/{file}"));
     let (gids, names) = gids(files, &dir);
-    let interfaces = match names.is_empty() {
-        true => interfaces_of_device(files, device, number),
-        false => names,
+    let interfaces = if names.is_empty() {
+        interfaces_of_device(files, device, number)
+    } else {
+        names
     };
     Port {
         number,

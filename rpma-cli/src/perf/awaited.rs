@@ -287,9 +287,10 @@ impl Target {
                     }
                 };
                 let outcome = set.settle(id, *copies, Duration::MAX).await?;
-                match outcome.copies() >= *copies {
-                    true => Ok(()),
-                    false => failed(too_few(id, outcome.copies(), *copies)),
+                if outcome.copies() >= *copies {
+                    Ok(())
+                } else {
+                    failed(too_few(id, outcome.copies(), *copies))
                 }
             }
         }

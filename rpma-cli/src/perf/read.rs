@@ -165,9 +165,12 @@ impl Fault {
 }
 
 fn parse(line: &[u8]) -> Result<Entry, Fault> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| match error.is_eof() {
-        true => Fault::new("is cut off", REMEASURE),
-        false => Fault::new("is no result of `rpma perf`", WRONG_FILE),
+    let value: Value = serde_json::from_slice(line).map_err(|error| {
+        if error.is_eof() {
+            Fault::new("is cut off", REMEASURE)
+        } else {
+            Fault::new("is no result of `rpma perf`", WRONG_FILE)
+        }
     })?;
     if value["format"] != FORMAT {
         return Err(Fault::new("is no result of `rpma perf`", WRONG_FILE));
@@ -240,9 +243,10 @@ fn check_numbers(result: &Measured) -> Result<(), String> {
     }
     let operations = result.operations as f64;
     let difference = result.operations_per_second * result.seconds - operations;
-    match difference.abs() <= 1.0 + operations / 100.0 {
-        true => Ok(()),
-        false => Err("`operations`, `seconds` and `operations_per_second` contradict".into()),
+    if difference.abs() <= 1.0 + operations / 100.0 {
+        Ok(())
+    } else {
+        Err("`operations`, `seconds` and `operations_per_second` contradict".into())
     }
 }
 

@@ -95,10 +95,7 @@ pub(super) fn point(setting: Setting) -> Point {
         histogram.record(latency).expect("it grows");
     }
     let operations = u64::from(count);
-    let not_begun = match load > 0.9 {
-        true => 17,
-        false => 0,
-    };
+    let not_begun = if load > 0.9 { 17 } else { 0 };
     with(
         setting,
         &histogram,

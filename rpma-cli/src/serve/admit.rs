@@ -132,9 +132,10 @@ impl Server {
         let req = request.into_req(&self.peer, &place.cfg(&self.peer, &cfg)?)?;
         let mut line = Line::new(&self.peer, expect)?;
         line.post_receives(&req, expect.receives.0)?;
-        let slots = match by_server {
-            true => self.prepare_commits(&req, &mut line)?,
-            false => None,
+        let slots = if by_server {
+            self.prepare_commits(&req, &mut line)?
+        } else {
+            None
         };
         let conn = req.connect(&self.answer_of(expect)?)?;
         let member = self.wait.add(place, conn)?;

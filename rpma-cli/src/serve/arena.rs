@@ -225,9 +225,10 @@ fn register(
     usage: MrUsage,
 ) -> Result<(Mr<PmemMap>, Option<String>), Problem> {
     // A right to flush would be one to read.
-    let persistent = match usage.contains(VOLATILE) {
-        true => usage | MrUsage::FLUSH_TYPE_PERSISTENT,
-        false => usage,
+    let persistent = if usage.contains(VOLATILE) {
+        usage | MrUsage::FLUSH_TYPE_PERSISTENT
+    } else {
+        usage
     };
     match Mr::reg(peer, map, persistent) {
         Ok(region) => Ok((region, None)),

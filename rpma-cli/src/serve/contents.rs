@@ -153,9 +153,10 @@ fn marked(all: &PmemMap) -> Result<usize, Problem> {
     all.read_at(0, &mut mark)?;
     all.read_at(MARK.len(), &mut number)?;
     let number = usize::try_from(u64::from_le_bytes(number)).unwrap_or(usize::MAX);
-    Ok(match mark == MARK && number >= LEN {
-        true => number.min(all.len()),
-        false => 0,
+    Ok(if mark == MARK && number >= LEN {
+        number.min(all.len())
+    } else {
+        0
     })
 }
 

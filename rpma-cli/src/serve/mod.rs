@@ -201,9 +201,12 @@ impl Server {
             return Ok(());
         };
         let taken = line.completed(conn, wc, &self.arena);
-        let taken = taken.and_then(|()| match line.lies {
-            true => line.answer_falsely(&self.peer, conn, wc),
-            false => Ok(()),
+        let taken = taken.and_then(|()| {
+            if line.lies {
+                line.answer_falsely(&self.peer, conn, wc)
+            } else {
+                Ok(())
+            }
         });
         taken.or_else(|error| self.ended(member, &error, out))
     }

@@ -65,9 +65,10 @@ impl State {
                 self.rejected(number, STALE, &[]);
                 continue;
             }
-            let status = match event == Type::RDMA_CM_EVENT_UNREACHABLE.0 {
-                true => -Errno::TIMEDOUT.raw_os_error(),
-                false => 0,
+            let status = if event == Type::RDMA_CM_EVENT_UNREACHABLE.0 {
+                -Errno::TIMEDOUT.raw_os_error()
+            } else {
+                0
             };
             self.notify(number, Kind::ByItself(event, status));
         }

@@ -64,9 +64,10 @@ impl Channel {
     /// An id of this fabric and this host is on the channel from now on.
     pub(super) fn belongs_to(&self, shared: &Arc<Shared>, host: usize) -> Result<()> {
         let owner = self.owner.get_or_init(|| (Arc::clone(shared), host));
-        match Arc::ptr_eq(&owner.0, shared) && owner.1 == host {
-            true => Ok(()),
-            false => Err(Errno::INVAL),
+        if Arc::ptr_eq(&owner.0, shared) && owner.1 == host {
+            Ok(())
+        } else {
+            Err(Errno::INVAL)
         }
     }
 
@@ -322,9 +323,10 @@ impl State {
             id,
         });
         let conn = rdma_conn_param {
-            private_data: match read.data.is_empty() {
-                true => ptr::null(),
-                false => read.data.as_ptr().cast(),
+            private_data: if read.data.is_empty() {
+                ptr::null()
+            } else {
+                read.data.as_ptr().cast()
             },
             private_data_len: read.data.len() as u8,
             responder_resources: depths.responder_resources,

@@ -102,9 +102,10 @@ impl State {
     /// An id sends a message.
     pub(super) fn send(&mut self, number: u32, message: Message) {
         let (from, to) = self.ends(number);
-        match self.reaches(from, to) {
-            true => self.deliver(message),
-            false => self.links.keep(from, to, message),
+        if self.reaches(from, to) {
+            self.deliver(message)
+        } else {
+            self.links.keep(from, to, message)
         }
     }
 

@@ -345,9 +345,10 @@ impl State {
     /// Some hosts reach each other again. One of them may have been frozen.
     fn go_on(&mut self, thawed: Option<usize>) {
         for (from, to, message) in std::mem::take(&mut self.links.kept) {
-            match self.reaches(from, to) {
-                true => self.deliver(message),
-                false => self.links.keep(from, to, message),
+            if self.reaches(from, to) {
+                self.deliver(message)
+            } else {
+                self.links.keep(from, to, message)
             }
         }
         self.resolve_again();

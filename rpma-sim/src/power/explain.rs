@@ -28,9 +28,12 @@ pub(crate) fn be_able_to_be_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| match QUIET.get() {
-            true => PLACE.set(info.location().map(ToString::to_string)),
-            false => before(info),
+        panic::set_hook(Box::new(move |info| {
+            if QUIET.get() {
+                PLACE.set(info.location().map(ToString::to_string))
+            } else {
+                before(info)
+            }
         }));
     });
 }
@@ -101,9 +104,10 @@ pub(crate) fn report(
     let fails_again = fails(&images);
     let lost = reduced(cut, &images, &mut fails, Lines::newest);
     let early = reduced(cut, &lost, &mut fails, Lines::durable);
-    let (lost, early) = match is_poisoned {
-        true => (images.clone(), images),
-        false => (lost, early),
+    let (lost, early) = if is_poisoned {
+        (images.clone(), images)
+    } else {
+        (lost, early)
     };
     if is_poisoned {
         report += "The panic of the check has poisoned a lock of its own, so that it fails with each image. \

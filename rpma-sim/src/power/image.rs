@@ -394,9 +394,10 @@ fn volatile(newest: &Store, number: usize, random: &mut Random) -> Store {
             store.put(line, u64::MAX, &[(); LINE].map(|()| random.next() as u8));
         }
     };
-    match len > LARGE {
-        true => newest.pages().for_each(|(page, _)| fill(page)),
-        false => (0..len / PAGE).for_each(fill),
+    if len > LARGE {
+        newest.pages().for_each(|(page, _)| fill(page))
+    } else {
+        (0..len / PAGE).for_each(fill)
     }
     store
 }

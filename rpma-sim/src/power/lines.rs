@@ -439,9 +439,10 @@ impl Lines {
     fn make_visible(&mut self, line: usize, flow: Flow, bytes: u64, durable: bool) {
         let own = |write: &Write| {
             let is_own = write.reach == Reach::Device && write.writer.is(flow);
-            match is_own && write.late.is_none() {
-                true => words_with(write.mask & bytes),
-                false => 0,
+            if is_own && write.late.is_none() {
+                words_with(write.mask & bytes)
+            } else {
+                0
             }
         };
         if durable {
@@ -495,9 +496,12 @@ impl Lines {
         }
         for line in self.lines_in(Some(range)) {
             let bytes = bytes_in(line, range);
-            self.settle(line, |write| match write.writer.is(flow) {
-                true => words_with(write.mask & bytes),
-                false => 0,
+            self.settle(line, |write| {
+                if write.writer.is(flow) {
+                    words_with(write.mask & bytes)
+                } else {
+                    0
+                }
             });
         }
     }
@@ -550,16 +554,18 @@ fn line_of(memory: &Memory, number: usize) -> Line {
 
 /// The words of a device's write that are not torn.
 fn whole(range: &Range<usize>) -> u8 {
-    match range.len() == WORD && range.start % WORD == 0 {
-        true => u8::MAX,
-        false => 0,
+    if range.len() == WORD && range.start % WORD == 0 {
+        u8::MAX
+    } else {
+        0
     }
 }
 
 fn lines_of(range: &Range<usize>) -> Range<usize> {
-    match range.is_empty() {
-        true => 0..0,
-        false => range.start / LINE..(range.end - 1) / LINE + 1,
+    if range.is_empty() {
+        0..0
+    } else {
+        range.start / LINE..(range.end - 1) / LINE + 1
     }
 }
 

@@ -181,9 +181,10 @@ impl Host {
             lines: Lines::new(platform, copies, bytes),
             base: Base::default(),
         });
-        match state.is_dead(self.index()) {
-            true => state.out_of_reach(index),
-            false => state.attach(shared, index),
+        if state.is_dead(self.index()) {
+            state.out_of_reach(index)
+        } else {
+            state.attach(shared, index)
         }
         Pmem {
             shared: Arc::clone(shared),

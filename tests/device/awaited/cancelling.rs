@@ -323,9 +323,10 @@ fn a_request_is_dropped() -> Result {
             let connecting = reactor.connect(addr, &Setup::default(), b"");
             let refusing = async {
                 let incoming = listener.accept().await.expect("a request");
-                match rejects {
-                    true => incoming.reject(b"no").expect("rejects"),
-                    false => drop(incoming),
+                if rejects {
+                    incoming.reject(b"no").expect("rejects")
+                } else {
+                    drop(incoming)
                 }
             };
             let (client, ()) = both(connecting, refusing).await;

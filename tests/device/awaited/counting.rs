@@ -48,9 +48,10 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) -> Result {
         let to = memories.to();
         let write = conn.write(to, memories.word())?;
         let flush = conn.flush(to, FlushType::Visibility)?;
-        match dropped && round % 10 == 0 {
-            true => write.detach(),
-            false => drop(write.await?),
+        if dropped && round % 10 == 0 {
+            write.detach()
+        } else {
+            drop(write.await?)
         }
         flush.await?;
         turns(1).await;

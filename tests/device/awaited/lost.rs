@@ -84,9 +84,10 @@ fn a_silent_peer_wakes_all() -> Result {
             sleep(10 * silence).await;
             assert!(!inbox.is_finished(), "the peer answers");
             assert!(!closed.is_finished(), "the peer answers");
-            match freezes {
-                true => world.hosts[1].freeze(),
-                false => world.link.partition(),
+            if freezes {
+                world.hosts[1].freeze()
+            } else {
+                world.link.partition()
             }
             let event = within(silence, joined(closed)).await?;
             println!("{event:?}");
@@ -99,9 +100,10 @@ fn a_silent_peer_wakes_all() -> Result {
             let closed = client.clone().close(CLOSE).await;
             let silent: rpma::Result<()> = Err(Error::NotConnected(NotConnected::Silent));
             assert_eq!(format!("{closed:?}"), format!("{silent:?}"));
-            match freezes {
-                true => world.hosts[1].thaw(),
-                false => world.link.heal(),
+            if freezes {
+                world.hosts[1].thaw()
+            } else {
+                world.link.heal()
             }
             Ok(())
         })?;

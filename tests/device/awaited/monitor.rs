@@ -139,9 +139,10 @@ fn a_panic_leaves_a_value() -> Result {
             *value += 1;
             panic!("in a change");
         };
-        match is_awaited {
-            true => value.change_when(LIMIT, change).await,
-            false => value.change(change),
+        if is_awaited {
+            value.change_when(LIMIT, change).await
+        } else {
+            value.change(change)
         };
     }
     with_reactor(async |reactor| {

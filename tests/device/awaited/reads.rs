@@ -256,9 +256,10 @@ fn a_handle_gives_the_writer_back() -> Result {
         let lease = reading.await?;
         hold();
         let ticket = post(&writer, &made.pool, 7).await?;
-        let writer = match cfg!(feature = "sim") {
-            true => writer.into_inner().expect_err("a commit is in flight"),
-            false => writer,
+        let writer = if cfg!(feature = "sim") {
+            writer.into_inner().expect_err("a commit is in flight")
+        } else {
+            writer
         };
         release();
         writer.durable(ticket).await?;

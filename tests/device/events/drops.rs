@@ -301,9 +301,10 @@ fn a_wait_on_a_clone_ends_with_the_connection() -> Result {
             }
         });
         waits.recv()?;
-        match delete {
-            true => client.delete()?,
-            false => drop(client),
+        if delete {
+            client.delete()?
+        } else {
+            drop(client)
         }
         let ended = finished("the wait", waiter);
         let is_closed = matches!(ended, Error::NotConnected(NotConnected::Closed));

@@ -111,9 +111,10 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
     let _test = device_test();
     let peer = peer()?;
     for shared in [false, true] {
-        let channel = match shared {
-            false => ComplChannel::PerCq,
-            true => ComplChannel::Shared,
+        let channel = if shared {
+            ComplChannel::Shared
+        } else {
+            ComplChannel::PerCq
         };
         let Pair { client, server } = solicited(&peer, channel)?;
         // A message without an event is found.
@@ -126,9 +127,10 @@ fn a_wait_for_solicited_events_is_bounded() -> Result {
         polled(rcq(&server), 1);
 
         let start = Instant::now();
-        none(match shared {
-            false => rcq(&server).wait_timeout(SHORT),
-            true => server.wait_timeout(SHORT).map(drop),
+        none(if shared {
+            server.wait_timeout(SHORT).map(drop)
+        } else {
+            rcq(&server).wait_timeout(SHORT)
         });
         assert!(start.elapsed() >= SHORT);
 

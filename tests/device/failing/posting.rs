@@ -115,9 +115,10 @@ fn a_native_operation_that_fails_and_happens_all_the_same() -> Result {
                 continue; // rdma-core 44 has the atomic write only.
             }
             work(&client, 3, 3)?;
-            Failing::nth(1, "ibv_wr_complete", errno, how)?.told(match flushes {
-                true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
-                false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
+            Failing::nth(1, "ibv_wr_complete", errno, how)?.told(if flushes {
+                client.flush(part, FlushType::Visibility, ALWAYS, 3)
+            } else {
+                client.atomic_write(part, &[5; 8], ALWAYS, 3)
             });
             let sends = if how.happens() { 4 } else { 3 };
             for wc in ends_with(

@@ -18,14 +18,16 @@ fn a_pause_of_half_the_limit_ends_nothing() -> Result {
             for is_partition in [false, true] {
                 let (world, mut ends, _entered) = patient_ends(way, here)?;
                 ends[here].idle(D + STEP * phase / (PHASES / 2))?;
-                match is_partition {
-                    false => world.hosts[1 - here].freeze(),
-                    true => world.link.partition(),
+                if is_partition {
+                    world.link.partition()
+                } else {
+                    world.hosts[1 - here].freeze()
                 }
                 ends[here].idle(D / 2)?;
-                match is_partition {
-                    false => world.hosts[1 - here].thaw(),
-                    true => world.link.heal(),
+                if is_partition {
+                    world.link.heal()
+                } else {
+                    world.hosts[1 - here].thaw()
                 }
                 ends[here].idle(2 * D)?;
             }

@@ -47,9 +47,10 @@ fn a_lost_packet_ends_nothing() -> Result {
                     .between(&world.hosts[here], &world.hosts[1 - here]);
                 ends[here].idle(D)?;
                 for _ in 0..10 {
-                    match is_answer {
-                        true => link.lose_answer(1),
-                        false => link.lose_packet(1),
+                    if is_answer {
+                        link.lose_answer(1)
+                    } else {
+                        link.lose_packet(1)
                     }
                     ends[here].idle(D)?;
                     assert_eq!(link.disarm(), 0, "it has happened");

@@ -218,9 +218,10 @@ pub(crate) fn block_or_drive<C: Connects>(
     client: &mut Reconnect<C>,
     is_blocking: bool,
 ) -> (Option<C::Connected>, Ended) {
-    match is_blocking {
-        true => block(client),
-        false => drive(client),
+    if is_blocking {
+        block(client)
+    } else {
+        drive(client)
     }
 }
 

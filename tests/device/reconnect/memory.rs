@@ -6,10 +6,7 @@ use rpma::reconnect::{Connects, Reconnect, ToConn, ToWriter};
 use crate::common::prelude::*;
 use crate::reconnect::support::{LEN, Server, connect, identified, quick};
 
-const RECONNECTS: u64 = match cfg!(feature = "sim") {
-    true => 200,
-    false => 10,
-};
+const RECONNECTS: u64 = if cfg!(feature = "sim") { 200 } else { 10 };
 
 /// How often memory was registered.
 fn registrations() -> u64 {

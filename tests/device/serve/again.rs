@@ -191,9 +191,10 @@ fn memory_that_cannot_be_deregistered() -> Result {
             let _old = parted.client(identity(1, 1, 10))?;
             let served = not_cut_off(&mut parted)?;
             let part = parted.parts.get(1).ok_or("a part")?;
-            let (_region, _failing, words) = match is_held {
-                true => (Some(Arc::clone(part.region)), None, "drop its other Arcs"),
-                false => (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed"),
+            let (_region, _failing, words) = if is_held {
+                (Some(Arc::clone(part.region)), None, "drop its other Arcs")
+            } else {
+                (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed")
             };
             assert_says(&lost(&mut parted, served)?, &[words]);
             let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");

@@ -90,9 +90,10 @@ impl Site {
         let end = LEN + len_of(keys) * keys as usize;
         let len = Directory::len_for(slots);
         let all = PmemMap::open(devdax(), end + len)?;
-        let directory = match len <= LEN {
-            true => directory_of(&all)?,
-            false => all.part(end..end + len)?,
+        let directory = if len <= LEN {
+            directory_of(&all)?
+        } else {
+            all.part(end..end + len)?
         };
         Self::over(keys, cfg, all, new_directory(directory, slots)?)
     }

@@ -86,9 +86,10 @@ fn the_first_failure_is_not_the_first_that_was_not_executed() {
         let lost: Vec<u32> = (1..=4 * DEPTH as u32).filter(is_lost).collect();
         // An adapter's fence keeps the tail back until the flush by reading before it is
         // acknowledged.
-        let first = match profile.is_adapter() && way.by_reading {
-            true => 3,
-            false => 1,
+        let first = if profile.is_adapter() && way.by_reading {
+            3
+        } else {
+            1
         };
         assert_eq!(lost.first(), Some(&first), "{}, {way:?}", profile.name());
     }

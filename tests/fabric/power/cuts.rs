@@ -254,9 +254,10 @@ fn nothing_is_under_way_to_memory_that_may_be_freed() -> Result {
         world.write(0, &[1; 64])?;
         world.wait_for_write()?;
         assert!(world.images(10).len() > 1);
-        match destroys {
-            true => drop(world.far),
-            false => drop(world.target.dereg()?),
+        if destroys {
+            drop(world.far)
+        } else {
+            drop(world.target.dereg()?)
         }
         let left = world.hosts.images(10);
         assert_eq!(left.len(), 1, "{destroys}");

@@ -96,9 +96,10 @@ fn a_plain_flag_is_seen_before_its_data() -> Result {
                 told += u32::from(!findings.is_empty());
             }
             let name = profile.name();
-            let is_right = match breaks(&profile, flag) {
-                true => old >= 8 && told >= 8,
-                false => old == 0 && told == 0,
+            let is_right = if breaks(&profile, flag) {
+                old >= 8 && told >= 8
+            } else {
+                old == 0 && told == 0
             };
             assert!(is_right, "{name}, {flag:?}: {old}, {told}");
             assert!(began.elapsed() < Duration::from_secs(10), "{name}");

@@ -19,9 +19,10 @@ fn the_example_survives() -> Result {
     for profile in Profile::ALL {
         for platform in Platform::ALL {
             let found = cut_at_every_event(&profile, platform, Fault::Nothing)?;
-            let is_right = match keeps(&profile, platform) {
-                true => matches!(found, Found::Survived(_)),
-                false => matches!(found, Found::Refused),
+            let is_right = if keeps(&profile, platform) {
+                matches!(found, Found::Survived(_))
+            } else {
+                matches!(found, Found::Refused)
             };
             assert!(is_right, "{profile:?}, {platform}");
         }

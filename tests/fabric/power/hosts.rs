@@ -25,9 +25,10 @@ fn what_was_flushed_is_there_after_a_restart() -> Result {
         let fabric = fabric(&profile);
         let old = world(&fabric)?;
         old.write(0, b"durable!")?;
-        match profile.is_adapter() || old.conn.has_native_flush() {
-            true => old.flush(0, 8)?,
-            false => old.ask_to_persist(0, 8)?,
+        if profile.is_adapter() || old.conn.has_native_flush() {
+            old.flush(0, 8)?
+        } else {
+            old.ask_to_persist(0, 8)?
         }
         fabric.power_cut(&old.server);
         assert!(!old.server.has_power());

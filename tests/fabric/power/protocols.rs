@@ -168,9 +168,10 @@ fn every_way() -> Vec<(Profile, Way, Protocol)> {
     let mut ways = Vec::new();
     for profile in Profile::ALL {
         // Forcing the device's own method makes no difference.
-        let methods: &[bool] = match profile.flushes_natively() {
-            true => &[false, true],
-            false => &[true],
+        let methods: &[bool] = if profile.flushes_natively() {
+            &[false, true]
+        } else {
+            &[true]
         };
         for (platform, protocol) in PLATFORMS
             .into_iter()
@@ -296,9 +297,10 @@ fn a_wrong_promise_is_found() {
 /// that is enough.
 fn mixed(client: &Profile, server: Profile) -> Result<World> {
     let fabric = fabric(client);
-    let platform = match server.is_adapter() {
-        true => Platform::AdrDdioOff,
-        false => Platform::Eadr,
+    let platform = if server.is_adapter() {
+        Platform::AdrDdioOff
+    } else {
+        Platform::Eadr
     };
     let hosts = [fabric.host("client"), fabric.host_with("server", server)];
     Hosts::new(&fabric, hosts, Way::on(platform).by_reading(true), SIZE).connect()

@@ -126,9 +126,10 @@ impl Served {
             parts.push((dst, self.source.slice(at..at + len)?));
         }
         // In turn: the second line is one less, or equal.
-        let at = match log.two_pointers && number % 2 == 1 {
-            true => 64,
-            false => 0,
+        let at = if log.two_pointers && number % 2 == 1 {
+            64
+        } else {
+            0
         };
         let tail = (far.slice(at..at + 8)?, (number + 1).to_ne_bytes());
         Ok(self.writer.commit(&parts, Some(tail))?)

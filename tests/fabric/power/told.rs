@@ -20,9 +20,10 @@ enum Order {
 /// Appends two records. The server answers its user when it gets the message of each.
 fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let platform = match by_reading {
-        true => Platform::AdrDdioOff,
-        false => Platform::AdrDdioOn,
+    let platform = if by_reading {
+        Platform::AdrDdioOff
+    } else {
+        Platform::AdrDdioOn
     };
     let way = Way::on(platform).by_reading(by_reading);
     let world = World::new(&fabric, way).expect("a connection");
@@ -56,9 +57,10 @@ fn losses(profile: &Profile, by_reading: bool, order: Order) -> usize {
 
 /// Whether this device makes data durable in this way.
 fn is_possible(profile: &Profile, by_reading: bool) -> bool {
-    match by_reading {
-        true => profile.is_adapter(),
-        false => profile.flushes_natively(),
+    if by_reading {
+        profile.is_adapter()
+    } else {
+        profile.flushes_natively()
     }
 }
 

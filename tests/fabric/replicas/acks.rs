@@ -13,9 +13,10 @@ type Lose = fn(&Link, u32);
 fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> Result<bool> {
     let fabric = Rig::of(profile).seed(9).fabric();
     let mut of = Cluster::new(&fabric, way, 2)?;
-    let link = match from_server {
-        true => fabric.between(&of.hosts[1], &of.client),
-        false => fabric.between(&of.client, &of.hosts[1]),
+    let link = if from_server {
+        fabric.between(&of.hosts[1], &of.client)
+    } else {
+        fabric.between(&of.client, &of.hosts[1])
     };
     lose(&link, nth);
     let mut acknowledged = [0; 3];
@@ -66,10 +67,7 @@ fn an_acknowledgement_is_lost_at_each_request() {
                     let runs =
                         |nth: &u32| run(&profile, way, lose, from_server, *nth).expect("released");
                     let requests = (1..).take_while(runs).count() as u64;
-                    let least = match from_server {
-                        true => RECORDS,
-                        false => 2 * RECORDS,
-                    };
+                    let least = if from_server { RECORDS } else { 2 * RECORDS };
                     let name = profile.name();
                     assert!(requests >= least, "{name}, {method}: {requests}");
                 }

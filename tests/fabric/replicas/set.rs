@@ -257,8 +257,9 @@ pub(crate) fn whole(bytes: &[u8]) -> u64 {
 
 /// The methods of the devices of this profile.
 pub(crate) fn methods(profile: &Profile) -> Vec<Method> {
-    match profile.flushes_natively() {
-        true => vec![Method::Native, Method::Reading],
-        false => vec![Method::Reading],
+    if profile.flushes_natively() {
+        vec![Method::Native, Method::Reading]
+    } else {
+        vec![Method::Reading]
     }
 }

@@ -15,9 +15,12 @@ pub(crate) fn is_unknown(appended: &Result<Lsn, LogError>) {
 
 /// The ways from or to these replicas.
 fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
-    let link = |n: &usize| match to_replica {
-        true => world.link(*n),
-        false => world.fabric.between(&world.hosts[*n], &world.client),
+    let link = |n: &usize| {
+        if to_replica {
+            world.link(*n)
+        } else {
+            world.fabric.between(&world.hosts[*n], &world.client)
+        }
     };
     replicas.iter().map(link).collect()
 }

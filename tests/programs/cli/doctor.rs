@@ -192,9 +192,10 @@ fn memory_of_another_user() {
     ));
     let command = |user: &str| format!("as root: chown {user} {dax}");
     let (_, remedy) = found(&ended, "Permission denied");
-    let user = match remedy.contains("nobody") {
-        true => "nobody",
-        false => "65534",
+    let user = if remedy.contains("nobody") {
+        "nobody"
+    } else {
+        "65534"
     };
     finds(&ended, "Permission denied", &command(user));
 }

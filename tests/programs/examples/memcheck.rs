@@ -97,9 +97,10 @@ fn no_memory_errors_in_one_pair() -> Result {
 fn no_memory_errors_in_any_pair() -> Result {
     for example in EXAMPLES {
         leaving(&[], || {
-            match SLOW.contains(&example.name) {
-                true => memcheck_slow(example)?,
-                false => memcheck(example)?,
+            if SLOW.contains(&example.name) {
+                memcheck_slow(example)?
+            } else {
+                memcheck(example)?
             }
             Ok(())
         })?;

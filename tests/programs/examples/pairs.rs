@@ -89,9 +89,10 @@ impl Conditions {
         let what = format!("{} {} {:?}", example.name, self.addr, values);
         let memory = values.pmem.unwrap_or("DRAM");
         // `cargo xtask demo` shows the lines that begin like these.
-        let again = match contents == Contents::EMPTY {
-            true => "",
-            false => ", with what is there now",
+        let again = if contents == Contents::EMPTY {
+            ""
+        } else {
+            ", with what is there now"
         };
         println!("\nOn {memory}{again}");
 

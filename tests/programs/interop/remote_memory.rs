@@ -117,9 +117,10 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) -> Re
         let (server, conn, remote) = exposed(&peer, &cfg, usage, path)?;
         assert_eq!(conn.has_native_flush(), native);
         if native || usage.contains(MrUsage::READ_SRC) {
-            let opcode = match native {
-                true => WcOpcode::FLUSH,
-                false => WcOpcode::RDMA_READ,
+            let opcode = if native {
+                WcOpcode::FLUSH
+            } else {
+                WcOpcode::RDMA_READ
             };
             write_parts(&peer, &conn, &remote, |part| {
                 conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)?;
@@ -188,9 +189,10 @@ fn rust_writes_atomically() -> Result {
     let (_test, peer) = begin()?;
     for cfg in configurations() {
         let (server, conn, remote) = exposed(&peer, &cfg, MrUsage::WRITE_DST, None)?;
-        let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
-            true => WcOpcode::ATOMIC_WRITE,
-            false => WcOpcode::RDMA_WRITE,
+        let opcode = if peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
+            WcOpcode::ATOMIC_WRITE
+        } else {
+            WcOpcode::RDMA_WRITE
         };
         for at in [0, SHARED - 8] {
             let word = pattern(8, at as u64 + 1).try_into().expect("8 bytes");

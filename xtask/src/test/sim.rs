@@ -81,9 +81,12 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
     let both = Programs::only(workspace, ONE_PROCESS)?;
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --no-fail-fast");
     // Tests of many similar items have a share of them: another one for each profile.
-    let share = |number: usize| match options.long {
-        true => "all".to_owned(),
-        false => number.to_string(),
+    let share = |number: usize| {
+        if options.long {
+            "all".to_owned()
+        } else {
+            number.to_string()
+        }
     };
     let mut test = workspace.cargo(&format!("{tests} {own} --"));
     test.env("RUST_TEST_THREADS", THREADS);

@@ -68,9 +68,10 @@ impl Machines<'_> {
             }
             step.gave_up("it does not work here: emulating instead");
         }
-        let (accel, how) = match counted {
-            true => (COUNTED, "emulated: instructions are its clock"),
-            false => (TCG, "emulated: no KVM"),
+        let (accel, how) = if counted {
+            (COUNTED, "emulated: instructions are its clock")
+        } else {
+            (TCG, "emulated: no KVM")
         };
         let step = Step::start(format!("boot guest {number} ({how})"));
         let result = boot.run(accel, BOOT_LIMIT);

@@ -131,9 +131,10 @@ fn arrived(arrival: &Arrival, expected: (u32, Option<u32>), sum: u64) -> Result 
             "the server got (length, immediate) {came:?}, and {expected:?} was expected"
         ));
     }
-    match arrival.sum == sum {
-        true => Ok(()),
-        false => failed("the server got other bytes than those that were sent"),
+    if arrival.sum == sum {
+        Ok(())
+    } else {
+        failed("the server got other bytes than those that were sent")
     }
 }
 

@@ -100,9 +100,10 @@ impl TypedValueParser for CaseName {
 /// Refuses the beginning of a name that no case has.
 fn known(beginning: &str) -> std::result::Result<String, String> {
     let beginning = beginning.to_owned();
-    match chosen(std::slice::from_ref(&beginning)).is_empty() {
-        true => Err("no case begins so: `rpma check --list` lists the cases".to_owned()),
-        false => Ok(beginning),
+    if chosen(std::slice::from_ref(&beginning)).is_empty() {
+        Err("no case begins so: `rpma check --list` lists the cases".to_owned())
+    } else {
+        Ok(beginning)
     }
 }
 

@@ -34,9 +34,10 @@ fn all_cases_pass_with_ordinary_memory() -> Result {
     assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
     assert_eq!(checked.outcome, Outcome::Good);
     let durable = [&NATIVE_DURABLE[..], &READING_DURABLE, &SERVER_DURABLE].concat();
-    let expected = match profile().flushes_natively() {
-        true => durable,
-        false => [&NATIVE[..], &durable].concat(),
+    let expected = if profile().flushes_natively() {
+        durable
+    } else {
+        [&NATIVE[..], &durable].concat()
     };
     assert_same(checked.with("not-possible"), &expected);
     assert!(world.is_empty());

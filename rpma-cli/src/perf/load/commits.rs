@@ -69,9 +69,10 @@ impl Load for Commits<'_> {
             self.in_flight.pop_front();
             done(slot);
         }
-        match self.writer.is_over() {
-            true => failed(over(&self.writer)),
-            false => Ok(()),
+        if self.writer.is_over() {
+            failed(over(&self.writer))
+        } else {
+            Ok(())
         }
     }
 

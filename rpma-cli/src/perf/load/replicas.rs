@@ -42,9 +42,10 @@ impl Copies {
     }
 
     fn check(&self, id: CommitId, outcome: Outcome) -> Result {
-        match outcome.copies() >= self.copies {
-            true => Ok(()),
-            false => failed(too_few(id, outcome.copies(), self.copies)),
+        if outcome.copies() >= self.copies {
+            Ok(())
+        } else {
+            failed(too_few(id, outcome.copies(), self.copies))
         }
     }
 }

@@ -79,9 +79,10 @@ impl<'a> Verbs<'a> {
         let parts = self.local[first..first + self.batch].iter();
         for (number, (remote, local)) in group.operations.iter().zip(parts).enumerate() {
             let is_last = number + 1 == self.batch && !flushes;
-            let flags = match is_last {
-                true => Flags::COMPLETION_ALWAYS,
-                false => Flags::COMPLETION_ON_ERROR,
+            let flags = if is_last {
+                Flags::COMPLETION_ALWAYS
+            } else {
+                Flags::COMPLETION_ON_ERROR
             };
             self.add(&mut batch, *remote, *local, flags, slot.into())?;
         }

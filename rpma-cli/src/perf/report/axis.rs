@@ -60,9 +60,10 @@ impl Ranged for Axis {
 
     /// There are no lines between ticks.
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        match hint.weight().allow_light_points() {
-            true => Vec::new(),
-            false => self.ticks.clone(),
+        if hint.weight().allow_light_points() {
+            Vec::new()
+        } else {
+            self.ticks.clone()
         }
     }
 
@@ -135,9 +136,10 @@ impl Axis {
     /// With room for the marks of points on the ends.
     fn padded(mut self, share: f64) -> Self {
         let (low, high) = self.ends;
-        let room = match high > low {
-            true => (high - low) * share,
-            false => 0.5,
+        let room = if high > low {
+            (high - low) * share
+        } else {
+            0.5
         };
         self.ends = (low - room, high + room);
         self
@@ -186,9 +188,10 @@ impl Axis {
             .copied()
             .filter(|value| *value > 0.0)
             .collect();
-        let (low, high) = match values.is_empty() {
-            true => (1.0, 1.0),
-            false => extremes(&values),
+        let (low, high) = if values.is_empty() {
+            (1.0, 1.0)
+        } else {
+            extremes(&values)
         };
         let all = rounds(low, high, &[1.0, 2.0, 5.0]);
         let first = all.iter().rposition(|value| *value <= low * (1.0 + 1e-9));
@@ -276,9 +279,10 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
         _ => 2,
     };
     let number = format!("{number:.decimals$}");
-    let number = match number.contains('.') {
-        true => number.trim_end_matches('0').trim_end_matches('.'),
-        false => &number,
+    let number = if number.contains('.') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &number
     };
     format!("{number} {name}").trim_end().to_owned()
 }

@@ -199,9 +199,12 @@ fn facts(hosts: &[&Host]) -> Vec<Fact> {
 fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
     let point = &item.entry.point;
     let (result, latency) = (&point.result, &point.result.latency);
-    let time = |nanoseconds: u64| match item.entry.is_empty {
-        true => ABSENT.to_owned(),
-        false => Nanos(nanoseconds as f64).to_string(),
+    let time = |nanoseconds: u64| {
+        if item.entry.is_empty {
+            ABSENT.to_owned()
+        } else {
+            Nanos(nanoseconds as f64).to_string()
+        }
     };
     let is_repeated = run
         .items

@@ -375,10 +375,7 @@ impl Chart {
         lines: &[Line],
     ) -> Result<Self, Problem> {
         let line = |(line, name): (&Line, &String)| {
-            let name = match name.is_empty() {
-                true => common,
-                false => name,
-            };
+            let name = if name.is_empty() { common } else { name };
             let (first, last) = (line.points.first()?, line.points.last()?);
             let point = |point: &(f64, f64)| format!("{} at {}", y.text(point.1), x.text(point.0));
             Some(format!("{name}: {} to {}.", point(first), point(last)))
