@@ -29,11 +29,11 @@ impl Waker {
 #[derive(Debug)]
 pub(super) struct Inbox {
     fd: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     news: News,
     /// The descriptor is readable.
     is_lit: bool,
@@ -96,7 +96,7 @@ impl Inbox {
         std::mem::take(&mut self.lock().left)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         // No code panics while it is locked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

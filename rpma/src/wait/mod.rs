@@ -56,48 +56,40 @@
 //! list is not empty. So the cost of a call depends on the number of ready members, not of
 //! registered ones.
 
+mod adding;
 mod inbox;
 mod member;
 mod place;
 mod ready;
+mod taking;
 mod timers;
 mod turn;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+pub use self::adding::AddError;
 pub use self::inbox::Waker;
 pub use self::member::Member;
 use self::member::{Kept, Members};
+use self::place::Channels;
 pub use self::place::Place;
-use self::place::{Channels, Source};
 use self::ready::{Ready, ReadyList};
 use self::timers::Timer;
 use crate::clock;
-use crate::conn::{BOUND, Conn, refuse_no_room};
-use crate::cq::Cq;
-use crate::ep::Ep;
+use crate::conn::refuse_no_room;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::failure::NotConnected;
 use crate::request::Request;
-use crate::srq::Srq;
-use crate::verbs::{CompChannel, CqTag, Deadline, DeviceEventKind, Notify, Wc};
+use crate::verbs::{CqTag, Deadline, DeviceEventKind, Wc};
 
-/// Descriptors that one look reports at most. The kernel reports the others first at the next
-/// look.
-const REPORTED: usize = 64;
-/// Completion events that one look takes at most from each channel.
-const TAKEN: u32 = 64;
 /// How long an endpoint rests after an error.
 const REST: Duration = Duration::from_millis(100);
 /// The number of looks that find events but no result to return, before the wait keeps to its
@@ -194,167 +186,6 @@ impl Wait {
             channels: Arc::clone(&self.channels),
             is_used: false,
         }
-    }
-
-    /// Adds a connection that was made for this place. It need not be established yet.
-    ///
-    /// # Errors
-    ///
-    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not
-    /// made with the settings of this place, or if the place is one of another wait.
-    /// [`Error::Provider`] if `epoll_ctl` fails.
-    pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, AddError<Conn>> {
-        let queues = [Some(conn.get_cq()), conn.get_rcq()];
-        let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
-        let added = self.check(&place, &queues).and_then(|()| {
-            self.channels
-                .watch(conn.as_fd(), Source::Member(place.member))
-        });
-        if let Err(error) = added {
-            return Err(AddError::new(error, conn));
-        }
-        let (inbox, member) = (Arc::clone(&self.channels.inbox), place.member);
-        let is_broken = conn.on_given_up(Some(Box::new(move || {
-            inbox.post(|news| news.broken.push(member));
-        })));
-        let has_keep_alive = conn.has_keep_alive();
-        self.fill(place, Kept::Conn(Box::new(conn)), solicited);
-        if has_keep_alive {
-            self.keep_alive_is_due(member);
-        }
-        if is_broken {
-            self.note_broken(member);
-        }
-        Ok(member)
-    }
-
-    /// Adds a shared receive queue that was made for this place: the wait returns the completions
-    /// of its receives. Add the connections that use the queue as well. [`Wc::qp_num`] is
-    /// different for each of them.
-    ///
-    /// # Errors
-    ///
-    /// As [`add`](Self::add).
-    pub fn add_srq(&mut self, place: Place, srq: Srq) -> Result<Member, AddError<Srq>> {
-        let checked = match srq.get_rcq() {
-            None => Err(not_of_this_place()),
-            rcq => self.check(&place, &[rcq]),
-        };
-        if let Err(error) = checked {
-            return Err(AddError::new(error, srq));
-        }
-        let (member, solicited) = (place.member, srq.get_rcq().is_some_and(is_solicited));
-        self.fill(place, Kept::Srq(srq), solicited);
-        Ok(member)
-    }
-
-    /// Adds an endpoint: the wait returns the requests of its clients.
-    ///
-    /// # Errors
-    ///
-    /// [`AddError`], which gives the endpoint back: [`Error::Provider`] if `epoll_ctl` fails.
-    pub fn add_ep(&mut self, ep: Ep) -> Result<Member, AddError<Ep>> {
-        let place = self.place();
-        let member = place.member;
-        match self.channels.watch(ep.as_fd(), Source::Member(member)) {
-            Ok(()) => {
-                self.fill(place, Kept::Ep(ep), false);
-                Ok(member)
-            }
-            Err(error) => Err(AddError::new(error, ep)),
-        }
-    }
-
-    fn check(&self, place: &Place, queues: &[Option<&Cq>]) -> Result<()> {
-        if !Arc::ptr_eq(&place.channels, &self.channels) {
-            return Err(Error::invalid("the place is one of another Wait"));
-        }
-        match queues.iter().flatten().all(|cq| place.is_of(cq)) {
-            true => Ok(()),
-            false => Err(not_of_this_place()),
-        }
-    }
-
-    fn fill(&mut self, mut place: Place, kept: Kept, solicited: bool) {
-        place.is_used = true;
-        let member = place.member;
-        let Some(slot) = self.members.get_mut(member) else {
-            return;
-        };
-        slot.kept = kept;
-        slot.marks.may_have_completions();
-        self.list(member);
-        if solicited {
-            self.timers.insert((now_and(BOUND), member, Timer::Look));
-        }
-    }
-
-    /// Returns a connection. `None` if it was removed, or if the member is no connection.
-    #[must_use]
-    pub fn conn(&self, member: Member) -> Option<&Conn> {
-        match &self.members.get(member)?.kept {
-            Kept::Conn(conn) => Some(conn),
-            _ => None,
-        }
-    }
-
-    /// Returns an endpoint, as [`conn`](Self::conn).
-    #[must_use]
-    pub fn ep(&self, member: Member) -> Option<&Ep> {
-        match &self.members.get(member)?.kept {
-            Kept::Ep(ep) => Some(ep),
-            _ => None,
-        }
-    }
-
-    /// Returns a shared receive queue, as [`conn`](Self::conn).
-    #[must_use]
-    pub fn srq(&self, member: Member) -> Option<&Srq> {
-        match &self.members.get(member)?.kept {
-            Kept::Srq(srq) => Some(srq),
-            _ => None,
-        }
-    }
-
-    /// Takes a connection out, and returns it. `None` as [`conn`](Self::conn).
-    ///
-    /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
-    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection, [`cut it off`](Conn::cut_off)
-    /// or drop it: its methods that wait for completions return errors. It may outlive the wait.
-    pub fn remove(&mut self, member: Member) -> Option<Conn> {
-        self.conn(member)?;
-        match self.take_out(member) {
-            Kept::Conn(conn) => {
-                conn.on_given_up(None);
-                Some(*conn)
-            }
-            _ => None,
-        }
-    }
-
-    /// Takes an endpoint out, and returns it. `None` as [`ep`](Self::ep).
-    pub fn remove_ep(&mut self, member: Member) -> Option<Ep> {
-        self.ep(member)?;
-        match self.take_out(member) {
-            Kept::Ep(ep) => Some(ep),
-            _ => None,
-        }
-    }
-
-    /// Takes a shared receive queue out, and returns it, as [`remove`](Self::remove).
-    pub fn remove_srq(&mut self, member: Member) -> Option<Srq> {
-        self.srq(member)?;
-        match self.take_out(member) {
-            Kept::Srq(srq) => Some(srq),
-            _ => None,
-        }
-    }
-
-    fn take_out(&mut self, member: Member) -> Kept {
-        let kept = self.members.free(member);
-        kept.unwatch(&self.channels);
-        self.timers.retain(|(_, of, _)| *of != member);
-        kept
     }
 
     /// Waits for the next event, for at most `limit` (`Duration::MAX` is no limit), and returns it.
@@ -469,143 +300,6 @@ impl Wait {
         }
     }
 
-    /// Lists the members that the kernel reports, and those with timers that are due. Returns
-    /// whether the kernel reported anything.
-    fn look(&mut self) -> Result<bool> {
-        self.ready.asked();
-        self.take_due_timers();
-        let mut room = [const { MaybeUninit::uninit() }; REPORTED];
-        let no_time = Timespec::default();
-        let reported = match epoll::wait(&*self.channels, &mut room, Some(&no_time)) {
-            // The caller looks again.
-            Err(Errno::INTR) => return Ok(true),
-            asked => {
-                asked
-                    .map_err(|errno| Error::provider("epoll_wait", errno))?
-                    .0
-            }
-        };
-        for event in reported.iter() {
-            self.is_readable(Source::of(event.data), event.flags);
-        }
-        Ok(!reported.is_empty())
-    }
-
-    fn is_readable(&mut self, source: Source, flags: epoll::EventFlags) {
-        match source {
-            Source::Member(member) => {
-                if let Some(slot) = self.members.get_mut(member) {
-                    slot.marks.event = true;
-                    // They may have come before the event, with their completion event still on its
-                    // way.
-                    slot.marks.may_have_completions();
-                    self.list(member);
-                }
-            }
-            Source::Inbox => self.take_news(),
-            Source::Channel(number) => self.take_completion_events(number),
-            Source::Device(number) => {
-                let Some(device) = self.channels.device(number) else {
-                    return;
-                };
-                let channel = device.channel.channel();
-                if flags.contains(epoll::EventFlags::IN) {
-                    channel.take_device_events();
-                    self.take_news();
-                } else {
-                    // It would wake every sleep.
-                    self.channels.unwatch(channel.device_fd());
-                    let name = channel.device_name().into();
-                    self.ready.push(Ready::Device(name, DeviceEventKind::Gone));
-                }
-            }
-        }
-    }
-
-    fn take_news(&mut self) {
-        let news = self.channels.inbox.take();
-        if news.woken && !std::mem::replace(&mut self.is_wake_listed, true) {
-            self.ready.push(Ready::Woken);
-        }
-        for (device, kind) in news.devices {
-            self.ready.push(Ready::Device(device, kind));
-        }
-        for member in news.broken {
-            self.note_broken(member);
-        }
-    }
-
-    /// The device gave the queue pair of this member up. It may report several errors of a queue
-    /// pair.
-    fn note_broken(&mut self, member: Member) {
-        if let Some(slot) = self.members.get_mut(member) {
-            let by_keep_alive = match &slot.kept {
-                Kept::Conn(conn) => conn.is_ended_by_keep_alive(),
-                _ => false,
-            };
-            if by_keep_alive {
-                // Its event reports that, and comes after its completions.
-                self.keep_alive_is_due(member);
-            } else if !std::mem::replace(&mut slot.marks.is_broken, true) {
-                let given_up = || Error::NotConnected(NotConnected::GivenUp);
-                slot.marks.failed.get_or_insert_with(given_up);
-                slot.marks.may_have_completions();
-                self.list(member);
-            }
-        }
-    }
-
-    fn take_completion_events(&mut self, number: u32) {
-        let Some(device) = self.channels.device(number) else {
-            return;
-        };
-        let channel = device.channel.channel();
-        let mut taken = std::mem::take(&mut self.taken);
-        // The queues of a member that was removed give no more events.
-        let arms = |tag: CqTag| self.members.get(Member::of_key(tag.key)).is_some();
-        let result = channel.take_each(TAKEN, arms, &mut taken);
-        for (tag, armed) in taken.drain(..) {
-            let member = Member::of_key(tag.key);
-            if let Some(slot) = self.members.get_mut(member) {
-                slot.marks.may_have_completions();
-                if let Err(error) = armed {
-                    slot.marks.failed.get_or_insert(error);
-                }
-                if !matches!(slot.kept, Kept::Reserved) {
-                    self.list(member);
-                }
-            }
-        }
-        self.taken = taken;
-        if let Err(error) = result {
-            self.fail_channel(number, channel, &error);
-        }
-    }
-
-    /// A channel gives no more events: a failure of each member with queues on it. Later members
-    /// get another channel.
-    #[cold]
-    fn fail_channel(&mut self, number: u32, channel: &Arc<CompChannel>, error: &Error) {
-        self.channels.give_up(number, channel);
-        let errno = error.raw_os_error().unwrap_or(0);
-        for (member, slot) in self.members.all() {
-            let cq = match &slot.kept {
-                Kept::Conn(conn) => Some(conn.get_cq()),
-                Kept::Srq(srq) => srq.get_rcq(),
-                Kept::Ep(_) | Kept::Free | Kept::Reserved => None,
-            };
-            if cq.is_some_and(|cq| Arc::ptr_eq(cq.queue().channel(), channel)) {
-                let cause = io::Error::from_raw_os_error(errno);
-                let failed = || Error::provider("ibv_get_cq_event", cause);
-                slot.marks.failed.get_or_insert_with(failed);
-                slot.marks.may_have_completions();
-                if !std::mem::replace(&mut slot.marks.is_listed, true) {
-                    self.ready.push(Ready::Member(member));
-                }
-            }
-        }
-    }
-
     /// Returns a waker of this wait, for other threads.
     #[must_use]
     pub fn waker(&self) -> Waker {
@@ -638,20 +332,8 @@ impl Wait {
     }
 }
 
-fn is_solicited(cq: &Cq) -> bool {
-    cq.notify() == Notify::Solicited
-}
-
 fn now_and(later: Duration) -> Instant {
     clock::now() + later
-}
-
-#[cold]
-fn not_of_this_place() -> Error {
-    Error::invalid(
-        "its completion queues were not made for this place: make it with the settings that Place::cfg or \
-         Place::srq_cfg returns",
-    )
 }
 
 impl AsFd for Wait {
@@ -677,37 +359,5 @@ impl fmt::Debug for Wait {
             .field("members", &self.members)
             .field("deadline", &self.deadline())
             .finish_non_exhaustive()
-    }
-}
-
-/// A member that could not be added to a [`Wait`].
-#[derive(Debug)]
-pub struct AddError<T> {
-    /// The reason.
-    pub error: Error,
-    /// The member that was to be added. If this is dropped, a connection ends and an endpoint stops
-    /// listening.
-    pub refused: Box<T>,
-}
-
-impl<T> AddError<T> {
-    #[cold]
-    fn new(error: Error, refused: T) -> Self {
-        let refused = Box::new(refused);
-        Self { error, refused }
-    }
-}
-
-impl<T> fmt::Display for AddError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T: fmt::Debug> std::error::Error for AddError<T> {}
-
-impl<T> From<AddError<T>> for Error {
-    fn from(error: AddError<T>) -> Self {
-        error.error
     }
 }

@@ -1,0 +1,224 @@
+//! Members of a [`Wait`]: added, looked up, and taken out.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::member::{Kept, Member};
+use super::place::{Place, Source};
+use super::timers::Timer;
+use super::{Wait, now_and};
+use crate::conn::{BOUND, Conn};
+use crate::cq::Cq;
+use crate::ep::Ep;
+use crate::error::{Error, Result};
+use crate::srq::Srq;
+use crate::verbs::Notify;
+
+impl Wait {
+    /// Adds a connection that was made for this place. It need not be established yet.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not
+    /// made with the settings of this place, or if the place is one of another wait.
+    /// [`Error::Provider`] if `epoll_ctl` fails.
+    pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, AddError<Conn>> {
+        let queues = [Some(conn.get_cq()), conn.get_rcq()];
+        let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
+        let added = self.check(&place, &queues).and_then(|()| {
+            self.channels
+                .watch(conn.as_fd(), Source::Member(place.member))
+        });
+        if let Err(error) = added {
+            return Err(AddError::new(error, conn));
+        }
+        let (inbox, member) = (Arc::clone(&self.channels.inbox), place.member);
+        let is_broken = conn.on_given_up(Some(Box::new(move || {
+            inbox.post(|news| news.broken.push(member));
+        })));
+        let has_keep_alive = conn.has_keep_alive();
+        self.fill(place, Kept::Conn(Box::new(conn)), solicited);
+        if has_keep_alive {
+            self.keep_alive_is_due(member);
+        }
+        if is_broken {
+            self.note_broken(member);
+        }
+        Ok(member)
+    }
+
+    /// Adds a shared receive queue that was made for this place: the wait returns the completions
+    /// of its receives. Add the connections that use the queue as well. [`Wc::qp_num`] is
+    /// different for each of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add).
+    pub fn add_srq(&mut self, place: Place, srq: Srq) -> Result<Member, AddError<Srq>> {
+        let checked = match srq.get_rcq() {
+            None => Err(not_of_this_place()),
+            rcq => self.check(&place, &[rcq]),
+        };
+        if let Err(error) = checked {
+            return Err(AddError::new(error, srq));
+        }
+        let (member, solicited) = (place.member, srq.get_rcq().is_some_and(is_solicited));
+        self.fill(place, Kept::Srq(srq), solicited);
+        Ok(member)
+    }
+
+    /// Adds an endpoint: the wait returns the requests of its clients.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], which gives the endpoint back: [`Error::Provider`] if `epoll_ctl` fails.
+    pub fn add_ep(&mut self, ep: Ep) -> Result<Member, AddError<Ep>> {
+        let place = self.place();
+        let member = place.member;
+        match self.channels.watch(ep.as_fd(), Source::Member(member)) {
+            Ok(()) => {
+                self.fill(place, Kept::Ep(ep), false);
+                Ok(member)
+            }
+            Err(error) => Err(AddError::new(error, ep)),
+        }
+    }
+
+    fn check(&self, place: &Place, queues: &[Option<&Cq>]) -> Result<()> {
+        if !Arc::ptr_eq(&place.channels, &self.channels) {
+            return Err(Error::invalid("the place is one of another Wait"));
+        }
+        if queues.iter().flatten().all(|cq| place.is_of(cq)) {
+            Ok(())
+        } else {
+            Err(not_of_this_place())
+        }
+    }
+
+    fn fill(&mut self, mut place: Place, kept: Kept, solicited: bool) {
+        place.is_used = true;
+        let member = place.member;
+        let Some(slot) = self.members.get_mut(member) else {
+            return;
+        };
+        slot.kept = kept;
+        slot.marks.may_have_completions();
+        self.list(member);
+        if solicited {
+            self.timers.insert((now_and(BOUND), member, Timer::Look));
+        }
+    }
+
+    /// Returns a connection. `None` if it was removed, or if the member is no connection.
+    #[must_use]
+    pub fn conn(&self, member: Member) -> Option<&Conn> {
+        match &self.members.get(member)?.kept {
+            Kept::Conn(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// Returns an endpoint, as [`conn`](Self::conn).
+    #[must_use]
+    pub fn ep(&self, member: Member) -> Option<&Ep> {
+        match &self.members.get(member)?.kept {
+            Kept::Ep(ep) => Some(ep),
+            _ => None,
+        }
+    }
+
+    /// Returns a shared receive queue, as [`conn`](Self::conn).
+    #[must_use]
+    pub fn srq(&self, member: Member) -> Option<&Srq> {
+        match &self.members.get(member)?.kept {
+            Kept::Srq(srq) => Some(srq),
+            _ => None,
+        }
+    }
+
+    /// Takes a connection out, and returns it. `None` as [`conn`](Self::conn).
+    ///
+    /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
+    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection, [`cut it off`](Conn::cut_off)
+    /// or drop it: its methods that wait for completions return errors. It may outlive the wait.
+    pub fn remove(&mut self, member: Member) -> Option<Conn> {
+        self.conn(member)?;
+        match self.take_out(member) {
+            Kept::Conn(conn) => {
+                conn.on_given_up(None);
+                Some(*conn)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes an endpoint out, and returns it. `None` as [`ep`](Self::ep).
+    pub fn remove_ep(&mut self, member: Member) -> Option<Ep> {
+        self.ep(member)?;
+        match self.take_out(member) {
+            Kept::Ep(ep) => Some(ep),
+            _ => None,
+        }
+    }
+
+    /// Takes a shared receive queue out, and returns it, as [`remove`](Self::remove).
+    pub fn remove_srq(&mut self, member: Member) -> Option<Srq> {
+        self.srq(member)?;
+        match self.take_out(member) {
+            Kept::Srq(srq) => Some(srq),
+            _ => None,
+        }
+    }
+
+    fn take_out(&mut self, member: Member) -> Kept {
+        let kept = self.members.free(member);
+        kept.unwatch(&self.channels);
+        self.timers.retain(|(_, of, _)| *of != member);
+        kept
+    }
+}
+
+fn is_solicited(cq: &Cq) -> bool {
+    cq.notify() == Notify::Solicited
+}
+
+#[cold]
+fn not_of_this_place() -> Error {
+    Error::invalid(
+        "its completion queues were not made for this place: make it with the settings that Place::cfg or \
+         Place::srq_cfg returns",
+    )
+}
+
+/// A member that could not be added to a [`Wait`].
+#[derive(Debug)]
+pub struct AddError<T> {
+    /// The reason.
+    pub error: Error,
+    /// The member that was to be added. If this is dropped, a connection ends and an endpoint stops
+    /// listening.
+    pub refused: Box<T>,
+}
+
+impl<T> AddError<T> {
+    #[cold]
+    fn new(error: Error, refused: T) -> Self {
+        let refused = Box::new(refused);
+        Self { error, refused }
+    }
+}
+
+impl<T> fmt::Display for AddError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for AddError<T> {}
+
+impl<T> From<AddError<T>> for Error {
+    fn from(error: AddError<T>) -> Self {
+        error.error
+    }
+}
