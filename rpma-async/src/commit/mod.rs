@@ -3,6 +3,7 @@
 mod bytes;
 mod reading;
 mod replicas;
+mod state;
 mod writer;
 
 use std::sync::PoisonError;

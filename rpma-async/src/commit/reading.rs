@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use rpma::{Error, Flags, Posted, Queue, RemoteSlice, Result, Wc, WcFailure};
 
 use super::lock;
-use super::writer::{Shared, State};
+use super::state::{WriterShared, WriterState};
 use crate::error::{Failed, Refused, read_on_iwarp, reason};
 use crate::pool::Lease;
 use crate::watched::{Look, Sleeper};
@@ -42,12 +42,12 @@ use crate::watched::{Look, Sleeper};
 #[must_use = "the read goes on, and its bytes are lost: await it"]
 pub struct Reading {
     /// `None` when it has returned.
-    read: Option<(Arc<Shared>, Posted)>,
+    read: Option<(Arc<WriterShared>, Posted)>,
     sleeper: Sleeper,
 }
 
 impl Reading {
-    pub(super) fn new(shared: Arc<Shared>, posted: Posted) -> Self {
+    pub(super) fn new(shared: Arc<WriterShared>, posted: Posted) -> Self {
         Self {
             sleeper: Sleeper::new(shared.watched()),
             read: Some((shared, posted)),
@@ -211,7 +211,7 @@ impl Reads {
     }
 }
 
-impl State {
+impl WriterState {
     /// Posts a read.
     pub(super) fn read(&mut self, dst: Lease, src: RemoteSlice) -> Result<Posted, Refused<Lease>> {
         let refused = |error, memory| Err(Refused { error, memory });

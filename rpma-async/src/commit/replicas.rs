@@ -48,21 +48,21 @@ use crate::watched::{Look, SILENCE, Watched};
 /// ```
 #[derive(Clone)]
 pub struct Replicas {
-    shared: Arc<Shared>,
+    shared: Arc<ReplicasShared>,
 }
 
-struct Shared {
+struct ReplicasShared {
     watched: Watched,
-    state: Mutex<State>,
+    state: Mutex<ReplicasState>,
 }
 
-struct State {
+struct ReplicasState {
     set: commit::Replicas,
     /// The time of the last event or completion.
     silent: Instant,
 }
 
-impl State {
+impl ReplicasState {
     /// The waits of tasks depend on it: counts of commits, which only grow, and of replicas.
     fn marks(&self) -> (u64, usize, usize) {
         let (counts, present) = self
@@ -107,11 +107,11 @@ impl Replicas {
             watched.watch(writer.conn().get_next_fd()?)?;
         }
         let silent = clock::now();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReplicasShared {
             watched,
-            state: Mutex::new(State { set, silent }),
+            state: Mutex::new(ReplicasState { set, silent }),
         });
-        let member: Weak<Shared> = Arc::downgrade(&shared);
+        let member: Weak<ReplicasShared> = Arc::downgrade(&shared);
         shared.watched.tell_also(member);
         // Events that came before are taken.
         shared.take_events();
@@ -248,9 +248,10 @@ impl Replicas {
                 if state.set.is_able(id) {
                     state.set.look();
                 }
-                match state.set.is_able(id) {
-                    false => Look::Ready(failure(&state.set, id)),
-                    true => Look::Until(state.next_keep_alive()),
+                if state.set.is_able(id) {
+                    Look::Until(state.next_keep_alive())
+                } else {
+                    Look::Ready(failure(&state.set, id))
                 }
             })
         };
@@ -456,9 +457,9 @@ fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {
     failure.map(without_number)
 }
 
-impl Shared {
+impl ReplicasShared {
     /// Does something with the set, and then wakes the tasks that may go on, without the lock.
-    fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, run: impl FnOnce(&mut ReplicasState) -> T) -> T {
         let mut state = lock(&self.state);
         let before = state.marks();
         let result = run(&mut state);
@@ -488,14 +489,14 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl ReplicasShared {
     /// Takes all events, and wakes the tasks that can go on.
     fn take_events(&self) {
         self.with(|state| state.set.look());
     }
 }
 
-impl Member for Shared {
+impl Member for ReplicasShared {
     fn event(self: Arc<Self>) {
         self.take_events();
     }

@@ -12,28 +12,23 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rpma::commit::{self, Fate, Method, Ticket};
 use rpma::sync::Mutex;
-use rpma::{
-    ConnEvent, Error, Failure, MrSlice, NotConnected, Offer, RemoteSlice, Result, WcStatus,
-};
+use rpma::{ConnEvent, Error, Failure, Offer, RemoteSlice, Result, WcStatus};
 
 use super::lock;
 use super::reading::{Reading, Reads};
+use super::state::{WriterShared, WriterState};
 use crate::clock;
-use crate::conn::{Held, Sources};
-use crate::driver::Member;
-use crate::error::{self, Refused};
+use crate::conn::Sources;
+use crate::error::Refused;
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
-use crate::watched::{Look, SILENCE, Watched, unless_pending};
-
-/// How long a wait for a read goes on after the end of the connection. So do rpma's waits.
-const LATE: Duration = Duration::from_secs(1);
+use crate::watched::{Look, Watched};
 
 /// Commits to one server by one method, and is awaited. It is the awaited form of
 /// [`rpma::commit::Writer`], with the same tickets, fates and errors. Clones are handles of the
@@ -67,111 +62,9 @@ const LATE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Writer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<WriterShared>,
     /// It counts the handles. The driver has `shared` as well, while it is at work.
     handles: Arc<()>,
-}
-
-pub(super) struct Shared {
-    /// Before the writer: the reactor forgets it first.
-    watched: Watched,
-    offer: Offer,
-    state: Mutex<State>,
-}
-
-pub(super) struct State {
-    /// `None` when it is being dropped, or was given back.
-    writer: Option<commit::Writer>,
-    /// The sources of commits that are not released, with the commits' numbers.
-    sources: VecDeque<(u64, Frozen)>,
-    pub(super) reads: Reads,
-    /// The last commit.
-    last: Option<Ticket>,
-    /// The time of the last event or completion.
-    silent: Instant,
-    /// When a wait has seen the end of the connection.
-    over: Option<Instant>,
-}
-
-impl State {
-    pub(super) fn writer(&mut self) -> &mut commit::Writer {
-        // Taken without handles and reads, of which this is one.
-        self.writer.as_mut().expect("the writer is there")
-    }
-
-    /// The waits of tasks depend on it, and blocks that are free.
-    fn marks(&self) -> Option<(u64, u64, u64, bool)> {
-        let writer = self.writer.as_ref()?;
-        let (durable, released) = (writer.durable(), writer.released());
-        let completed = self.reads.completed();
-        Some((durable, released, completed, writer.is_over()))
-    }
-
-    /// Takes all events and completions, if the writer is there. An error is the end of the
-    /// connection, and the waits return it.
-    pub(super) fn look(&mut self) {
-        let Self { writer, reads, .. } = self;
-        let Some(writer) = writer else {
-            return;
-        };
-        if let Err(error) = writer.look(|wc| reads.settle(&wc)) {
-            log::debug!("{error}");
-        }
-    }
-
-    /// A block that the device has released, and for which no task waits.
-    fn free(&mut self) -> Option<Held> {
-        let released = self.writer.as_ref()?.released();
-        let is_free = self.sources.front().is_some_and(|of| of.0 <= released);
-        let source = is_free.then(|| self.sources.pop_front()).flatten();
-        match source {
-            Some((_, source)) => Some(Held::Frozen(source)),
-            None => self.reads.free().map(Held::Lease),
-        }
-    }
-
-    /// Whether the connection has been over for so long that no completion comes any more.
-    pub(super) fn is_long_over(&mut self) -> bool {
-        if !self.writer().is_over() {
-            return false;
-        }
-        let now = clock::now();
-        now >= *self.over.get_or_insert(now) + LATE
-    }
-
-    /// Why the connection is over.
-    pub(super) fn why_over(&mut self) -> Error {
-        let conn = self.writer().conn();
-        error::why_over(conn, None)
-            .or_else(|| conn.failure().map(error::without_number).map(Into::into))
-            .unwrap_or(Error::NotConnected(NotConnected::Closed))
-    }
-
-    /// After a look that found no event: asks whether the server is there, when it is time.
-    /// Returns the time of the next look, if no event comes before.
-    pub(super) fn wait(&mut self) -> Option<Instant> {
-        let silent = self.silent;
-        let writer = self.writer();
-        let due = writer.conn().keep_alive().ok().flatten();
-        let is_over = writer.is_over();
-        let is_asked =
-            writer.cfg().method() == Method::Server && writer.durable() < writer.posted();
-        if !is_over && !is_asked {
-            return due;
-        }
-        let mut at = silent + SILENCE;
-        if at <= clock::now() {
-            // A failure is one of the connection, which the next look finds.
-            if let (false, Err(error)) = (is_over, writer.probe()) {
-                log::debug!("{error}");
-            }
-            // After the probe: a slow one must not be due again at once, without a pause for
-            // others.
-            self.silent = clock::now();
-            at = self.silent + SILENCE;
-        }
-        Some(due.map_or(at, |due| due.min(at)))
-    }
 }
 
 impl Writer {
@@ -188,10 +81,10 @@ impl Writer {
         let cfg = writer.cfg();
         let reads = Reads::new(writer.slots_beside());
         let sources = usize::from(cfg.in_flight()) * usize::from(cfg.parts());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriterShared {
             watched,
             offer: writer.offer().clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(WriterState {
                 writer: Some(writer),
                 sources: VecDeque::with_capacity(sources),
                 reads,
@@ -200,7 +93,7 @@ impl Writer {
                 over: None,
             }),
         });
-        let member: Weak<Shared> = Arc::downgrade(&shared);
+        let member: Weak<WriterShared> = Arc::downgrade(&shared);
         shared.watched.tell_also(member);
         // Events that came before are taken.
         shared.take_events();
@@ -400,7 +293,7 @@ impl Writer {
             return Err(self);
         }
         // Completions that no task has waited for release blocks.
-        self.shared.with(State::look);
+        self.shared.with(WriterState::look);
         let mut state = lock(&self.shared.state);
         let is_released = |of: &commit::Writer| of.released() == of.posted();
         if !state.reads.is_empty() || !state.writer.as_ref().is_some_and(is_released) {
@@ -497,140 +390,6 @@ impl Writer {
                 log::debug!("{error}");
             }
         });
-    }
-}
-
-impl State {
-    fn commit<const N: usize>(
-        &mut self,
-        to: [RemoteSlice; N],
-        sources: Sources<N>,
-        pointer: Option<(RemoteSlice, [u8; 8])>,
-    ) -> Result<Ticket, Refused<Sources<N>>> {
-        // Completions that no task has waited for give room.
-        if self.writer().room() == 0 {
-            self.look();
-        }
-        let writer = self.writer();
-        let before = writer.posted();
-        let posted = parts(to, &sources).and_then(|parts| writer.commit(&parts, pointer));
-        let number = writer.posted();
-        let is_asked = writer.cfg().method() == Method::Server;
-        if number == before {
-            return posted.map_err(|error| Refused {
-                error,
-                memory: Some(sources),
-            });
-        }
-        self.sources
-            .extend(sources.into_iter().map(|source| (number, source)));
-        if is_asked {
-            self.silent = clock::now();
-        }
-        let ticket = posted.map_err(|error| Refused {
-            error,
-            memory: None,
-        })?;
-        self.last = Some(ticket);
-        Ok(ticket)
-    }
-}
-
-/// The parts of a commit.
-fn parts<const N: usize>(
-    to: [RemoteSlice; N],
-    sources: &Sources<N>,
-) -> Result<[(RemoteSlice, MrSlice<'_>); N]> {
-    let mut parts = [(RemoteSlice::EMPTY, MrSlice::EMPTY); N];
-    for ((part, to), from) in parts.iter_mut().zip(to).zip(sources.0.iter().flatten()) {
-        *part = (to, from.region()?);
-    }
-    Ok(parts)
-}
-
-impl Shared {
-    pub(super) fn watched(&self) -> &Watched {
-        &self.watched
-    }
-
-    pub(super) fn state(&self) -> &Mutex<State> {
-        &self.state
-    }
-
-    /// Calls `run` with the writer. Afterwards, without the lock, blocks go back to their pools,
-    /// and tasks that may go on are woken.
-    pub(super) fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = lock(&self.state);
-        let before = state.marks();
-        let result = run(&mut state);
-        if state.marks() == before {
-            return result;
-        }
-        state.silent = clock::now();
-        let mut freed = state.free();
-        drop(state);
-        while let Some(block) = freed {
-            drop(block);
-            freed = lock(&self.state).free();
-        }
-        self.watched.wake_all();
-        result
-    }
-
-    /// Waits with one of the writer's waits, that does not sleep.
-    async fn wait<T>(
-        &self,
-        mut wait: impl FnMut(&mut commit::Writer, &mut Reads) -> Result<T> + Unpin,
-    ) -> Result<T> {
-        let look = || {
-            self.with(|state| {
-                let State { writer, reads, .. } = state;
-                // A handle waits.
-                let writer = writer.as_mut().expect("the writer is there");
-                match unless_pending(wait(writer, reads)) {
-                    Some(Ok(result)) => Look::Ready(Ok(result)),
-                    Some(Err(error)) => Look::Ready(Err(error::unnumbered(error))),
-                    None => Look::Until(state.wait()),
-                }
-            })
-        };
-        self.watched.wait(look).await?
-    }
-}
-
-impl Shared {
-    /// Takes all events, and wakes the tasks that can go on.
-    fn take_events(&self) {
-        self.with(State::look);
-    }
-}
-
-impl Member for Shared {
-    fn event(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn look(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn wake_everybody(&self) {
-        self.watched.wake_all();
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let mut state = lock(&self.state);
-        let sources = mem::take(&mut state.sources);
-        let reads = mem::replace(&mut state.reads, Reads::new(0));
-        let writer = state.writer.take();
-        drop(state);
-        if let Some(Err(error)) = writer.map(commit::Writer::delete) {
-            // The device may still use them.
-            log::error!("{error}; the memory of its commits and reads is leaked");
-            mem::forget((sources, reads));
-        }
     }
 }
 
