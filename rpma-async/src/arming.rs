@@ -10,7 +10,7 @@
 
 use crate::primitives::{AtomicBool, AtomicU32, Ordering};
 
-/// Of one completion queue.
+/// The arming of one completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct Arming {
     /// The number of owners that sleep, of abandoned operations, and of waits for room.

@@ -58,7 +58,7 @@ mod parker {
     pub(super) struct Parker(Thread);
 
     impl Parker {
-        /// Of the calling thread.
+        /// The waker of the calling thread.
         pub(super) fn new() -> Self {
             Self(thread::current())
         }

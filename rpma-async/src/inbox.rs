@@ -31,13 +31,13 @@ use crate::waiters::{Ticket, Waiters};
 /// The receives of a connection.
 #[derive(Debug)]
 pub(crate) struct Receives {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     waiters: Waiters,
     is_taken: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct InboxState {
     /// By their numbers.
     receives: Box<[Receive]>,
     /// The numbers of those that are posted, and of messages, in the order of their posts.
@@ -68,7 +68,7 @@ impl Receives {
         let pool = Pool::new(peer, size, count as usize)?;
         let memory = (0..count).map_while(|_| pool.try_lease());
         Ok(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(InboxState {
                 receives: memory.map(Receive::Posted).collect(),
                 order: VecDeque::with_capacity(count as usize),
             }),
@@ -78,7 +78,7 @@ impl Receives {
     }
 
     /// Takes the lock, which is held across posts.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InboxState> {
         // A panic under it leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

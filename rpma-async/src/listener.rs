@@ -25,7 +25,7 @@ pub struct Listener {
     waiters: Arc<Waiters>,
     key: u64,
     reactor: Arc<Handle>,
-    /// Of the stream.
+    /// The ticket of the stream.
     ticket: Ticket,
     patience: Patience,
 }

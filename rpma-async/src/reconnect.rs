@@ -173,7 +173,7 @@ impl<C: Connects> Deref for Reconnect<C> {
 pub struct ToConn {
     reactor: Arc<Handle>,
     receives: Option<(u32, usize)>,
-    /// Of the reconnect that is under way.
+    /// The parts of the reconnect that is under way.
     prepared: Mutex<Option<Prepared>>,
 }
 

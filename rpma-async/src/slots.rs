@@ -154,7 +154,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         self.slots.get((number & INDEX) as usize)
     }
 
-    /// Of the owner.
+    /// The state of an operation, for its owner.
     #[inline]
     pub(crate) fn look(&self, number: u64) -> Look {
         let state = self
@@ -166,7 +166,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         }
     }
 
-    /// Of the owner: the operation is complete. Frees its slot.
+    /// The operation of the owner is complete. Frees its slot.
     #[inline]
     pub(crate) fn finish(&self, number: u64, has_parked: bool) -> Result<(), F> {
         let Some(slot) = self.slot(number) else {
@@ -180,7 +180,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Ok(())
     }
 
-    /// Of the owner, which has slept: whether the operation has succeeded. Frees its slot then. It
+    /// The owner, which has slept, asks whether the operation has succeeded. Frees its slot then. It
     /// was settled when it was parked, so the settlement takes its waker.
     #[inline]
     pub(crate) fn finish_woken(&self, number: u64) -> bool {
@@ -295,7 +295,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Some(())
     }
 
-    /// Of the owner, before the post: several requests will have the operation's number. After it
+    /// The owner calls it before the post: several requests will have the operation's number. After it
     /// the owner calls [`note_last`](Self::note_last).
     pub(crate) fn has_parts(&self, number: u64) {
         if let Some(slot) = self.slot(number) {
@@ -303,7 +303,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         }
     }
 
-    /// Of the owner, after the post: notes which request is the last one. If that has failed
+    /// The owner calls it after the post: notes which request is the last one. If that has failed
     /// already, the operation is settled.
     pub(crate) fn note_last(&self, number: u64, last: R) -> Option<Settled> {
         let slot = self.slot(number)?;
@@ -334,7 +334,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         self.settle_as(slot, number, FAILED)
     }
 
-    /// Of the owner: leaves `waker`, which the settlement wakes. `false` if the operation is
+    /// The owner leaves `waker`, which the settlement wakes. `false` if the operation is
     /// complete. The owner polls again and again: it leaves its waker each time.
     pub(crate) fn park(&self, number: u64, waker: &Waker) -> bool {
         let Some(slot) = self.slot(number) else {
@@ -369,7 +369,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         }
     }
 
-    /// Of the owner, which does not await the operation any more: the slot keeps the memory until
+    /// The owner does not await the operation any more: the slot keeps the memory until
     /// the operation is complete.
     pub(crate) fn abandon(&self, number: u64, memory: Option<M>) -> Abandoned<M> {
         self.abandon_as(number, memory, !STATES)
@@ -416,7 +416,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Abandoned::Complete(rest.memory)
     }
 
-    /// Of the owner: the operation was not posted.
+    /// The owner could not post the operation.
     #[inline]
     pub(crate) fn cancel(&self, number: u64) {
         if let Some(slot) = self.slot(number) {

@@ -437,9 +437,10 @@ fn a_waker_runs_under_no_lock() {
         let uses = Arc::new(Uses(Arc::clone(&slots), AtomicBool::new(false)));
         let number = slots.begin(1).expect("a slot is free");
         assert!(slots.park(number, &Waker::from(Arc::clone(&uses))));
-        match settles {
-            true => drop(slots.settle(number, Ok(()))),
-            false => slots.wake_all(),
+        if settles {
+            slots.settle(number, Ok(()));
+        } else {
+            slots.wake_all();
         }
         assert!(uses.1.load(Ordering::SeqCst), "a lock is held");
     }

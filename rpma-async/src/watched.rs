@@ -45,7 +45,7 @@ pub(crate) enum Look<T> {
 }
 
 impl Watched {
-    /// Of a reactor, which only wakes tasks.
+    /// A member of a reactor, which only wakes tasks.
     pub(crate) fn new(reactor: &Arc<Handle>) -> Self {
         let waiters = Arc::<Waiters>::default();
         let member: Weak<Waiters> = Arc::downgrade(&waiters);

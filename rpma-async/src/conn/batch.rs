@@ -194,9 +194,10 @@ impl<const N: usize> Batch<'_, N> {
             let all = items.iter().flatten().zip(&sources.0).enumerate();
             for (at, ((item, place), source)) in all {
                 let _at = place.enter();
-                let (flags, number) = match at + 1 == len {
-                    true => (Flags::COMPLETION_ALWAYS, number),
-                    false => (Flags::COMPLETION_ON_ERROR, number | PART),
+                let (flags, number) = if at + 1 == len {
+                    (Flags::COMPLETION_ALWAYS, number)
+                } else {
+                    (Flags::COMPLETION_ON_ERROR, number | PART)
                 };
                 match (item, source) {
                     (&Item::Write(dst), Some(src)) => {

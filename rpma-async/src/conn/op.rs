@@ -111,9 +111,10 @@ impl<B: Memory> Future for Op<B> {
             this.memory.is_some(),
             "an operation that was awaited is polled again"
         );
-        let has_succeeded = match this.parked {
-            false => this.shared.poll_own(this.number),
-            true => this.shared.poll_woken(this.number),
+        let has_succeeded = if this.parked {
+            this.shared.poll_woken(this.number)
+        } else {
+            this.shared.poll_own(this.number)
         };
         if has_succeeded {
             if let Some(memory) = this.memory.take() {

@@ -222,17 +222,19 @@ impl Conn {
     /// The slots of the send queue that a flush takes.
     #[inline]
     pub(super) fn flush_weight(&self, dst: RemoteSlice) -> u32 {
-        match dst.len() <= FLUSHED {
-            true => 1,
-            false => self.long_flush_weight(dst.len()),
+        if dst.len() <= FLUSHED {
+            1
+        } else {
+            self.long_flush_weight(dst.len())
         }
     }
 
     #[cold]
     fn long_flush_weight(&self, len: u64) -> u32 {
-        match self.has_native_flush() {
-            true => u32::try_from(len.div_ceil(FLUSHED)).unwrap_or(u32::MAX),
-            false => 1,
+        if self.has_native_flush() {
+            u32::try_from(len.div_ceil(FLUSHED)).unwrap_or(u32::MAX)
+        } else {
+            1
         }
     }
 

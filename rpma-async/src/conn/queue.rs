@@ -95,7 +95,7 @@ fn failed(conn: &Shared, error: Error) -> Box<Error> {
     boxed(error)
 }
 
-/// Of errors that are rare: a small result fits into registers.
+/// A box for rare errors: a small result fits into registers.
 #[cold]
 fn boxed(error: Error) -> Box<Error> {
     Box::new(error)

@@ -202,12 +202,12 @@ impl Shared {
         self.give_room(settled.weight);
     }
 
-    /// Of an owner, before the post: several requests will have the operation's number.
+    /// An owner calls it before the post: several requests will have the operation's number.
     pub(crate) fn has_parts(&self, number: u64) {
         self.slots.has_parts(number);
     }
 
-    /// Of an owner, after the post: the last request with the operation's number.
+    /// An owner calls it after the post: the last request with the operation's number.
     pub(crate) fn note_last(&self, number: u64, last: Posted) {
         if let Some(settled) = self.slots.note_last(number, Some(last)) {
             self.settled(settled);
@@ -294,7 +294,7 @@ impl Shared {
         }
     }
 
-    /// Of an owner that has not slept: polls until its own completion comes, which has succeeded.
+    /// For an owner that has not slept: polls until its own completion comes, which has succeeded.
     /// `false` is everything else: [`sleep`](Self::sleep), which reports the error of a poll.
     #[inline]
     pub(crate) fn poll_own(&self, number: u64) -> bool {
@@ -308,7 +308,7 @@ impl Shared {
             && (self.finish_own(number, &wc) || self.poll_past(number, &wc))
     }
 
-    /// Of an owner that has slept: whether its operation has succeeded. `false` is everything
+    /// For an owner that has slept: whether its operation has succeeded. `false` is everything
     /// else.
     #[inline(never)]
     pub(crate) fn poll_woken(&self, number: u64) -> bool {
@@ -358,7 +358,7 @@ impl Shared {
         true
     }
 
-    /// Of an operation that is not finished yet: whether it sleeps now, or lets others run.
+    /// For an operation that is not finished yet: whether it sleeps now, or lets others run.
     /// `false`: it is complete. `parked` is the owner's: whether it has slept.
     pub(crate) fn sleep(
         &self,
@@ -402,7 +402,7 @@ impl Shared {
         }
     }
 
-    /// Of an operation that is complete.
+    /// For an operation that is complete.
     pub(crate) fn finish(&self, number: u64, parked: bool) -> Awaited {
         match self.slots.finish(number, parked) {
             Ok(()) => Awaited::Succeeded,
@@ -410,7 +410,7 @@ impl Shared {
         }
     }
 
-    /// Of an owner that does not await its operation any more: the slot keeps the memory.
+    /// An owner does not await its operation any more: the slot keeps the memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn abandon(&self, number: u64, memory: Option<Held>) {
@@ -435,7 +435,7 @@ impl Shared {
         drop(memory);
     }
 
-    /// Of the driver: takes the events of the connection.
+    /// Takes the events of the connection.
     pub(crate) fn take_events(self: &Arc<Self>) {
         loop {
             match self.conn().next_event() {

@@ -42,12 +42,12 @@ impl Member for Waiters {
 /// event finds no member.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    entries: Vec<Entry>,
+    entries: Vec<TableEntry>,
     free: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct TableEntry {
     generation: u32,
     member: Option<Weak<dyn Member>>,
 }
@@ -55,7 +55,7 @@ struct Entry {
 impl Table {
     pub(crate) fn insert(&mut self, member: Weak<dyn Member>) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
+            self.entries.push(TableEntry::default());
             self.entries.len() as u32 - 1
         });
         let entry = &mut self.entries[index as usize];
@@ -88,7 +88,7 @@ impl Table {
 
     /// The member at this index, if there is one; `None` past the last one.
     pub(crate) fn at(&self, index: usize) -> Option<Option<Arc<dyn Member>>> {
-        let member = |entry: &Entry| entry.member.as_ref()?.upgrade();
+        let member = |entry: &TableEntry| entry.member.as_ref()?.upgrade();
         self.entries.get(index).map(member)
     }
 
@@ -96,7 +96,7 @@ impl Table {
         self.entries.len() == self.free.len()
     }
 
-    fn entry(&self, key: u64) -> Option<&Entry> {
+    fn entry(&self, key: u64) -> Option<&TableEntry> {
         let entry = self.entries.get(key as u32 as usize)?;
         (u64::from(entry.generation) == key >> 32).then_some(entry)
     }
