@@ -256,8 +256,9 @@ pub(crate) fn wait(
     if let Some(error) = conn.and_then(ConnSlots::over) {
         return Err(error);
     }
-    match bound.has_passed() && !deadline.has_passed() {
-        true => Ok(None),
-        false => Err(Error::NoCompletion),
+    if bound.has_passed() && !deadline.has_passed() {
+        Ok(None)
+    } else {
+        Err(Error::NoCompletion)
     }
 }

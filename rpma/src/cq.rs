@@ -88,18 +88,18 @@ pub(crate) struct Polled {
     queue: Arc<CompletionQueue>,
     owners: Owners,
     /// Filled only if the queue is a shared receive queue's own.
-    kept: Arc<Kept>,
+    kept: Arc<LeftCompletions>,
 }
 
 /// Completions that were taken out of a queue before a queue pair was destroyed, as the device gave
 /// them. For the holder of the queue's lock.
 #[derive(Debug, Default)]
-struct Kept {
+struct LeftCompletions {
     is_filled: AtomicBool,
     wcs: Mutex<VecDeque<Wc>>,
 }
 
-impl Kept {
+impl LeftCompletions {
     #[inline(always)]
     fn is_empty(&self) -> bool {
         !self.is_filled.load(Ordering::Relaxed)

@@ -71,7 +71,7 @@ impl Flags {
         self.0 & Self::BEHIND_READS != 0
     }
 
-    /// Those of them that an operation on this device can have.
+    /// The flags that an operation on this device can have.
     #[inline]
     pub(crate) fn to_verbs(self, possible: SendFlags) -> SendFlags {
         SendFlags::from_bits_retain(u32::from(self.0)) & possible

@@ -128,9 +128,10 @@ impl PeerCfg {
     /// does. [`set_durable`](Self::set_durable) has a third state.
     #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]
     pub fn set_direct_write_to_pmem(&mut self, supported: bool) -> &mut Self {
-        self.set_durable(match supported {
-            true => Durable::DirectWrites,
-            false => Durable::Nothing,
+        self.set_durable(if supported {
+            Durable::DirectWrites
+        } else {
+            Durable::Nothing
         })
     }
 
@@ -196,9 +197,10 @@ impl PeerCfg {
         cfg.set_direct_write_to_pmem(byte != 0);
         log::info!(
             "the peer says that direct write to persistent memory is {}",
-            match cfg.get_direct_write_to_pmem() {
-                true => "supported",
-                false => "not supported",
+            if cfg.get_direct_write_to_pmem() {
+                "supported"
+            } else {
+                "not supported"
             }
         );
         Ok(cfg)

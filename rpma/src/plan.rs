@@ -109,9 +109,10 @@ impl Plan {
             }),
             max_send_sge: cfg.get_max_send_sge(),
             max_inline_data: cfg.get_max_inline_data(),
-            native: match cfg.get_force_fallback() {
-                true => NativeOps::default(),
-                false => peer.native_ops(),
+            native: if cfg.get_force_fallback() {
+                NativeOps::default()
+            } else {
+                peer.native_ops()
             },
             ack_timeout: cfg.get_ack_timeout(),
             min_rnr_timer: cfg.get_min_rnr_timer(),
@@ -158,9 +159,10 @@ impl Sizes {
         };
         let (cq_size, rcq_size) = (cfg.get_cq_size(), cfg.get_rcq_size());
         // As in librpma: the queue of the shared receive queue goes first.
-        let (cq, rcq) = match rcq_size == 0 || srq_has_own {
-            true => (send_queue.saturating_add(completed_receives), None),
-            false => (send_queue, Some(completed_receives.max(rcq_size))),
+        let (cq, rcq) = if rcq_size == 0 || srq_has_own {
+            (send_queue.saturating_add(completed_receives), None)
+        } else {
+            (send_queue, Some(completed_receives.max(rcq_size)))
         };
         let cq = cq.max(cq_size);
         let limit = peer.attributes().max_cqe;

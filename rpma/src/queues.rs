@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::mr::{MrUsage, Tag};
 use crate::peer::Peer;
 use crate::plan::{CqPlan, Plan};
-use crate::slots::{ConnSlots, Refusal};
+use crate::slots::{ConnSlots, PostRefusal};
 use crate::srq::Srq;
 use crate::verbs::{
     BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Freed, Hooks, OnError, QpAttr, QueuePair,
@@ -160,7 +160,7 @@ impl Queues {
     /// The error of an operation of `count` requests that was not posted.
     #[cold]
     #[inline(never)]
-    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
+    pub(crate) fn send_refused(&self, refusal: PostRefusal, what: &str, count: u32) -> Error {
         self.end_after(refusal.of_send());
         self.slots.send_refused(refusal, what, count)
     }

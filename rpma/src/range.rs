@@ -46,9 +46,10 @@ pub(crate) fn resolve_local(
     what: &'static str,
 ) -> Result<Range<usize>> {
     let (start, end) = local_ends(range, size);
-    match start <= end && end <= size {
-        true => Ok(start..end),
-        false => Err(outside(start as u64, end as u64, size as u64, what)),
+    if start <= end && end <= size {
+        Ok(start..end)
+    } else {
+        Err(outside(start as u64, end as u64, size as u64, what))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
 use crate::queues::Queues;
-use crate::slots::{Kind, Refusal, Tried, refused_by_a_full_queue, waited};
+use crate::slots::{Kind, PostRefusal, Tried, refused_by_a_full_queue, waited};
 use crate::srq::Srq;
 use crate::verbs::LocalBuffer;
 
@@ -93,7 +93,7 @@ impl Queues {
 
     /// Posts a receive. Not inlined: its callers need no registers kept for it.
     #[inline(never)]
-    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Result<u64, Refusal> {
+    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Result<u64, PostRefusal> {
         match self.post_receive_by::<false>(local, op_context) {
             Some(posted) => Ok(posted?),
             None => self.post_receive_waiting(local, op_context),
@@ -106,7 +106,7 @@ impl Queues {
         &self,
         local: LocalBuffer<'_>,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         waited(self.post_receive_by::<true>(local, op_context))
     }
 
@@ -151,7 +151,7 @@ impl Queues {
 
     #[cold]
     #[inline(never)]
-    fn receive_refused(&self, refusal: Refusal, count: u32) -> Result<()> {
+    fn receive_refused(&self, refusal: PostRefusal, count: u32) -> Result<()> {
         Err(match self.srq {
             // Its own queue has no slots.
             Some(_) => Error::invalid(
@@ -188,7 +188,7 @@ impl Srq {
         &self,
         local: LocalBuffer<'_>,
         op_context: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PostRefusal> {
         match self.slots().try_lock() {
             Some(held) => self.post_held::<SOME>(held, local, op_context),
             None => self.post_later::<SOME>(local, op_context),
@@ -201,7 +201,7 @@ impl Srq {
         &self,
         local: LocalBuffer<'_>,
         op_context: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PostRefusal> {
         self.post_held::<SOME>(self.slots().lock(), local, op_context)
     }
 
@@ -211,12 +211,12 @@ impl Srq {
         held: Held<'_>,
         local: LocalBuffer<'_>,
         op_context: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PostRefusal> {
         let posted = self.slots().post(held, 1, |entries| {
             let wr_id = Kind::SharedReceive.wr_id(entries.take(op_context).into());
             Ok(self.queue().post_recv::<SOME>(local, wr_id)?)
         });
-        posted.map_err(Refusal::from)
+        posted.map_err(PostRefusal::from)
     }
 
     /// A receive of 0 bytes, or one that is wrong.
@@ -250,17 +250,17 @@ impl Srq {
         &self,
         receives: &[(MrSlice<'_>, u64)],
         count: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PostRefusal> {
         let posted = self.slots().post(self.slots().lock(), count, |entries| {
             let number = |op_context| Kind::SharedReceive.wr_id(entries.take(op_context).into());
             let receives = (receives, with_buffer);
             Ok(self.queue().post_recvs::<SOME, _>(receives, number)?)
         });
-        posted.map_err(Refusal::from)
+        posted.map_err(PostRefusal::from)
     }
 
     #[cold]
-    fn refused(&self, refusal: Refusal, count: u32) -> Error {
+    fn refused(&self, refusal: PostRefusal, count: u32) -> Error {
         let slots = self.slots();
         let depth = slots.depth();
         let error = refused_by_a_full_queue(refusal, Queue::SharedReceive, depth, count);

@@ -103,10 +103,7 @@ impl Refusal {
     /// word, and end with `...`. Each character that is not plain ASCII becomes a question mark.
     #[must_use]
     pub fn new(code: RefusalCode, words: &str) -> Self {
-        let plain = |char: char| match is_plain(char) {
-            true => char,
-            false => '?',
-        };
+        let plain = |char: char| if is_plain(char) { char } else { '?' };
         let mut plain: String = words.chars().take(MAX_WORDS + 1).map(plain).collect();
         if plain.len() > MAX_WORDS {
             // The space after the last word may have the place of the first dot.

@@ -13,7 +13,7 @@ use crate::flags::Flags;
 use crate::flush::FlushType;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::slots::Refusal;
+use crate::slots::PostRefusal;
 #[cfg(native_flush)]
 use crate::verbs::SendFlags;
 use crate::verbs::{
@@ -397,7 +397,7 @@ impl<'a, const N: usize> Sink<'a> for &mut Batch<'a, N> {
 impl Conn {
     /// Posts all operations, or no operation. Not inlined, so that it exists once.
     #[inline(never)]
-    pub(super) fn post_batch(&self, requests: Written<'_>, bytes: u64) -> Result<u64, Refusal> {
+    pub(super) fn post_batch(&self, requests: Written<'_>, bytes: u64) -> Result<u64, PostRefusal> {
         match requests.forms() {
             Forms::ANY => self.post_all::<CHAIN>(requests, bytes),
             _ => self.post_all::<ANY_FORM>(requests, bytes),
@@ -406,7 +406,7 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn batch_refused(&self, refusal: Refusal, name: &str, count: u32) -> Result<Posted> {
+    fn batch_refused(&self, refusal: PostRefusal, name: &str, count: u32) -> Result<Posted> {
         Err(self.queues.send_refused(refusal, name, count))
     }
 }

@@ -10,7 +10,7 @@ use crate::clock::sleep;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
-use crate::slots::{Kind, State};
+use crate::slots::{ConnState, Kind};
 use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc};
 
 /// How long the device may take to flush a queue pair in the error state.
@@ -55,13 +55,13 @@ impl Conn {
     /// * [`Error::Provider`] if a verb fails.
     pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
         let mut completions = Vec::new();
-        let state = self.queues.slots.end(State::Closed);
+        let state = self.queues.slots.end(ConnState::Closed);
         let sent = match state {
-            State::Open => self.send_rest(limit, &mut completions),
+            ConnState::Open => self.send_rest(limit, &mut completions),
             _ => self.how_it_ended(state),
         };
         let flushed = match state {
-            State::Connecting => Ok(()),
+            ConnState::Connecting => Ok(()),
             _ => self.flush_rest(FLUSH_LIMIT, &mut completions),
         };
         let sent = sent.and_then(|()| self.nothing_was_cut_off(state, &completions));
@@ -75,19 +75,21 @@ impl Conn {
     /// Returns the outcome of a connection that is not open: an error if it failed, even if another
     /// thread polled the failure. After a disconnect operations are flushed, which is no failure of
     /// the connection.
-    fn how_it_ended(&self, state: State) -> Result<()> {
+    fn how_it_ended(&self, state: ConnState) -> Result<()> {
         match self.failure() {
-            Some(failure) if state != State::Closed || !failure.is_flushed() => Err(failure.into()),
+            Some(failure) if state != ConnState::Closed || !failure.is_flushed() => {
+                Err(failure.into())
+            }
             _ => Ok(()),
         }
     }
 
     /// The program has taken the peer's end already: an error if that cut off an operation of this
     /// side.
-    fn nothing_was_cut_off(&self, state: State, completions: &[Wc]) -> Result<()> {
+    fn nothing_was_cut_off(&self, state: ConnState, completions: &[Wc]) -> Result<()> {
         let is_cut_off = |wc: &Wc| wc.posted().is_some() && wc.result().is_err();
         match self.ended() {
-            Some(event) if state == State::Closed && completions.iter().any(is_cut_off) => {
+            Some(event) if state == ConnState::Closed && completions.iter().any(is_cut_off) => {
                 Err(Error::Ended(Box::new(event.clone())))
             }
             _ => Ok(()),
@@ -151,9 +153,10 @@ impl Conn {
         let deadline = Deadline::after(if is_flushed { limit } else { Duration::ZERO });
         let all = self.collect(completions, &wanted, || deadline.has_passed());
         result.and(disconnected)?;
-        match all? {
-            true => Ok(()),
-            false => Err(Error::TimedOut("the device did not flush the queues")),
+        if all? {
+            Ok(())
+        } else {
+            Err(Error::TimedOut("the device did not flush the queues"))
         }
     }
 

@@ -11,7 +11,7 @@ use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::slots::{Kind, Refusal, Tried, Wanted, waited};
+use crate::slots::{Kind, PostRefusal, Tried, Wanted, waited};
 use crate::verbs::{
     Commit, CommitPart, CommitPointer, LocalBuffer, MAX_COMMIT_PARTS, Placement, PostError,
     Posting, RemoteAddress,
@@ -147,7 +147,7 @@ impl Conn {
     /// error, makes the usual result a place in memory.
     #[cold]
     #[inline(never)]
-    fn commit_refused(&self, refusal: Refusal, count: u32) -> Box<Error> {
+    fn commit_refused(&self, refusal: PostRefusal, count: u32) -> Box<Error> {
         Box::new(self.queues.send_refused(refusal, "commit", count))
     }
 
@@ -158,7 +158,7 @@ impl Conn {
         commit: &Commit<'_, Part<'_>, Pointer>,
         data: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         match &self.flush_method {
             FlushMethod::Read(_) => self.post_commit_by::<false, _>(commit, data, op_context),
             FlushMethod::Native => self.post_commit_by::<true, _>(commit, data, op_context),
@@ -172,7 +172,7 @@ impl Conn {
         commit: &Commit<'_, Part<'_>, Pointer>,
         data: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         match self.try_commit::<NATIVE, false, _>(commit, data, op_context) {
             Some(posted) => Ok(posted?),
             None => self.wait_commit::<NATIVE, _>(commit, data, op_context),
@@ -186,7 +186,7 @@ impl Conn {
         commit: &Commit<'_, Part<'_>, Pointer>,
         data: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         waited(self.try_commit::<NATIVE, true, _>(commit, data, op_context))
     }
 
@@ -322,10 +322,7 @@ impl Conn {
         };
         let (flushes, count) = self.flushes_of(parts);
         for (n, flush) in flushes[..count].iter().enumerate() {
-            let flags = match n + 1 == count {
-                true => last,
-                false => PLAIN,
-            };
+            let flags = if n + 1 == count { last } else { PLAIN };
             let added = batch.flush(*flush, flush_type, flags, op_context);
             added.map_err(|error| in_words("the flush of the parts", error))?;
         }
@@ -405,5 +402,5 @@ fn in_words(operation: &str, error: Error) -> Error {
     }
 }
 
-/// Of all operations but the last one.
+/// The flags of all operations but the last one.
 const PLAIN: Flags = Flags::COMPLETION_ON_ERROR;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{CloseError, Conn};
-use crate::slots::State;
+use crate::slots::ConnState;
 use crate::verbs::{Freed, Wc};
 
 /// How long the device may take to flush a queue pair in the error state. Devices that work take
@@ -66,7 +66,7 @@ impl Conn {
     pub fn cut_off(mut self) -> Result<Vec<Wc>, CloseError> {
         let ends = self.queues.ends;
         log::info!("{ends}: cutting the peer off");
-        self.queues.slots.end(State::Closed);
+        self.queues.slots.end(ConnState::Closed);
         // Before the completions are polled: the last receive is one of them.
         self.queues.qp.end_shared_receives();
         let mut completions = Vec::new();

@@ -25,9 +25,10 @@ pub(super) struct Fences {
 
 impl Fences {
     pub(super) fn new(on_soft_roce: bool, peer_reorders: bool) -> Self {
-        let possible = match on_soft_roce {
-            true => SendFlags::all().difference(SendFlags::FENCE),
-            false => SendFlags::all(),
+        let possible = if on_soft_roce {
+            SendFlags::all().difference(SendFlags::FENCE)
+        } else {
+            SendFlags::all()
         };
         Self {
             possible,

@@ -22,7 +22,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
-use crate::slots::{Signs, State};
+use crate::slots::{ConnState, Signs};
 use crate::status::WcStatus;
 use crate::verbs::{Deadline, Opcode, RemoteAddress, Request, SendFlags};
 
@@ -268,16 +268,17 @@ impl Conn {
             |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending { .. } | Phase::Ended);
         self.keep_alive.as_deref().is_some_and(|of| {
             // A probe that fails ends it before its next turn.
-            self.queues.slots.state() == State::Silent || is_its_end(of)
+            self.queues.slots.state() == ConnState::Silent || is_its_end(of)
         })
     }
 
     /// As [`watch_peer`](Self::watch_peer), for a caller that has not polled: it only completes an
     /// end that has begun.
     pub(super) fn watch_the_end(&self) -> Option<Instant> {
-        match self.is_ended_by_keep_alive() {
-            true => self.watch_peer(),
-            false => None,
+        if self.is_ended_by_keep_alive() {
+            self.watch_peer()
+        } else {
+            None
         }
     }
 
@@ -286,7 +287,7 @@ impl Conn {
         let mut phase = clock::lock(&of.phase);
         let (slots, now) = (&self.queues.slots, clock::now());
         if let Phase::Before = *phase {
-            let may_come = matches!(slots.state(), State::Connecting | State::Open);
+            let may_come = matches!(slots.state(), ConnState::Connecting | ConnState::Open);
             if may_come && !of.is_established.load(Ordering::Acquire) {
                 return Watched::Until(Some(now + step(of.limit)));
             }
@@ -295,7 +296,7 @@ impl Conn {
         match &mut *phase {
             Phase::Watching(rule) => {
                 let failure = match slots.state() {
-                    State::Open => match rule.look(now, slots.signs()) {
+                    ConnState::Open => match rule.look(now, slots.signs()) {
                         Step::Look(due) => return Watched::Until(Some(due)),
                         Step::Probe(due) => match self.post_probe() {
                             Ok(()) => return Watched::Until(Some(due)),
@@ -306,7 +307,7 @@ impl Conn {
                         }),
                     },
                     // A probe has failed.
-                    State::Silent => slots.failure(),
+                    ConnState::Silent => slots.failure(),
                     _ => None,
                 };
                 let Some(failure) = failure else {

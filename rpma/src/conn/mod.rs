@@ -50,7 +50,7 @@ use crate::peer_cfg::{Durable, PeerCfg};
 use crate::plan::check_keep_alive;
 use crate::posted::ConnId;
 use crate::queues::Queues;
-use crate::slots::{ConnSlots, State};
+use crate::slots::{ConnSlots, ConnState};
 use crate::verbs::{
     CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
 };
@@ -234,9 +234,10 @@ impl Conn {
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
         let fences = Fences::new(queues.peer.attributes().soft_roce, queues.peer_reorders);
         let native = queues.qp.native_ops();
-        let flush_method = match native.flush {
-            true => FlushMethod::Native,
-            false => FlushMethod::Read(queues.peer.flush_target()?.into()),
+        let flush_method = if native.flush {
+            FlushMethod::Native
+        } else {
+            FlushMethod::Read(queues.peer.flush_target()?.into())
         };
         let keep_alive = queues
             .keep_alive
@@ -409,7 +410,7 @@ impl Conn {
             }
             self.open().inspect_err(|_| {
                 // Settings that differ from the requested ones are no connection.
-                self.queues.slots.end(State::Closed);
+                self.queues.slots.end(ConnState::Closed);
             })?;
             if let Some(keep_alive) = &self.keep_alive {
                 keep_alive.established();
@@ -417,7 +418,7 @@ impl Conn {
         }
         let event = ConnEvent::from(event);
         if event.is_end() {
-            self.queues.slots.end(State::Closed);
+            self.queues.slots.end(ConnState::Closed);
             self.ended
                 .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
         }
@@ -730,7 +731,7 @@ impl Conn {
     #[doc(alias = "rpma_conn_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         log::info!("{}: disconnecting", self.queues.ends);
-        self.queues.slots.end(State::Closed);
+        self.queues.slots.end(ConnState::Closed);
         self.queues.qp.disconnect()
     }
 

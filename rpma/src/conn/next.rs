@@ -256,9 +256,10 @@ impl Rest {
 }
 
 pub(crate) fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
-    match wcs.is_empty() {
-        true => Err(Error::invalid("no room for completions: pass one at least")),
-        false => Ok(()),
+    if wcs.is_empty() {
+        Err(Error::invalid("no room for completions: pass one at least"))
+    } else {
+        Ok(())
     }
 }
 

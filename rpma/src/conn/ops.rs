@@ -10,7 +10,7 @@ use crate::flags::Flags;
 use crate::flush::FlushType;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::slots::Refusal;
+use crate::slots::PostRefusal;
 use crate::verbs::{Gather, Opcode, Posting, RemoteAddress};
 
 /// # Operations
@@ -333,7 +333,7 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn refused(&self, refusal: Refusal) -> Box<Error> {
+    pub(super) fn refused(&self, refusal: PostRefusal) -> Box<Error> {
         Box::new(self.queues.send_refused(refusal, "operation", 1))
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Short {
     /// The flushes with a promise that this platform and the peer's can keep, as usages of a
     /// region.
     promised: AtomicU8,
-    /// Those of them that the device serves.
+    /// The promised flushes that the device serves.
     flushes: AtomicU8,
     /// The same for commits. It is empty unless flush and atomic write are both the device's own,
     /// or both fallbacks.
@@ -69,7 +69,7 @@ pub(super) enum AtomicWrites {
 }
 
 impl Short {
-    /// That of a connection which is not open yet. `possible`: the flags that requests can have.
+    /// The answers for a connection that is not open yet. `possible`: the flags that requests can have.
     pub(super) fn new(method: FlushMethod, native: NativeOps, possible: SendFlags) -> Self {
         let fence = possible & SendFlags::FENCE;
         let after_flushes = method.fence_of_atomic_write(native.atomic_write, fence);
@@ -121,9 +121,10 @@ impl Short {
         } = *settings;
         self.promised.store(flushes.bits(), Ordering::Relaxed);
         let has_reads = reads == Some(true);
-        let flushes = match has_reads || native.flush {
-            true => flushes,
-            false => MrUsage::empty(),
+        let flushes = if has_reads || native.flush {
+            flushes
+        } else {
+            MrUsage::empty()
         };
         let atomic_writes = match (native.flush, native.atomic_write) {
             // The device counts them among the reads in flight.
@@ -177,9 +178,10 @@ impl Short {
     /// The flags of a request.
     #[inline(always)]
     pub(super) fn flags(&self, flags: Flags) -> SendFlags {
-        match flags.fence() {
-            true => flags.to_verbs(self.possible),
-            false => flags.to_verbs(SendFlags::all()),
+        if flags.fence() {
+            flags.to_verbs(self.possible)
+        } else {
+            flags.to_verbs(SendFlags::all())
         }
     }
 
@@ -269,9 +271,10 @@ mod tests {
                     flush,
                     atomic_write,
                 };
-                let method = match flush {
-                    true => FlushMethod::Native,
-                    false => FlushMethod::Read(ReadTarget::EMPTY),
+                let method = if flush {
+                    FlushMethod::Native
+                } else {
+                    FlushMethod::Read(ReadTarget::EMPTY)
                 };
                 let short = Short::new(method, native, SendFlags::all());
                 short.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, no_fences);

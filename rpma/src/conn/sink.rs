@@ -14,7 +14,7 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 #[cfg(native_flush)]
 use crate::queues::Queues;
-use crate::slots::{Kind, Refusal, Tried, Wanted, waited};
+use crate::slots::{Kind, PostRefusal, Tried, Wanted, waited};
 use crate::verbs::{
     ANY_FORM, ATOMIC, CHAIN, FLUSH, Forms, GATHER, Gather, Opcode, RemoteAddress, Request, Written,
 };
@@ -240,7 +240,7 @@ impl Conn {
         gather: &mut Gather<'_>,
         bytes: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         self.post_all::<GATHER>(Written::gather(gather, op_context), bytes)
     }
 
@@ -251,7 +251,7 @@ impl Conn {
         request: &mut Request<'_>,
         bytes: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         self.post_all::<CHAIN>(Written::one(request, Forms::ANY, op_context), bytes)
     }
 
@@ -261,7 +261,7 @@ impl Conn {
         request: &mut Request<'_>,
         bytes: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         self.post_all::<FLUSH>(Written::one(request, Forms::STREAM, op_context), bytes)
     }
 
@@ -271,7 +271,7 @@ impl Conn {
         request: &mut Request<'_>,
         bytes: u64,
         op_context: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         self.post_all::<ATOMIC>(Written::one(request, Forms::STREAM, op_context), bytes)
     }
 
@@ -281,7 +281,7 @@ impl Conn {
         &self,
         requests: Written<'_>,
         bytes: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, PostRefusal> {
         match self.try_post::<FORM, false>(&requests, bytes) {
             Some(posted) => Ok(posted?),
             None => self.post_waiting(requests, bytes),
@@ -291,7 +291,7 @@ impl Conn {
     /// As [`post_all`](Self::post_all), where another thread posts or entries have to be looked for.
     #[cold]
     #[inline(never)]
-    fn post_waiting(&self, requests: Written<'_>, bytes: u64) -> Result<u64, Refusal> {
+    fn post_waiting(&self, requests: Written<'_>, bytes: u64) -> Result<u64, PostRefusal> {
         waited(self.try_post::<ANY_FORM, true>(&requests, bytes))
     }
 

@@ -92,9 +92,10 @@ impl Resolving {
         loop {
             let until = deadline.earlier(self.deadline);
             if !self.id.resolved(self.stage, until).map_err(hint)? {
-                return match self.deadline.has_passed() {
-                    true => Err(hint(self.stage.timed_out())),
-                    false => Ok(Progress::Waiting(self)),
+                return if self.deadline.has_passed() {
+                    Err(hint(self.stage.timed_out()))
+                } else {
+                    Ok(Progress::Waiting(self))
                 };
             }
             if self.stage == Resolution::Route {

@@ -437,9 +437,10 @@ impl<M> Mr<M> {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.writable {
-            true => Ok(()),
-            false => Err(Error::invalid("the memory of this region is read-only")),
+        if self.writable {
+            Ok(())
+        } else {
+            Err(Error::invalid("the memory of this region is read-only"))
         }
     }
 

@@ -93,7 +93,7 @@ impl Tag {
         Self((peer.number() as u64) << 8 | usage.bits() as u64)
     }
 
-    /// That of a part of `len` bytes.
+    /// The tag of a part of `len` bytes.
     #[inline]
     pub(crate) const fn with_len(self, len: u64) -> Self {
         Self(self.0 | len >> 32 << 32)

@@ -163,9 +163,10 @@ impl PmemMap {
         let at = self.part.at(offset, MARK_LEN)?;
         self.lock()?;
         let found = Word(self.part.mapping.load_u64(at)?);
-        match found.may_be_alive_beside(self.word()) {
-            true => Err(self.claimed(at)?),
-            false => Ok(()),
+        if found.may_be_alive_beside(self.word()) {
+            Err(self.claimed(at)?)
+        } else {
+            Ok(())
         }
     }
 

@@ -106,18 +106,18 @@ pub struct PmemMap {
     /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
     device: Option<Arc<str>>,
     identity: Option<MemoryId>,
-    part: Part,
+    part: MapPart,
 }
 
 /// A part of a mapping, which it keeps. It lies inside.
 #[derive(Clone, Debug)]
-struct Part {
+struct MapPart {
     mapping: Arc<Mapping>,
     start: usize,
     len: usize,
 }
 
-impl Part {
+impl MapPart {
     /// The place in the mapping of a range of this part.
     fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<Range<usize>> {
         let range = resolve_local(range, self.len, "persistent memory")?;
@@ -202,7 +202,7 @@ impl PmemMap {
             path: path.into(),
             device: device.map(Arc::from),
             identity,
-            part: Part {
+            part: MapPart {
                 mapping: Arc::new(mapping),
                 start: 0,
                 len,
@@ -232,7 +232,7 @@ impl PmemMap {
             path: Arc::clone(&self.path),
             device: self.device.clone(),
             identity: self.identity,
-            part: Part {
+            part: MapPart {
                 mapping: Arc::clone(&self.part.mapping),
                 start: range.start,
                 len: range.len(),
@@ -408,7 +408,7 @@ impl fmt::Display for PmemKind {
 ///
 /// It keeps the memory mapped: the mapping ends when the map and its last persister are gone.
 #[derive(Clone, Debug)]
-pub struct Persister(Part);
+pub struct Persister(MapPart);
 
 impl Persister {
     /// As [`PmemMap::persist`], even for the writes of a device.

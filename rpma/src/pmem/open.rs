@@ -231,9 +231,10 @@ impl Target {
             return Ok(start..end);
         }
         let (down, up) = (start - start % align, start.next_multiple_of(align));
-        let (inner, outer) = match whole {
-            true => (end - end % align, end.next_multiple_of(align)),
-            false => (end, end),
+        let (inner, outer) = if whole {
+            (end - end % align, end.next_multiple_of(align))
+        } else {
+            (end, end)
         };
         let inside = match up < inner {
             true => format!(", and so can {up}..{inner} inside the range"),
@@ -401,7 +402,7 @@ mod tests {
             2 * page
         );
         assert!(text.contains(&nearest), "{text}");
-        // Of hugetlbfs both ends count.
+        // On hugetlbfs both ends count.
         let huge = Target::File {
             len: 8 << 20,
             huge: Some(2 << 20),

@@ -22,11 +22,11 @@ pub(super) struct Key {
     /// `None` if it was deregistered without success: the device may still use the memory.
     region: Option<Arc<Mr<PmemMap>>>,
     addresses: Range<usize>,
-    pub(super) state: State,
+    pub(super) state: KeyState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum KeyState {
     /// Its connection, and the time by which that is established, if it is not.
     Connected(Client, Option<Instant>),
     /// It has no queue pair.
@@ -53,7 +53,7 @@ impl Keys {
     /// The connection of a key.
     pub(super) fn client(&self, key: u64) -> Option<Client> {
         match self.get(key)?.state {
-            State::Connected(client, _) => Some(client),
+            KeyState::Connected(client, _) => Some(client),
             _ => None,
         }
     }
@@ -69,7 +69,7 @@ impl Keys {
 
     pub(super) fn is_cut_off(&self, key: u64) -> bool {
         self.get(key)
-            .is_none_or(|key| key.state != State::NotCutOff)
+            .is_none_or(|key| key.state != KeyState::NotCutOff)
     }
 
     /// Refuses a part that this key must not have. `directory` is that of its addresses.
@@ -107,7 +107,7 @@ impl Keys {
                      its Peer)"
                 )));
             }
-            if entry.state != State::Idle && overlaps(&entry.addresses) {
+            if entry.state != KeyState::Idle && overlaps(&entry.addresses) {
                 return Err(Error::invalid(format!(
                     "the part overlaps that of the key {other:#x}, which has a connection"
                 )));
@@ -127,7 +127,7 @@ impl Keys {
             peer: part.peer.clone(),
             region: Some(Arc::clone(part.region)),
             addresses: addresses(part.region),
-            state: State::Connected(client, by),
+            state: KeyState::Connected(client, by),
         };
         self.by_key.insert(key, entry);
         self.by_client.insert(client, key);
@@ -137,7 +137,7 @@ impl Keys {
     pub(super) fn established(&mut self, client: Client) -> Option<Instant> {
         let key = self.key_of(client)?;
         match &mut self.by_key.get_mut(&key)?.state {
-            State::Connected(_, by) => by.take(),
+            KeyState::Connected(_, by) => by.take(),
             _ => None,
         }
     }
@@ -147,12 +147,13 @@ impl Keys {
     pub(super) fn disconnect(&mut self, client: Client, is_cut_off: bool) -> Option<Instant> {
         let key = self.by_client.remove(&client)?;
         let entry = self.by_key.get_mut(&key)?;
-        let next = match is_cut_off {
-            true => State::Idle,
-            false => State::NotCutOff,
+        let next = if is_cut_off {
+            KeyState::Idle
+        } else {
+            KeyState::NotCutOff
         };
         match std::mem::replace(&mut entry.state, next) {
-            State::Connected(_, by) => by,
+            KeyState::Connected(_, by) => by,
             _ => None,
         }
     }
@@ -163,7 +164,7 @@ impl Keys {
             peer: part.peer.clone(),
             region: Some(Arc::clone(part.region)),
             addresses: addresses(part.region),
-            state: State::NotCutOff,
+            state: KeyState::NotCutOff,
         };
         self.by_key.insert(key, entry);
     }
@@ -184,7 +185,7 @@ impl Keys {
                 "the server has no part of the key {key:#x}"
             )));
         };
-        if let State::Connected(..) = entry.state {
+        if let KeyState::Connected(..) = entry.state {
             return Err(Error::invalid(format!(
                 "the key {key:#x} has a connection: cut it off first (Server::cut_off)"
             )));

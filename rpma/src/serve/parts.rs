@@ -34,13 +34,13 @@ pub struct Parts {
     usage: MrUsage,
     data: Box<[u8]>,
     /// From the key 1 on. `None`: it could not be registered again.
-    by_key: Vec<Option<Kept>>,
+    by_key: Vec<Option<KeptPart>>,
     /// The memory of keys that could not be registered again. The next request tries it.
     unregistered: BTreeMap<u64, PmemMap>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptPart {
     peer: Peer,
     region: Arc<Mr<PmemMap>>,
 }
@@ -78,13 +78,13 @@ impl Parts {
     }
 
     /// Registers memory with a `Peer` of its own, or gives it back.
-    fn register(&self, memory: PmemMap) -> Result<Kept, (Error, PmemMap)> {
+    fn register(&self, memory: PmemMap) -> Result<KeptPart, (Error, PmemMap)> {
         let peer = match Peer::new(&self.device) {
             Ok(peer) => peer,
             Err(error) => return Err((error, memory)),
         };
         match Mr::reg(&peer, memory, self.usage) {
-            Ok(region) => Ok(Kept {
+            Ok(region) => Ok(KeptPart {
                 peer,
                 region: Arc::new(region),
             }),
@@ -132,7 +132,7 @@ impl Parts {
     /// then.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Part<'_>> {
-        let Kept { peer, region } = self.by_key.get(index(key)?)?.as_ref()?;
+        let KeptPart { peer, region } = self.by_key.get(index(key)?)?.as_ref()?;
         Some(Part {
             peer,
             region,
@@ -332,7 +332,8 @@ impl Server {
     /// Registers the memory of a key again if a queue pair that is not destroyed may write to it.
     fn renew(&mut self, key: u64, parts: &mut Parts) -> Result<()> {
         let used = self.keys.part(key).filter(|_| !self.keys.is_cut_off(key));
-        let is_used = |kept: &Kept| used.is_some_and(|used| Arc::ptr_eq(used.region, &kept.region));
+        let is_used =
+            |kept: &KeptPart| used.is_some_and(|used| Arc::ptr_eq(used.region, &kept.region));
         let Some(at) = index(key).filter(|at| *at < parts.by_key.len()) else {
             return Ok(());
         };

@@ -30,7 +30,7 @@ impl fmt::Debug for Contexts {
 }
 
 impl Contexts {
-    /// So many at least.
+    /// Contexts for at least `len` requests.
     pub(crate) fn new(count: u32) -> Self {
         // No program has the memory for more than a billion.
         let size = count.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
@@ -44,7 +44,7 @@ impl Contexts {
         self.entries.len()
     }
 
-    /// That of a number, which stands at its remainder.
+    /// The context of a number, which stands at the remainder of the number.
     #[inline(always)]
     pub(crate) fn of(&self, number: u64) -> &AtomicU64 {
         self.view().of(number)

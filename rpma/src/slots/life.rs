@@ -1,4 +1,4 @@
-//! The life of a connection: its [`State`], why it failed, and the bell at its end.
+//! The life of a connection: its [`ConnState`], why it failed, and the bell at its end.
 //!
 //! [`ConnSlots::end`] ends the life, and then both rings. A post ([`Ring::post`]) asks for the state
 //! only where it looks for entries, under the lock of its ring. Markers are posted in each state.
@@ -16,7 +16,7 @@ use crate::failure::{Failure, NotConnected};
 /// Whether a connection takes operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum ConnState {
     /// Not yet.
     Connecting,
     /// It does.
@@ -31,7 +31,7 @@ pub(crate) enum State {
     Closed,
 }
 
-impl State {
+impl ConnState {
     #[inline]
     fn from_u8(state: u8) -> Self {
         match state {
@@ -58,19 +58,19 @@ pub(super) struct Life {
 impl Life {
     pub(super) fn new() -> Self {
         Self {
-            state: AtomicU8::new(State::Connecting as u8),
+            state: AtomicU8::new(ConnState::Connecting as u8),
             failure: Mutex::new(None),
             bell: Bell::default(),
         }
     }
 
     #[inline]
-    pub(super) fn state(&self) -> State {
-        State::from_u8(self.state.load(Ordering::Acquire))
+    pub(super) fn state(&self) -> ConnState {
+        ConnState::from_u8(self.state.load(Ordering::Acquire))
     }
 
     fn open(&self) {
-        let (from, to) = (State::Connecting as u8, State::Open as u8);
+        let (from, to) = (ConnState::Connecting as u8, ConnState::Open as u8);
         let _ = self
             .state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
@@ -78,12 +78,12 @@ impl Life {
 
     /// The first end counts. Returns the state before. It takes no lock: a poster calls it under
     /// the lock of a ring.
-    pub(super) fn end(&self, state: State) -> State {
-        let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
+    pub(super) fn end(&self, state: ConnState) -> ConnState {
+        let ended = |now: u8| (now <= ConnState::Open as u8).then_some(state as u8);
         let before = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
-        State::from_u8(before.unwrap_or_else(|now| now))
+        ConnState::from_u8(before.unwrap_or_else(|now| now))
     }
 
     fn note(&self, failure: Failure) {
@@ -106,7 +106,7 @@ impl ConnSlots {
     }
 
     /// Ends posting. The first end counts. Returns the state before.
-    pub(crate) fn end(&self, state: State) -> State {
+    pub(crate) fn end(&self, state: ConnState) -> ConnState {
         let before = self.life.end(state);
         // A post that has entries does not look at the state.
         self.send.end();
@@ -121,9 +121,9 @@ impl ConnSlots {
         self.life.note(failure);
         // After the reason is there: a thread that is refused asks for it.
         self.end(match failure {
-            Failure::Device => State::Broken,
-            Failure::Silent { .. } | Failure::Probe { .. } => State::Silent,
-            Failure::Operation(_) | Failure::Post { .. } => State::Failed,
+            Failure::Device => ConnState::Broken,
+            Failure::Silent { .. } | Failure::Probe { .. } => ConnState::Silent,
+            Failure::Operation(_) | Failure::Post { .. } => ConnState::Failed,
         });
         if failure == Failure::Device {
             self.life.bell.ring();
@@ -137,7 +137,7 @@ impl ConnSlots {
 
     /// The queue pair is gone.
     pub(crate) fn gone(&self) {
-        self.end(State::Closed);
+        self.end(ConnState::Closed);
         self.life.bell.ring();
     }
 
@@ -151,13 +151,13 @@ impl ConnSlots {
         *self.life.lock_failure()
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ConnState {
         self.life.state()
     }
 
     /// Whether it takes no operations yet.
     pub(crate) fn is_connecting(&self) -> bool {
-        self.life.state() == State::Connecting
+        self.life.state() == ConnState::Connecting
     }
 
     /// The error of a connection for which no completion may come any more: the device has given
@@ -170,16 +170,16 @@ impl ConnSlots {
     #[cold]
     pub(crate) fn closed(&self) -> Error {
         Error::NotConnected(match self.life.state() {
-            State::Connecting => NotConnected::NotYet,
+            ConnState::Connecting => NotConnected::NotYet,
             // The operation came before it opened, just now.
-            State::Open if !self.send.has_ended() && !self.receive.has_ended() => {
+            ConnState::Open if !self.send.has_ended() && !self.receive.has_ended() => {
                 NotConnected::NotYet
             }
             // A post has failed just now.
-            State::Open | State::Failed => NotConnected::Failed,
-            State::Broken => NotConnected::GivenUp,
-            State::Silent => NotConnected::Silent,
-            State::Closed => NotConnected::Closed,
+            ConnState::Open | ConnState::Failed => NotConnected::Failed,
+            ConnState::Broken => NotConnected::GivenUp,
+            ConnState::Silent => NotConnected::Silent,
+            ConnState::Closed => NotConnected::Closed,
         })
     }
 }

@@ -41,9 +41,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use self::counts::Counts;
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
+pub(crate) use self::life::ConnState;
 use self::life::Life;
-pub(crate) use self::life::State;
-pub(crate) use self::outcome::Refusal;
+pub(crate) use self::outcome::PostRefusal;
 pub(crate) use self::pool::Pool;
 pub(crate) use self::probe::Signs;
 pub(crate) use self::refused::refused_by_a_full_queue;
@@ -159,7 +159,7 @@ impl ConnSlots {
         bytes: u64,
         post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
     ) -> Tried {
-        let is_open = || self.life.state() == State::Open;
+        let is_open = || self.life.state() == ConnState::Open;
         // After a post that has failed no other may make the device look.
         let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
         self.send.post::<WAITS, _>(wanted, bytes, is_open, post)
@@ -172,7 +172,7 @@ impl ConnSlots {
         count: u32,
         post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
     ) -> Tried {
-        let is_open = || matches!(self.life.state(), State::Connecting | State::Open);
+        let is_open = || matches!(self.life.state(), ConnState::Connecting | ConnState::Open);
         let wanted = Wanted::one_operation(count, true);
         let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
         self.receive.post::<WAITS, _>(wanted, 0, is_open, post)
@@ -199,7 +199,7 @@ impl ConnSlots {
 }
 
 /// The outcome of a post that waits, if it has to.
-pub(crate) fn waited(posted: Tried) -> Result<u64, Refusal> {
+pub(crate) fn waited(posted: Tried) -> Result<u64, PostRefusal> {
     // One that waits has an outcome.
     Ok(posted.unwrap_or(Err(NotPosted::Ended))?)
 }

@@ -1,4 +1,4 @@
-//! Why a request was not posted: a [`Refusal`].
+//! Why a request was not posted: a [`PostRefusal`].
 //!
 //! A refusal becomes an [`Error`](crate::Error) in refused.rs, when the lock of the queue is free.
 
@@ -10,9 +10,9 @@ use crate::verbs::{CallFailed, PostError};
 
 /// Why a request was not posted, until it becomes an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(NonZeroU64);
+pub(crate) struct PostRefusal(NonZeroU64);
 
-impl Refusal {
+impl PostRefusal {
     pub(super) const TOO_LONG: u32 = 1;
     pub(super) const FULL: u32 = 2;
     pub(super) const NO_COMPLETION_DUE: u32 = 3;
@@ -48,7 +48,7 @@ impl Refusal {
     }
 }
 
-impl From<NotPosted<CallFailed>> for Refusal {
+impl From<NotPosted<CallFailed>> for PostRefusal {
     #[cold]
     #[inline(never)]
     fn from(error: NotPosted<CallFailed>) -> Self {

@@ -19,12 +19,12 @@ pub(crate) struct Pool {
     free: AtomicU32,
     /// 1, and 1 for each connection that has ended and may keep a receive.
     ends: AtomicU64,
-    entries: Box<[Entry]>,
+    entries: Box<[PoolEntry]>,
 }
 
 /// A power of two of bytes, so that an index needs no multiplication.
 #[repr(align(32))]
-struct Entry {
+struct PoolEntry {
     /// The value of [`Pool::ends`] when it was taken. 0: it is free.
     since: AtomicU64,
     op_context: AtomicU64,
@@ -43,7 +43,7 @@ impl fmt::Debug for Pool {
 
 /// Takes entries for the receives that are posted, in their order.
 pub(crate) struct Taking<'pool> {
-    entries: &'pool [Entry],
+    entries: &'pool [PoolEntry],
     since: u64,
     free: u32,
     taken: u32,
@@ -67,7 +67,7 @@ impl Taking<'_> {
 /// Gives entries back, with the lock held.
 pub(crate) struct Returning<'pool> {
     pool: &'pool Pool,
-    entries: &'pool [Entry],
+    entries: &'pool [PoolEntry],
     free: u32,
     returned: u32,
     _held: Held<'pool>,
@@ -78,7 +78,7 @@ impl Returning<'_> {
     /// was not posted.
     #[inline(always)]
     pub(crate) fn complete(&mut self, number: u64) -> Option<u64> {
-        // Of 61 bits, also where a `usize` has fewer.
+        // A number has 61 bits, also where a `usize` has fewer.
         let entry = self.entries.get(usize::try_from(number).ok()?)?;
         if entry.since.load(Ordering::Relaxed) == 0 {
             return None;
@@ -104,7 +104,7 @@ impl Drop for Returning<'_> {
 
 impl Pool {
     pub(crate) fn new(depth: u32) -> Self {
-        let entry = |number: u32| Entry {
+        let entry = |number: u32| PoolEntry {
             since: AtomicU64::new(0),
             op_context: AtomicU64::new(0),
             next: AtomicU32::new(number.wrapping_add(1)),
@@ -172,9 +172,10 @@ impl Pool {
 
     #[cold]
     fn no_room<E>(&self, _held: Held<'_>, count: u32) -> NotPosted<E> {
-        match count > self.depth() {
-            true => NotPosted::TooLong,
-            false => NotPosted::Full,
+        if count > self.depth() {
+            NotPosted::TooLong
+        } else {
+            NotPosted::Full
         }
     }
 

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::outcome::Refusal;
+use super::outcome::PostRefusal;
 use super::ring::NotTaken;
-use super::{ConnSlots, Kind, State};
+use super::{ConnSlots, ConnState, Kind};
 use crate::failure::Failure;
 use crate::status::WcStatus;
 use crate::verbs::PostError;
@@ -50,7 +50,7 @@ impl ConnSlots {
             return Ok(());
         };
         self.is_probing.store(false, Ordering::Release);
-        match Refusal::from(error).of_send() {
+        match PostRefusal::from(error).of_send() {
             Some(failure) => Err(failure),
             // The device has no room. The operations in flight ask the same question.
             None => Ok(()),
@@ -63,7 +63,7 @@ impl ConnSlots {
     pub(crate) fn probe_came(&self, number: u64, status: WcStatus) {
         self.send.beside_is_done(number);
         self.is_probing.store(false, Ordering::Release);
-        if status != WcStatus::SUCCESS && self.life.state() == State::Open {
+        if status != WcStatus::SUCCESS && self.life.state() == ConnState::Open {
             // A flushed one never reached the peer: the queue pair was in the error state before.
             if status != WcStatus::WR_FLUSH_ERR {
                 self.count_lost_probe();

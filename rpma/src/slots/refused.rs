@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{ConnSlots, Refusal, State};
+use super::{ConnSlots, ConnState, PostRefusal};
 use crate::error::{Error, Queue};
 use crate::failure::POST_ENDED_IT;
 use crate::hints::DEVICE_REMOVED;
@@ -11,8 +11,8 @@ impl ConnSlots {
     /// The error of a receive.
     #[cold]
     #[inline(never)]
-    pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
-        let ended = !matches!(self.life.state(), State::Connecting | State::Open);
+    pub(crate) fn receive_refused(&self, refusal: PostRefusal, count: u32) -> Error {
+        let ended = !matches!(self.life.state(), ConnState::Connecting | ConnState::Open);
         if ended && refusal.call().is_none() {
             return self.closed();
         }
@@ -26,7 +26,7 @@ impl ConnSlots {
     /// The error of an operation of `count` requests.
     #[cold]
     #[inline(never)]
-    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
+    pub(crate) fn send_refused(&self, refusal: PostRefusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
         if let Some(call) = refusal.call() {
             return match hint(call.into()) {
@@ -34,10 +34,10 @@ impl ConnSlots {
                 error => error,
             };
         }
-        let ended = self.life.state() != State::Open;
+        let ended = self.life.state() != ConnState::Open;
         match refusal.bits() {
             _ if ended => self.closed(),
-            Refusal::TOO_LONG => Error::invalid(format!(
+            PostRefusal::TOO_LONG => Error::invalid(format!(
                 "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for \
                  more with ConnCfg::set_sq_size",
                 match count == depth {
@@ -47,14 +47,14 @@ impl ConnSlots {
                     false => "",
                 },
             )),
-            Refusal::FULL => {
+            PostRefusal::FULL => {
                 self.count_full(Queue::Send);
                 Error::QueueFull {
                     queue: Queue::Send,
                     depth,
                 }
             }
-            Refusal::NO_COMPLETION_DUE => {
+            PostRefusal::NO_COMPLETION_DUE => {
                 self.count_full(Queue::Send);
                 Error::NoCompletionDue { depth }
             }
@@ -68,7 +68,7 @@ impl ConnSlots {
 #[cold]
 #[inline(never)]
 pub(crate) fn refused_by_a_full_queue(
-    refusal: Refusal,
+    refusal: PostRefusal,
     queue: Queue,
     depth: u32,
     count: u32,
@@ -78,10 +78,10 @@ pub(crate) fn refused_by_a_full_queue(
     }
     let setter = queue.setter();
     match refusal.bits() {
-        Refusal::TOO_LONG if depth == 0 => Error::invalid(format!(
+        PostRefusal::TOO_LONG if depth == 0 => Error::invalid(format!(
             "the {queue} was made with no slots: ask for some with {setter}"
         )),
-        Refusal::TOO_LONG => Error::invalid(format!(
+        PostRefusal::TOO_LONG => Error::invalid(format!(
             "{count} receives at once do not fit into the {queue}, which has {depth} slots: ask \
              for more with {setter}"
         )),

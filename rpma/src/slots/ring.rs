@@ -62,7 +62,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// So many. Either only the last one gives a completion, or no request does.
+    /// `count` requests. Either only the last one gives a completion, or no request does.
     pub(crate) fn one_operation(count: u32, signaled: bool) -> Self {
         Self {
             count,
@@ -167,9 +167,10 @@ impl Ring {
         is_open: impl FnOnce() -> bool,
         post: impl FnOnce(Entries<'_>) -> Result<u32, NotTaken<E>>,
     ) -> Option<Result<u64, NotPosted<E>>> {
-        let held = match WAITS {
-            true => self.posting.acquire(),
-            false => self.posting.try_acquire()?,
+        let held = if WAITS {
+            self.posting.acquire()
+        } else {
+            self.posting.try_acquire()?
         };
         let next = self.next.load(Ordering::Relaxed);
         let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);

@@ -68,9 +68,10 @@ impl ConnSlots {
             return 0;
         }
         let settled = self.settle_own(wcs);
-        match settled == wcs.len() {
-            true => 0,
-            false => self.settle_mixed(&mut wcs[settled..]),
+        if settled == wcs.len() {
+            0
+        } else {
+            self.settle_mixed(&mut wcs[settled..])
         }
     }
 
@@ -184,9 +185,10 @@ fn settle_alike<const SENDS: bool>(contexts: View<'_>, id: ConnId, wcs: &mut [Wc
 fn label<const SENDS: bool>(contexts: View<'_>, id: ConnId, wc: &mut Wc) -> u64 {
     let number = wc.wr_id() ^ first_of::<SENDS>();
     let op_context = contexts.of(number).load(Ordering::Relaxed);
-    match SENDS {
-        true => wc.set_send(op_context, id, number),
-        false => wc.set_receive(op_context),
+    if SENDS {
+        wc.set_send(op_context, id, number)
+    } else {
+        wc.set_receive(op_context)
     }
     number
 }
@@ -233,7 +235,7 @@ impl Pool {
 /// Gives the slot of a receive back that has succeeded, and labels its completion.
 #[inline(always)]
 fn take_back(returning: &mut Returning<'_>, wc: &mut Wc) -> bool {
-    // That of another kind is larger than any.
+    // The number of another kind is larger than any number of this kind.
     let number = wc.wr_id().wrapping_sub(SHARED << Kind::NUMBER);
     match returning.complete(number) {
         Some(op_context) => wc.set_receive(op_context),
@@ -251,8 +253,9 @@ const SHARED: u64 = Kind::SharedReceive as u64;
 
 /// The `wr_id` of number 0 of the sends or the receives.
 const fn first_of<const SENDS: bool>() -> u64 {
-    match SENDS {
-        true => (Kind::Send as u64) << Kind::NUMBER,
-        false => (Kind::Receive as u64) << Kind::NUMBER,
+    if SENDS {
+        (Kind::Send as u64) << Kind::NUMBER
+    } else {
+        (Kind::Receive as u64) << Kind::NUMBER
     }
 }

@@ -82,8 +82,8 @@ fn ended_after(slots: &ConnSlots, failure: Option<Failure>) {
 }
 
 /// The outcome of a post; `None` if it would have to wait.
-fn outcome(posted: Tried) -> Option<Result<u64, Refusal>> {
-    posted.map(|posted| posted.map_err(Refusal::from))
+fn outcome(posted: Tried) -> Option<Result<u64, PostRefusal>> {
+    posted.map(|posted| posted.map_err(PostRefusal::from))
 }
 
 /// A post that waits, to an open queue.
@@ -227,10 +227,10 @@ fn a_batch_has_its_last_completion_anywhere() {
         waited(posted).map_err(|refusal| refusal.bits())
     };
     post(6, 4).expect("all of them");
-    assert_eq!(post(1, 1), Err(Refusal::FULL));
+    assert_eq!(post(1, 1), Err(PostRefusal::FULL));
     device.complete(2);
     // Four came back; one is kept as long as no completion is due.
-    let kept = Err(Refusal::NO_COMPLETION_DUE);
+    let kept = Err(PostRefusal::NO_COMPLETION_DUE);
     assert_eq!(post(4, 0), kept);
     post(3, 0).expect("three are free");
     post(1, 1).expect("the one that was kept");
@@ -250,14 +250,14 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     };
     let refused = waited(device.slots.post_sends::<true>(four, 0, none));
     let refused = refused.map_err(|refusal| refusal.bits());
-    assert_eq!(refused, Err(Refusal::TOO_LONG));
+    assert_eq!(refused, Err(PostRefusal::TOO_LONG));
     let three = Wanted {
         count: 3,
         signaled: 3,
     };
     let refused = waited(device.slots.post_sends::<true>(three, 0, none));
     let refused = refused.map_err(|refusal| refusal.bits());
-    assert_eq!(refused, Err(Refusal::FULL));
+    assert_eq!(refused, Err(PostRefusal::FULL));
     assert_eq!(device.fill(true), 2);
 }
 
@@ -409,7 +409,7 @@ fn a_device_that_is_ahead_opens_nothing() {
         if ahead_first {
             complete(&device.slots, Kind::Send, 5);
         }
-        device.slots.end(State::Closed);
+        device.slots.end(ConnState::Closed);
         if !ahead_first {
             complete(&device.slots, Kind::Send, 5);
         }
@@ -453,8 +453,8 @@ fn nothing_is_posted_before_and_after_the_connection() {
     assert_eq!(reason(&slots), NotConnected::NotYet);
     slots.open();
     post_send(&slots, (1, true), 0, |_| Ok(())).expect("open");
-    slots.end(State::Failed);
-    slots.end(State::Closed);
+    slots.end(ConnState::Failed);
+    slots.end(ConnState::Closed);
     slots.open();
     assert_eq!(reason(&slots), NotConnected::Failed);
 }
@@ -480,7 +480,7 @@ fn a_receive_queue_takes_as_many_as_it_has_slots() {
             assert_eq!(complete(&slots, kind, number), Some(3 * round + n));
         }
     }
-    assert_eq!(slots.end(State::Closed), State::Connecting);
+    assert_eq!(slots.end(ConnState::Closed), ConnState::Connecting);
     let refused = post_receive(&slots, 0, |_| Ok(()));
     assert!(
         matches!(refused, Err(Error::NotConnected(_))),
@@ -496,7 +496,7 @@ fn a_full_receive_queue_of_an_ended_connection_is_not_full() {
         for n in 0..depth {
             post_receive(&slots, n.into(), |_| Ok(())).expect("a slot");
         }
-        slots.end(State::Broken);
+        slots.end(ConnState::Broken);
         let refused = post_receive(&slots, 0, |_| Ok(()));
         assert!(
             matches!(refused, Err(Error::NotConnected(_))),
@@ -516,7 +516,7 @@ fn nothing_opens_a_connection_that_has_ended() {
         if ended {
             device.slots.open();
             device.post(8, true).expect("open");
-            device.slots.end(State::Closed);
+            device.slots.end(ConnState::Closed);
         }
         for count in [3, 11] {
             for count in [count, 1] {
@@ -694,9 +694,10 @@ fn completions_of_three_queues_are_settled_in_turn() {
                     })
                     .expect("a slot"),
             }
-            let status = match wcs.len() == failed {
-                true => WcStatus::LOC_PROT_ERR,
-                false => WcStatus::SUCCESS,
+            let status = if wcs.len() == failed {
+                WcStatus::LOC_PROT_ERR
+            } else {
+                WcStatus::SUCCESS
             };
             wcs.push(Wc::for_test(kind.wr_id(number), status));
         }
@@ -817,7 +818,7 @@ fn a_flushed_probe_is_not_lost() {
         let (kind, number) = Kind::of(wr_id).expect("the library's own");
         assert_eq!(kind, Kind::Probe);
         device.slots.probe_came(number, status);
-        assert_eq!(device.slots.state(), State::Silent);
+        assert_eq!(device.slots.state(), ConnState::Silent);
         assert_eq!(device.slots.counters().probes_lost, lost, "{status}");
     }
 }

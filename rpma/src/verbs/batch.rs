@@ -29,7 +29,7 @@ bitflags::bitflags! {
         const ANY = 0;
         /// Set for a native operation.
         const STREAM = 1;
-        /// Of several local buffers, which stand in units without a request.
+        /// Set for several local buffers, which stand in units without a request.
         const CHAIN = 2;
     }
 }
@@ -128,9 +128,10 @@ impl<'a, const N: usize> Requests<'a, N> {
     /// succeeds.
     #[inline]
     pub(crate) fn count(&self) -> (u32, u32) {
-        match self.forms.contains(Forms::CHAIN) {
-            false => (self.used / UNIT, self.signaled / UNIT),
-            true => self.count_between_buffers(),
+        if self.forms.contains(Forms::CHAIN) {
+            self.count_between_buffers()
+        } else {
+            (self.used / UNIT, self.signaled / UNIT)
         }
     }
 
@@ -431,9 +432,10 @@ impl QueuePair {
     ) -> Result<(), PostError> {
         let mut rest = all;
         while rest.first != rest.end {
-            let (run, streamed) = match streamed {
-                true => rest.of_one_form(),
-                false => (rest, false),
+            let (run, streamed) = if streamed {
+                rest.of_one_form()
+            } else {
+                (rest, false)
             };
             let posted = match streamed {
                 #[cfg(any(native_flush, native_atomic_write))]
@@ -442,9 +444,10 @@ impl QueuePair {
             };
             if let Err(error) = posted {
                 // Earlier requests cannot be taken back.
-                return Err(match run.first == all.first {
-                    true => error,
-                    false => error.in_the_middle(Call::PostSend),
+                return Err(if run.first == all.first {
+                    error
+                } else {
+                    error.in_the_middle(Call::PostSend)
                 });
             }
             rest.first = run.end;

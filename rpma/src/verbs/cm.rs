@@ -60,9 +60,10 @@ impl EventChannel {
         // SAFETY: no preconditions.
         let raw = unsafe { sys::rdma_create_event_channel() };
         let raw = check_non_null("rdma_create_event_channel", raw).map_err(|error| {
-            match error.is_errno(Errno::MFILE) || error.is_errno(Errno::NFILE) {
-                true => error.with_hint("Raise the limit of open files (RLIMIT_NOFILE)"),
-                false => error.with_hint(no_rdma()),
+            if error.is_errno(Errno::MFILE) || error.is_errno(Errno::NFILE) {
+                error.with_hint("Raise the limit of open files (RLIMIT_NOFILE)")
+            } else {
+                error.with_hint(no_rdma())
             }
         })?;
         Ok(Arc::new(Self {
@@ -257,9 +258,10 @@ impl CmId {
     /// As [`resolve_addr`](Self::resolve_addr), and waits until it has ended.
     pub(crate) fn resolve_addr_now(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         self.resolve_addr(addr, limit)?;
-        match self.resolved(Resolution::Addr, Resolution::deadline(limit))? {
-            true => Ok(()),
-            false => Err(Resolution::Addr.timed_out()),
+        if self.resolved(Resolution::Addr, Resolution::deadline(limit))? {
+            Ok(())
+        } else {
+            Err(Resolution::Addr.timed_out())
         }
     }
 

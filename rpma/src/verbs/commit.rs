@@ -20,7 +20,7 @@ pub(crate) const MAX_COMMIT_PARTS: usize = 16;
 pub(crate) trait CommitPart {
     fn remote(&self) -> RemoteAddress;
 
-    /// Of some bytes: as many as are written.
+    /// The source, which has as many bytes as are written, and at least one.
     fn local(&self) -> LocalBuffer<'_>;
 }
 

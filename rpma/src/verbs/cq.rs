@@ -147,9 +147,10 @@ impl CompChannel {
         let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
         if ret != 0 {
             let cause = io::Error::last_os_error();
-            return match cause.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) {
-                true => Ok(None),
-                false => Err(Error::provider("ibv_get_cq_event", cause)),
+            return if cause.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) {
+                Ok(None)
+            } else {
+                Err(Error::provider("ibv_get_cq_event", cause))
             };
         }
         // SAFETY: `release` destroys a queue and frees its state with the lock of this channel,

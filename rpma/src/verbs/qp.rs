@@ -501,9 +501,10 @@ impl QueuePair {
     fn wait_for_last_receive(&self, soft_roce: bool) -> bool {
         /// Between two looks: other threads may take the event.
         const PAUSE: Duration = Duration::from_micros(200);
-        let limit = match soft_roce {
-            true => Duration::from_millis(2),
-            false => Duration::from_millis(100),
+        let limit = if soft_roce {
+            Duration::from_millis(2)
+        } else {
+            Duration::from_millis(100)
         };
         let (deadline, device) = (Deadline::after(limit), self.id.device());
         let had_last = || self.watched.as_ref().is_some_and(Watched::had_last_receive);

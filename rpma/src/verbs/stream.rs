@@ -51,7 +51,7 @@ type FlushCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, usize, u8, 
 type AtomicWriteCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, *const c_void);
 
 impl StreamCalls {
-    /// Those of a queue pair that was created with `native`; `None` if some are not there.
+    /// The calls of a queue pair that was created with `native`; `None` if a call is missing.
     ///
     /// # Safety
     ///
@@ -78,14 +78,16 @@ impl StreamCalls {
             set_sge: calls.wr_set_sge?,
             set_inline_data: calls.wr_set_inline_data?,
             #[cfg(native_flush)]
-            flush: match native.flush {
-                true => calls.wr_flush?,
-                false => no_flush,
+            flush: if native.flush {
+                calls.wr_flush?
+            } else {
+                no_flush
             },
             #[cfg(native_atomic_write)]
-            atomic_write: match native.atomic_write {
-                true => calls.wr_atomic_write?,
-                false => no_atomic_write,
+            atomic_write: if native.atomic_write {
+                calls.wr_atomic_write?
+            } else {
+                no_atomic_write
             },
         })
     }
@@ -164,7 +166,7 @@ impl QueuePair {
 /// the queue pair that `calls` are of, as long as it exists.
 pub(crate) struct Stream<'qp> {
     calls: &'qp StreamCalls,
-    /// That of the calls: a copy, which no write through it can change.
+    /// A copy of the pointer in `calls`, which no write through it can change.
     qp: NonNull<sys::ibv_qp_ex>,
 }
 

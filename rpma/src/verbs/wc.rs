@@ -187,9 +187,10 @@ impl WcSuccess<'_> {
     /// Returns the valid optional fields, which are empty for operations of the send queue.
     #[must_use]
     pub fn flags(&self) -> WcFlags {
-        match self.opcode().is_receive() {
-            true => WcFlags::from_bits_retain(self.0.wc_flags),
-            false => WcFlags::empty(),
+        if self.opcode().is_receive() {
+            WcFlags::from_bits_retain(self.0.wc_flags)
+        } else {
+            WcFlags::empty()
         }
     }
 }

@@ -94,9 +94,10 @@ impl Placement {
     #[inline(always)]
     pub(crate) const fn new(persistent: bool) -> Self {
         #[cfg(native_flush)]
-        let kind = match persistent {
-            true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT.0 as u8,
-            false => sys::ibv_placement_type::IBV_FLUSH_GLOBAL.0 as u8,
+        let kind = if persistent {
+            sys::ibv_placement_type::IBV_FLUSH_PERSISTENT.0 as u8
+        } else {
+            sys::ibv_placement_type::IBV_FLUSH_GLOBAL.0 as u8
         };
         #[cfg(not(native_flush))]
         let kind = persistent as u8;
@@ -530,9 +531,10 @@ pub(super) fn chain_not_posted<Wr>(
         ret
     };
     let error = not_posted(call, errno, !nothing);
-    match bad.is_null() || nothing {
-        true => error,
-        false => error.in_the_middle(call),
+    if bad.is_null() || nothing {
+        error
+    } else {
+        error.in_the_middle(call)
     }
 }
 
@@ -597,9 +599,10 @@ pub(super) fn post_receives<'mr, const SOME: bool, T>(
         let ret = post(chain, &raw mut bad);
         if ret != 0 || !bad.is_null() {
             let error = chain_not_posted(call, ret, chain, &bad);
-            return Err(match posted {
-                true => error.in_the_middle(call),
-                false => error,
+            return Err(if posted {
+                error.in_the_middle(call)
+            } else {
+                error
             });
         }
         posted = true;

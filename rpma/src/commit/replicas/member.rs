@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::outcome::ReplicaId;
-use super::ring::{Entry, Ring};
+use super::ring::{CommitEntry, Ring};
 use crate::clock;
 use crate::commit::Writer;
 use crate::conn::GRACE;
@@ -46,7 +46,7 @@ pub(super) struct Member {
 
 /// The state of one commit on one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum CommitState {
     /// The replica was added later.
     NotAMember,
     Durable,
@@ -90,9 +90,10 @@ impl Member {
 
     /// The writer, if something can still come from it.
     pub(super) fn awaited(&mut self) -> Option<&mut Writer> {
-        match self.is_able() {
-            true => self.writer.as_mut(),
-            false => None,
+        if self.is_able() {
+            self.writer.as_mut()
+        } else {
+            None
         }
     }
 
@@ -100,15 +101,15 @@ impl Member {
         &self.remote
     }
 
-    pub(super) fn state(&self, number: u64) -> State {
+    pub(super) fn state(&self, number: u64) -> CommitState {
         match number {
-            _ if number <= self.joined => State::NotAMember,
-            _ if number <= self.durable => State::Durable,
-            _ if self.is_able() && number <= self.posted => State::Posted,
-            _ if self.is_able() => State::Queued,
-            _ if number > self.posted => State::Failed,
-            _ if self.may_be_acknowledged(number) => State::Late,
-            _ => State::Unknown,
+            _ if number <= self.joined => CommitState::NotAMember,
+            _ if number <= self.durable => CommitState::Durable,
+            _ if self.is_able() && number <= self.posted => CommitState::Posted,
+            _ if self.is_able() => CommitState::Queued,
+            _ if number > self.posted => CommitState::Failed,
+            _ if self.may_be_acknowledged(number) => CommitState::Late,
+            _ => CommitState::Unknown,
         }
     }
 
@@ -135,7 +136,7 @@ impl Member {
     }
 
     /// Checks a commit without posting it.
-    pub(super) fn check(&self, entry: &Entry, ring: &Ring) -> Result<()> {
+    pub(super) fn check(&self, entry: &CommitEntry, ring: &Ring) -> Result<()> {
         match &self.writer {
             Some(writer) => check(writer, &self.remote, entry, ring),
             None => Ok(()),
@@ -254,7 +255,12 @@ impl Member {
 }
 
 /// Checks a commit without posting it.
-pub(super) fn check(writer: &Writer, remote: &MrRemote, entry: &Entry, ring: &Ring) -> Result<()> {
+pub(super) fn check(
+    writer: &Writer,
+    remote: &MrRemote,
+    entry: &CommitEntry,
+    ring: &Ring,
+) -> Result<()> {
     let (part, pointer) = places(remote, entry, ring)?;
     writer.check(&[part], pointer)
 }
@@ -265,7 +271,7 @@ type Pointer = (RemoteSlice, [u8; 8]);
 /// Where a commit goes on a replica, with its bytes.
 fn places<'ring>(
     remote: &MrRemote,
-    entry: &Entry,
+    entry: &CommitEntry,
     ring: &'ring Ring,
 ) -> Result<(Part<'ring>, Option<Pointer>)> {
     let slice = |at: u64, len: u64| remote.slice(at..at.saturating_add(len));

@@ -18,10 +18,10 @@ mod outcome;
 mod ring;
 mod wait;
 
-use self::member::{Member, State};
+use self::member::{CommitState, Member};
 use self::outcome::SetId;
 pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
-use self::ring::{Bytes, Entry, Ring};
+use self::ring::{Bytes, CommitEntry, Ring};
 use crate::address;
 use crate::commit::Writer;
 use crate::error::{Error, Result};
@@ -206,7 +206,7 @@ impl Replicas {
         }
         // A commit of the first byte needs all rights.
         let bytes = self.ring.first_byte();
-        let first = Entry {
+        let first = CommitEntry {
             bytes,
             at: 0,
             pointer: None,
@@ -370,7 +370,7 @@ impl Replicas {
         Refused::RingFull { held_by }
     }
 
-    fn commit(&mut self, entry: Entry, k: usize) -> Result<CommitId, Refused> {
+    fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId, Refused> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
             let present = self.members.iter().filter_map(Member::writer).count();
@@ -441,12 +441,15 @@ impl Replicas {
         }
         for member in &self.members {
             let state = member.state(id.number());
-            coming += usize::from(matches!(state, State::Late | State::Posted | State::Queued));
+            coming += usize::from(matches!(
+                state,
+                CommitState::Late | CommitState::Posted | CommitState::Queued
+            ));
             let mask = match state {
-                State::Durable => &mut outcome.durable,
-                State::Failed => &mut outcome.failed,
-                State::Late | State::Unknown => &mut outcome.unknown,
-                State::NotAMember | State::Posted | State::Queued => continue,
+                CommitState::Durable => &mut outcome.durable,
+                CommitState::Failed => &mut outcome.failed,
+                CommitState::Late | CommitState::Unknown => &mut outcome.unknown,
+                CommitState::NotAMember | CommitState::Posted | CommitState::Queued => continue,
             };
             *mask |= member.id.mask();
         }
@@ -461,11 +464,16 @@ impl Replicas {
     /// The mask is 0 for a commit of another set.
     #[must_use]
     pub fn pending(&self, id: CommitId) -> u64 {
-        let is_pending =
-            |member: &Member| matches!(member.state(id.number()), State::Posted | State::Queued);
-        match id.set == self.id {
-            true => self.mask(is_pending),
-            false => 0,
+        let is_pending = |member: &Member| {
+            matches!(
+                member.state(id.number()),
+                CommitState::Posted | CommitState::Queued
+            )
+        };
+        if id.set == self.id {
+            self.mask(is_pending)
+        } else {
+            0
         }
     }
 
@@ -517,7 +525,7 @@ impl Record<'_> {
     ) -> Result<CommitId, Refused> {
         let Self { set, bytes } = self;
         let place = Place::caller();
-        let entry = Entry {
+        let entry = CommitEntry {
             bytes,
             at,
             pointer,

@@ -17,7 +17,7 @@ pub(super) struct Ring {
     mr: Mr<AlignedBuf>,
     size: u64,
     /// Commits with bytes in use, in their order.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<CommitEntry>,
     /// The most of them.
     records: usize,
     /// The number of the last commit.
@@ -28,7 +28,7 @@ pub(super) struct Ring {
 
 /// A commit with bytes in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct CommitEntry {
     pub(super) bytes: Bytes,
     /// The offset in the regions of the replicas.
     pub(super) at: u64,
@@ -73,7 +73,7 @@ impl Ring {
     }
 
     /// A commit with bytes in use.
-    pub(super) fn entry(&self, number: u64) -> Option<&Entry> {
+    pub(super) fn entry(&self, number: u64) -> Option<&CommitEntry> {
         let at = number.checked_sub(self.oldest())?;
         self.entries.get(usize::try_from(at).ok()?)
     }
@@ -108,16 +108,17 @@ impl Ring {
         if self.entries.len() == self.records {
             return None;
         }
-        let start = match self.head % self.size + len > self.size {
-            true => self.head.next_multiple_of(self.size),
-            false => self.head,
+        let start = if self.head % self.size + len > self.size {
+            self.head.next_multiple_of(self.size)
+        } else {
+            self.head
         };
         let is_free = start + len - oldest.bytes.start <= self.size;
         is_free.then_some(Bytes { start, len })
     }
 
     /// Takes the place of a record for the next commit, and returns its number.
-    pub(super) fn push(&mut self, entry: Entry) -> u64 {
+    pub(super) fn push(&mut self, entry: CommitEntry) -> u64 {
         self.head = entry.bytes.start + entry.bytes.len;
         self.entries.push_back(entry);
         self.last += 1;

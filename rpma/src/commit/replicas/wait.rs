@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::member::{Member, State};
+use super::member::{CommitState, Member};
 use super::{CommitId, Outcome, Refused, ReplicaId, Replicas, named};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Replicas {
         }
         let settled = self.until(limit, |set| set.settled(id, k));
         settled.unwrap_or_else(|| {
-            let posted = |member: &Member| member.state(id.number()) == State::Posted;
+            let posted = |member: &Member| member.state(id.number()) == CommitState::Posted;
             let outcome = self.outcome(id);
             Outcome {
                 unknown: outcome.unknown | self.mask(posted),

@@ -285,9 +285,10 @@ impl<K: Copy + Ord> Responder<K> {
                 break;
             }
         }
-        match worked {
-            true => Turn::Served(served),
-            false => Turn::Idle,
+        if worked {
+            Turn::Served(served)
+        } else {
+            Turn::Idle
         }
     }
 

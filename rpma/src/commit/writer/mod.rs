@@ -504,9 +504,10 @@ impl Writer {
         let grace = self.grace;
         let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
         let is_asked = self.server.is_some() && grace.is_none();
-        let limit = match is_asked {
-            true => until.left().min(PROBE_EVERY),
-            false => until.left(),
+        let limit = if is_asked {
+            until.left().min(PROBE_EVERY)
+        } else {
+            until.left()
         };
         if matches!(self.next(limit, other)?, Took::Nothing) && is_asked {
             // No part of the request is in flight any more: the answer alone would not show

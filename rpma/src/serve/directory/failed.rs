@@ -67,9 +67,10 @@ impl Disk {
                 }
                 clean.replace(cache);
             }
-            match has_failed {
-                true => Err(io::Error::from_raw_os_error(libc::EIO)),
-                false => Ok(()),
+            if has_failed {
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            } else {
+                Ok(())
             }
         });
         Self {

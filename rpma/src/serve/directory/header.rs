@@ -117,9 +117,10 @@ impl Header {
             },
             identity: word(IDENTITY_AT),
         };
-        match header.encode() == *bytes {
-            true => Ok(header),
-            false => Err(broken()),
+        if header.encode() == *bytes {
+            Ok(header)
+        } else {
+            Err(broken())
         }
     }
 }
@@ -132,9 +133,10 @@ pub(super) fn old_slots(bytes: &Bytes) -> Result<Option<u32>> {
         return Header::decode(bytes).map(|_| None);
     }
     let slots = u32::from_le_bytes(array(bytes, 12));
-    match old(slots)[..NEW_AT] == bytes[..NEW_AT] {
-        true => Ok(Some(slots)),
-        false => Err(broken()),
+    if old(slots)[..NEW_AT] == bytes[..NEW_AT] {
+        Ok(Some(slots))
+    } else {
+        Err(broken())
     }
 }
 

@@ -68,9 +68,10 @@ impl Line {
             },
         };
         let is_valid = *bytes == entry.encode(slot) && entry.identity.key != 0;
-        match is_valid {
-            true => Self::Valid(entry),
-            false => Self::Invalid,
+        if is_valid {
+            Self::Valid(entry)
+        } else {
+            Self::Invalid
         }
     }
 }
@@ -112,9 +113,10 @@ impl Slot {
             [Valid(entry), Zero | Invalid] => kept(entry, 0, false),
             [Zero | Invalid, Valid(entry)] => kept(entry, 1, false),
             [Valid(one), Valid(other)] => {
-                let (older, newer, line) = match one.number < other.number {
-                    true => (one, other, 1),
-                    false => (other, one, 0),
+                let (older, newer, line) = if one.number < other.number {
+                    (one, other, 1)
+                } else {
+                    (other, one, 0)
                 };
                 let (from, to) = (older.identity, newer.identity);
                 if older.number == newer.number || from.key != to.key || from.epoch > to.epoch {

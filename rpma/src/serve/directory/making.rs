@@ -7,7 +7,7 @@ use super::header::{BEGUN, COPYING, Header, IDENTITY_AT, MAGIC, NEW_AT, VERSION_
 use super::line::{Bytes, Entry, LINE, REMEDY, Slot, array};
 use super::repair::Broken;
 use super::tail::{Lowest, lowest_records};
-use super::{Directory, Kept, Places, place, read, tail_of};
+use super::{Directory, KeyLines, Places, place, read, tail_of};
 use crate::error::{Error, Result};
 use crate::pmem::PmemMap;
 use crate::serve::Layout;
@@ -134,7 +134,7 @@ impl Directory {
         for kept in torn.copied().collect::<Vec<_>>() {
             if let Some(identity) = kept.identity {
                 // The other line has it.
-                let kept = Kept {
+                let kept = KeyLines {
                     is_unknown: false,
                     ..kept
                 };
@@ -288,7 +288,7 @@ impl Directory {
             } => (entry, line, is_whole),
         };
         let key = entry.identity.key;
-        let kept = Kept {
+        let kept = KeyLines {
             slot,
             identity: Some(entry.identity),
             number: entry.number,

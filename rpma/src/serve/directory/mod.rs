@@ -103,13 +103,13 @@ pub struct Directory {
     identity: Option<NonZeroU64>,
     /// Free slots; the last one is used next. Only with memory.
     free: Vec<u32>,
-    keys: BTreeMap<u64, Kept>,
+    keys: BTreeMap<u64, KeyLines>,
     broken: Broken,
 }
 
 /// A slot that has a key.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeyLines {
     slot: u32,
     /// `None`: the key is new, and a write of its first line failed.
     identity: Option<Identity>,
@@ -185,7 +185,7 @@ impl Directory {
         let kept = match self.keys.get(&identity.key) {
             Some(kept) if now == Some(identity) && !kept.is_unknown => return Ok(()),
             Some(kept) => *kept,
-            None => Kept::new(self.free_slot()?),
+            None => KeyLines::new(self.free_slot()?),
         };
         self.write_identity(kept, identity)
     }
@@ -227,7 +227,7 @@ impl Directory {
     /// The line of a failed update comes first: until it is durable, the other line has the
     /// identity from before that update, which is never the higher one of two that contradict each
     /// other.
-    fn write_identity(&mut self, mut kept: Kept, identity: Identity) -> Result<()> {
+    fn write_identity(&mut self, mut kept: KeyLines, identity: Identity) -> Result<()> {
         let lines = if kept.is_unknown { 2 } else { 1 };
         for _ in 0..lines {
             // 2^64 updates do not happen.
@@ -294,7 +294,7 @@ impl Directory {
     }
 }
 
-impl Kept {
+impl KeyLines {
     /// A slot without a key, whose first line is written first.
     fn new(slot: u32) -> Self {
         Self {
