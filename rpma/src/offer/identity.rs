@@ -11,8 +11,8 @@ use crate::verbs::random;
 ///   the key, and the server refuses lower ones from then on.
 /// * The **instance** is a random number. It distinguishes two writers with the same key and epoch.
 ///
-/// [Serving clients](crate::serve) has the table of the server's decisions. An [`Offer`] only
-/// carries the identity.
+/// [Serving clients](crate::serve) has the table of the server's decisions. An
+/// [`Offer`](crate::Offer) only carries the identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "the 24 bytes of the encoding")]
 pub struct Identity {

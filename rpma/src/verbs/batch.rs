@@ -470,7 +470,7 @@ impl QueuePair {
             // SAFETY: a run begins with a request, and one follows the last unit of each, before
             // its end. All are written, and only this thread has them.
             let wr = unsafe { &mut *unit.cast::<SendWr>() };
-            // SAFETY: `push_with` writes it with each request.
+            // SAFETY: `push_with`, `one` and `gather` write it with each request.
             let op_context = unsafe { wr.op_context.assume_init() };
             wr.wr_id.write(number(op_context));
             if GATHERS && wr.num_sge > 1 {
@@ -490,7 +490,7 @@ impl QueuePair {
         // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
         // `&mut self`, destroys the queue pair. The call copies the requests, each of which is
         // complete and points to the next one, and their buffers' addresses, which have been
-        // written. Inline data is read now: `Requests` borrows it. For later reads and writes of
+        // written. Inline data is read now: each request borrows its source. For later reads and writes of
         // the device see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {

@@ -49,8 +49,8 @@ impl Wait {
     }
 
     /// Adds a shared receive queue that was made for this place: the wait returns the completions
-    /// of its receives. Add the connections that use the queue as well. [`Wc::qp_num`] is
-    /// different for each of them.
+    /// of its receives. Add the connections that use the queue as well.
+    /// [`Wc::qp_num`](crate::Wc::qp_num) is different for each of them.
     ///
     /// # Errors
     ///

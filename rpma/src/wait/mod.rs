@@ -145,8 +145,8 @@ pub enum Happened {
     /// * A connection or a shared receive queue: [`Error::Provider`] if a verb failed. Completions
     ///   and events are still returned after that, except those that come by the failed verb.
     ///   Remove the member.
-    /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests
-    ///   for 100 ms first, so that an error that persists returns at most 10 times a second.
+    /// * An endpoint ([`Ep::next_request`](crate::Ep::next_request)): a request failed, and the
+    ///   endpoint goes on. It rests for 100 ms first, so that an error that persists returns at most 10 times a second.
     Failed(Member, Error),
     /// An event of the device of this name. (Errors of a queue pair are the member's failure.)
     ///
@@ -194,8 +194,8 @@ impl Wait {
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///
-    /// Completions of a queue with [`Notify::Solicited`] that give no event are found within a
-    /// second. Completions and events that the program takes by itself, from a member's own
+    /// Completions of a queue with [`Notify::Solicited`](crate::Notify::Solicited) that give no
+    /// event are found within a second. Completions and events that the program takes by itself, from a member's own
     /// methods, are not returned here.
     ///
     /// # Errors
@@ -311,8 +311,8 @@ impl Wait {
     /// answer is good until the next call of `next`.
     ///
     /// There are three kinds of such work. The pause of an endpoint after an error is over. A queue
-    /// with [`Notify::Solicited`] is polled each second. A keep-alive takes its next step
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
+    /// with [`Notify::Solicited`](crate::Notify::Solicited) is polled each second. A keep-alive
+    /// takes its next step ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
     /// `next` does not need this method.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
