@@ -490,8 +490,8 @@ impl QueuePair {
         // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
         // `&mut self`, destroys the queue pair. The call copies the requests, each of which is
         // complete and points to the next one, and their buffers' addresses, which have been
-        // written. Inline data is read now: each request borrows its source. For later reads and writes of
-        // the device see the head of `post.rs`.
+        // written. Inline data is read now: each request borrows its source. For later reads and
+        // writes of the device see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
