@@ -39,3 +39,10 @@ pub(crate) fn share<T>(what: &str, one_of: usize, items: impl IntoIterator<Item 
     assert!(!included.is_empty(), "{what}: a share has no items");
     included
 }
+
+/// How many of so many runs with drawn faults this run includes: a quarter, or all. Prints it.
+pub(crate) fn share_of_runs(what: &str, all: u64) -> u64 {
+    let included = own().map_or(all, |_| all.div_ceil(4));
+    println!("{what}: {included} of {all}");
+    included
+}

@@ -126,7 +126,11 @@ fn a_right_program_survives_every_fault() {
         let program = |fabric: &Fabric| drop(append(fabric, Safe::Flushed));
         let runs = sweep(&profile, program);
         assert!(runs > 500, "{runs}");
-        storm(&profile, 200, program);
+        storm(
+            &profile,
+            share_of_runs("runs with several faults", 200),
+            program,
+        );
     }
 }
 

@@ -80,6 +80,10 @@ fn the_example_survives_faults() {
         let program = |fabric: &Fabric| drop(append(fabric, platform));
         let runs = sweep(&profile, program);
         assert!(runs > 500, "{runs}");
-        storm(&profile, 50, program);
+        storm(
+            &profile,
+            share_of_runs("runs with several faults", 50),
+            program,
+        );
     }
 }
