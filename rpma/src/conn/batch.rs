@@ -323,10 +323,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         let posted = self.conn.post_batch(self.requests.written(), bytes);
         match posted {
             Ok(number) => {
-                let posted = self.conn.queues.slots.name(number, signaled == count);
-                if self.flushes {
-                    self.conn.fences.flushed(posted);
-                }
+                let posted = self.conn.named(number, signaled == count, self.flushes);
                 // Last: the compiler leaves it out where the batch ends here.
                 self.clear();
                 Ok(posted)

@@ -11,13 +11,10 @@ use super::Conn;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, MrUsage, RemoteSlice};
-use crate::verbs::{NativeOps, ReadTarget, SendFlags};
+use crate::verbs::{MAX_FLUSH, NativeOps, ReadTarget, SendFlags};
 
 /// The flags that a flush and an atomic write can have.
 const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
-
-/// The most bytes that one native flush takes.
-const MAX_FLUSH: u64 = 1 << 31;
 
 /// The answers for the operations of a connection. Each word is made of all settings, under their
 /// lock.

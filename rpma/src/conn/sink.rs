@@ -189,13 +189,7 @@ impl<'a> Sink<'a> for &Conn {
             _ => self.post_one_atomic(&mut request, bytes, op_context),
         };
         match posted {
-            Ok(number) => {
-                let posted = self.queues.slots.name(number, completes);
-                if flushes {
-                    self.fences.flushed(posted);
-                }
-                Ok(posted)
-            }
+            Ok(number) => Ok(self.named(number, completes, flushes)),
             Err(refusal) => Err(self.refused(refusal)),
         }
     }
@@ -210,11 +204,40 @@ impl<'a> Sink<'a> for &Conn {
         flags: SendFlags,
         op_context: u64,
     ) -> Boxed<Posted> {
-        self.post_long_flush(remote, (len, persistent), flags, op_context)
+        let Queues { qp, slots, .. } = &self.queues;
+        let requests = QueuePair::flush_slots(len);
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        let wanted = Wanted::one_operation(requests, signaled);
+        let posted = slots.post_sends::<true>(wanted, 0, |mut entries| {
+            let first = entries.take(op_context);
+            for _ in 1..requests {
+                entries.take(op_context);
+            }
+            let wr_id = |number| Kind::Send.wr_id(first + u64::from(number));
+            qp.post_long_flush(remote, len, persistent, flags, wr_id)?;
+            Ok(wanted.signaled)
+        });
+        match waited(posted) {
+            Ok(number) => Ok(self.named(number, signaled, true)),
+            Err(refusal) => {
+                let error = self.queues.send_refused(refusal, "operation", requests);
+                Err(Box::new(error))
+            }
+        }
     }
 }
 
 impl Conn {
+    /// The name of a post that the device has. Its flush is noted.
+    #[inline(always)]
+    pub(super) fn named(&self, number: u64, completes: bool, flushes: bool) -> Posted {
+        let posted = self.queues.slots.name(number, completes);
+        if flushes {
+            self.fences.flushed(posted);
+        }
+        posted
+    }
+
     /// Posts an operation of any number of local parts, if its check has found nothing.
     #[inline(always)]
     pub(super) fn gather(
@@ -309,40 +332,5 @@ impl Conn {
             qp.post_written::<FORM>(requests, number)?;
             Ok(requests.count().1)
         })
-    }
-
-    /// A native flush that may be longer than one request takes.
-    #[cfg(native_flush)]
-    pub(super) fn post_long_flush(
-        &self,
-        remote: RemoteAddress,
-        (len, persistent): (u64, bool),
-        flags: SendFlags,
-        op_context: u64,
-    ) -> Boxed<Posted> {
-        let Queues { qp, slots, .. } = &self.queues;
-        let requests = QueuePair::flush_slots(len);
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        let wanted = Wanted::one_operation(requests, signaled);
-        let posted = slots.post_sends::<true>(wanted, 0, |mut entries| {
-            let first = entries.take(op_context);
-            for _ in 1..requests {
-                entries.take(op_context);
-            }
-            let wr_id = |number| Kind::Send.wr_id(first + u64::from(number));
-            qp.post_long_flush(remote, len, persistent, flags, wr_id)?;
-            Ok(wanted.signaled)
-        });
-        match waited(posted) {
-            Ok(number) => {
-                let posted = slots.name(number, signaled);
-                self.fences.flushed(posted);
-                Ok(posted)
-            }
-            Err(refusal) => {
-                let error = self.queues.send_refused(refusal, "operation", requests);
-                Err(Box::new(error))
-            }
-        }
     }
 }

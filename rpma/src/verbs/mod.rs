@@ -72,7 +72,6 @@ pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::random::random;
 pub(crate) use self::srq::SharedReceiveQueue;
-#[cfg(native_flush)]
 pub(crate) use self::stream::MAX_FLUSH;
 pub use self::wc::{Wc, WcFlags, WcSuccess};
 pub(crate) use self::wr::{

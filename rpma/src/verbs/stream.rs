@@ -21,7 +21,6 @@ use super::{NativeOps, QueuePair};
 
 /// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
 /// responder refuses more than 2³¹ bytes.
-#[cfg(native_flush)]
 pub(crate) const MAX_FLUSH: u64 = 1 << 31;
 
 /// The calls of an extended queue pair.
