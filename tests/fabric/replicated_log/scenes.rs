@@ -232,7 +232,10 @@ fn a_writer_dies_while_replicas_join() -> Result {
         for step in share("steps", 4, at()) {
             dies_at(step, Fault::Nothing, replaced)?;
         }
-        find(fault, at(), |step| {
+        // The later steps find it, so they are tried first.
+        let mut late: Vec<_> = at().collect();
+        late.reverse();
+        find(fault, late, |step| {
             panics(|| {
                 dies_at(step, fault, replaced).expect("appended");
             })
