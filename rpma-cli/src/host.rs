@@ -27,7 +27,7 @@ pub(crate) struct Host {
     pub(crate) firmware: Option<String>,
     pub(crate) link: Option<String>,
     pub(crate) rate: Option<String>,
-    /// Of the network interface.
+    /// The MTU of the network interface, in bytes.
     pub(crate) mtu: Option<u32>,
     pub(crate) native_flush: bool,
     pub(crate) native_atomic_write: bool,

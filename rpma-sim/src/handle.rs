@@ -84,7 +84,7 @@ impl Object for ibv_comp_channel {
 
 /// An object that a caller has a pointer to.
 #[derive(Debug)]
-pub(crate) struct Of {
+pub(crate) struct Called {
     pub(crate) shared: Arc<Shared>,
     pub(crate) nic: usize,
     pub(crate) number: u32,
@@ -93,13 +93,13 @@ pub(crate) struct Of {
 /// # Safety
 ///
 /// The object is one of this crate, and alive.
-pub(crate) unsafe fn of<T: Object>(object: *mut T) -> Of {
+pub(crate) unsafe fn of<T: Object>(object: *mut T) -> Called {
     // SAFETY: by `# Safety` the object is of this crate and alive.
     let (context, number) = unsafe { T::find(object) };
     // SAFETY: by `# Safety` the object is alive, and C's rules let no program destroy the last id
     // of its device before it.
     let (shared, nic) = unsafe { of_context(context) };
-    Of {
+    Called {
         shared,
         nic,
         number,

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use crate::call::Result;
 use crate::fabric::{self, Host};
 use crate::handle::of_context;
-use crate::order::Member;
+use crate::order::ThreadEntry;
 use crate::state::{Shared, State};
-use crate::thread::{JoinHandle, Of};
+use crate::thread::{JoinHandle, ThreadOfFabric};
 use crate::types::ibv_context;
 
 impl Host {
@@ -30,7 +30,7 @@ impl Host {
         self.enter_as(None)
     }
 
-    fn enter_as(&self, member: Option<Arc<Member>>) -> Entered {
+    fn enter_as(&self, member: Option<Arc<ThreadEntry>>) -> Entered {
         Entered {
             number: put(self.shared(), Some(self.clone()), None, member),
             _of_this_thread: PhantomData,
@@ -47,8 +47,8 @@ impl Host {
         run: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
         let (host, name) = (self.clone(), self.name().replace('\0', ""));
-        let member = Member::new(self.shared(), name.clone(), false, None);
-        let of = Of {
+        let member = ThreadEntry::new(self.shared(), name.clone(), false, None);
+        let of = ThreadOfFabric {
             shared: Arc::clone(self.shared()),
             number: member.number,
         };
@@ -91,7 +91,7 @@ struct Stay {
     /// How often the host had lost its power then.
     life: usize,
     /// The thread, as a member of its fabric. The stays of a thread on one fabric share it.
-    member: Arc<Member>,
+    member: Arc<ThreadEntry>,
 }
 
 impl Stay {
@@ -119,7 +119,7 @@ pub(crate) fn put(
     shared: &Arc<Shared>,
     host: Option<Host>,
     life: Option<usize>,
-    member: Option<Arc<Member>>,
+    member: Option<Arc<ThreadEntry>>,
 ) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +130,7 @@ pub(crate) fn put(
     let begins = known.is_none();
     let member = known.or(member).unwrap_or_else(|| {
         let thread = thread::current();
-        Member::new(
+        ThreadEntry::new(
             shared,
             thread.name().unwrap_or("without a name").to_owned(),
             true,
@@ -162,7 +162,7 @@ pub(crate) struct Birth {
     host: Option<Host>,
     life: usize,
     shared: Arc<Shared>,
-    member: Arc<Member>,
+    member: Arc<ThreadEntry>,
 }
 
 /// If the calling thread is on a host or on a fabric, a thread that will be there as well.
@@ -179,7 +179,7 @@ pub(crate) fn birth(name: Option<String>, scope: Option<usize>) -> Option<Birth>
     let name = name
         .or_else(|| host.as_ref().map(Host::quiet_name))
         .unwrap_or_else(|| "without a name".to_owned());
-    let member = Member::new(&shared, name, false, scope);
+    let member = ThreadEntry::new(&shared, name, false, scope);
     Some(Birth {
         host,
         life,
@@ -189,8 +189,8 @@ pub(crate) fn birth(name: Option<String>, scope: Option<usize>) -> Option<Birth>
 }
 
 impl Birth {
-    pub(crate) fn of(&self) -> Of {
-        Of {
+    pub(crate) fn of(&self) -> ThreadOfFabric {
+        ThreadOfFabric {
             shared: Arc::clone(&self.shared),
             number: self.member.number,
         }

@@ -304,7 +304,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno_of((|| {
         let fate = state.call("ibv_dereg_mr", of.nic).begin()?;
         let gone = state.mrs.remove(of.number).expect("it is alive");
-        // Of this host: others have addresses of their own, in this process.
+        // The part is of this host: other hosts have addresses of their own, in this process.
         let part = Part {
             address: gone.base,
             len: gone.len as usize,

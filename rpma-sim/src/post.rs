@@ -115,7 +115,7 @@ unsafe fn sges_of(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
 
 /// # Safety
 ///
-/// So many bytes may be read there.
+/// `len` bytes may be read at `address`.
 unsafe fn bytes_at(address: u64, len: usize) -> Vec<u8> {
     let from = ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: by `# Safety` `len` bytes may be read from `from` on, and `n` is less.

@@ -363,7 +363,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let own = &mut state.qps[of.number];
     own.state = QpState::Error;
     let peer = own.peer.take();
-    // Nor is anything on its way to this host's memory, from its peer or read by itself.
+    // Nothing is on its way to this host's memory any more, neither from its peer nor from its own
+    // reads.
     let host = state.nics[of.nic].host;
     let writes = peer.map(Flow::Writes);
     for flow in writes.into_iter().chain([Flow::Reads(of.number)]) {

@@ -139,9 +139,9 @@ impl Shared {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// That of hosts which are added without one.
+    /// The profile of hosts that are added without one.
     pub(crate) usual: Profile,
-    /// Of each host.
+    /// The profile of each host.
     pub(crate) profiles: Vec<Profile>,
     pub(crate) clock: Clock,
     /// Their names.

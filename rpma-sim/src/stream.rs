@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::call::errno_of;
 use crate::caller::next_caller;
-use crate::handle::{Of, of};
+use crate::handle::{Called, of};
 use crate::links::Way;
 use crate::post::be_preempted;
 use crate::qp::{Data, Operation, Send};
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 /// The state of a queue pair that no thread builds a stream for: providers hold the send queue's
 /// lock meanwhile.
-pub(crate) fn not_streaming(of: &Of) -> MutexGuard<'_, State> {
+pub(crate) fn not_streaming(of: &Called) -> MutexGuard<'_, State> {
     let state = of.shared.lock();
     of.shared
         .wait_until(state, |state| state.qps[of.number].stream.is_none())
@@ -80,7 +80,7 @@ pub(crate) fn not_streaming(of: &Of) -> MutexGuard<'_, State> {
 /// # Safety
 ///
 /// The queue pair is alive.
-unsafe fn of_stream(qp: *mut ibv_qp_ex) -> Of {
+unsafe fn of_stream(qp: *mut ibv_qp_ex) -> Called {
     // SAFETY: by `# Safety` the queue pair is alive, and it begins the extended one.
     unsafe { of(qp.cast::<ibv_qp>()) }
 }

@@ -203,11 +203,11 @@ impl Drop for Ending {
 /// [`std::thread::JoinHandle`]. The fabric controls the wait for its end.
 pub struct JoinHandle<T> {
     thread: thread::JoinHandle<T>,
-    of: Option<Of>,
+    of: Option<ThreadOfFabric>,
 }
 
 impl<T> JoinHandle<T> {
-    pub(crate) fn new(thread: thread::JoinHandle<T>, of: Option<Of>) -> Self {
+    pub(crate) fn new(thread: thread::JoinHandle<T>, of: Option<ThreadOfFabric>) -> Self {
         Self { thread, of }
     }
 
@@ -248,7 +248,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// A thread of a [`Scope`]: as [`JoinHandle`].
 pub struct ScopedJoinHandle<'scope, T> {
     thread: thread::ScopedJoinHandle<'scope, T>,
-    of: Option<Of>,
+    of: Option<ThreadOfFabric>,
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
@@ -286,12 +286,12 @@ impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
 }
 
 /// The fabric of a thread, and its number there.
-pub(crate) struct Of {
+pub(crate) struct ThreadOfFabric {
     pub(crate) shared: Arc<Shared>,
     pub(crate) number: u64,
 }
 
-fn await_end(of: Option<&Of>) {
+fn await_end(of: Option<&ThreadOfFabric>) {
     if let Some(of) = of {
         here::calls("JoinHandle::join");
         of.shared.await_end(of.number);
@@ -299,7 +299,7 @@ fn await_end(of: Option<&Of>) {
 }
 
 /// Whether a thread has ended, as far as the seed repeats it.
-fn ended(of: Option<&Of>, at: &'static Location<'static>) -> Option<bool> {
+fn ended(of: Option<&ThreadOfFabric>, at: &'static Location<'static>) -> Option<bool> {
     let of = of.filter(|of| of.shared.order.seed().is_some())?;
     begin("JoinHandle::is_finished", at);
     Some(!of.shared.order.has(of.number))

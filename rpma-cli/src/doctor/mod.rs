@@ -136,7 +136,7 @@ struct Exam<'a> {
     findings: Vec<Finding>,
     /// The devices that the library has opened, of those that were asked for.
     devices: Vec<Opened>,
-    /// That of the memory that was mapped.
+    /// The persistence domain of the mapped memory.
     domain: Option<Domain>,
     /// No flush makes data durable in that memory.
     is_visible_only: bool,

@@ -33,12 +33,12 @@ impl Files {
 
     /// The trimmed text of a small file. `None` if it cannot be read, or is empty.
     pub(crate) fn word(&self, path: impl AsRef<Path>) -> Option<String> {
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
         let file = File::open(self.at(path)).ok()?;
-        file.take(PAGE).read_to_end(&mut text).ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let text = text.trim();
-        (!text.is_empty()).then(|| text.to_owned())
+        file.take(PAGE).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let word = text.trim();
+        (!word.is_empty()).then(|| word.to_owned())
     }
 
     /// The lines of a table. They end early if it is too long or not text.

@@ -34,7 +34,7 @@ pub(crate) enum ModuleState {
     BuiltIn,
     /// It can be loaded, as far as this process sees.
     Missing,
-    /// Nor can it be loaded: this kernel was built without it.
+    /// It cannot be loaded: this kernel was built without it.
     Absent,
 }
 
@@ -97,9 +97,9 @@ pub(crate) enum Access {
 
 /// The files of the devices that sysfs has, and that of the connection manager.
 pub(super) fn nodes(files: &Files) -> Vec<Node> {
-    let verbs = files.names("sys/class/infiniband_verbs");
-    let verbs = verbs.iter().filter(|name| name.starts_with("uverbs"));
-    let verbs = verbs.map(|name| {
+    let names = files.names("sys/class/infiniband_verbs");
+    let devices = names.iter().filter(|name| name.starts_with("uverbs"));
+    let verbs = devices.map(|name| {
         let device = files.word(format!("sys/class/infiniband_verbs/{name}/ibdev"));
         node(files, name, device)
     });

@@ -106,13 +106,13 @@ struct Shared {
 }
 
 /// What the tasks of a connection have in common.
-struct Of {
+struct ConnTasks {
     target: Target,
     places: RefCell<Places>,
     order: RefCell<Order>,
 }
 
-impl Of {
+impl ConnTasks {
     /// The next group. `None` for operations that do nothing.
     fn group(&self) -> Option<Arc<Group>> {
         let mut places = self.places.borrow_mut();
@@ -125,7 +125,7 @@ async fn run(lanes: Vec<Lane>, shared: &Rc<Shared>) -> Result {
     let tasks = LocalSet::new();
     let mut all = Vec::new();
     for lane in lanes {
-        let of = Rc::new(Of {
+        let of = Rc::new(ConnTasks {
             target: lane.target,
             places: RefCell::new(lane.places),
             order: RefCell::new(Order::new(&shared.job, lane.pace)),
@@ -140,7 +140,7 @@ async fn run(lanes: Vec<Lane>, shared: &Rc<Shared>) -> Result {
 }
 
 /// Looks at the tasks until all have ended, or none makes progress.
-async fn watch(lanes: &[Rc<Of>], shared: &Shared) -> Result {
+async fn watch(lanes: &[Rc<ConnTasks>], shared: &Shared) -> Result {
     let (job, mut moved) = (&shared.job, (0, 0));
     loop {
         sleep(TICK).await;
@@ -171,7 +171,7 @@ async fn watch(lanes: &[Rc<Of>], shared: &Shared) -> Result {
 }
 
 /// The operations of a slot, one after the other.
-async fn task(of: Rc<Of>, slot: u32, shared: Rc<Shared>) {
+async fn task(of: Rc<ConnTasks>, slot: u32, shared: Rc<Shared>) {
     if let Err(stop) = operations(&of, slot, &shared).await {
         shared.job.stop();
         shared.failure.borrow_mut().get_or_insert(stop);
@@ -179,7 +179,7 @@ async fn task(of: Rc<Of>, slot: u32, shared: Rc<Shared>) {
     shared.tasks.set(shared.tasks.get() - 1);
 }
 
-async fn operations(of: &Of, slot: u32, shared: &Shared) -> Result {
+async fn operations(of: &ConnTasks, slot: u32, shared: &Shared) -> Result {
     let job = &shared.job;
     let mut sources = Vec::with_capacity(job.batch as usize);
     while !job.stops() {
@@ -201,7 +201,7 @@ async fn operations(of: &Of, slot: u32, shared: &Shared) -> Result {
     Ok(())
 }
 
-fn count(of: &Of, begun: Begun, shared: &Shared) {
+fn count(of: &ConnTasks, begun: Begun, shared: &Shared) {
     let now = shared.job.clock.now();
     let mut meter = shared.meter.borrow_mut();
     if now >= shared.job.warm_up {

@@ -32,9 +32,9 @@ impl Clock {
 /// The end of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// So many nanoseconds after the begin of the run.
+    /// The nanoseconds from the begin of the run.
     Time(u64),
-    /// After so many measured operations of each connection.
+    /// The measured operations of each connection.
     Count(u64),
 }
 

@@ -94,7 +94,7 @@ impl Entry {
 struct Lines<'a> {
     path: &'a Path,
     reader: BufReader<File>,
-    /// Of the line that was read last.
+    /// The number of the last line that was read.
     number: u64,
     results: u64,
 }

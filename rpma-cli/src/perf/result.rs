@@ -38,7 +38,7 @@ pub(crate) struct Measured {
     /// The time of the measurement, in seconds.
     pub(crate) seconds: f64,
     pub(crate) operations_per_second: f64,
-    /// Of the operations' bytes, without headers and pointers.
+    /// The throughput of the operations' bytes, without headers and pointers.
     pub(crate) bytes_per_second: f64,
     /// The time of this program's threads on their processors, for each operation.
     pub(crate) cpu_ns_per_operation: f64,

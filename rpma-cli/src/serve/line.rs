@@ -39,7 +39,7 @@ pub(super) struct Line {
     watch: Option<Part>,
     receives: Option<Mr<AlignedBuf>>,
     each: usize,
-    /// Of messages that may be in flight.
+    /// The memory of messages that may be in flight.
     sent: Vec<Mr<AlignedBuf>>,
 }
 

@@ -65,10 +65,10 @@ pub(crate) enum Completions {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) op: Op,
-    /// Of commits and flushes.
+    /// The method of commits and flushes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<Method>,
-    /// Of commits and flushes.
+    /// The type of commits and flushes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flush: Option<Flush>,
     /// The bytes of each operation.

@@ -27,7 +27,7 @@ struct Object {
 }
 
 /// An id that a caller has a pointer to.
-pub(super) struct Of {
+pub(super) struct IdOfCaller {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u32,
 }
@@ -35,13 +35,13 @@ pub(super) struct Of {
 /// # Safety
 ///
 /// The id is one of this crate, and alive.
-pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> Of {
+pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> IdOfCaller {
     let object = id.cast::<Object>();
     // SAFETY: by `# Safety` it is an `Object` of `give`, and not destroyed yet.
     let shared = Arc::clone(unsafe { &(*object).shared });
     // SAFETY: by `# Safety` it is an `Object` of `give`, and not destroyed yet.
     let number = unsafe { (*object).number };
-    Of { shared, number }
+    IdOfCaller { shared, number }
 }
 
 impl State {

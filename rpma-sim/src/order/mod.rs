@@ -346,13 +346,13 @@ impl Order {
 
 /// A thread of a fabric, for as long as this is kept.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct ThreadEntry {
     pub(crate) shared: Weak<Shared>,
     pub(crate) number: u64,
     last: Arc<Mutex<&'static str>>,
 }
 
-impl Member {
+impl ThreadEntry {
     /// The next thread of a fabric: the calling one, or one that it will start, perhaps in a scope.
     pub(crate) fn new(
         shared: &Arc<Shared>,
@@ -404,7 +404,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ThreadEntry {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else {
             return;

@@ -73,7 +73,7 @@ impl Drop for Checking {
 }
 
 /// The state of a fabric at one look.
-struct Look {
+struct Snapshot {
     progress: u64,
     /// The threads that others wait for.
     stats: Vec<Option<PathBuf>>,
@@ -119,7 +119,7 @@ impl Order {
     }
 
     /// Returns `None` if no thread waits for another one, and a future does the pending work.
-    fn look(&self) -> Option<Look> {
+    fn look(&self) -> Option<Snapshot> {
         let check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = self.lock();
         let progress = self.calls_and_waits.load(Ordering::Relaxed) + threads.trace.steps;
@@ -130,7 +130,7 @@ impl Order {
         if let Some(check) = &*check {
             let own = texts(&|it, _| check.thread == Some(it));
             let others = texts(&|it, _| check.thread != Some(it));
-            return Some(Look {
+            return Some(Snapshot {
                 progress,
                 stats: vec![check.stat.clone()],
                 text: text_of_check(own.first().map(String::as_str), &others),
@@ -140,7 +140,7 @@ impl Order {
         if alarm.is_some_and(|alarm| alarm.lock().is_in_vain()) {
             let stats = threads.all.values().map(|of| of.stat.clone()).collect();
             let text = text_of_alarm(&texts(&|_, _| true));
-            return Some(Look {
+            return Some(Snapshot {
                 progress,
                 stats,
                 text,
@@ -169,7 +169,7 @@ impl Order {
             state,
             &texts(&|it, of| !is_waited_for(it, of)),
         );
-        Some(Look {
+        Some(Snapshot {
             progress,
             stats,
             text,

@@ -530,9 +530,10 @@ impl State {
         watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
         if let Err(failed) = checked {
             let images = cut.shown.borrow().clone();
-            let named = images.iter();
-            let named = named.map(|(index, store)| (cut.name(*index), store.clone()));
-            let named = named.collect();
+            let named = images
+                .iter()
+                .map(|(index, store)| (cut.name(*index), store.clone()))
+                .collect();
             let mut again = |images: &Bytes| {
                 let cut = cut.with(images.clone());
                 explain::call(|| (watch.check)(&cut))

@@ -184,7 +184,7 @@ enum Chosen {
     },
 }
 
-/// Of so many memories each number has a bit, in [`of_memories`].
+/// The bits of a subset of the memories: the memory `n` has the bit `n % SUBSETS`.
 const SUBSETS: usize = 16;
 
 /// All writes to some memories, and no write to the others: all such images, or some.

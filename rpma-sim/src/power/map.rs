@@ -14,7 +14,8 @@ use rustix::io::{Errno, Result};
 pub(super) use self::mapped::File;
 use super::store::PAGE;
 
-/// So many bytes are compared and copied faster than the kernel lists and maps pages.
+/// Memory of up to this size is compared and copied faster than the kernel lists and maps its
+/// pages.
 pub(super) const SMALL: usize = 4 * PAGE;
 
 /// Bytes of this process.
@@ -35,7 +36,7 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// So many zeros, a whole number of pages and not none.
+    /// Makes a mapping of `len` zeros, at least one page and a whole number of pages.
     pub(super) fn zeros(len: usize) -> Result<Self> {
         #[cfg(not(miri))]
         if len > SMALL {

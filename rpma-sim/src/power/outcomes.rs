@@ -6,7 +6,7 @@ use super::random::Random;
 
 /// How many words of a line may be undecided for all its outcomes to be listed.
 const FEW: u32 = 4;
-/// Of how many words each way of tearing one is listed.
+/// How many words of a line may be torn for each way to be listed.
 const FEW_TORN: u32 = 2;
 
 impl Lines {

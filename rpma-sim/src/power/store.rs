@@ -28,7 +28,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// So many zeros, a multiple of the page's size.
+    /// Makes a store of `len` zeros, a multiple of the page's size.
     pub(crate) fn zeros(len: usize) -> Self {
         assert!(len > 0 && len % PAGE == 0, "whole pages");
         Self {

@@ -14,7 +14,7 @@ use crate::settings::Op;
 /// The most operations of a batch, without its flush.
 pub(in crate::perf) const MOST: usize = 64;
 
-/// Of atomic writes.
+/// The bytes of each atomic write.
 static WORD: [u8; 8] = [0x5a; 8];
 
 /// Operations of one kind on a connection.

@@ -278,13 +278,13 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
         n if n >= 10.0 => 1,
         _ => 2,
     };
-    let number = format!("{number:.decimals$}");
-    let number = if number.contains('.') {
-        number.trim_end_matches('0').trim_end_matches('.')
+    let digits = format!("{number:.decimals$}");
+    let shortest = if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
     } else {
-        &number
+        &digits
     };
-    format!("{number} {name}").trim_end().to_owned()
+    format!("{shortest} {name}").trim_end().to_owned()
 }
 
 #[cfg(test)]

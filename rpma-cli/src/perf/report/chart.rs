@@ -49,7 +49,7 @@ fn in_svg(colour: RGBColor) -> String {
 
 /// The look of a line, which the style of the page gives to it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Look {
+pub(super) struct LineStyle {
     /// Its colour in drawings.
     name: String,
     light: &'static str,
@@ -58,10 +58,10 @@ pub(super) struct Look {
 }
 
 /// The lines with the same hue and mark differ in their dashes.
-pub(super) fn looks() -> Vec<Look> {
+pub(super) fn looks() -> Vec<LineStyle> {
     let look = |line: usize| {
         let (light, dark) = HUES[line % HUES.len()];
-        Look {
+        LineStyle {
             name: in_svg(colour(line)),
             light,
             dark,

@@ -4,7 +4,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::chart::{self, Look};
+use super::chart::{self, LineStyle};
 use super::runs::{Item, Run};
 use super::sections::{self, Section};
 use super::words::{number, text};
@@ -28,10 +28,10 @@ struct Page {
     runs: Vec<RunOfPage>,
     precisions: String,
     sections: Vec<Section>,
-    /// Of the charts.
+    /// The width of the charts.
     width: u32,
     height: u32,
-    looks: Vec<Look>,
+    looks: Vec<LineStyle>,
     ink: String,
     grid: String,
 }
@@ -153,9 +153,9 @@ fn servers(all: &[Host]) -> Vec<(String, &Host)> {
     servers
 }
 
-type Of = fn(&Host) -> Option<String>;
+type FactOf = fn(&Host) -> Option<String>;
 
-const FACTS: [(&str, Of); 14] = [
+const FACTS: [(&str, FactOf); 14] = [
     ("Device", |host| Some(host.device.clone())),
     ("Description", |host| host.description.clone()),
     ("Board", |host| host.board.clone()),
@@ -185,7 +185,7 @@ fn native(is_native: bool) -> Option<String> {
 
 /// A row for each fact that is known of one host at least.
 fn facts(hosts: &[&Host]) -> Vec<Fact> {
-    let fact = |(name, of): (&'static str, Of)| {
+    let fact = |(name, of): (&'static str, FactOf)| {
         let values: Vec<Option<String>> = hosts.iter().map(|host| of(host)).collect();
         let shown = |value: Option<String>| value.map_or_else(|| ABSENT.to_owned(), |it| text(&it));
         values.iter().any(Option::is_some).then(|| Fact {
