@@ -45,11 +45,12 @@ pub fn scope<'env, F, T>(run: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
+    let mut joining = None;
     thread::scope(|scope| {
         // SAFETY: `Scope` is `repr(transparent)` over a `thread::Scope`, and the lifetimes are the
         // same.
         let scope = unsafe { &*ptr::from_ref(scope).cast::<Scope<'_, 'env>>() };
-        let _ending = Ending(scope.number());
+        let _ending = Ending(scope.number(), &mut joining);
         run(scope)
     })
 }
@@ -187,15 +188,33 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// A scope, which ends with the last of its threads.
-struct Ending(usize);
+/// A scope, which ends with the last of its threads. It joins them after its own end.
+struct Ending<'a>(usize, &'a mut Option<Joining>);
 
-impl Drop for Ending {
+impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if let Some((shared, _)) = here::place() {
             here::calls("the end of thread::scope");
             shared.await_scope(self.0);
+            *self.1 = Joining::begin();
         }
+    }
+}
+
+/// The calling thread waits in the system for threads that are at their ends here.
+struct Joining(Arc<Shared>, u64);
+
+impl Joining {
+    fn begin() -> Option<Self> {
+        let (shared, thread) = here::place()?;
+        shared.order.joins(thread, true);
+        Some(Self(shared, thread))
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.0.order.joins(self.1, false);
     }
 }
 
@@ -219,6 +238,7 @@ impl<T> JoinHandle<T> {
     /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
+        let _joining = Joining::begin();
         self.thread.join()
     }
 
@@ -259,6 +279,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
+        let _joining = Joining::begin();
         self.thread.join()
     }
 

@@ -115,6 +115,9 @@ struct Thread {
     /// It is in the code here, and gives the turn away or waits for it: so it is not away, however
     /// long that takes.
     is_inside: bool,
+    /// It waits in the system for threads that are at their ends here: they need no turn any more,
+    /// only a processor.
+    joins: bool,
     /// The file in which the kernel reports the thread's state.
     stat: Option<PathBuf>,
     /// How likely it goes on, compared with others.
@@ -230,8 +233,9 @@ impl Threads {
 }
 
 impl Thread {
+    /// Whether it computes, or waits for a processor.
     fn is_running(&self) -> bool {
-        is_running(self.stat.as_deref())
+        self.joins || is_running(self.stat.as_deref())
     }
 
     fn describe(&self) -> String {
@@ -300,6 +304,14 @@ impl Order {
 
     pub(crate) fn trace(&self) -> Trace {
         self.lock().trace
+    }
+
+    /// The calling thread, which has this number, begins to wait in the system for threads that are
+    /// at their ends here; or it has done so.
+    pub(crate) fn joins(&self, thread: u64, joins: bool) {
+        if let Some(thread) = self.lock().all.get_mut(&thread) {
+            thread.joins = joins;
+        }
     }
 
     pub(crate) fn why_not(&self) -> Option<String> {
@@ -382,6 +394,7 @@ impl ThreadEntry {
             given: Arc::default(),
             sleeps: false,
             is_inside: false,
+            joins: false,
             stat: None,
             weight,
             scope,

@@ -60,6 +60,37 @@ fn a_thread_off_any_host_drops_the_last_handle() -> Result {
     Ok(())
 }
 
+/// Its drop, with the other variables of a thread, comes after the thread's end on the fabric.
+struct Late;
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        real::sleep(Duration::from_millis(1250));
+    }
+}
+
+/// Promise: a thread that has come to its end, and gets no processor for its last steps, does not
+/// spoil the repeat of a run: neither a join nor a scope counts as a stay outside of the fabric.
+#[test]
+fn a_join_waits_for_the_last_steps_of_a_thread() {
+    std::thread_local! {
+        static LATE: Late = const { Late };
+    }
+    let (fabric, [host]) = Rig::new().seed(5).hosts(["here"]);
+    let ends_late = || LATE.with(|_| {});
+    let others = host.spawn(|| (0..2_000).for_each(|_| thread::sleep(Duration::from_millis(1))));
+    let joins = host.spawn(move || thread::spawn(ends_late).join().expect("no panic"));
+    joins.join().expect("no panic");
+    let scope = host.spawn(move || {
+        thread::scope(|scope| {
+            scope.spawn(ends_late);
+        });
+    });
+    scope.join().expect("no panic");
+    others.join().expect("no panic");
+    assert_eq!(fabric.why_not_repeatable(), None);
+}
+
 /// The last handles, which go with the first wake-up, and the name of the thread then.
 #[derive(Default)]
 struct Last {
