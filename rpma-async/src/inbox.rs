@@ -63,7 +63,7 @@ struct Arrived {
 }
 
 impl Receives {
-    /// Memory for so many receives.
+    /// Memory for `count` receives of `size` bytes.
     pub(crate) fn new(peer: &Peer, (count, size): (u32, usize)) -> Result<Self> {
         let pool = Pool::new(peer, size, count as usize)?;
         let memory = (0..count).map_while(|_| pool.try_lease());

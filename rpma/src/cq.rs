@@ -376,7 +376,7 @@ impl Polled {
         Ok(polled as usize)
     }
 
-    /// Settles the last so many of the polled completions: failed, or markers.
+    /// Settles the last `left` of the polled completions: failed, or markers.
     #[cold]
     #[inline(never)]
     fn settle_rest(

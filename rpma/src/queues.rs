@@ -30,7 +30,7 @@ const MIN_INLINE_DATA: u32 = 8;
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
     /// After the queue pair.
-    gone: Gone,
+    gone: EndsWaits,
     pub(crate) cq: Cq,
     pub(crate) rcq: Option<Cq>,
     /// The channel of both completion queues, for
@@ -38,7 +38,7 @@ pub(crate) struct Queues {
     pub(crate) channel: Option<Arc<CompChannel>>,
     pub(crate) slots: Arc<ConnSlots>,
     pub(crate) srq: Option<Srq>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) peer_reorders: bool,
     pub(crate) keep_alive: Option<Duration>,
@@ -49,7 +49,7 @@ pub(crate) struct Queues {
 
 /// The limits of one operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct RequestLimits {
     /// Bytes.
     pub(crate) message: u32,
     /// Bytes with [`Flags::INLINE`](crate::Flags::INLINE).
@@ -138,13 +138,13 @@ impl Queues {
         Ok(Self {
             ends: Ends::of(&qp),
             qp,
-            gone: Gone(Arc::clone(&slots)),
+            gone: EndsWaits(Arc::clone(&slots)),
             cq,
             rcq,
             channel,
             slots,
             srq,
-            limits: Limits {
+            limits: RequestLimits {
                 message,
                 inline: plan.max_inline_data,
                 sge: plan.max_send_sge,
@@ -203,9 +203,9 @@ impl Queues {
 /// When this is dropped the queue pair is gone: threads that wait on handles of its completion
 /// queues wake.
 #[derive(Debug)]
-struct Gone(Arc<ConnSlots>);
+struct EndsWaits(Arc<ConnSlots>);
 
-impl Drop for Gone {
+impl Drop for EndsWaits {
     fn drop(&mut self) {
         self.0.gone();
     }
@@ -223,10 +223,10 @@ fn on_error(slots: &Arc<ConnSlots>, ends: Ends) -> OnError {
 /// Receives of a shared queue complete in the connection's queues or in its own. Their completions
 /// must not go with the connection.
 fn before_destroy(plan: &Plan, cq: &Cq, rcq: Option<&Cq>) -> Option<BeforeDestroy> {
-    let drained = std::iter::once(cq).chain(rcq).map(Cq::polled);
-    let drained = drained.filter(|polled| polled.takes_shared_receives());
+    let of_conn = std::iter::once(cq).chain(rcq).map(Cq::polled);
+    let shared = of_conn.filter(|polled| polled.takes_shared_receives());
     let own = plan.srq.as_ref().and_then(Srq::get_rcq).map(Cq::polled);
-    let drained: Vec<_> = drained.chain(own).cloned().collect();
+    let drained: Vec<_> = shared.chain(own).cloned().collect();
     if drained.is_empty() {
         return None;
     }

@@ -6,7 +6,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
 use crate::queues::Queues;
-use crate::slots::{Kind, PostRefusal, Tried, refused_by_a_full_queue, waited};
+use crate::slots::{Kind, PostRefusal, PostResult, refused_by_a_full_queue, waited};
 use crate::srq::Srq;
 use crate::verbs::LocalBuffer;
 
@@ -111,7 +111,11 @@ impl Queues {
     }
 
     #[inline(always)]
-    fn post_receive_by<const WAITS: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Tried {
+    fn post_receive_by<const WAITS: bool>(
+        &self,
+        local: LocalBuffer<'_>,
+        op_context: u64,
+    ) -> PostResult {
         self.slots.post_receives::<WAITS>(1, |mut entries| {
             let wr_id = Kind::Receive.wr_id(entries.take(op_context));
             self.qp.post_recv::<false>(local, wr_id)?;

@@ -42,7 +42,7 @@ const TURNS: usize = 16;
 /// How often the driver looks at all connections. The device may have given a queue pair up, and
 /// another wait of the process may have taken that event.
 const SWEEP: Duration = Duration::from_secs(1);
-/// A runtime rounds its times. So much earlier than rpma's clock it may be.
+/// How much earlier than rpma's clock a runtime may be, because it rounds its times.
 const EARLY: Duration = Duration::from_millis(20);
 
 /// Wakes the tasks of a [`Reactor`](crate::Reactor): a future for the program to spawn.

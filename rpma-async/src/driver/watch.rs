@@ -119,14 +119,15 @@ mod on_tokio {
                 )
             };
             let sleep = catch_unwind(|| Box::pin(time::sleep(std::time::Duration::ZERO)));
-            let readable = catch_unwind(|| raw::watch(descriptor));
+            let watched = catch_unwind(|| raw::watch(descriptor));
             let sleep = sleep.map_err(drivers)?;
-            let readable = readable.map_err(drivers)?;
-            let readable = readable.map_err(|cause| rpma::Error::Provider {
-                call: "AsyncFd::register",
-                cause,
-                hint: None,
-            })?;
+            let readable = watched
+                .map_err(drivers)?
+                .map_err(|cause| rpma::Error::Provider {
+                    call: "AsyncFd::register",
+                    cause,
+                    hint: None,
+                })?;
             Ok(Self {
                 readable,
                 sleep,

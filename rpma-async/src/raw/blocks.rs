@@ -403,7 +403,7 @@ mod tests {
     fn too_many_readers_are_refused_each_time() {
         let blocks = blocks(1);
         let one = blocks.take().expect("it is free").into_common();
-        // As after so many clones that were forgotten.
+        // Clones that were forgotten would count like this.
         one.0.holders().store(MOST_READERS + 1, Ordering::Relaxed);
         for _ in 0..3 {
             assert!(catch_unwind(AssertUnwindSafe(|| one.clone())).is_err());

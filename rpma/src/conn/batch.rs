@@ -94,7 +94,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as there, and
+    /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as that call, and
     /// [`Error::InvalidArgument`] if the batch has no room.
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]

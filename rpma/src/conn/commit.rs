@@ -11,7 +11,7 @@ use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::slots::{Kind, PostRefusal, Tried, Wanted, waited};
+use crate::slots::{Kind, PostRefusal, PostResult, Wanted, waited};
 use crate::verbs::{
     Commit, CommitPart, CommitPointer, LocalBuffer, MAX_COMMIT_PARTS, Placement, PostError,
     Posting, RemoteAddress,
@@ -41,7 +41,7 @@ impl CommitPart for Part<'_> {
 }
 
 /// The pointer of a commit: where it is, and its bytes.
-type Pointer = (RemoteSlice, [u8; 8]);
+pub(crate) type Pointer = (RemoteSlice, [u8; 8]);
 
 impl CommitPointer for Pointer {
     #[inline(always)]
@@ -153,9 +153,9 @@ impl Conn {
 
     /// Posts all requests, or no request.
     #[inline(always)]
-    fn post_commit<Pointer: CommitPointer>(
+    fn post_commit<P: CommitPointer>(
         &self,
-        commit: &Commit<'_, Part<'_>, Pointer>,
+        commit: &Commit<'_, Part<'_>, P>,
         data: u64,
         op_context: u64,
     ) -> Result<u64, PostRefusal> {
@@ -167,9 +167,9 @@ impl Conn {
 
     /// Not inlined: its callers need no registers kept for it.
     #[inline(never)]
-    fn post_commit_by<const NATIVE: bool, Pointer: CommitPointer>(
+    fn post_commit_by<const NATIVE: bool, P: CommitPointer>(
         &self,
-        commit: &Commit<'_, Part<'_>, Pointer>,
+        commit: &Commit<'_, Part<'_>, P>,
         data: u64,
         op_context: u64,
     ) -> Result<u64, PostRefusal> {
@@ -181,9 +181,9 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn wait_commit<const NATIVE: bool, Pointer: CommitPointer>(
+    fn wait_commit<const NATIVE: bool, P: CommitPointer>(
         &self,
-        commit: &Commit<'_, Part<'_>, Pointer>,
+        commit: &Commit<'_, Part<'_>, P>,
         data: u64,
         op_context: u64,
     ) -> Result<u64, PostRefusal> {
@@ -191,12 +191,12 @@ impl Conn {
     }
 
     #[inline(always)]
-    fn try_commit<const NATIVE: bool, const WAITS: bool, Pointer: CommitPointer>(
+    fn try_commit<const NATIVE: bool, const WAITS: bool, P: CommitPointer>(
         &self,
-        commit: &Commit<'_, Part<'_>, Pointer>,
+        commit: &Commit<'_, Part<'_>, P>,
         data: u64,
         op_context: u64,
-    ) -> Tried {
+    ) -> PostResult {
         let wanted = Wanted::one_operation(commit.requests(), true);
         self.queues
             .slots
@@ -208,9 +208,9 @@ impl Conn {
     }
 
     #[inline(always)]
-    fn give_commit<const NATIVE: bool, Pointer: CommitPointer>(
+    fn give_commit<const NATIVE: bool, P: CommitPointer>(
         &self,
-        commit: &Commit<'_, Part<'_>, Pointer>,
+        commit: &Commit<'_, Part<'_>, P>,
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let qp = &self.queues.qp;

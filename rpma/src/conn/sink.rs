@@ -14,7 +14,7 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 #[cfg(native_flush)]
 use crate::queues::Queues;
-use crate::slots::{Kind, PostRefusal, Tried, Wanted, waited};
+use crate::slots::{Kind, PostRefusal, PostResult, Wanted, waited};
 use crate::verbs::{
     ANY_FORM, ATOMIC, CHAIN, FLUSH, Forms, GATHER, Gather, Opcode, RemoteAddress, Request, Written,
 };
@@ -323,7 +323,7 @@ impl Conn {
         &self,
         requests: &Written<'_>,
         bytes: u64,
-    ) -> Tried {
+    ) -> PostResult {
         let (count, signaled) = requests.count();
         let wanted = Wanted { count, signaled };
         let (qp, slots) = (&self.queues.qp, &self.queues.slots);

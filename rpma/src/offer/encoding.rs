@@ -48,13 +48,16 @@ impl Offer {
         let len = u8::try_from(self.len()).ok();
         let Some(len) = len.filter(|_| self.left(room).is_some()) else {
             let site = self.site.to_words().into_iter().flatten().count();
-            let parts = [
+            let optional = [
                 (self.limits.is_some(), "limits".to_owned()),
                 (self.identity.is_some(), "an identity".to_owned()),
                 (site > 0, format!("{site} identities of its site")),
             ];
-            let parts = parts.into_iter().filter(|(is_there, _)| *is_there);
-            let parts: String = parts.map(|(_, part)| format!("{part}, ")).collect();
+            let parts: String = optional
+                .into_iter()
+                .filter(|(is_there, _)| *is_there)
+                .map(|(_, part)| format!("{part}, "))
+                .collect();
             return Err(Error::invalid(format!(
                 "an offer with {parts}{} region(s) and {} bytes of data has {} bytes, and {room} \
                  fit (255 at most)",

@@ -242,7 +242,7 @@ impl Offer {
         &self.regions
     }
 
-    /// The first region, if it has at least so many bytes. Most servers offer one.
+    /// The first region, if it has `at_least` bytes or more. Most servers offer one.
     ///
     /// ```no_run
     /// # fn client(conn: &rpma::Conn) -> rpma::Result<()> {

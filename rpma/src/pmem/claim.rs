@@ -35,11 +35,11 @@ pub(super) struct Claims {
     /// `None` for memory of a simulated host.
     file: Option<File>,
     pub(super) node: Node,
-    held: Mutex<Held>,
+    held: Mutex<ClaimState>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ClaimState {
     is_locked: bool,
     /// The offsets in the mapping, and the words.
     marks: Vec<(usize, u64)>,
@@ -218,7 +218,7 @@ impl std::fmt::Display for Node {
 }
 
 impl Mapping {
-    fn held<T>(&self, run: impl FnOnce(&mut Held) -> T) -> T {
+    fn held<T>(&self, run: impl FnOnce(&mut ClaimState) -> T) -> T {
         let held = self.claims().held.lock();
         run(&mut held.unwrap_or_else(PoisonError::into_inner))
     }

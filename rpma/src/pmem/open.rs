@@ -77,7 +77,7 @@ fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Ta
 }
 
 /// A device or file that was opened.
-struct Looked {
+struct PathLook {
     file: File,
     target: Target,
     device: String,
@@ -85,7 +85,7 @@ struct Looked {
     node: Node,
 }
 
-impl Looked {
+impl PathLook {
     fn map(self, path: &Path, range: Range<usize>) -> Result<Opened> {
         let mapped = match self.target {
             Target::DeviceDax { .. } => Mapping::device_dax(self.file, self.node, range),
@@ -100,7 +100,7 @@ impl Looked {
 }
 
 /// Opens it, and looks at its kind and its device.
-fn look(path: &Path) -> Result<Looked> {
+fn look(path: &Path) -> Result<PathLook> {
     // Merely opening some devices does something (a watchdog, a tape), so look first.
     let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
     Target::new(path, &found)?;
@@ -131,7 +131,7 @@ fn look(path: &Path) -> Result<Looked> {
         device: opened.dev(),
         inode: opened.ino(),
     };
-    Ok(Looked {
+    Ok(PathLook {
         file,
         target,
         device,

@@ -52,7 +52,7 @@ impl Tried {
     }
 }
 
-/// The part of the time that is left for the next of so many addresses.
+/// The part of the `left` time that the next one of these addresses gets.
 pub(super) fn share(left: Duration, addresses: usize) -> Duration {
     match left {
         Duration::MAX => left,

@@ -105,7 +105,7 @@ impl ReconnectCfg {
         self.longest_wait
     }
 
-    /// The whole wait after so many failed rounds of tries, 1 at least.
+    /// The whole wait after `failed` rounds of tries without a connection, 1 at least.
     pub(super) fn wait_after(&self, failed: u32) -> Duration {
         let doubled = failed.saturating_sub(1).min(31);
         let wait = self.first_wait.saturating_mul(1 << doubled);

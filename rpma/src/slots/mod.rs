@@ -20,7 +20,7 @@
 //! polling ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the
 //! pollers', the sends', the receives'.
 //!
-//! Posting is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life
+//! PostResult is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life
 //! (life.rs) and the errors of refused requests (refused.rs).
 
 mod contexts;
@@ -57,7 +57,7 @@ use crate::verbs::{CallFailed, PostError};
 
 /// The number of the last request of a post, or why none was posted; `None` if the post would have
 /// to wait.
-pub(crate) type Tried = Option<Result<u64, NotPosted<CallFailed>>>;
+pub(crate) type PostResult = Option<Result<u64, NotPosted<CallFailed>>>;
 
 /// The slots of one connection.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl ConnSlots {
         wanted: Wanted,
         bytes: u64,
         post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
-    ) -> Tried {
+    ) -> PostResult {
         let is_open = || self.life.state() == ConnState::Open;
         // After a post that has failed no other may make the device look.
         let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
@@ -171,7 +171,7 @@ impl ConnSlots {
         &self,
         count: u32,
         post: impl FnOnce(Entries<'_>) -> Result<u32, PostError>,
-    ) -> Tried {
+    ) -> PostResult {
         let is_open = || matches!(self.life.state(), ConnState::Connecting | ConnState::Open);
         let wanted = Wanted::one_operation(count, true);
         let post = |entries: Entries<'_>| post(entries).map_err(NotTaken::from);
@@ -199,7 +199,7 @@ impl ConnSlots {
 }
 
 /// The outcome of a post that waits, if it has to.
-pub(crate) fn waited(posted: Tried) -> Result<u64, PostRefusal> {
+pub(crate) fn waited(posted: PostResult) -> Result<u64, PostRefusal> {
     // One that waits has an outcome.
     Ok(posted.unwrap_or(Err(NotPosted::Ended))?)
 }

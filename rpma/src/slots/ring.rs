@@ -314,7 +314,7 @@ impl Ring {
         }
     }
 
-    /// The device has so many requests more. The first `signaled` of them end with one that gives a
+    /// The device has `count` requests more. The first `signaled` of them end with one that gives a
     /// completion. Returns the number of the first.
     #[inline(always)]
     fn taken(&self, count: u32, signaled: u32) -> u64 {
@@ -327,7 +327,7 @@ impl Ring {
         next
     }
 
-    /// The device has not taken so many requests. The caller holds the lock.
+    /// The device has not taken `count` requests. The caller holds the lock.
     #[cold]
     #[inline(never)]
     fn not_taken<E>(&self, _held: Held<'_>, count: u32, error: NotTaken<E>) -> NotPosted<E> {

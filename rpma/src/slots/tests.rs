@@ -82,7 +82,7 @@ fn ended_after(slots: &ConnSlots, failure: Option<Failure>) {
 }
 
 /// The outcome of a post; `None` if it would have to wait.
-fn outcome(posted: Tried) -> Option<Result<u64, PostRefusal>> {
+fn outcome(posted: PostResult) -> Option<Result<u64, PostRefusal>> {
     posted.map(|posted| posted.map_err(PostRefusal::from))
 }
 
@@ -364,7 +364,7 @@ fn nobody_posts_behind_a_failed_post() {
     }
 }
 
-/// Nor before the thread with the failed post has come to end the connection.
+/// Promise: after a failed post nobody posts, even before its thread has ended the connection.
 #[test]
 fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);

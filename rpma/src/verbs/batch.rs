@@ -84,7 +84,7 @@ const UNIT: u32 = size_of::<Unit>() as u32;
 /// How many local buffers a unit has room for.
 const SGES: usize = size_of::<SendWr>() / size_of::<sys::ibv_sge>();
 
-/// How many units a request with so many local buffers takes.
+/// How many units a request with `num_sge` local buffers takes.
 #[inline(always)]
 fn units_of(num_sge: usize) -> usize {
     match num_sge {

@@ -43,12 +43,12 @@ struct Watch {
 }
 
 /// A queue pair with errors that are reported, until this is dropped.
-pub(super) struct Watched {
+pub(super) struct WatchedQueuePair {
     queue_pair: usize,
     last_receive: Arc<AtomicBool>,
 }
 
-impl Watched {
+impl WatchedQueuePair {
     pub(super) fn new(queue_pair: NonNull<sys::ibv_qp>, on_error: OnError) -> Self {
         let queue_pair = queue_pair.addr().get();
         let last_receive = Arc::new(AtomicBool::new(false));
@@ -70,13 +70,13 @@ impl Watched {
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedQueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").finish_non_exhaustive()
+        f.debug_struct("WatchedQueuePair").finish_non_exhaustive()
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedQueuePair {
     fn drop(&mut self) {
         with_queue_pairs(|all| all.remove(&self.queue_pair));
     }
@@ -349,7 +349,7 @@ mod tests {
                 told.fetch_add(1, Ordering::Relaxed);
             });
             let address = std::ptr::without_provenance_mut(address);
-            Watched::new(NonNull::new(address).expect("not 0"), on_error)
+            WatchedQueuePair::new(NonNull::new(address).expect("not 0"), on_error)
         };
         let tell = |kind, address| {
             let qp = std::ptr::without_provenance_mut(address);

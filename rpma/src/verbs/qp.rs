@@ -16,7 +16,7 @@ use rpma_sys as sys;
 use rustix::io::Errno;
 
 use super::accept::{accept, modify, set_error};
-use super::device_events::{OnError, Watched};
+use super::device_events::{OnError, WatchedQueuePair};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
 use super::{
@@ -42,7 +42,7 @@ pub(crate) struct QueuePair {
     native: NativeOps,
     id: CmId,
     released: bool,
-    watched: Option<Watched>,
+    watched: Option<WatchedQueuePair>,
     before_destroy: Option<BeforeDestroy>,
     /// Whether a shared receive may be missing, after
     /// [`end_shared_receives`](Self::end_shared_receives).
@@ -239,7 +239,7 @@ impl QueuePair {
             before_destroy: hooks.before_destroy,
             alive: Some(Arc::default()),
             may_be_kept: None,
-            watched: Some(Watched::new(raw, hooks.on_error)),
+            watched: Some(WatchedQueuePair::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
             _recv_cq: Arc::clone(attr.recv_cq),
             srq: attr.srq.cloned(),
@@ -507,7 +507,11 @@ impl QueuePair {
             Duration::from_millis(100)
         };
         let (deadline, device) = (Deadline::after(limit), self.id.device());
-        let had_last = || self.watched.as_ref().is_some_and(Watched::had_last_receive);
+        let had_last = || {
+            self.watched
+                .as_ref()
+                .is_some_and(WatchedQueuePair::had_last_receive)
+        };
         loop {
             if let Some(device) = &device {
                 device.take_all();

@@ -73,7 +73,7 @@ impl Marks {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct MemberSlot {
     generation: u32,
     pub(super) kept: Kept,
     pub(super) marks: Marks,
@@ -82,7 +82,7 @@ pub(super) struct Slot {
 /// The members of a wait, by index. A free slot is used again with the next generation.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    slots: Vec<Slot>,
+    slots: Vec<MemberSlot>,
     free: Vec<u32>,
 }
 
@@ -92,7 +92,7 @@ impl Members {
 
     pub(super) fn reserve(&mut self) -> Member {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(MemberSlot::default());
             // A process has fewer than 2^32 descriptors, and each member has one.
             (self.slots.len() - 1) as u32
         });
@@ -104,13 +104,13 @@ impl Members {
         }
     }
 
-    pub(super) fn get(&self, member: Member) -> Option<&Slot> {
+    pub(super) fn get(&self, member: Member) -> Option<&MemberSlot> {
         let slot = self.slots.get(member.index as usize)?;
         let is_there = slot.generation == member.generation && !matches!(slot.kept, Kept::Free);
         is_there.then_some(slot)
     }
 
-    pub(super) fn get_mut(&mut self, member: Member) -> Option<&mut Slot> {
+    pub(super) fn get_mut(&mut self, member: Member) -> Option<&mut MemberSlot> {
         self.get(member)?;
         self.slots.get_mut(member.index as usize)
     }
@@ -132,7 +132,7 @@ impl Members {
     }
 
     /// All members and places.
-    pub(super) fn all(&mut self) -> impl Iterator<Item = (Member, &mut Slot)> {
+    pub(super) fn all(&mut self) -> impl Iterator<Item = (Member, &mut MemberSlot)> {
         self.slots
             .iter_mut()
             .enumerate()

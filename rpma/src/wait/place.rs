@@ -75,7 +75,7 @@ impl Place {
     /// Whether this queue was made for this place.
     pub(super) fn is_of(&self, cq: &Cq) -> bool {
         let queue = cq.queue();
-        let is_here = |each: &Device| Arc::ptr_eq(each.channel.channel(), queue.channel());
+        let is_here = |each: &ChannelOfDevice| Arc::ptr_eq(each.channel.channel(), queue.channel());
         queue.tag().key == self.member.key() && self.channels.lock().iter().flatten().any(is_here)
     }
 }
@@ -144,11 +144,11 @@ impl Source {
 pub(super) struct Channels {
     epoll: OwnedFd,
     pub(super) inbox: Arc<Inbox>,
-    devices: Mutex<Vec<Option<Device>>>,
+    devices: Mutex<Vec<Option<ChannelOfDevice>>>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct ChannelOfDevice {
     pub(super) channel: CompletionChannel,
     _watch: Arc<DeviceWatch>,
 }
@@ -168,7 +168,7 @@ impl Channels {
     /// The channel of the device of `peer`. The first call for a device makes it.
     fn of(&self, peer: &Peer) -> Result<CompletionChannel> {
         let mut devices = self.lock();
-        let of_device = |device: &&Device| device.channel.for_peer(peer).is_ok();
+        let of_device = |device: &&ChannelOfDevice| device.channel.for_peer(peer).is_ok();
         if let Some(device) = devices.iter().flatten().find(of_device) {
             return Ok(device.channel.clone());
         }
@@ -182,14 +182,14 @@ impl Channels {
             peer.pd().context().name().to_owned(),
         );
         let told = Arc::new(move |kind| inbox.post_device(&name, kind));
-        devices.push(Some(Device {
+        devices.push(Some(ChannelOfDevice {
             _watch: Arc::new(channel.channel().watch_device(told)),
             channel: channel.clone(),
         }));
         Ok(channel)
     }
 
-    pub(super) fn device(&self, number: u32) -> Option<Device> {
+    pub(super) fn device(&self, number: u32) -> Option<ChannelOfDevice> {
         self.lock().get(number as usize)?.clone()
     }
 
@@ -215,7 +215,7 @@ impl Channels {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Device>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<ChannelOfDevice>>> {
         clock::lock(&self.devices)
     }
 }

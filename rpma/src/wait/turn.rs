@@ -3,12 +3,12 @@
 use std::os::fd::AsFd;
 
 use super::Happened;
-use super::member::{Kept, Member, Slot};
+use super::member::{Kept, Member, MemberSlot};
 use super::place::Channels;
 use crate::error::{Error, Result};
 use crate::verbs::{Deadline, Wc};
 
-impl Slot {
+impl MemberSlot {
     /// Completions come first. An event waits for one turn of them, and a failure until the queues
     /// are empty.
     pub(super) fn turn(

@@ -12,7 +12,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::slots::Fault;
+use self::slots::RequestFault;
 pub use self::slots::Slots;
 use super::Limits;
 use crate::clock;
@@ -275,8 +275,8 @@ impl<K: Copy + Ord> Responder<K> {
                         self.ready.push_back(client);
                     }
                 }
-                Err(Fault::Failed(error)) => return failed(conn, client, error),
-                Err(Fault::Misused(error)) => {
+                Err(RequestFault::Failed(error)) => return failed(conn, client, error),
+                Err(RequestFault::Misused(error)) => {
                     let _ = conn.disconnect();
                     return Turn::Misused(client, error);
                 }
@@ -306,7 +306,7 @@ impl<K: Copy + Ord> Responder<K> {
     }
 
     /// The error of a client with an answer that has waited for room for longer than the limit.
-    fn late(&mut self, client: K, done: slots::Served) -> Option<Error> {
+    fn late(&mut self, client: K, done: slots::RequestsServed) -> Option<Error> {
         if done.full.is_none() || done.answers > 0 {
             self.full.remove(&client);
         }

@@ -43,7 +43,7 @@ pub struct Slots {
     memory: Arc<Mr<PmemMap>>,
     offered: Range<usize>,
     messages: Mr<AlignedBuf>,
-    slots: Vec<Slot>,
+    slots: Vec<RequestSlot>,
     /// Slots with a request that is not served, in the order of the requests.
     waiting: VecDeque<usize>,
     /// Slots with a receive to post.
@@ -58,14 +58,14 @@ pub struct Slots {
     /// The send queue had no room for an answer, and no completion has come since.
     is_full: bool,
     /// Why the client is served no more.
-    fault: Option<Fault>,
+    fault: Option<RequestFault>,
     /// It is in the list of those that have something to do.
     is_listed: bool,
 }
 
 /// The reason for which a client is served no more, by the side that caused it.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum RequestFault {
     /// The client has sent something that is refused.
     Misused(Error),
     /// A call of this side failed, or the connection takes no answers.
@@ -74,7 +74,7 @@ pub(super) enum Fault {
 
 /// The work of one turn for one client.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct RequestsServed {
     /// The number of answers.
     pub(super) answers: usize,
     /// Whether there was work.
@@ -84,7 +84,7 @@ pub(super) struct Served {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RequestSlot {
     request: Option<Request>,
     answer: Option<Posted>,
 }
@@ -103,7 +103,7 @@ impl Slots {
         let count = 2 * usize::from(limits.credits());
         let messages = AlignedBuf::zeroed(count * PLACE)?;
         let messages = Mr::reg(req.peer(), messages, MrUsage::SEND | MrUsage::RECV)?;
-        let slot = Slot {
+        let slot = RequestSlot {
             request: None,
             answer: None,
         };
@@ -148,7 +148,7 @@ impl Slots {
         // Any completion may have set room free.
         self.is_full = false;
         if let Some(posted) = wc.posted() {
-            let is_it = |slot: &Slot| slot.answer == Some(posted);
+            let is_it = |slot: &RequestSlot| slot.answer == Some(posted);
             let Some(at) = self.slots.iter().position(is_it) else {
                 return false;
             };
@@ -173,24 +173,24 @@ impl Slots {
     }
 
     /// The request in a slot.
-    fn request(&self, slot: usize, wc: &Wc) -> Result<Request, Fault> {
+    fn request(&self, slot: usize, wc: &Wc) -> Result<Request, RequestFault> {
         let mut bytes = [0; RECEIVED];
         let len = match wc.result() {
             Ok(wc) => wc.byte_len().unwrap_or(0) as usize,
             // The message is longer than the receive.
             Err(failure) if failure.status == WcStatus::LOC_LEN_ERR => {
-                return Err(Fault::Misused(failure.into()));
+                return Err(RequestFault::Misused(failure.into()));
             }
-            Err(failure) => return Err(Fault::Failed(failure.into())),
+            Err(failure) => return Err(RequestFault::Failed(failure.into())),
         };
         let received = bytes.get_mut(..len).unwrap_or_default();
         let read = self.messages.read_at(slot * PLACE, received);
-        read.map_err(Fault::Failed)?;
-        let request = Request::decode(received).map_err(Fault::Misused)?;
+        read.map_err(RequestFault::Failed)?;
+        let request = Request::decode(received).map_err(RequestFault::Misused)?;
         let due = self.served.wrapping_add(self.waiting.len() as u32 + 1);
         match request.number == due {
             true => Ok(request),
-            false => Err(Fault::Misused(Error::invalid(format!(
+            false => Err(RequestFault::Misused(Error::invalid(format!(
                 "a persist request with the number {}, where {due} is due",
                 request.number
             )))),
@@ -224,10 +224,14 @@ impl Slots {
     /// All of them are checked before the first byte is made durable. If the send queue is full of
     /// the program's own operations, the answers wait for room.
     #[cfg_attr(feature = "sim", track_caller)]
-    pub(super) fn serve(&mut self, conn: &Conn, most: usize) -> Result<Served, Fault> {
+    pub(super) fn serve(
+        &mut self,
+        conn: &Conn,
+        most: usize,
+    ) -> Result<RequestsServed, RequestFault> {
         let room = usize::from(self.limits.credits()) - self.answering;
         let count = most.min(room).min(self.waiting.len());
-        let mut served = Served {
+        let mut served = RequestsServed {
             answers: 0,
             worked: count > self.executed || !self.free.is_empty(),
             full: None,
@@ -241,16 +245,16 @@ impl Slots {
                     served.full = Some(full);
                     break;
                 }
-                Err(error) => return Err(Fault::Failed(error)),
+                Err(error) => return Err(RequestFault::Failed(error)),
             }
         }
-        self.receive(conn).map_err(Fault::Failed)?;
+        self.receive(conn).map_err(RequestFault::Failed)?;
         served.worked |= served.answers > 0;
         Ok(served)
     }
 
     /// Makes the bytes of the first `count` requests durable, and then their pointers.
-    fn execute(&mut self, count: usize) -> Result<(), Fault> {
+    fn execute(&mut self, count: usize) -> Result<(), RequestFault> {
         let base = self.memory.get_ptr().addr() as u64;
         let offered = Offered {
             base,
@@ -260,14 +264,14 @@ impl Slots {
         let mut work = Work::default();
         for &slot in self.waiting.iter().take(count).skip(self.executed) {
             if let Some(request) = &self.slots[slot].request {
-                offered.check(request).map_err(Fault::Misused)?;
+                offered.check(request).map_err(RequestFault::Misused)?;
                 work.add(request, &offered);
             }
         }
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        work.execute(&self.memory).map_err(Fault::Failed)?;
+        work.execute(&self.memory).map_err(RequestFault::Failed)?;
         self.executed = self.executed.max(count);
         Ok(())
     }
@@ -293,7 +297,7 @@ impl Slots {
         let message = self.messages.slice(at..at + ANSWER)?;
         let posted = conn.send(message, Flags::COMPLETION_ALWAYS, number.into())?;
         self.waiting.pop_front();
-        self.slots[slot] = Slot {
+        self.slots[slot] = RequestSlot {
             request: None,
             answer: Some(posted),
         };

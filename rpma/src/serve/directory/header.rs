@@ -38,13 +38,14 @@ impl Places {
         if self == found {
             return Ok(());
         }
-        let differences = [
+        let compared = [
             ("begins its parts at the byte", found.first, self.first),
             ("has a length of the parts in bytes of", found.len, self.len),
             ("has a number of parts of", found.count, self.count),
         ];
-        let differences = differences.iter().filter(|(_, has, asked)| has != asked);
-        let differences: Vec<_> = differences
+        let differences: Vec<_> = compared
+            .iter()
+            .filter(|(_, has, asked)| has != asked)
             .map(|(part, has, asked)| format!("{part} {has}, and not {asked}"))
             .collect();
         let remedy = match (found.count, self.count) {
