@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use rpma::{ConnEvent, Error, Failure, NotConnected, Queue, WcFailure, WcStatus};
+use rpma::{Error, Failure, NotConnected, Queue, WcFailure};
 use rustix::io::Errno;
 
 /// Reports that an operation was not posted, and returns its memory.
@@ -90,27 +90,10 @@ pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
     }
 }
 
-/// Why an operation failed. If it was only flushed: the first failure of its connection, or the
-/// end.
+/// As [`rpma::Conn::reason_of`].
 #[cold]
-pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Error {
-    let failure = failure.without_op_context();
-    if failure.status != WcStatus::WR_FLUSH_ERR {
-        return failure.into();
-    }
-    why_over(conn, ended).unwrap_or_else(|| failure.into())
-}
-
-/// Why a connection is over: its first failure or, if that was only flushed, the end.
-#[cold]
-pub(crate) fn why_over(conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Option<Error> {
-    match conn.failure().map(without_number) {
-        Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
-        Some(cause) => return Some(cause.into()),
-        None => {}
-    }
-    let event = ended.or_else(|| conn.ended())?;
-    Some(Error::Ended(Box::new(event.clone())))
+pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn) -> Error {
+    unnumbered(conn.reason_of(failure))
 }
 
 #[cold]

@@ -9,16 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::looking::BOUND;
 use crate::peer::Peer;
 use crate::slots::ConnSlots;
 use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
-
-/// The longest wait for solicited events before the wait polls the queue without an event.
-///
-/// The specification counts a failed completion as solicited, but soft-RoCE of Linux 6.12 gives no
-/// event for requests that it flushes. A wait without a bound would not notice that a connection
-/// has failed.
-const SOLICITED_BOUND: Duration = Duration::from_secs(1);
 
 /// Selects the completion channel to which a connection's queues send their events.
 #[derive(Clone, Debug, Default)]
@@ -247,13 +241,16 @@ pub(crate) fn wait(
 ) -> Result<Option<CqTag>> {
     let bound = match notify {
         Notify::Any => Deadline::Never,
-        Notify::Solicited => Deadline::after(SOLICITED_BOUND),
+        // The specification counts a failed completion as solicited, but soft-RoCE of Linux 6.12
+        // gives no event for requests that it flushes. A wait without a bound would not notice that
+        // a connection has failed.
+        Notify::Solicited => Deadline::after(BOUND),
     };
     let bell = conn.map(ConnSlots::bell);
     if let Some(tag) = channel.wait(bell, deadline.earlier(bound))? {
         return Ok(Some(tag));
     }
-    if let Some(error) = conn.and_then(ConnSlots::over) {
+    if let Some(error) = conn.and_then(ConnSlots::given_up) {
         return Err(error);
     }
     if bound.has_passed() && !deadline.has_passed() {

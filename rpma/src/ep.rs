@@ -16,6 +16,7 @@ use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::hints;
+use crate::looking;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::refusal::{Refusal, RefusalCode};
@@ -141,16 +142,14 @@ impl Ep {
 
     fn next(&self, cfg: &ConnCfg, deadline: Deadline) -> Result<ConnReq> {
         let plan = Plan::new(&self.peer, cfg)?;
-        loop {
-            let request = self.next_request_until(deadline)?;
+        let next = || self.next_request_until(deadline);
+        looking::skip(deadline, next, |request| {
             match request.prepare(&plan, |_| Vec::new()) {
-                Ok(req) => return Ok(req),
-                Err(NotMade::Failed(error)) => return Err(error),
-                // Clients that come and go must not keep the caller beyond its limit.
-                Err(NotMade::Gone(_)) if deadline.has_passed() => return Err(Error::NoEvent),
-                Err(NotMade::Gone(_)) => {}
+                Ok(req) => Some(Ok(req)),
+                Err(NotMade::Failed(error)) => Some(Err(error)),
+                Err(NotMade::Gone(_)) => None,
             }
-        }
+        })
     }
 
     /// Waits for the next request, without a limit, and makes no queues for it. The server can
@@ -182,25 +181,24 @@ impl Ep {
     }
 
     pub(crate) fn next_request_until(&self, deadline: Deadline) -> Result<Request> {
-        loop {
-            match self.id.next_request(deadline, cannot_take())? {
-                None => return Err(Error::NoEvent),
-                Some(Ok(request)) => return Ok(Request::new(request)),
-                Some(Err(event)) if event.kind == CmEventKind::DeviceRemoval => {
-                    return Err(Error::provider("rdma_get_cm_event", Errno::NODEV)
-                        .with_hint(hints::DEVICE_REMOVED));
-                }
-                Some(Err(event)) => {
-                    match event.kind {
-                        CmEventKind::Other(_) => log::info!("a notice: {event:?}"),
-                        _ => log::info!("a client gave up before its request was taken: {event:?}"),
+        let next = || {
+            let next = self.id.next_request(deadline, cannot_take())?;
+            next.ok_or(Error::NoEvent)
+        };
+        looking::skip(deadline, next, |next| match next {
+            Ok(request) => Some(Ok(Request::new(request))),
+            Err(event) => {
+                match event.kind {
+                    CmEventKind::DeviceRemoval => {
+                        let gone = Error::provider("rdma_get_cm_event", Errno::NODEV);
+                        return Some(Err(gone.with_hint(hints::DEVICE_REMOVED)));
                     }
-                    if deadline.has_passed() {
-                        return Err(Error::NoEvent);
-                    }
+                    CmEventKind::Other(_) => log::info!("a notice: {event:?}"),
+                    _ => log::info!("a client gave up before its request was taken: {event:?}"),
                 }
+                None
             }
-        }
+        })
     }
 
     /// Returns the port on which the endpoint listens.

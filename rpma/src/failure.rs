@@ -48,9 +48,10 @@ impl Failure {
         self.rank() > earlier.rank()
     }
 
-    /// Whether it is a flushed operation, which failed because of an earlier failure or a
-    /// disconnect.
-    pub(crate) fn is_flushed(&self) -> bool {
+    /// Returns whether it is a flushed operation ([`WcStatus::WR_FLUSH_ERR`]): the operation failed
+    /// because of the connection's end, and does not explain it.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
         match self {
             Self::Operation(WcFailure { status, .. }) | Self::Probe { status } => {
                 *status == WcStatus::WR_FLUSH_ERR

@@ -7,7 +7,15 @@
 //! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
 //!    and a program that stood still does not lose to its own limit.
 
+use std::time::Duration;
+
+use crate::error::{Error, Result};
 use crate::verbs::Deadline;
+
+/// The longest sleep before a wait looks without an event: for completions that other threads have
+/// left without one, for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)),
+/// and for an end that another thread has taken.
+pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 /// The most events of the connection manager that one look takes.
 pub(crate) const EVENTS: usize = 64;
@@ -28,7 +36,7 @@ pub(crate) enum Took {
 }
 
 impl Budget {
-    /// For queues of so many entries.
+    /// The budget of a look at queues with this sum of entries.
     pub(crate) fn of(entries: usize) -> Self {
         Self {
             completions: entries,
@@ -49,6 +57,21 @@ impl Budget {
                 self.events > 0
             }
         }
+    }
+}
+
+/// The guard of a wait whose looks find something, and nothing to return: other threads may cause
+/// events, and poll the completions, without a pause.
+#[derive(Debug, Default)]
+pub(crate) struct Vain(u32);
+
+impl Vain {
+    const MOST: u32 = 16;
+
+    /// A look was in vain. Returns whether the wait may look again before it keeps to its limit.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        self.0 += 1;
+        self.0 <= Self::MOST
     }
 }
 
@@ -80,10 +103,26 @@ pub(crate) fn wait<S, T, E>(
     }
 }
 
+/// Waits with `next` for an event that `judge` has a result for, and skips the others. They must not
+/// hold the caller beyond its limit: then it is [`Error::NoEvent`], which is also the error of `next`
+/// at the deadline.
+pub(crate) fn skip<E, T>(
+    deadline: Deadline,
+    mut next: impl FnMut() -> Result<E>,
+    mut judge: impl FnMut(E) -> Option<Result<T>>,
+) -> Result<T> {
+    loop {
+        if let Some(found) = judge(next()?) {
+            return found;
+        }
+        if deadline.has_passed() {
+            return Err(Error::NoEvent);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Promise: a look of a queue with three entries ends after three completions, or 64 events.
@@ -118,5 +157,25 @@ mod tests {
         assert_eq!(run(2, Ok(())), (Ok(None), 1));
         assert_eq!(run(1, Err(())), (Ok(Some(())), 1));
         assert_eq!(run(2, Err(())), (Err(()), 1));
+    }
+
+    /// Promise: events that a caller skips do not hold it beyond its limit, and the wanted one ends
+    /// the wait, also after the limit.
+    #[test]
+    fn skipped_events_do_not_hold_a_wait() {
+        let now = Deadline::after(Duration::ZERO);
+        let taken = |deadline, wanted: u32| {
+            let mut came = 0;
+            let next = || {
+                came += 1;
+                Ok(came)
+            };
+            skip(deadline, next, |event| {
+                (event == wanted).then_some(Ok(event))
+            })
+        };
+        assert!(matches!(taken(now, 1), Ok(1)));
+        assert!(matches!(taken(now, 2), Err(Error::NoEvent)));
+        assert!(matches!(taken(Deadline::Never, 50), Ok(50)));
     }
 }

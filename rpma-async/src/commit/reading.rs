@@ -246,7 +246,7 @@ impl WriterState {
     fn read_result(&mut self, posted: Posted) -> Option<Result<Lease, Failed<Lease>>> {
         let mut taken = self.reads.take(posted);
         // Before the look: the last one comes after the end.
-        let nothing_comes = self.is_long_over();
+        let nothing_comes = self.is_quiet();
         if taken.is_none() {
             self.look();
             taken = self.reads.take(posted);
@@ -254,7 +254,7 @@ impl WriterState {
         match taken {
             Some((dst, Ok(()))) => Some(Ok(dst)),
             Some((dst, Err(failure))) => Some(Err(Failed {
-                error: reason(failure, self.writer().conn(), None),
+                error: reason(failure, self.writer().conn()),
                 memory: Some(dst),
             })),
             None if nothing_comes => Some(Err(Failed {

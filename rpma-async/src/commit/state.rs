@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rpma::commit::{self, Method, Ticket};
 use rpma::sync::Mutex;
@@ -17,9 +17,6 @@ use crate::driver::Member;
 use crate::error::{self, Refused};
 use crate::pool::Frozen;
 use crate::watched::{Look, SILENCE, Watched, unless_pending};
-
-/// How long a wait for a read goes on after the end of the connection. So do rpma's waits.
-const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct WriterShared {
     /// Before the writer: the reactor forgets it first.
@@ -38,8 +35,6 @@ pub(super) struct WriterState {
     pub(super) last: Option<Ticket>,
     /// The time of the last event or completion.
     pub(super) silent: Instant,
-    /// When a wait has seen the end of the connection.
-    pub(super) over: Option<Instant>,
 }
 
 impl WriterState {
@@ -80,20 +75,15 @@ impl WriterState {
     }
 
     /// Whether the connection has been over for so long that no completion comes any more.
-    pub(super) fn is_long_over(&mut self) -> bool {
-        if !self.writer().is_over() {
-            return false;
-        }
-        let now = clock::now();
-        now >= *self.over.get_or_insert(now) + LATE
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let quiet = self.writer().conn().quiet_from();
+        quiet.is_some_and(|quiet| clock::now() >= quiet)
     }
 
     /// Why the connection is over.
     pub(super) fn why_over(&mut self) -> Error {
-        let conn = self.writer().conn();
-        error::why_over(conn, None)
-            .or_else(|| conn.failure().map(error::without_number).map(Into::into))
-            .unwrap_or(Error::NotConnected(NotConnected::Closed))
+        let reason = self.writer().conn().reason().map(error::unnumbered);
+        reason.unwrap_or(Error::NotConnected(NotConnected::Closed))
     }
 
     /// After a look that found no event: asks whether the server is there, when it is time.

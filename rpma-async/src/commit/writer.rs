@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rpma::commit::{self, Fate, Method, Ticket};
 use rpma::sync::Mutex;
-use rpma::{ConnEvent, Error, Failure, Offer, RemoteSlice, Result, WcStatus};
+use rpma::{ConnEvent, Error, Offer, RemoteSlice, Result};
 
 use super::lock;
 use super::reading::{Reading, Reads};
@@ -90,7 +90,6 @@ impl Writer {
                 reads,
                 last: None,
                 silent: clock::now(),
-                over: None,
             }),
         });
         let member: Weak<WriterShared> = Arc::downgrade(&shared);
@@ -346,7 +345,7 @@ impl Writer {
             }
             match writer.conn().failure() {
                 // An end has flushed it, and the event of that end is still to come.
-                Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
+                Some(failure) if failure.is_flushed() => {}
                 Some(failure) => return Err(failure.into()),
                 None => looked?,
             }

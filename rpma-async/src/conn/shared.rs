@@ -42,7 +42,6 @@ pub(crate) struct Shared {
     /// Tasks that wait until it is established, or for its end.
     closed: Waiters,
     is_established: AtomicBool,
-    end: OnceLock<ConnEvent>,
     /// Something has failed, and the connection is disconnected.
     has_failed: AtomicBool,
     /// An operation has failed.
@@ -77,7 +76,6 @@ impl Shared {
             room: Waiters::default(),
             closed: Waiters::default(),
             is_established: AtomicBool::new(false),
-            end: OnceLock::new(),
             has_failed: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
             given_up: OnceLock::new(),
@@ -288,10 +286,8 @@ impl Shared {
     }
 
     fn cause_that(&self, is_it: impl FnOnce(&Failure) -> bool) -> Option<Error> {
-        match self.failure()? {
-            Failure::Operation(first) if first.status == WcStatus::WR_FLUSH_ERR => None,
-            cause => is_it(&cause).then(|| cause.into()),
-        }
+        let cause = self.failure().filter(|failure| !failure.is_flushed())?;
+        is_it(&cause).then(|| cause.into())
     }
 
     /// For an owner that has not slept: polls until its own completion comes, which has succeeded.
@@ -406,7 +402,7 @@ impl Shared {
     pub(crate) fn finish(&self, number: u64, parked: bool) -> Awaited {
         match self.slots.finish(number, parked) {
             Ok(()) => Awaited::Succeeded,
-            Err(failure) => Awaited::Failed(reason(failure, self.conn(), self.end.get())),
+            Err(failure) => Awaited::Failed(reason(failure, self.conn())),
         }
     }
 
@@ -440,7 +436,7 @@ impl Shared {
         loop {
             match self.conn().next_event() {
                 Ok(ConnEvent::Established) => self.established(),
-                Ok(event) if event.is_end() => self.ended(event),
+                Ok(event) if event.is_end() => self.ended(),
                 Ok(_notice) => {}
                 Err(Error::NoEvent) => return,
                 Err(error) => {
@@ -459,10 +455,7 @@ impl Shared {
         self.closed.wake_all();
     }
 
-    fn ended(&self, event: ConnEvent) {
-        if self.end.set(event).is_err() {
-            return;
-        }
+    fn ended(&self) {
         // Operations in flight are flushed, and complete.
         if let Err(error) = self.conn().disconnect() {
             log::debug!("{error}");
@@ -485,7 +478,7 @@ impl Shared {
 
     /// The event with which it ended.
     pub(crate) fn end(&self) -> Option<&ConnEvent> {
-        self.end.get()
+        self.conn().ended()
     }
 
     /// No operation completes any more: waits fail, and the slots keep the memory.
@@ -577,7 +570,6 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("conn", &self.conn)
-            .field("end", &self.end)
             .finish_non_exhaustive()
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Conn, GRACE};
+use super::Conn;
 use crate::clock::sleep;
 use crate::error::{Error, Result};
-use crate::event::ConnEvent;
 use crate::failure::NotConnected;
+use crate::looking;
 use crate::slots::{ConnState, Kind};
 use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc};
 
@@ -76,12 +76,12 @@ impl Conn {
     /// thread polled the failure. After a disconnect operations are flushed, which is no failure of
     /// the connection.
     fn how_it_ended(&self, state: ConnState) -> Result<()> {
-        match self.failure() {
-            Some(failure) if state != ConnState::Closed || !failure.is_flushed() => {
-                Err(failure.into())
-            }
-            _ => Ok(()),
-        }
+        let error = if state == ConnState::Closed {
+            self.queues.slots.cause()
+        } else {
+            self.failure().map(Error::from)
+        };
+        error.map_or(Ok(()), Err)
     }
 
     /// The program has taken the peer's end already: an error if that cut off an operation of this
@@ -99,13 +99,12 @@ impl Conn {
     /// Waits until everything that was posted is acknowledged.
     fn send_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         self.post_marker(Kind::AllSent)?;
-        let deadline = Deadline::after(limit);
-        let mut closed: Option<Deadline> = None;
-        self.collect(completions, &[Kind::AllSent], || {
-            if closed.is_none() && self.is_closed_by_the_peer() {
-                closed = Some(Deadline::after(GRACE));
+        self.collect(completions, &[Kind::AllSent], limit, || {
+            if self.ended().is_none() {
+                // Notes the end, if it is one.
+                let _ = self.event_now();
             }
-            deadline.has_passed() || closed.is_some_and(Deadline::has_passed)
+            self.queues.slots.is_quiet()
         })?;
         if let Some(failure) = self.failure() {
             return Err(failure.into());
@@ -118,12 +117,6 @@ impl Conn {
                 "the peer did not acknowledge all operations",
             )),
         }
-    }
-
-    /// Takes the next event, if there is one.
-    fn is_closed_by_the_peer(&self) -> bool {
-        let event = self.next_event_timeout(Duration::ZERO);
-        matches!(event, Ok(ConnEvent::Closed | ConnEvent::Lost { .. }))
     }
 
     /// Moves the queue pair to the error state, notifies the peer, and takes the completions that
@@ -150,8 +143,8 @@ impl Conn {
             result => result,
         };
         // A queue pair that is not in the error state does not flush.
-        let deadline = Deadline::after(if is_flushed { limit } else { Duration::ZERO });
-        let all = self.collect(completions, &wanted, || deadline.has_passed());
+        let limit = if is_flushed { limit } else { Duration::ZERO };
+        let all = self.collect(completions, &wanted, limit, || false);
         result.and(disconnected)?;
         if all? {
             Ok(())
@@ -161,31 +154,40 @@ impl Conn {
     }
 
     /// Takes completions until all `wanted` markers have come, in this thread or another one, and
-    /// the queues are empty. Returns `false` if it `is_over` before the markers have come.
+    /// the queues are empty. Returns `false` if the markers have not come within `limit`, or before
+    /// it `is_over`, of which each look asks.
     fn collect(
         &self,
         completions: &mut Vec<Wc>,
         wanted: &[Kind],
+        limit: Duration,
         mut is_over: impl FnMut() -> bool,
     ) -> Result<bool> {
         let queues = &self.queues;
         let came = |marker: &Kind| queues.slots.marker(*marker).is_some();
-        loop {
-            // Asked for each look: the queues may never be empty.
-            let is_last = is_over();
+        let all = || wanted.iter().all(came);
+        let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool)| {
+            let is_over = is_over();
             let before = completions.len();
             for cq in std::iter::once(&queues.cq).chain(&queues.rcq) {
                 let mut wcs = [Wc::default(); 16];
-                let count = cq.get_wc(&mut wcs)?;
+                let count = cq.get_wc(&mut wcs).map_err(Some)?;
                 completions.extend(&wcs[..count]);
             }
-            let (all, is_empty) = (wanted.iter().all(came), completions.len() == before);
-            if is_last || all && is_empty {
-                return Ok(all);
-            }
-            if is_empty {
+            *is_empty = completions.len() == before;
+            if is_over { Err(None) } else { Ok(()) }
+        };
+        let pause = |(_, is_empty): &mut (_, bool), _| {
+            if *is_empty {
                 sleep(PAUSE);
             }
+            Ok(())
+        };
+        let judge = |(_, is_empty): &mut (_, bool)| (*is_empty && all()).then_some(());
+        let deadline = Deadline::after(limit);
+        match looking::wait(&mut (completions, false), deadline, judge, take, pause) {
+            Ok(_) | Err(None) => Ok(all()),
+            Err(Some(error)) => Err(error),
         }
     }
 

@@ -6,7 +6,7 @@
 //! the [`Signs`] alone. The rest of this file carries its decisions out.
 //!
 //! The end has two steps. First the queue pair goes to the error state, so that everything in
-//! flight completes. When these completions have been polled, or after [`GRACE`], the event of the
+//! flight completes. When these completions have been polled, or after a second, the event of the
 //! end is kept for the calls that return events. So a program gets the completions first.
 //!
 //! [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::{Conn, GRACE};
+use super::Conn;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::slots::{ConnState, Signs};
 use crate::status::WcStatus;
-use crate::verbs::{Deadline, Opcode, RemoteAddress, Request, SendFlags};
+use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
 
 /// Between two looks at operations that the device flushes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -141,20 +141,15 @@ enum Phase {
     /// The connection is not established.
     Before,
     Watching(Rule),
-    /// The queue pair is in the error state. This is the status of the event to come.
-    Ending {
-        until: Instant,
-        status: i32,
-    },
-    /// It has ended the connection.
-    Ended,
+    /// It ends the connection, or has ended it: the queue pair is in the error state.
+    Ending,
     /// The connection ended otherwise.
     Over,
 }
 
 /// The state of a watched connection.
 #[derive(Debug)]
-enum Watched {
+enum PeerState {
     /// It is to be looked at again then, if at all.
     Until(Option<Instant>),
     /// The peer is gone, for this reason.
@@ -232,11 +227,10 @@ impl Conn {
     /// in flight have completed before. [`next_event`](Self::next_event) returns the same event.
     pub fn keep_alive(&self) -> Result<Option<Instant>> {
         let due = self.watch_peer();
-        match &self.keep_alive {
-            Some(of) if matches!(*clock::lock(&of.phase), Phase::Ended) => match self.ended() {
-                Some(event) => Err(Error::Ended(Box::new(event.clone()))),
-                None => Ok(None),
-            },
+        match self.ended() {
+            Some(event) if self.is_ended_by_keep_alive() && due.is_none() => {
+                Err(Error::Ended(Box::new(event.clone())))
+            }
             _ => Ok(due),
         }
     }
@@ -248,9 +242,9 @@ impl Conn {
         let of = self.keep_alive.as_ref()?;
         loop {
             match self.advance(of) {
-                Watched::Until(due) => return due,
-                Watched::Gone(failure) => self.queues.end_after(Some(failure)),
-                Watched::Ended(event) => {
+                PeerState::Until(due) => return due,
+                PeerState::Gone(failure) => self.queues.end_after(Some(failure)),
+                PeerState::Ended(event) => {
                     self.log(&event);
                     return None;
                 }
@@ -264,8 +258,7 @@ impl Conn {
 
     /// Whether the keep-alive has ended it, or ends it now.
     pub(crate) fn is_ended_by_keep_alive(&self) -> bool {
-        let is_its_end =
-            |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending { .. } | Phase::Ended);
+        let is_its_end = |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending);
         self.keep_alive.as_deref().is_some_and(|of| {
             // A probe that fails ends it before its next turn.
             self.queues.slots.state() == ConnState::Silent || is_its_end(of)
@@ -283,13 +276,13 @@ impl Conn {
     }
 
     /// Under the lock. The caller logs, because a program's logger may call anything.
-    fn advance(&self, of: &KeepAlive) -> Watched {
+    fn advance(&self, of: &KeepAlive) -> PeerState {
         let mut phase = clock::lock(&of.phase);
         let (slots, now) = (&self.queues.slots, clock::now());
         if let Phase::Before = *phase {
             let may_come = matches!(slots.state(), ConnState::Connecting | ConnState::Open);
             if may_come && !of.is_established.load(Ordering::Acquire) {
-                return Watched::Until(Some(now + step(of.limit)));
+                return PeerState::Until(Some(now + step(of.limit)));
             }
             *phase = Phase::Watching(Rule::new(of.limit, now, slots.signs()));
         }
@@ -297,9 +290,9 @@ impl Conn {
             Phase::Watching(rule) => {
                 let failure = match slots.state() {
                     ConnState::Open => match rule.look(now, slots.signs()) {
-                        Step::Look(due) => return Watched::Until(Some(due)),
+                        Step::Look(due) => return PeerState::Until(Some(due)),
                         Step::Probe(due) => match self.post_probe() {
-                            Ok(()) => return Watched::Until(Some(due)),
+                            Ok(()) => return PeerState::Until(Some(due)),
                             Err(failure) => Some(failure),
                         },
                         Step::End => Some(Failure::Silent {
@@ -312,28 +305,35 @@ impl Conn {
                 };
                 let Some(failure) = failure else {
                     *phase = Phase::Over;
-                    return Watched::Until(None);
+                    return PeerState::Until(None);
                 };
-                *phase = Phase::Ending {
-                    until: now + GRACE,
-                    status: status_of(failure),
-                };
-                Watched::Gone(failure)
+                // A thread that finds the phase finds the failure.
+                slots.fail(failure);
+                *phase = Phase::Ending;
+                PeerState::Gone(failure)
             }
-            Phase::Ending { until, .. } if !slots.are_sends_done() && now < *until => {
-                Watched::Until(Some((now + PAUSE).min(*until)))
+            Phase::Ending if slots.given_up().and(slots.ended()).is_some() => {
+                PeerState::Until(None)
             }
-            Phase::Ending { status, .. } => {
-                let event = ConnEvent::Lost { status: *status };
-                self.ended
-                    .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
-                self.push_event(event.clone());
-                *phase = Phase::Ended;
+            Phase::Ending if !slots.are_sends_done() && !slots.is_quiet() => {
+                PeerState::Until(Some(now + PAUSE))
+            }
+            Phase::Ending => {
+                let status = slots.failure().map_or(0, status_of);
+                let event = ConnEvent::Lost { status };
+                let is_first = slots.ended_with(&event);
+                if is_first {
+                    self.push_event(event.clone());
+                }
                 // Threads that sleep elsewhere, now that the event is there.
                 slots.end_waits();
-                Watched::Ended(event)
+                if is_first {
+                    PeerState::Ended(event)
+                } else {
+                    PeerState::Until(None)
+                }
             }
-            Phase::Before | Phase::Ended | Phase::Over => Watched::Until(None),
+            Phase::Before | Phase::Over => PeerState::Until(None),
         }
     }
 

@@ -23,19 +23,18 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
-pub(crate) use self::commit::{Part, check_parts};
+pub(crate) use self::commit::{Part, Pointer, check_parts};
 use self::fences::Fences;
 use self::keep_alive::KeepAlive;
 pub use self::next::Next;
-pub(crate) use self::next::{BOUND, refuse_no_room};
+pub(crate) use self::next::refuse_no_room;
 use self::next_fd::NextFd;
 use self::short::Short;
 use self::wait_for::Events;
-pub(crate) use self::wait_for::GRACE;
 use crate::bell::Bell;
 use crate::compl_channel;
 use crate::counters::Counters;
@@ -44,13 +43,14 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::flush::FlushMethod;
-use crate::looking::Budget;
+use crate::looking::{self, BOUND, Budget};
 use crate::mr::MrUsage;
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::plan::check_keep_alive;
 use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::{ConnSlots, ConnState};
+use crate::status::WcFailure;
 use crate::verbs::{
     CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
 };
@@ -163,8 +163,6 @@ pub struct Conn {
     /// The peer's declaration, once it was applied.
     durable: Mutex<Option<Durable>>,
     private_data: OnceLock<Box<[u8]>>,
-    /// The event with which it ended, and the time up to which completions may still come.
-    ended: OnceLock<(ConnEvent, Deadline)>,
     events: Mutex<Events>,
     /// Held by [`wait_for`](Self::wait_for).
     waits_for_one: AtomicBool,
@@ -249,7 +247,6 @@ impl Conn {
             flush_method,
             durable: Mutex::default(),
             private_data,
-            ended: OnceLock::new(),
             events: Mutex::default(),
             waits_for_one: AtomicBool::new(false),
             has_own_channels: false,
@@ -325,16 +322,17 @@ impl Conn {
     /// destroyed after each error.
     pub fn wait_established(self, limit: Duration) -> Result<Self> {
         let deadline = Deadline::after(limit);
-        loop {
-            return match self.event_until(deadline) {
-                Ok(ConnEvent::Established) => Ok(self),
-                Ok(event) if event.is_end() => Err(Error::NotEstablished(Box::new(event))),
-                Ok(_notice) => continue,
-                Err(Error::NoEvent) if deadline.has_passed() => {
-                    Err(Error::TimedOut("the peer did not answer"))
-                }
-                Err(error) => Err(error),
-            };
+        let next = || self.event_until(deadline);
+        let established = looking::skip(deadline, next, |event| match event {
+            ConnEvent::Established => Some(Ok(())),
+            end if end.is_end() => Some(Err(Error::NotEstablished(Box::new(end)))),
+            _notice => None,
+        });
+        match established {
+            Err(Error::NoEvent) if deadline.has_passed() => {
+                Err(Error::TimedOut("the peer did not answer"))
+            }
+            established => established.map(|()| self),
         }
     }
 
@@ -354,22 +352,17 @@ impl Conn {
     /// [`Error::TimedOut`] when the limit has passed. Otherwise as
     /// [`next_event`](Self::next_event).
     pub fn wait_ended(&self, limit: Duration) -> Result<ConnEvent> {
-        let deadline = Deadline::after(limit);
-        loop {
-            if let Some(event) = self.ended() {
-                return Ok(event.clone());
-            }
-            let look = Deadline::after(Duration::from_secs(1));
-            match self.event_until(deadline.earlier(look)) {
-                // `ended` has the first end, which another thread may have taken.
-                Ok(_event) => {}
-                Err(Error::NoEvent) if deadline.has_passed() => {
-                    return Err(Error::TimedOut("the connection has not ended"));
-                }
-                Err(Error::NoEvent) if look.has_passed() => {}
-                Err(error) => return Err(error),
-            }
-        }
+        // `ended` has the first end, which another thread may have taken.
+        let ended = |_: &mut ()| self.ended().cloned();
+        let event_until = |until: Deadline| match self.event_until(until) {
+            Err(Error::NoEvent) if until.has_passed() => Ok(()),
+            event => event.map(drop),
+        };
+        let look = |_: &mut ()| event_until(Deadline::after(Duration::ZERO));
+        let sleep =
+            |_: &mut (), deadline: Deadline| event_until(deadline.earlier(Deadline::after(BOUND)));
+        looking::wait(&mut (), Deadline::after(limit), ended, look, sleep)?
+            .ok_or(Error::TimedOut("the connection has not ended"))
     }
 
     fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
@@ -418,9 +411,7 @@ impl Conn {
         }
         let event = ConnEvent::from(event);
         if event.is_end() {
-            self.queues.slots.end(ConnState::Closed);
-            self.ended
-                .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
+            self.queues.slots.ended_with(&event);
         }
         Ok(event)
     }
@@ -711,7 +702,62 @@ impl Conn {
     /// keep-alive ended the connection, the event is returned even before a thread has taken it.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
-        self.ended.get().map(|(event, _)| event)
+        self.queues.slots.ended()
+    }
+
+    /// Returns why the connection is over, as the error of a wait. `None`: it is not established
+    /// yet, or takes operations.
+    ///
+    /// The reason is the first of these that there is:
+    ///
+    /// 1. The [`failure`](Self::failure), unless it is a [flushed](Failure::is_flushed) operation.
+    /// 2. The failed call ([`Error::Provider`]) for which the library disconnected: a
+    ///    [`Writer`](crate::commit::Writer) does if it cannot poll or wait.
+    /// 3. [`Error::Ended`], with the [event](Self::ended).
+    /// 4. [`Error::Operation`], of the flushed operation.
+    /// 5. [`Error::NotConnected`]: this side has disconnected.
+    #[must_use]
+    pub fn reason(&self) -> Option<Error> {
+        self.queues.slots.reason()
+    }
+
+    /// Returns why an operation failed: `failure`, which its completion has, or the
+    /// [`reason`](Self::reason) of the connection if the operation was only flushed.
+    #[must_use]
+    pub fn reason_of(&self, failure: WcFailure) -> Error {
+        self.queues.slots.reason_of(failure)
+    }
+
+    /// Returns the time from which no completion is to be expected any more: a second after the
+    /// failure or the event of the end, whichever came first. Before that time an acknowledgement
+    /// can still come, because it and the peer's disconnect reach this host by different ways.
+    /// `None`: neither has come.
+    #[must_use]
+    pub fn quiet_from(&self) -> Option<Instant> {
+        self.queues.slots.quiet_from().and_then(Deadline::instant)
+    }
+
+    /// Whether a failure or an event has ended it.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.queues.slots.has_ended()
+    }
+
+    /// Whether the time of [`quiet_from`](Self::quiet_from) has come. A wait asks before its last
+    /// look.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.queues.slots.is_quiet()
+    }
+
+    /// Ends the connection after a call that failed while completions or events were taken: some
+    /// may be lost.
+    #[cold]
+    pub(crate) fn end_after(&self, error: &Error) {
+        log::debug!("{}: {error}; the connection ends", self.queues.ends);
+        self.queues.slots.call_failed(error);
+        if let Err(error) = self.disconnect() {
+            log::debug!("{}: {error}", self.queues.ends);
+        }
     }
 
     /// Ends the connection: moves the queue pair to the error state and notifies the peer.

@@ -17,12 +17,9 @@ use super::Conn;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::looking::{BOUND, Vain};
 use crate::queues::Queues;
 use crate::verbs::{CompChannel, Deadline, Wc};
-
-/// The longest sleep before it looks again: for completions that other threads have left without an
-/// event, and for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
-pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
@@ -105,7 +102,7 @@ impl Conn {
     #[inline(never)]
     fn next_until(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Next> {
         let (main, of_receives) = self.channels()?;
-        let mut rest = Rest::default();
+        let mut vain = Vain::default();
         loop {
             // The queues are empty: they were polled just before.
             self.is_empty_now();
@@ -136,8 +133,10 @@ impl Conn {
                 taken.inspect_err(not_told).ok();
                 return Ok(next);
             }
-            let taken = taken?;
-            if deadline.has_passed() && rest.is_taken(taken) {
+            // After one event may be another, of a queue that is not armed. A program that waits for
+            // the descriptor's next edge would miss completions there.
+            let may_be_more = taken?;
+            if deadline.has_passed() && !(may_be_more && vain.goes_on()) {
                 return Err(NOTHING);
             }
         }
@@ -216,7 +215,7 @@ impl Conn {
                 event => return event.map(|event| Some(Next::Event(event))),
             }
         }
-        match self.queues.slots.over() {
+        match self.queues.slots.given_up() {
             Some(error) => Err(error),
             None => Ok(None),
         }
@@ -235,24 +234,6 @@ fn on_a_completion_channel() -> Error {
 #[cold]
 fn not_told(error: &Error) {
     log::warn!("{error}; something else came first");
-}
-
-/// The events left in the channels when the limit has passed.
-#[derive(Debug, Default)]
-struct Rest {
-    looks: u32,
-}
-
-impl Rest {
-    /// How often it looks for more, while other threads cause events and poll the completions.
-    const MOST: u32 = 16;
-
-    /// Whether no event is left: after one that was taken may be another, of a queue that is not
-    /// armed. A program that waits for the descriptor's next edge would miss completions there.
-    fn is_taken(&mut self, one_was_taken: bool) -> bool {
-        self.looks += 1;
-        !one_was_taken || self.looks > Self::MOST
-    }
 }
 
 pub(crate) fn refuse_no_room(wcs: &[Wc]) -> Result<()> {

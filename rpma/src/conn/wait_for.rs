@@ -13,26 +13,21 @@ use std::mem;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
-use super::next::{BOUND, take};
+use super::next::take;
 use crate::cq::Got;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::looking::Took;
+use crate::looking::{self, BOUND, Took};
 use crate::posted::Posted;
-use crate::status::{WcFailure, WcStatus};
 use crate::verbs::{Deadline, Wc};
 
 const INCOMPLETE: &str = "the operation did not complete and goes on; before you change its memory, wait for it again \
                           or drop the connection";
-
-/// For how long a completion may still come after the connection's end: an acknowledgement and the
-/// peer's disconnect reach this host by different ways.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
 #[derive(Debug, Default)]
@@ -51,7 +46,8 @@ impl Conn {
     /// that by themselves.
     ///
     /// It also watches for the end of the connection. A completion may still come for a second
-    /// after the end. After that second the wait fails with [`Error::Ended`]. The event is kept:
+    /// after the end ([`quiet_from`](Self::quiet_from)). After that second the wait fails with the
+    /// [`reason`](Self::reason) of the end. The event is kept:
     /// [`next_event`](Self::next_event) and [`next`](Self::next) return it without waiting, but
     /// the descriptor of events is not readable for it.
     ///
@@ -73,11 +69,11 @@ impl Conn {
     /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still
     ///   uses its memory, and its outcome is unknown until its completion or the end of the
     ///   connection. Wait for it again, or drop the connection.
-    /// * [`Error::Operation`] if the operation failed. If it was only flushed because of an
-    ///   earlier failure, the error is that failure ([`failure`](Self::failure)). It is
-    ///   [`Error::Operation`] of another operation, [`Error::Provider`] after a failed post, or
-    ///   [`Error::NotConnected`] after an error of the queue pair or the end by a keep-alive.
-    /// * [`Error::Ended`] if the connection ended and the completion did not come.
+    /// * [`Error::Operation`] if the operation failed. If it was only flushed, the error is the
+    ///   [`reason`](Self::reason) of the connection's end. It is [`Error::Operation`] of another
+    ///   operation, [`Error::Provider`] after a failed post, [`Error::NotConnected`] after an error
+    ///   of the queue pair or the end by a keep-alive, or [`Error::Ended`].
+    /// * The same reason, if the connection ended and the completion did not come.
     /// * [`Error::NotConnected`] if the device has reported an error of the queue pair, and the
     ///   completion did not come.
     /// * [`Error::PolledElsewhere`] if another call polled the completion, for example an earlier
@@ -161,6 +157,7 @@ impl Conn {
         self.wait_longer(posted, number, Deadline::after(limit), other)
     }
 
+    /// The wait with sleeps.
     fn wait_longer(
         &self,
         posted: Posted,
@@ -168,78 +165,26 @@ impl Conn {
         deadline: Deadline,
         other: &mut dyn FnMut(Wc),
     ) -> Result<Wc> {
-        let slots = &self.queues.slots;
-        let main = self.queues.cq.queue().channel();
-        'look: loop {
-            // Before the look: a wait looks once more after its limit.
-            let is_last = deadline.has_passed();
-            let end = self.ended.get().filter(|(_, late)| late.has_passed());
-            let mut wcs = [Wc::default()];
-            let mut budget = self.budget();
-            while self.queues.cq.get_wc(&mut wcs)? > 0 {
-                if wcs[0].posted() == Some(posted) {
-                    return self.outcome(&wcs[0]);
-                }
-                other(wcs[0]);
-                if !budget.goes_on(Took::Completions(1)) {
-                    if is_last {
-                        return Err(Error::TimedOut(INCOMPLETE));
-                    }
-                    continue 'look;
-                }
-            }
-            // The queue is empty.
-            let due = self.watch_peer();
-            if slots.was_polled(number) {
-                return Err(Error::PolledElsewhere);
-            }
-            if let Some(error) = slots.over() {
-                return Err(error);
-            }
-            if let Some((event, _)) = end {
-                return Err(Error::Ended(Box::new(event.clone())));
-            }
-            if is_last {
-                return Err(Error::TimedOut(INCOMPLETE));
-            }
-            let until = deadline.earlier(Deadline::after(BOUND));
-            let until = due.map_or(until, |due| until.earlier(Deadline::At(due)));
-            let late = self.ended.get().map(|(_, late)| *late);
-            let until = late.map_or(until, |late| until.earlier(late));
-            let mut fds = [
-                PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
-                PollFd::new(main, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN),
-            ];
-            let watched = 2 + usize::from(late.is_none() && !self.has_event_sleepers());
-            main.sleep(&mut fds[..watched], until)?;
-            if !fds[1].revents().is_empty() {
-                take(main)?;
-            }
-            if watched == 3 && !fds[2].revents().is_empty() {
-                self.keep_event()?;
-            }
-        }
+        let mut search = Search {
+            conn: self,
+            posted,
+            number,
+            other,
+            found: None,
+            has_more: false,
+            due: None,
+        };
+        let (take, sleep) = (Search::take, Search::sleep);
+        looking::wait(&mut search, deadline, |of| of.found.take(), take, sleep)?
+            .ok_or(Error::TimedOut(INCOMPLETE))
+            .and_then(|wc| self.outcome(&wc))
     }
 
     /// The result of the completion that was waited for.
     fn outcome(&self, wc: &Wc) -> Result<Wc> {
-        match wc.status() {
-            WcStatus::SUCCESS => Ok(*wc),
-            _ => Err(self.reason(wc)),
-        }
-    }
-
-    /// Why an operation failed: a flushed one because of an earlier failure.
-    #[cold]
-    #[inline(never)]
-    fn reason(&self, wc: &Wc) -> Error {
-        let Err(failure) = wc.result() else {
-            return Error::TimedOut(INCOMPLETE);
-        };
-        let WcFailure { status, .. } = failure;
-        let first = self.failure().filter(|_| status == WcStatus::WR_FLUSH_ERR);
-        first.map_or(Error::Operation(failure), Error::from)
+        let slots = &self.queues.slots;
+        wc.result().map_err(|failure| slots.reason_of(failure))?;
+        Ok(*wc)
     }
 
     /// Why this operation cannot be waited for.
@@ -324,6 +269,72 @@ enum Looked {
     Other,
     /// It did not look: it may not, or another thread waits.
     Refused,
+}
+
+/// A wait for the completion of one operation.
+struct Search<'conn, 'other> {
+    conn: &'conn Conn,
+    posted: Posted,
+    number: u64,
+    other: &'other mut dyn FnMut(Wc),
+    found: Option<Wc>,
+    /// The last look has left completions.
+    has_more: bool,
+    /// The next step of the keep-alive.
+    due: Option<Instant>,
+}
+
+impl Search<'_, '_> {
+    fn take(&mut self) -> Result<()> {
+        let (conn, slots) = (self.conn, &self.conn.queues.slots);
+        let is_quiet = slots.is_quiet();
+        let mut wcs = [Wc::default()];
+        let mut budget = conn.budget();
+        self.has_more = false;
+        while conn.queues.cq.get_wc(&mut wcs)? > 0 {
+            if wcs[0].posted() == Some(self.posted) {
+                self.found = Some(wcs[0]);
+                return Ok(());
+            }
+            (self.other)(wcs[0]);
+            if !budget.goes_on(Took::Completions(1)) {
+                self.has_more = true;
+                return Ok(());
+            }
+        }
+        // The queue is empty.
+        self.due = conn.watch_peer();
+        if slots.was_polled(self.number) {
+            return Err(Error::PolledElsewhere);
+        }
+        let reason = || is_quiet.then(|| slots.reason()).flatten();
+        slots.given_up().or_else(reason).map_or(Ok(()), Err)
+    }
+
+    fn sleep(&mut self, deadline: Deadline) -> Result<()> {
+        if self.has_more {
+            return Ok(());
+        }
+        let conn = self.conn;
+        let main = conn.queues.cq.queue().channel();
+        let bound = deadline.earlier(Deadline::after(BOUND));
+        let due = [self.due.map(Deadline::At), conn.queues.slots.quiet_from()];
+        let until = due.into_iter().flatten().fold(bound, Deadline::earlier);
+        let mut fds = [
+            PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
+            PollFd::new(main, PollFlags::IN),
+            PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN),
+        ];
+        let watched = 2 + usize::from(conn.ended().is_none() && !conn.has_event_sleepers());
+        main.sleep(&mut fds[..watched], until)?;
+        if !fds[1].revents().is_empty() {
+            take(main)?;
+        }
+        if watched == 3 && !fds[2].revents().is_empty() {
+            conn.keep_event()?;
+        }
+        Ok(())
+    }
 }
 
 /// The only thread that waits for an operation.

@@ -108,7 +108,7 @@ use crate::conn::{Conn, refuse_no_room};
 use crate::ep::Ep;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::looking;
+use crate::looking::{self, Vain};
 use crate::mr::Mr;
 use crate::offer::{Identity, Offer};
 use crate::peer::Peer;
@@ -117,9 +117,6 @@ use crate::refusal::{Refusal, RefusalCode};
 use crate::site::Site;
 use crate::verbs::{Deadline, Wc};
 use crate::wait::{Happened, Member, Wait, Waker};
-
-/// Turns after the limit, while the server's method has work.
-const LATE_TURNS: u32 = 8;
 
 /// A client that was admitted: the name of its connection, which is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -232,7 +229,7 @@ impl Server {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Served>> {
         refuse_no_room(wcs)?;
-        let (deadline, mut late) = (Deadline::after(limit), 0);
+        let (deadline, mut vain) = (Deadline::after(limit), Vain::default());
         loop {
             self.take_due();
             if let Some(served) = self.take_told() {
@@ -256,12 +253,9 @@ impl Server {
                 self.keep_readable();
                 return Ok(Some(served));
             }
-            if left.is_zero() {
-                late += 1;
-                if is_idle || late == LATE_TURNS {
-                    self.keep_readable();
-                    return Ok(None);
-                }
+            if left.is_zero() && (is_idle || !vain.goes_on()) {
+                self.keep_readable();
+                return Ok(None);
             }
         }
     }

@@ -1,20 +1,38 @@
-//! The life of a connection: its [`ConnState`], why it failed, and the bell at its end.
+//! The life of a connection: its [`ConnState`], and its end.
 //!
-//! [`ConnSlots::end`] ends the life, and then both rings. A post ([`Ring::post`]) asks for the state
-//! only where it looks for entries, under the lock of its ring. Markers are posted in each state.
+//! This is the only place that knows of an end. It answers three questions:
+//!
+//! * Why is the connection over? [`ConnSlots::reason`], and [`ConnSlots::closed`] for an operation
+//!   that it does not take.
+//! * From when on does nothing come any more? [`ConnSlots::quiet_from`].
+//! * Is that certain, because no completion can come? [`ConnSlots::given_up`].
+//!
+//! An end has an order: its cause is noted, then the time, then the state changes, and at last the
+//! rings end. So a thread that finds the connection over finds the cause and the time as well.
+//!
+//! A post ([`Ring::post`]) asks for the state only where it looks for entries, under the lock of its
+//! ring. Markers are posted in each state.
 //!
 //! [`Ring::post`]: super::ring::Ring::post
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::ConnSlots;
 use crate::bell::Bell;
 use crate::error::Error;
+use crate::event::ConnEvent;
 use crate::failure::{Failure, NotConnected};
+use crate::status::WcFailure;
+use crate::verbs::Deadline;
+
+/// For how long a completion may still come after the connection's end: an acknowledgement and the
+/// peer's disconnect reach this host by different ways.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Whether a connection takes operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum ConnState {
     /// Not yet.
@@ -45,12 +63,17 @@ impl ConnState {
     }
 }
 
-/// The state, the failure and the bell. Its owner ends the rings.
+/// The state, and the end. Its owner ends the rings.
 #[derive(Debug)]
 pub(super) struct Life {
     state: AtomicU8,
     /// The first failure, or the one that explains it.
     failure: Mutex<Option<Failure>>,
+    /// The call for which the library disconnected, because it failed.
+    failed_call: OnceLock<Error>,
+    /// The event with which it ended.
+    event: OnceLock<ConnEvent>,
+    quiet: OnceLock<Deadline>,
     /// Rings when completions may be missing from then on.
     bell: Bell,
 }
@@ -60,6 +83,9 @@ impl Life {
         Self {
             state: AtomicU8::new(ConnState::Connecting as u8),
             failure: Mutex::new(None),
+            failed_call: OnceLock::new(),
+            event: OnceLock::new(),
+            quiet: OnceLock::new(),
             bell: Bell::default(),
         }
     }
@@ -76,9 +102,8 @@ impl Life {
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The first end counts. Returns the state before. It takes no lock: a poster calls it under
-    /// the lock of a ring.
-    pub(super) fn end(&self, state: ConnState) -> ConnState {
+    /// The first end counts. Returns the state before.
+    fn end(&self, state: ConnState) -> ConnState {
         let ended = |now: u8| (now <= ConnState::Open as u8).then_some(state as u8);
         let before = self
             .state
@@ -114,13 +139,18 @@ impl ConnSlots {
         before
     }
 
-    /// Ends posting, for this reason.
+    /// Ends posting, and the traffic. The cause has been noted.
+    fn finish(&self, state: ConnState) {
+        self.life.quiet.get_or_init(|| Deadline::after(GRACE));
+        self.end(state);
+    }
+
+    /// Ends the connection, for this reason.
     #[cold]
     pub(crate) fn fail(&self, failure: impl Into<Failure>) {
         let failure = failure.into();
         self.life.note(failure);
-        // After the reason is there: a thread that is refused asks for it.
-        self.end(match failure {
+        self.finish(match failure {
             Failure::Device => ConnState::Broken,
             Failure::Silent { .. } | Failure::Probe { .. } => ConnState::Silent,
             Failure::Operation(_) | Failure::Post { .. } => ConnState::Failed,
@@ -128,6 +158,22 @@ impl ConnSlots {
         if failure == Failure::Device {
             self.life.bell.ring();
         }
+    }
+
+    /// Ends the connection, because this call failed. The caller disconnects.
+    #[cold]
+    pub(crate) fn call_failed(&self, error: &Error) {
+        if let Some(call) = error.of_call() {
+            self.life.failed_call.get_or_init(|| call);
+        }
+        self.finish(ConnState::Closed);
+    }
+
+    /// The connection has ended with this event. Returns whether it is the first one.
+    pub(crate) fn ended_with(&self, event: &ConnEvent) -> bool {
+        let is_first = self.life.event.set(event.clone()).is_ok();
+        self.finish(ConnState::Closed);
+        is_first
     }
 
     /// Everything that was in flight has come, or will not come any more.
@@ -141,7 +187,7 @@ impl ConnSlots {
         self.life.bell.ring();
     }
 
-    /// Rings when completions may be missing from then on: see [`over`](Self::over).
+    /// Rings when completions may be missing from then on: see [`given_up`](Self::given_up).
     pub(crate) fn bell(&self) -> &Bell {
         &self.life.bell
     }
@@ -149,6 +195,11 @@ impl ConnSlots {
     /// The first failure, or the one that explains it.
     pub(crate) fn failure(&self) -> Option<Failure> {
         *self.life.lock_failure()
+    }
+
+    /// The event with which it ended.
+    pub(crate) fn ended(&self) -> Option<&ConnEvent> {
+        self.life.event.get()
     }
 
     pub(crate) fn state(&self) -> ConnState {
@@ -160,9 +211,61 @@ impl ConnSlots {
         self.life.state() == ConnState::Connecting
     }
 
+    /// Whether it takes no operations any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.life.state() > ConnState::Open
+    }
+
+    /// Whether a failure or an event has ended it. A disconnect of this side has not: it flushes
+    /// the operations in flight, and its event is still to come.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.quiet.get().is_some()
+    }
+
+    /// The time from which no completion is to be expected any more.
+    pub(crate) fn quiet_from(&self) -> Option<Deadline> {
+        self.life.quiet.get().copied()
+    }
+
+    /// Whether that time has come. A wait asks before its last look.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet_from().is_some_and(Deadline::has_passed)
+    }
+
+    /// The failure or the call that ended it. A flushed operation is no cause: it failed because
+    /// of the end.
+    pub(crate) fn cause(&self) -> Option<Error> {
+        let failure = self.failure().filter(|failure| !failure.is_flushed());
+        let failed_call = || self.life.failed_call.get().and_then(Error::of_call);
+        failure.map(Error::from).or_else(failed_call)
+    }
+
+    /// As [`cause`](Self::cause), or else the event of the end.
+    fn cause_or_event(&self) -> Option<Error> {
+        let ended = || self.ended().cloned().map(Box::new).map(Error::Ended);
+        self.cause().or_else(ended)
+    }
+
+    /// Why it is over; `None` if it is not.
+    #[cold]
+    pub(crate) fn reason(&self) -> Option<Error> {
+        let flushed = || self.failure().map_or_else(|| self.closed(), Error::from);
+        self.is_closed()
+            .then(|| self.cause_or_event().unwrap_or_else(flushed))
+    }
+
+    /// Why an operation failed: a flushed one because of the connection's end.
+    #[cold]
+    pub(crate) fn reason_of(&self, failure: WcFailure) -> Error {
+        let is_flushed = Failure::from(failure).is_flushed();
+        let reason = is_flushed.then(|| self.cause_or_event()).flatten();
+        reason.unwrap_or(Error::Operation(failure))
+    }
+
     /// The error of a connection for which no completion may come any more: the device has given
     /// its queue pair up, or the queue pair is gone.
-    pub(crate) fn over(&self) -> Option<Error> {
+    pub(crate) fn given_up(&self) -> Option<Error> {
         self.life.bell.has_rung().then(|| self.closed())
     }
 
@@ -181,5 +284,114 @@ impl ConnSlots {
             ConnState::Silent => NotConnected::Silent,
             ConnState::Closed => NotConnected::Closed,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::status::WcStatus;
+
+    fn open() -> ConnSlots {
+        let slots = ConnSlots::new(1, 1);
+        slots.open();
+        slots
+    }
+
+    fn flushed(wr_id: u64) -> WcFailure {
+        WcFailure::for_test(wr_id, WcStatus::WR_FLUSH_ERR)
+    }
+
+    /// Promise: a thread that finds a connection over finds the cause and the time, whenever it
+    /// looks.
+    #[test]
+    fn the_end_comes_after_its_cause() {
+        for _ in 0..500 {
+            let slots = open();
+            thread::scope(|scope| {
+                scope.spawn(|| slots.fail(flushed(1)));
+                while !slots.is_closed() {
+                    std::hint::spin_loop();
+                }
+                assert!(slots.failure().is_some() && slots.quiet_from().is_some());
+            });
+            let slots = open();
+            let closed = ConnEvent::Closed;
+            thread::scope(|scope| {
+                scope.spawn(|| slots.ended_with(&closed));
+                while !slots.is_closed() {
+                    std::hint::spin_loop();
+                }
+                assert!(slots.ended().is_some() && slots.quiet_from().is_some());
+            });
+        }
+    }
+
+    /// Promise: a flushed operation explains no end, and is explained by it.
+    #[test]
+    fn a_flushed_operation_is_no_cause() {
+        let of = |slots: &ConnSlots| (slots.reason(), slots.reason_of(flushed(7)));
+        let slots = open();
+        assert!(matches!(
+            of(&slots),
+            (None, Error::Operation(WcFailure { wr_id: 7, .. }))
+        ));
+        slots.end(ConnState::Closed);
+        assert!(matches!(
+            of(&slots),
+            (
+                Some(Error::NotConnected(NotConnected::Closed)),
+                Error::Operation(_)
+            )
+        ));
+        slots.fail(flushed(1));
+        assert!(matches!(
+            of(&slots),
+            (
+                Some(Error::Operation(WcFailure { wr_id: 1, .. })),
+                Error::Operation(WcFailure { wr_id: 7, .. })
+            )
+        ));
+        slots.ended_with(&ConnEvent::Closed);
+        assert!(matches!(
+            of(&slots),
+            (Some(Error::Ended(_)), Error::Ended(_))
+        ));
+        slots.call_failed(&Error::provider("poll", rustix::io::Errno::NOMEM));
+        assert!(matches!(
+            of(&slots),
+            (
+                Some(Error::Provider { call: "poll", .. }),
+                Error::Provider { .. }
+            )
+        ));
+        slots.fail(Failure::Device);
+        assert!(matches!(
+            of(&slots),
+            (
+                Some(Error::NotConnected(NotConnected::GivenUp)),
+                Error::NotConnected(_)
+            )
+        ));
+        let length = WcFailure::for_test(8, WcStatus::LOC_LEN_ERR);
+        assert!(matches!(slots.reason_of(length), Error::Operation(of) if of == length));
+    }
+
+    /// Promise: the time from which nothing comes is that of the first end, and an end of posting
+    /// alone has none.
+    #[test]
+    fn the_first_end_counts() {
+        let slots = open();
+        slots.end(ConnState::Closed);
+        assert!(slots.is_closed() && slots.quiet_from().is_none() && !slots.is_quiet());
+        assert!(slots.ended_with(&ConnEvent::Closed));
+        let first = slots.quiet_from().and_then(Deadline::instant);
+        assert!(first.is_some());
+        assert!(!slots.ended_with(&ConnEvent::Lost { status: 0 }));
+        slots.fail(Failure::Device);
+        assert_eq!(slots.quiet_from().and_then(Deadline::instant), first);
+        assert_eq!(slots.ended(), Some(&ConnEvent::Closed));
     }
 }

@@ -12,8 +12,7 @@ impl ConnSlots {
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: PostRefusal, count: u32) -> Error {
-        let ended = !matches!(self.life.state(), ConnState::Connecting | ConnState::Open);
-        if ended && refusal.call().is_none() {
+        if self.is_closed() && refusal.call().is_none() {
             return self.closed();
         }
         let error = refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count);

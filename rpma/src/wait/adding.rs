@@ -8,10 +8,11 @@ use super::member::{Kept, Member};
 use super::place::{Place, Source};
 use super::timers::Timer;
 use super::{Wait, now_and};
-use crate::conn::{BOUND, Conn};
+use crate::conn::Conn;
 use crate::cq::Cq;
 use crate::ep::Ep;
 use crate::error::{Error, Result};
+use crate::looking::BOUND;
 use crate::srq::Srq;
 use crate::verbs::Notify;
 

@@ -87,14 +87,12 @@ use crate::clock;
 use crate::conn::refuse_no_room;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::looking::Vain;
 use crate::request::Request;
 use crate::verbs::{CqTag, Deadline, DeviceEventKind, Wc};
 
 /// How long an endpoint rests after an error.
 const REST: Duration = Duration::from_millis(100);
-/// The number of looks that find events but no result to return, before the wait keeps to its
-/// limit.
-const VAIN: u32 = 16;
 
 /// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other
 /// threads.
@@ -220,7 +218,8 @@ impl Wait {
     }
 
     fn next_within(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Happened>> {
-        let (mut deadline, mut is_last, mut vain) = (None, limit.is_zero(), 0);
+        let (mut deadline, mut is_last) = (None, limit.is_zero());
+        let mut vain = Vain::default();
         loop {
             while let Some(ready) = self.ready.turn() {
                 if let Some(happened) = self.turn(ready, wcs) {
@@ -228,8 +227,7 @@ impl Wait {
                 }
             }
             let found = self.look()? || !self.ready.is_empty();
-            if found && vain < VAIN {
-                vain += 1;
+            if found && vain.goes_on() {
                 continue;
             }
             if is_last {
@@ -239,7 +237,7 @@ impl Wait {
             let deadline = *deadline.get_or_insert_with(|| Deadline::after(limit));
             if !found {
                 self.sleep(deadline)?;
-                vain = 0;
+                vain = Vain::default();
             }
             is_last = deadline.has_passed();
         }

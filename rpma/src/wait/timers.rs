@@ -7,7 +7,7 @@ use super::place::Source;
 use super::ready::Ready;
 use super::{REST, Wait};
 use crate::clock;
-use crate::conn::BOUND;
+use crate::looking::BOUND;
 
 /// Why a member has a turn without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -93,10 +93,9 @@ impl Load for Commits<'_> {
 
 /// Why a writer's connection is over.
 pub(super) fn over(writer: &Writer) -> String {
-    let conn = writer.conn();
-    match (conn.failure(), conn.ended()) {
-        (Some(failure), _) => failure.to_string(),
-        (None, Some(event)) => format!("the connection has ended: {event}"),
-        (None, None) => "the connection is over".to_owned(),
-    }
+    let reason = writer.conn().reason();
+    reason.map_or_else(
+        || "the connection is over".to_owned(),
+        |reason| reason.to_string(),
+    )
 }

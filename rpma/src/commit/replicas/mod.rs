@@ -13,15 +13,15 @@
 //! the ring. The id has a number that the old id of the place has not. The new replica begins after
 //! the last commit, so it is in no outcome of an earlier one.
 
-mod member;
 mod outcome;
+mod replica;
 mod ring;
 mod wait;
 
-use self::member::{CommitState, Member};
 use self::outcome::SetId;
 pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
-use self::ring::{Bytes, CommitEntry, Ring};
+use self::replica::{CommitState, Replica};
+use self::ring::{CommitEntry, RecordBytes, RecordRing};
 use crate::address;
 use crate::commit::Writer;
 use crate::error::{Error, Result};
@@ -78,8 +78,8 @@ use crate::verbs::{Place, Wc};
 #[derive(Debug)]
 pub struct Replicas {
     id: SetId,
-    members: Vec<Member>,
-    ring: Ring,
+    members: Vec<Replica>,
+    ring: RecordRing,
     /// How many replicas were set aside so far.
     set_aside: u64,
     /// Replicas with a queue pair that is neither flushed nor destroyed.
@@ -105,7 +105,7 @@ impl Replicas {
         Ok(Self {
             id: SetId::new(),
             members: Vec::with_capacity(Self::MOST),
-            ring: Ring::new(peer, ring_bytes, records)?,
+            ring: RecordRing::new(peer, ring_bytes, records)?,
             set_aside: 0,
             lost: 0,
             permits_one_host: false,
@@ -152,7 +152,7 @@ impl Replicas {
                 return Err(AddError { error, writer });
             }
         };
-        let member = Member::new(id, writer, remote, self.ring.last());
+        let member = Replica::new(id, writer, remote, self.ring.last());
         match self.members.get_mut(id.index()) {
             Some(place) => *place = member,
             None => self.members.push(member),
@@ -168,10 +168,12 @@ impl Replicas {
             return Ok(self.id.replica(places));
         }
         // One that may still read the ring keeps its place.
-        let apart = self.members.iter();
-        let apart = apart.filter(|member| self.lost & member.id.mask() == 0);
-        let apart = apart.filter_map(|member| Some((member.set_aside?, member.id.next()?)));
-        let (_, id) = apart.min().ok_or_else(|| {
+        let free = self
+            .members
+            .iter()
+            .filter(|member| self.lost & member.id.mask() == 0)
+            .filter_map(|member| Some((member.set_aside?, member.id.next()?)));
+        let (_, id) = free.min().ok_or_else(|| {
             Error::invalid(format!(
                 "a set has at most {} replicas: set one aside (Replicas::set_aside)",
                 Self::MOST
@@ -212,7 +214,7 @@ impl Replicas {
             pointer: None,
             place: Place::NONE,
         };
-        member::check(writer, remote, &first, &self.ring)?;
+        replica::check(writer, remote, &first, &self.ring)?;
         writer.conn().get_next_fd().map(drop)
     }
 
@@ -294,7 +296,7 @@ impl Replicas {
 
     /// The writers of all replicas that were not set aside, as [`writer`](Self::writer).
     pub fn writers(&self) -> impl Iterator<Item = &Writer> {
-        self.members.iter().filter_map(Member::writer)
+        self.members.iter().filter_map(Replica::writer)
     }
 
     /// Returns the replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Call
@@ -373,7 +375,7 @@ impl Replicas {
     fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId, Refused> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
-            let present = self.members.iter().filter_map(Member::writer).count();
+            let present = self.members.iter().filter_map(Replica::writer).count();
             return Err(Refused::Error(Error::invalid(format!(
                 "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
                  that were set aside: ask for 1 to {present}"
@@ -399,7 +401,7 @@ impl Replicas {
         for member in &mut self.members {
             member.advance(&self.ring);
         }
-        let released = self.members.iter().map(Member::released).min();
+        let released = self.members.iter().map(Replica::released).min();
         self.ring.free_up_to(released.unwrap_or(0));
     }
 
@@ -464,7 +466,7 @@ impl Replicas {
     /// The mask is 0 for a commit of another set.
     #[must_use]
     pub fn pending(&self, id: CommitId) -> u64 {
-        let is_pending = |member: &Member| {
+        let is_pending = |member: &Replica| {
             matches!(
                 member.state(id.number()),
                 CommitState::Posted | CommitState::Queued
@@ -477,7 +479,7 @@ impl Replicas {
         }
     }
 
-    fn mask(&self, is: impl Fn(&Member) -> bool) -> u64 {
+    fn mask(&self, is: impl Fn(&Replica) -> bool) -> u64 {
         let members = self.members.iter().filter(|member| is(member));
         members.fold(0, |mask, member| mask | member.id.mask())
     }
@@ -489,7 +491,7 @@ impl Replicas {
 #[must_use = "nothing is written before the commit"]
 pub struct Record<'set> {
     set: &'set mut Replicas,
-    bytes: Bytes,
+    bytes: RecordBytes,
 }
 
 impl Record<'_> {

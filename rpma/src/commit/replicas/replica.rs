@@ -1,4 +1,4 @@
-//! [`Member`]: a replica of a set.
+//! [`Replica`]: a replica of a set.
 //!
 //! A connection executes commits in their order. So three numbers are all of a replica's state:
 //! up to which commit it has them durable, posted, and released.
@@ -7,21 +7,21 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::outcome::ReplicaId;
-use super::ring::{CommitEntry, Ring};
+use super::ring::{CommitEntry, RecordRing};
 use crate::clock;
 use crate::commit::Writer;
-use crate::conn::GRACE;
+use crate::conn::{Part, Pointer};
 use crate::error::{Error, Result};
 use crate::looking;
 use crate::method::Method;
-use crate::mr::{MrRemote, MrSlice, RemoteSlice};
+use crate::mr::MrRemote;
 use crate::verbs::{Deadline, Wc};
 
 /// How long a look at a connection that is being set aside waits for the next one.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct Replica {
     pub(super) id: ReplicaId,
     /// `None`: it was set aside.
     writer: Option<Writer>,
@@ -38,10 +38,6 @@ pub(super) struct Member {
     durable: u64,
     /// The device does not read the bytes of commits up to this one.
     released: u64,
-    /// The replica takes no more posts.
-    is_over: bool,
-    /// A look has seen its end: up to when an acknowledgement may still come.
-    grace: Option<Deadline>,
 }
 
 /// The state of one commit on one replica.
@@ -62,7 +58,7 @@ pub(super) enum CommitState {
     Queued,
 }
 
-impl Member {
+impl Replica {
     pub(super) fn new(id: ReplicaId, writer: Writer, remote: MrRemote, joined: u64) -> Self {
         Self {
             id,
@@ -74,8 +70,6 @@ impl Member {
             posted: joined,
             durable: joined,
             released: joined,
-            is_over: false,
-            grace: None,
         }
     }
 
@@ -85,16 +79,12 @@ impl Member {
 
     /// Whether a commit can be posted, now or later.
     pub(super) fn is_able(&self) -> bool {
-        !self.is_over && self.writer.as_ref().is_some_and(|of| !of.is_over())
+        self.writer.as_ref().is_some_and(|of| !of.is_over())
     }
 
     /// The writer, if something can still come from it.
     pub(super) fn awaited(&mut self) -> Option<&mut Writer> {
-        if self.is_able() {
-            self.writer.as_mut()
-        } else {
-            None
-        }
+        self.writer.as_mut().filter(|of| !of.is_over())
     }
 
     pub(super) fn remote(&self) -> &MrRemote {
@@ -115,16 +105,18 @@ impl Member {
 
     /// Whether an acknowledgement of this commit may still come, after the connection's end.
     fn may_be_acknowledged(&self, number: u64) -> bool {
-        let may_come = self.writer.as_ref().is_some_and(|writer| {
+        self.writer.as_ref().is_some_and(|writer| {
             // An answer of the server does not come with the completion that releases the bytes.
-            number > self.released || writer.cfg().method() == Method::Server
-        });
-        may_come && !self.grace.is_some_and(Deadline::has_passed)
+            let may_come = number > self.released || writer.cfg().method() == Method::Server;
+            may_come && !writer.conn().is_quiet()
+        })
     }
 
-    /// Up to when acknowledgements may still come, if that is not over.
-    pub(super) fn grace(&self) -> Option<Deadline> {
-        self.grace.filter(|grace| !grace.has_passed())
+    /// From when on no acknowledgement comes any more, if one may come until then.
+    pub(super) fn quiet_from(&self) -> Option<Deadline> {
+        let conn = self.writer.as_ref()?.conn();
+        let quiet = conn.quiet_from().map(Deadline::At);
+        quiet.filter(|quiet| !quiet.has_passed())
     }
 
     /// The bytes of commits up to this one are free, as far as this replica uses them.
@@ -136,7 +128,7 @@ impl Member {
     }
 
     /// Checks a commit without posting it.
-    pub(super) fn check(&self, entry: &CommitEntry, ring: &Ring) -> Result<()> {
+    pub(super) fn check(&self, entry: &CommitEntry, ring: &RecordRing) -> Result<()> {
         match &self.writer {
             Some(writer) => check(writer, &self.remote, entry, ring),
             None => Ok(()),
@@ -144,7 +136,7 @@ impl Member {
     }
 
     /// Posts the commits that wait in the ring, in their order, as far as there is room.
-    pub(super) fn advance(&mut self, ring: &Ring) {
+    pub(super) fn advance(&mut self, ring: &RecordRing) {
         while self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
             else {
@@ -164,7 +156,9 @@ impl Member {
                 Err(Error::QueueFull { .. } | Error::NoCompletionDue { .. }) => return,
                 Err(error) => {
                     // A commit that is left out would be a hole under the next pointer.
-                    self.is_over = true;
+                    if !writer.is_over() {
+                        writer.conn().end_after(&error);
+                    }
                     let number = self.posted + 1;
                     if let Error::Provider { .. } = error {
                         self.posted = number;
@@ -181,11 +175,9 @@ impl Member {
         let Some(writer) = &mut self.writer else {
             return;
         };
-        if let Err(error) = writer.look(drop) {
-            if !self.is_over {
-                log::warn!("{}, after commit {}: {error}", self.id, self.posted);
-            }
-            self.is_over = true;
+        let was_over = writer.is_over();
+        if let (Err(error), false) = (writer.look(drop), was_over) {
+            log::warn!("{}, after commit {}: {error}", self.id, self.posted);
         }
         self.count();
     }
@@ -207,18 +199,11 @@ impl Member {
         let of_set = |number: u64| self.joined + number.saturating_sub(self.base);
         self.durable = of_set(writer.durable());
         self.released = of_set(writer.released());
-        if writer.is_over() {
-            self.is_over = true;
-        }
-        if self.is_over {
-            self.grace.get_or_insert_with(|| Deadline::after(GRACE));
-        }
     }
 
     /// Puts the queue pair into the error state, waits until the device has released all bytes,
     /// and destroys it. An error: the device may still read the bytes.
     pub(super) fn set_aside(&mut self, limit: Duration) -> Result<()> {
-        self.is_over = true;
         let id = self.id;
         let Some(writer) = &self.writer else {
             return Ok(());
@@ -259,20 +244,17 @@ pub(super) fn check(
     writer: &Writer,
     remote: &MrRemote,
     entry: &CommitEntry,
-    ring: &Ring,
+    ring: &RecordRing,
 ) -> Result<()> {
     let (part, pointer) = places(remote, entry, ring)?;
     writer.check(&[part], pointer)
 }
 
-type Part<'ring> = (RemoteSlice, MrSlice<'ring>);
-type Pointer = (RemoteSlice, [u8; 8]);
-
 /// Where a commit goes on a replica, with its bytes.
 fn places<'ring>(
     remote: &MrRemote,
     entry: &CommitEntry,
-    ring: &'ring Ring,
+    ring: &'ring RecordRing,
 ) -> Result<(Part<'ring>, Option<Pointer>)> {
     let slice = |at: u64, len: u64| remote.slice(at..at.saturating_add(len));
     let to = slice(entry.at, entry.bytes.len)?;

@@ -1,4 +1,4 @@
-//! [`Ring`]: the source memory of commits, and the commits that still use it.
+//! [`RecordRing`]: the source memory of commits, and the commits that still use it.
 //!
 //! Places are counted in bytes from the beginning of time, and a record never wraps. Records are
 //! freed in the order of their commits.
@@ -13,7 +13,7 @@ use crate::verbs::{AlignedBuf, Place};
 /// The ring of source memory. It is the queue of commits as well: a replica without room gets
 /// them later from here.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct RecordRing {
     mr: Mr<AlignedBuf>,
     size: u64,
     /// Commits with bytes in use, in their order.
@@ -29,7 +29,7 @@ pub(super) struct Ring {
 /// A commit with bytes in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommitEntry {
-    pub(super) bytes: Bytes,
+    pub(super) bytes: RecordBytes,
     /// The offset in the regions of the replicas.
     pub(super) at: u64,
     pub(super) pointer: Option<(u64, [u8; 8])>,
@@ -39,12 +39,12 @@ pub(super) struct CommitEntry {
 
 /// The place of a record in the ring. It is not empty.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bytes {
+pub(super) struct RecordBytes {
     start: u64,
     pub(super) len: u64,
 }
 
-impl Ring {
+impl RecordRing {
     pub(super) fn new(peer: &Peer, bytes: usize, records: usize) -> Result<Self> {
         if bytes == 0 || records == 0 {
             return Err(Error::invalid(format!(
@@ -93,17 +93,17 @@ impl Ring {
     }
 
     /// The first byte, for a check without a post.
-    pub(super) fn first_byte(&self) -> Bytes {
-        Bytes { start: 0, len: 1 }
+    pub(super) fn first_byte(&self) -> RecordBytes {
+        RecordBytes { start: 0, len: 1 }
     }
 
     /// A place for a record, if there is one now. It is taken by [`push`](Self::push).
-    pub(super) fn place(&self, len: usize) -> Option<Bytes> {
+    pub(super) fn place(&self, len: usize) -> Option<RecordBytes> {
         let len = len as u64;
         let Some(oldest) = self.entries.front() else {
             // A place at the beginning, so that the longest record has one.
             let start = self.head.next_multiple_of(self.size);
-            return (len <= self.size).then_some(Bytes { start, len });
+            return (len <= self.size).then_some(RecordBytes { start, len });
         };
         if self.entries.len() == self.records {
             return None;
@@ -114,7 +114,7 @@ impl Ring {
             self.head
         };
         let is_free = start + len - oldest.bytes.start <= self.size;
-        is_free.then_some(Bytes { start, len })
+        is_free.then_some(RecordBytes { start, len })
     }
 
     /// Takes the place of a record for the next commit, and returns its number.
@@ -132,7 +132,7 @@ impl Ring {
         }
     }
 
-    pub(super) fn write(&mut self, bytes: Bytes, at: usize, data: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, bytes: RecordBytes, at: usize, data: &[u8]) -> Result<()> {
         let end = (at as u64).checked_add(data.len() as u64);
         if end.is_none_or(|end| end > bytes.len) {
             return Err(Error::invalid(format!(
@@ -145,13 +145,13 @@ impl Ring {
     }
 
     /// The source of a commit.
-    pub(super) fn slice(&self, bytes: Bytes) -> Result<MrSlice<'_>> {
+    pub(super) fn slice(&self, bytes: RecordBytes) -> Result<MrSlice<'_>> {
         let start = self.offset(bytes);
         // A record is not longer than the ring.
         self.mr.slice(start..start + bytes.len as usize)
     }
 
-    fn offset(&self, bytes: Bytes) -> usize {
+    fn offset(&self, bytes: RecordBytes) -> usize {
         // The ring is memory of this host.
         (bytes.start % self.size) as usize
     }

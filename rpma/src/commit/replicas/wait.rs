@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::member::{CommitState, Member};
+use super::replica::{CommitState, Replica};
 use super::{CommitId, Outcome, Refused, ReplicaId, Replicas, named};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Replicas {
         }
         let settled = self.until(limit, |set| set.settled(id, k));
         settled.unwrap_or_else(|| {
-            let posted = |member: &Member| member.state(id.number()) == CommitState::Posted;
+            let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
             let outcome = self.outcome(id);
             Outcome {
                 unknown: outcome.unknown | self.mask(posted),
@@ -67,7 +67,7 @@ impl Replicas {
     /// [`Writer::probe`](crate::commit::Writer::probe): the write shows whether the replica's host
     /// is there. Event loops call this after 50 ms without an event. It never sleeps.
     pub fn probe(&mut self) {
-        for writer in self.members.iter_mut().filter_map(Member::awaited) {
+        for writer in self.members.iter_mut().filter_map(Replica::awaited) {
             // A failure is one of the connection, which the next look finds.
             let _ = writer.probe();
         }
@@ -144,8 +144,8 @@ impl Replicas {
     /// Sleeps until a replica has something, or until it is time to look.
     fn sleep(&mut self, deadline: Deadline) {
         let until = deadline.earlier(Deadline::after(SILENCE));
-        let graces = self.members.iter().filter_map(Member::grace);
-        let until = graces.fold(until, Deadline::earlier);
+        let quiet = self.members.iter().filter_map(Replica::quiet_from);
+        let until = quiet.fold(until, Deadline::earlier);
         let writers = self.members.iter().filter(|of| of.is_able());
         let conns = writers.filter_map(|of| of.writer()).map(|of| of.conn());
         let fds = conns.filter_map(|conn| conn.get_next_fd().ok());

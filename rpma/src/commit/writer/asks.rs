@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use super::cfg::WriterCfg;
 use crate::commit::wire::{ANSWER, MAX_RANGES, MAX_REQUEST, Request, WRITTEN, answer};
-use crate::conn::{Conn, Part, check_parts};
+use crate::conn::{Conn, Part, Pointer, check_parts};
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
@@ -87,7 +87,7 @@ impl Asks {
         limits: Limits,
         number: u64,
         parts: &[Part<'_>],
-        pointer: Option<(RemoteSlice, [u8; 8])>,
+        pointer: Option<Pointer>,
     ) -> Result<Posted> {
         check(limits, parts, pointer.as_ref())?;
         let ranges = parts.iter().map(|(dst, _)| (dst.ends().0, dst.len()));
@@ -124,11 +124,7 @@ impl Asks {
 }
 
 /// Checks a commit without posting it.
-pub(super) fn check(
-    limits: Limits,
-    parts: &[Part<'_>],
-    pointer: Option<&(RemoteSlice, [u8; 8])>,
-) -> Result<()> {
+pub(super) fn check(limits: Limits, parts: &[Part<'_>], pointer: Option<&Pointer>) -> Result<()> {
     check_parts(parts, pointer)?;
     check_limits(limits, parts)?;
     if let Some((to, _)) = pointer {

@@ -15,7 +15,7 @@ use self::asks::Asks;
 pub(crate) use self::asks::Messages;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
-use crate::conn::{Conn, GRACE, Next};
+use crate::conn::{Conn, Next};
 use crate::error::{Error, Queue, Result};
 use crate::flags::Flags;
 use crate::looking::{self, Took};
@@ -62,13 +62,6 @@ pub struct Writer {
     released: u64,
     /// The empty write that is under way.
     probe: Option<Posted>,
-    /// A look or a post failed.
-    is_broken: bool,
-    /// The failure of a call in a look.
-    failed_call: Option<Error>,
-    /// A wait has seen the connection's end. This is of the writer, so that waits with short
-    /// limits, one after the other, learn the reason as well.
-    grace: Option<Deadline>,
 }
 
 /// A commit in flight.
@@ -123,9 +116,6 @@ impl Writer {
             durable: 0,
             released: 0,
             probe: None,
-            is_broken: false,
-            failed_call: None,
-            grace: None,
         }
     }
 
@@ -190,7 +180,7 @@ impl Writer {
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.is_broken || self.conn.ended().is_some() || self.conn.failure().is_some()
+        self.conn.has_ended()
     }
 
     /// Returns the fate of a commit, as of the last [`look`](Self::look) or
@@ -251,16 +241,10 @@ impl Writer {
         };
         self.posted += 1;
         self.flights.push_back(Flight { last });
-        match posted {
-            Ok(_) => Ok(Ticket {
-                conn: self.conn.id(),
-                number: self.posted,
-            }),
-            Err(error) => {
-                self.is_broken = true;
-                Err(error)
-            }
-        }
+        posted.map(|_| Ticket {
+            conn: self.conn.id(),
+            number: self.posted,
+        })
     }
 
     /// The error of a commit without room. There is no more room after the connection's end.
@@ -335,12 +319,11 @@ impl Writer {
             // As before. The receive is not posted, and a later answer would wait for it.
             Err(error @ Error::Provider { .. }) => {
                 self.durable = number;
-                self.end(&error);
+                self.conn.end_after(&error);
             }
             Err(error) => {
                 log::error!("{:?}: {error}; the connection ends", self.conn.peer_addr());
-                self.is_broken = true;
-                let _ = self.conn.disconnect();
+                self.conn.end_after(&error);
             }
         }
         self.free_flights();
@@ -404,23 +387,10 @@ impl Writer {
             Ok(Next::Event(_)) => Ok(Took::Event),
             Err(Error::TimedOut(_)) => Ok(Took::Nothing),
             Err(error) => {
-                self.end(&error);
+                // Waits return it as their reason.
+                self.conn.end_after(&error);
                 Err(error)
             }
-        }
-    }
-
-    /// Ends the connection after a call that failed in a look: completions may be lost, or answers
-    /// would be. Waits return this error as their reason.
-    #[cold]
-    fn end(&mut self, error: &Error) {
-        log::debug!("{:?}: {error}; the connection ends", self.conn.peer_addr());
-        self.is_broken = true;
-        if self.failed_call.is_none() {
-            self.failed_call = error.of_call();
-        }
-        if let Err(error) = self.conn.disconnect() {
-            log::debug!("{error}");
         }
     }
 
@@ -483,14 +453,11 @@ impl Writer {
             |(writer, _)| is_done(writer).then_some(()),
             |(writer, other)| {
                 // Before the look: the last one comes after the grace.
-                let is_over = writer.grace.is_some_and(Deadline::has_passed);
+                let is_quiet = writer.conn.is_quiet();
                 writer.look(&mut **other)?;
-                // The cheaper question first: usually the look was enough.
-                if !is_done(writer) && writer.is_over() {
-                    if is_over || nothing_comes(writer) {
-                        return Err(writer.reason());
-                    }
-                    writer.grace.get_or_insert_with(|| Deadline::after(GRACE));
+                let nothing_comes = is_quiet || nothing_comes(writer);
+                if !is_done(writer) && nothing_comes && writer.is_over() {
+                    return writer.conn.reason().map_or(Ok(()), Err);
                 }
                 Ok(())
             },
@@ -501,9 +468,9 @@ impl Writer {
 
     /// Sleeps until something happened, and takes it. After a silence it probes the server.
     fn sleep(&mut self, deadline: Deadline, other: &mut dyn FnMut(Wc)) -> Result<()> {
-        let grace = self.grace;
-        let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
-        let is_asked = self.server.is_some() && grace.is_none();
+        let quiet = self.conn.quiet_from();
+        let until = quiet.map_or(deadline, |at| deadline.earlier(Deadline::At(at)));
+        let is_asked = self.server.is_some() && quiet.is_none();
         let limit = if is_asked {
             until.left().min(PROBE_EVERY)
         } else {
@@ -520,24 +487,6 @@ impl Writer {
     /// Whether no further completion comes for a commit that is not durable.
     fn has_completed(&self, ticket: Ticket) -> bool {
         self.server.is_none() && self.released >= ticket.number
-    }
-
-    /// Why the connection is over.
-    fn reason(&self) -> Error {
-        let failure = self.conn.failure();
-        let cause = failure.filter(|failure| !failure.is_flushed());
-        let failed_call = self.failed_call.as_ref().and_then(Error::of_call);
-        match (
-            cause.map(Error::from).or(failed_call),
-            self.conn.ended(),
-            failure,
-        ) {
-            (Some(cause), _, _) => cause,
-            // The end has flushed the operations in flight.
-            (None, Some(event), _) => Error::Ended(Box::new(event.clone())),
-            (None, None, Some(flushed)) => flushed.into(),
-            (None, None, None) => Error::NotConnected(crate::NotConnected::Closed),
-        }
     }
 
     /// Posts a write of 0 bytes, for [`look`](Self::look). Its completion shows that the peer's
