@@ -422,9 +422,10 @@ fn parse_port(text: &str) -> Result<u16, String> {
 
 impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }
@@ -448,9 +449,10 @@ impl FromStr for Range {
             text => parse_number(text),
         };
         let (start, end) = (number("begin", start)?, number("end", end)?);
-        match start < end {
-            true => Ok(Self { start, end }),
-            false => Err("it has no bytes: give the smaller number first".into()),
+        if start < end {
+            Ok(Self { start, end })
+        } else {
+            Err("it has no bytes: give the smaller number first".into())
         }
     }
 }

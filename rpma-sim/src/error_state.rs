@@ -29,9 +29,10 @@ impl State {
             return;
         }
         qp.last_receive = LastReceive::Due;
-        match qp.begun.is_some() && !delay.is_zero() {
-            true => self.clock.after(delay, Timer::LastReceive { qp: number }),
-            false => self.last_receive(number),
+        if qp.begun.is_some() && !delay.is_zero() {
+            self.clock.after(delay, Timer::LastReceive { qp: number })
+        } else {
+            self.last_receive(number)
         }
     }
 

@@ -51,14 +51,13 @@ impl State {
     pub(crate) fn send_first_packets(&mut self, number: u32, index: usize, parts: &[Part]) {
         let send = self.qps[number].sends[index].clone();
         let packets = send.data.len().div_ceil(PACKET);
-        let fetched = match send.sends_memory() && packets > 1 {
-            true => {
-                let arrived = PACKET * u64::from(self.chance(packets as u32));
-                let mut fetched = gather(&send, parts);
-                fetched.truncate(arrived as usize);
-                Some(fetched)
-            }
-            false => None,
+        let fetched = if send.sends_memory() && packets > 1 {
+            let arrived = PACKET * u64::from(self.chance(packets as u32));
+            let mut fetched = gather(&send, parts);
+            fetched.truncate(arrived as usize);
+            Some(fetched)
+        } else {
+            None
         };
         self.qps[number].sends[index].fetched = fetched;
     }

@@ -78,12 +78,13 @@ impl State {
         let start = address.checked_sub(mr.base.addr() as u64).ok_or(Denied)?;
         let end = start.checked_add(len).ok_or(Denied)?;
         let allowed = mr.key == key && mr.pd == pd && end <= mr.len && mr.rights & rights == rights;
-        match allowed {
-            true => Ok(Part {
+        if allowed {
+            Ok(Part {
                 address: mr.base.wrapping_add(start as usize),
                 len: len as usize,
-            }),
-            false => Err(Denied),
+            })
+        } else {
+            Err(Denied)
         }
     }
 

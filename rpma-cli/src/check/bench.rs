@@ -254,12 +254,13 @@ impl Bench {
             Answer::Arrivals(arrivals) => Some(arrivals),
             _ => None,
         })?;
-        match arrivals.len() == count as usize {
-            true => Ok(arrivals),
-            false => failed(format!(
+        if arrivals.len() == count as usize {
+            Ok(arrivals)
+        } else {
+            failed(format!(
                 "{} of {count} receives have completed at the server in time",
                 arrivals.len()
-            )),
+            ))
         }
     }
 

@@ -224,9 +224,10 @@ fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
         return Finding::bad(CHECK, found, exam.command(&device.name));
     }
     let interfaces = exam.host.files.names("sys/class/net");
-    let found = match interfaces.iter().any(|name| name == target) {
-        true => format!("{target} is a network interface without an RDMA device"),
-        false => format!("{target:?} is no address, no host and no RDMA device"),
+    let found = if interfaces.iter().any(|name| name == target) {
+        format!("{target} is a network interface without an RDMA device")
+    } else {
+        format!("{target:?} is no address, no host and no RDMA device")
     };
     Finding::bad(CHECK, found, remedies::other_target(facts))
 }

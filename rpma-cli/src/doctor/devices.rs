@@ -70,9 +70,10 @@ fn describe(device: &RdmaDevice) -> String {
     } else {
         ports.join("; ")
     };
-    match details.is_empty() {
-        true => format!("{}: {ports}", device.name),
-        false => format!("{} ({}): {ports}", device.name, details.join(", ")),
+    if details.is_empty() {
+        format!("{}: {ports}", device.name)
+    } else {
+        format!("{} ({}): {ports}", device.name, details.join(", "))
     }
 }
 

@@ -37,12 +37,13 @@ fn on_device(device: &Opened, domain: Domain) -> Vec<Finding> {
         return vec![Finding::unseen(CHECK, found)];
     }
     let [on, off] = answers(device, domain);
-    match on == off {
-        true => vec![finding(name, "", &on)],
-        false => vec![
+    if on == off {
+        vec![finding(name, "", &on)]
+    } else {
+        vec![
             finding(name, " with DDIO on (the usual setting)", &on),
             finding(name, " with DDIO off (the operator's word)", &off),
-        ],
+        ]
     }
 }
 

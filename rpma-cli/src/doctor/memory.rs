@@ -122,9 +122,10 @@ fn wrong(path: &Path, files: &Files, error: &Error) -> Option<Wrong> {
 
 fn not_given(exam: &Exam<'_>) -> Finding {
     let found = "not looked at: ordinary memory loses its data with the power";
-    let found = match exam.host.facts.pmem.devices.is_empty() {
-        true => format!("{found}. This host shows no device-DAX"),
-        false => found.into(),
+    let found = if exam.host.facts.pmem.devices.is_empty() {
+        format!("{found}. This host shows no device-DAX")
+    } else {
+        found.into()
     };
     Finding::note(CHECK, found).with_remedy(exam.other_memory())
 }
@@ -136,10 +137,11 @@ fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
         article(map.kind()),
         map.len()
     );
-    match map.is_pmem() {
-        true => Finding::good(CHECK, found),
-        false => Finding::note(CHECK, format!("{found}, and no persistent memory"))
-            .with_remedy(exam.other_memory()),
+    if map.is_pmem() {
+        Finding::good(CHECK, found)
+    } else {
+        Finding::note(CHECK, format!("{found}, and no persistent memory"))
+            .with_remedy(exam.other_memory())
     }
 }
 
@@ -317,9 +319,10 @@ fn present_page(path: &Path, range: Option<Range>, len: usize) -> usize {
 
 /// The part that was registered, if it was not all of the memory.
 fn tried(map: &PmemMap) -> String {
-    match map.len() > PART {
-        true => format!(" (its first {} MiB were tried)", PART >> 20),
-        false => String::new(),
+    if map.len() > PART {
+        format!(" (its first {} MiB were tried)", PART >> 20)
+    } else {
+        String::new()
     }
 }
 

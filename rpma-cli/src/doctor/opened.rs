@@ -75,17 +75,18 @@ pub(super) fn on_demand_paging(devices: &[Opened]) -> Vec<Finding> {
     const CHECK: &str = "on-demand paging";
     let finding = |device: &Opened| {
         let name = device.name();
-        match device.peer.is_odp_capable() {
-            true => Finding::good(
+        if device.peer.is_odp_capable() {
+            Finding::good(
                 CHECK,
                 format!("{name} has it: files on a DAX file system can be registered"),
-            ),
-            false => Finding::note(
+            )
+        } else {
+            Finding::note(
                 CHECK,
                 format!(
                     "{name} has none: no file on a DAX file system can be registered, and a device-DAX can"
                 ),
-            ),
+            )
         }
     };
     devices.iter().map(finding).collect()

@@ -47,11 +47,12 @@ pub(super) fn no_device(facts: &Facts) -> String {
          root: modprobe -a rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev {interface}{others}. {PAGE} has the \
          other networks, and a guest machine and a simulated fabric for tests without RDMA"
     );
-    match facts.container.is_some() {
-        true => format!(
+    if facts.container.is_some() {
+        format!(
             "if the host of the container has one, give it to the container: {CONTAINER}. If not, {make}"
-        ),
-        false => make,
+        )
+    } else {
+        make
     }
 }
 
@@ -59,12 +60,13 @@ pub(super) const CONTAINER: &str = "--device /dev/infiniband/uverbs0 --device /d
                                     memlock=-1 --network host";
 
 pub(super) fn missing_node(path: &str, container: bool) -> String {
-    match container {
-        true => format!("give it to the container: --device {path}"),
-        false => format!(
+    if container {
+        format!("give it to the container: --device {path}")
+    } else {
+        format!(
             "the kernel makes it with the modules ib_uverbs and rdma_ucm. If they are loaded, look for udev or for a \
              /dev of your own: {path}"
-        ),
+        )
     }
 }
 
@@ -150,9 +152,10 @@ pub(super) fn other_memory(facts: &Facts, doctor: &str) -> String {
         };
     }
     if let [path, ..] = &hidden[..] {
-        return match facts.container.is_some() {
-            true => format!("give the device-DAX to the container: --device {path}"),
-            false => format!("as root: modprobe device_dax. It makes {path}"),
+        return if facts.container.is_some() {
+            format!("give the device-DAX to the container: --device {path}")
+        } else {
+            format!("as root: modprobe device_dax. It makes {path}")
         };
     }
     if *has_space {

@@ -76,19 +76,20 @@ impl Contents {
             all.check_claim(CLAIM_AT)?;
         }
         let has_data = !is_zero(all, marked..size)?;
-        match has_data && !overwrite {
-            false => Ok(Self {
-                marked,
-                has_data,
-                first: all.part(..FIRST as usize)?,
-            }),
-            true => Err(Problem::new(
+        if has_data && !overwrite {
+            Err(Problem::new(
                 format!(
                     "{} has data in its first {size} bytes, and clients overwrite them",
                     path.display()
                 ),
                 "If you do not need the data, add --overwrite",
-            )),
+            ))
+        } else {
+            Ok(Self {
+                marked,
+                has_data,
+                first: all.part(..FIRST as usize)?,
+            })
         }
     }
 

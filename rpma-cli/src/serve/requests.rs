@@ -133,12 +133,13 @@ impl Server {
     }
 
     fn bytes(&self, part: Part) -> Result<Answer> {
-        match part.len <= MOST_BYTES {
-            true => self.arena.read(part).map(Answer::Bytes),
-            false => Err(format!(
+        if part.len <= MOST_BYTES {
+            self.arena.read(part).map(Answer::Bytes)
+        } else {
+            Err(format!(
                 "{} bytes are asked for: at most {MOST_BYTES}",
                 part.len
-            )),
+            ))
         }
     }
 

@@ -107,9 +107,10 @@ impl Setting {
                 .map(|copies| format!("{copies} of {}", self.servers)),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
-        match words.is_empty() {
-            true => name(self.op),
-            false => format!("{} ({})", name(self.op), words.join(", ")),
+        if words.is_empty() {
+            name(self.op)
+        } else {
+            format!("{} ({})", name(self.op), words.join(", "))
         }
     }
 }

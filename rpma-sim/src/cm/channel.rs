@@ -98,12 +98,11 @@ impl Channel {
         let mut events = self.lock();
         let mut removed = Vec::new();
         for (of, kind) in std::mem::take(&mut *events) {
-            match of == id {
-                true => {
-                    self.pipe.take();
-                    removed.push(kind);
-                }
-                false => events.push_back((of, kind)),
+            if of == id {
+                self.pipe.take();
+                removed.push(kind);
+            } else {
+                events.push_back((of, kind))
             }
         }
         removed
@@ -275,16 +274,15 @@ impl State {
                 depths = self.ids[request].theirs;
                 (Type::RDMA_CM_EVENT_CONNECT_REQUEST, 0, data)
             }
-            Kind::Response(data) => match self.answered(id) {
-                true => {
+            Kind::Response(data) => {
+                if self.answered(id) {
                     depths = self.ids[id].theirs;
                     (Type::RDMA_CM_EVENT_ESTABLISHED, 0, data)
-                }
-                false => {
+                } else {
                     let status = -Errno::INVAL.raw_os_error();
                     (Type::RDMA_CM_EVENT_CONNECT_ERROR, status, Vec::new())
                 }
-            },
+            }
             Kind::Rejected(reason, data) => {
                 if let Some(qp) = self.shown_qp(id) {
                     self.fail_qp(qp);

@@ -186,15 +186,14 @@ impl State {
         }
         let host = self.ids[number].host;
         // The loopback interface is no device's.
-        let nic = match addr.ip().is_unspecified() || addr.ip().is_loopback() {
-            true => None,
-            false => {
-                let nic = self.nic_of(addr.ip()).ok_or(Errno::NODEV)?;
-                if self.nics[nic].host != host {
-                    return Err(Errno::NODEV);
-                }
-                Some(nic)
+        let nic = if addr.ip().is_unspecified() || addr.ip().is_loopback() {
+            None
+        } else {
+            let nic = self.nic_of(addr.ip()).ok_or(Errno::NODEV)?;
+            if self.nics[nic].host != host {
+                return Err(Errno::NODEV);
             }
+            Some(nic)
         };
         let port = match addr.port() {
             0 => self.free_port(host),

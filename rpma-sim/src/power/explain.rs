@@ -125,12 +125,13 @@ pub(crate) fn report(
     }
     let names: Vec<String> = lost.keys().map(|index| cut.name(*index)).collect();
     let names = names.join(" and ");
-    report += &match has_cause {
-        true => "(A record that the program has not promised may be lost. Then recovery must not take it for whole.)\n".into(),
-        false => format!(
+    report += &if has_cause {
+        "(A record that the program has not promised may be lost. Then recovery must not take it for whole.)\n".into()
+    } else {
+        format!(
             "The check fails with all bytes that were written to {names}: nothing of it is lost. The program has made \
              a promise about an operation that no device has executed yet, or the cause is not the power.\n"
-        ),
+        )
     };
     report
 }

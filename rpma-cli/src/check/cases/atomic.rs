@@ -100,12 +100,13 @@ fn judge(spin: &Spin, spun: &Spun) -> Result {
         ));
     }
     let last = u64::from_ne_bytes([spin.last; 8]);
-    match spun.last == last {
-        true => Ok(()),
-        false => failed(format!(
+    if spun.last == last {
+        Ok(())
+    } else {
+        failed(format!(
             "the last value that the server's processor saw is {:#018x}, and {last:#018x} was written",
             spun.last
-        )),
+        ))
     }
 }
 

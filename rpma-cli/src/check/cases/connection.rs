@@ -141,9 +141,10 @@ fn cut_off(bench: &mut Bench) -> Result<String> {
         Err(Stop::Failed(_)) => {}
         Err(stop) => return Err(stop),
     }
-    match bench.sum(PART)? == after {
-        true => Ok(format!("{WRITES} writes were in flight")),
-        false => failed("bytes of the server changed after the cut-off"),
+    if bench.sum(PART)? == after {
+        Ok(format!("{WRITES} writes were in flight"))
+    } else {
+        failed("bytes of the server changed after the cut-off")
     }
 }
 

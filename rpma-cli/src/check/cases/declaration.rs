@@ -16,10 +16,11 @@ fn declaration(bench: &mut Bench) -> Result<String> {
         return failed("the server does not describe its memory");
     };
     let known = memory.durable();
-    match declared == known {
-        true => Ok(format!("durable by {declared}, in {}", memory.kind)),
-        false => failed(format!(
+    if declared == known {
+        Ok(format!("durable by {declared}, in {}", memory.kind))
+    } else {
+        failed(format!(
             "the server declares that data are durable by {declared}, and for {memory} it is {known}"
-        )),
+        ))
     }
 }

@@ -212,9 +212,10 @@ fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
         .filter(|other| other.entry.point.setting == point.setting)
         .count()
         > 1;
-    let repeat = match is_repeated {
-        true => format!(", repeat {}", item.repeat),
-        false => String::new(),
+    let repeat = if is_repeated {
+        format!(", repeat {}", item.repeat)
+    } else {
+        String::new()
     };
     // Lines break after a comma only.
     let setting = format!("{}{repeat}", point.setting);
