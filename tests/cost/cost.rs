@@ -434,18 +434,22 @@ fn check(costs: &Costs, compiler: &str) -> Outcome {
         println!("not compared: the counts are of {of}, and this is {compiler}");
         return Ok(());
     }
-    let mut more = Vec::new();
+    let (mut more, mut unrecorded) = (Vec::new(), costs.clone());
     for line in lines {
         let parts = line.split_once(' ');
         let (name, before) = parts.ok_or("counts.txt: a name and a number")?;
         let before: u64 = before.parse()?;
         let (now, _) = cost_of(costs, name)?;
+        unrecorded.remove(name);
         println!("{name}: {now}, before {before}");
         let (parts, instructions) = TOLERANCE;
         if now > before + instructions && now * 1000 > before * (1000 + parts) {
             more.push(format!("{name} costs {now} instructions, before {before}"));
         }
     }
+    let to_record =
+        |name: &String| format!("{name} is not recorded: cargo xtask bench cost --record");
+    more.extend(unrecorded.keys().map(to_record));
     no_more(&more)
 }
 
