@@ -98,7 +98,7 @@ mod tests {
 
     /// A usual atomic write has no fence.
     #[test]
-    fn only_an_atomic_write_without_a_fence_takes_the_short_way() {
+    fn only_an_atomic_write_without_a_fence_is_usual() {
         for (method, native, plain) in [
             (FlushMethod::Native, true, true),
             (FlushMethod::Native, false, false),

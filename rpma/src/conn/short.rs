@@ -213,8 +213,7 @@ pub(super) fn by_itself(condition: bool) -> bool {
     condition
 }
 
-/// Whether an operation is of the usual kind and right: one local part, and no fence that is
-/// missing. `NOTHING`: also one of 0 bytes.
+/// The conditions of a usual commit, for its parts.
 impl Conn {
     /// Whether a part of a commit is right, except for its length.
     #[inline(always)]
@@ -260,7 +259,7 @@ mod tests {
     /// Every device and every setting: a flush by reading needs reads, and a usual commit needs
     /// fences and both operations of one kind.
     #[test]
-    fn the_short_ways_are_open_where_nothing_is_missing() {
+    fn the_words_have_what_no_setting_lacks() {
         let bools = [false, true];
         for (flush, atomic_write) in bools.iter().flat_map(|a| bools.map(|b| (*a, b))) {
             for (reads, no_fences) in bools.iter().flat_map(|a| bools.map(|b| (*a, b))) {

@@ -125,7 +125,7 @@ pub(super) struct SendWr {
     rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING - END]>,
     /// Where `sg_list` points to if there is one buffer.
     pub(super) sge: MaybeUninit<sys::ibv_sge>,
-    /// Set for a request in a batch, until it has its number.
+    /// The program's value, until the request has its number.
     pub(super) op_context: MaybeUninit<u64>,
 }
 
@@ -471,12 +471,13 @@ impl Call {
 impl From<CallFailed> for Error {
     fn from(failed: CallFailed) -> Self {
         let error = Self::provider(failed.name(), io::Error::from_raw_os_error(failed.errno()));
-        match failed.in_the_middle {
-            true => error.with_hint(
+        if failed.in_the_middle {
+            error.with_hint(
                 "The call took some of the requests that were posted together. A later request was \
                  refused, or its call failed. The requests that were taken may be executed",
-            ),
-            false => error,
+            )
+        } else {
+            error
         }
     }
 }

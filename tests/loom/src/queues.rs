@@ -40,7 +40,7 @@ impl Queue {
         })
     }
 
-    /// As the library does: the short way first.
+    /// As the library does: without a wait for the lock first.
     fn post(&self, signaled: bool, context: u64) -> Result<(), NotPosted<()>> {
         let give = |number| {
             // The poster may be stopped here for as long as it takes.
@@ -176,7 +176,7 @@ fn three_threads_and_a_lock() {
     });
 }
 
-/// After the end the fast path refuses, even if a thread was on the slow one just then.
+/// After the end a post is refused, even if another thread waited for the lock just then.
 #[test]
 fn the_short_way_ends_with_the_connection() {
     model(3, || {
@@ -410,7 +410,7 @@ fn a_request_beside_the_programs() {
 fn batches_and_single_operations() {
     model(3, || {
         let queue = Queue::new(u64::MAX >> 3, 4);
-        // The short ways are open from the first post on.
+        // The entries are open from the first post on.
         queue.post(true, 1).expect("a slot");
         let other = {
             let queue = Arc::clone(&queue);
@@ -464,7 +464,8 @@ fn a_shared_queue_of_two_connections() {
     });
 }
 
-/// The same on the fast path. Only the ring has the failure until the connection has ended.
+/// The same for a post that does not wait. Only the ring has the failure until the connection has
+/// ended.
 #[test]
 fn nothing_is_posted_behind_a_failure_of_the_short_way() {
     model(3, || {
