@@ -68,23 +68,14 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     println!("Server ended listening.");
 
     let mut active = clients.clone();
-    // Until when a message of a client that has ended its connection may still come.
-    let mut until: Option<Instant> = None;
     let mut wcs = [Wc::default()];
     while !active.is_empty() {
         // Answers complete in the queues of their connections, messages in that of the shared
         // receive queue; one wait is for all of them, and for the end of a connection.
         let ended = active.iter().find_map(|client| ended(&wait, *client));
-        let limit = match ended {
-            // A client may take as long as it likes: see conn::next_completion.
-            None => Duration::MAX,
-            Some(_) => until
-                .get_or_insert_with(|| Instant::now() + conn::GRACE)
-                .saturating_duration_since(Instant::now()),
-        };
-        if ended.is_none() {
-            until = None;
-        }
+        // A client may take as long as it likes: see conn::next_completion.
+        let conns = active.iter().filter_map(|client| wait.conn(*client));
+        let limit = conns.map(conn::limit).min().unwrap_or(Duration::MAX);
         match (wait.next(&mut wcs, limit)?, ended) {
             (Some(Happened::Completions(..)), _) => {}
             (Some(Happened::Failed(_, error)), _) => return Err(error.into()),

@@ -12,10 +12,6 @@ use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Wc, WcOpcod
 /// and the kernel would wait with us.
 pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
-/// For how long a completion may still come after the connection has ended. The two reach us by
-/// different ways: a message that the peer has sent just before it left can be the slower one.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
-
 /// The connection has ended instead.
 #[derive(Debug)]
 pub(crate) struct Ended(pub(crate) ConnEvent);
@@ -156,12 +152,13 @@ pub(crate) fn member(wait: &Wait, client: Member) -> Result<&Conn> {
     wait.conn(client).context("it is a member")
 }
 
-/// How long a completion may take.
-fn limit(conn: &Conn) -> Duration {
-    match conn.ended() {
-        None => Duration::MAX,
-        Some(_) => GRACE,
-    }
+/// How long a completion may take: for ever, or until a moment after the end of the connection. A
+/// message that the peer has sent just before it left can be slower than the news of its end.
+pub(crate) fn limit(conn: &Conn) -> Duration {
+    let left = |at: Instant| at.saturating_duration_since(Instant::now());
+    conn.ended()
+        .and(conn.quiet_from())
+        .map_or(Duration::MAX, left)
 }
 
 /// Waits for the completion of the operation that was posted with `op_context`, and returns the
