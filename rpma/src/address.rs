@@ -296,9 +296,10 @@ mod tests {
             let mut tried = Vec::new();
             let found = try_found("a name", addrs.iter().copied(), |addr| {
                 tried.push(addr);
-                match tried.len() > failing {
-                    true => Ok(addr),
-                    false => Err(Error::invalid(format!("nothing at {addr}"))),
+                if tried.len() > failing {
+                    Ok(addr)
+                } else {
+                    Err(Error::invalid(format!("nothing at {addr}")))
                 }
             });
             let tries = addrs.len().min(failing + 1);

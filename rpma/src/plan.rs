@@ -249,14 +249,15 @@ pub(crate) fn check_keep_alive(
         return Ok(());
     };
     let timeout = Duration::from_nanos(4_096 << exponent);
-    match keep_alive < 4 * timeout {
-        false => Ok(()),
-        true => Err(Error::invalid(format!(
+    if keep_alive < 4 * timeout {
+        Err(Error::invalid(format!(
             "a keep-alive of {keep_alive:?} is less than four acknowledgement time-outs of \
              {timeout:?}, so one lost packet could end the connection: raise \
              ConnCfg::set_keep_alive to {:?} or more, or lower ConnCfg::set_ack_timeout",
             4 * timeout
-        ))),
+        )))
+    } else {
+        Ok(())
     }
 }
 

@@ -127,12 +127,13 @@ impl Queues {
         };
         let qp = QueuePair::new(id, peer.pd(), &attr, hooks).map_err(|(error, id)| {
             let inline = plan.max_inline_data > MIN_INLINE_DATA && error.is_errno(Errno::INVAL);
-            match inline {
-                true => (
+            if inline {
+                (
                     error.with_hint("The device may not have that much inline data"),
                     id,
-                ),
-                false => (error, id),
+                )
+            } else {
+                (error, id)
             }
         })?;
         Ok(Self {

@@ -165,7 +165,7 @@ impl Replicas {
     /// handles, or reads that were not awaited. The writer is dropped then.
     pub async fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
         let in_use = "the writer has other handles, or reads that were not awaited: drop them";
-        if !writer.is_alone() {
+        if !writer.is_last_handle() {
             return Err(invalid(in_use));
         }
         writer.released().await?;

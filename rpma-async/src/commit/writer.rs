@@ -253,7 +253,7 @@ impl Writer {
     }
 
     /// Whether there is no other handle, and no read whose future has not returned.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn is_last_handle(&self) -> bool {
         Arc::strong_count(&self.handles) == 1 && lock(&self.shared.state).reads.is_empty()
     }
 

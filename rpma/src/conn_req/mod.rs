@@ -216,13 +216,14 @@ impl ConnReq {
     /// `settings` asks for.
     pub(crate) fn check_slots(&self, needed: (u32, u32), settings: &str) -> Result<()> {
         let slots = self.queues.slots.depths();
-        match slots.0 < needed.0 || slots.1 < needed.1 {
-            false => Ok(()),
-            true => Err(Error::invalid(format!(
+        if slots.0 < needed.0 || slots.1 < needed.1 {
+            Err(Error::invalid(format!(
                 "the request has {} slots for sends and {} for receives, and its commits take {} \
                  and {}: make it with {settings}",
                 slots.0, slots.1, needed.0, needed.1
-            ))),
+            )))
+        } else {
+            Ok(())
         }
     }
 
@@ -372,7 +373,8 @@ impl fmt::Debug for ConnReq {
 }
 
 /// A connection that could not be made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct ConnectError {
     /// The reason.
     pub error: Error,
@@ -394,14 +396,6 @@ impl ConnectError {
         Self { error, req: None }
     }
 }
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {

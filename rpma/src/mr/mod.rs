@@ -447,11 +447,12 @@ impl<M> Mr<M> {
     fn check_atomic(&self, offset: usize) -> Result<()> {
         self.resolve(&(offset..offset.saturating_add(size_of::<u64>())))?;
         let address = self.registered.address().as_ptr().addr() + offset;
-        match address % size_of::<u64>() == 0 {
-            true => Ok(()),
-            false => Err(Error::invalid(format!(
+        if address % size_of::<u64>() == 0 {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!(
                 "the 8 bytes at offset {offset} begin at {address:#x}, which is not a multiple of 8"
-            ))),
+            )))
         }
     }
 }
@@ -543,6 +544,8 @@ pub enum AdviseFlags {
 }
 
 /// The error of a registration, and the memory.
+#[derive(thiserror::Error)]
+#[error("{error}")]
 pub struct RegError<M> {
     /// The reason of the failure.
     pub error: Error,
@@ -557,14 +560,6 @@ impl<M> fmt::Debug for RegError<M> {
             .finish_non_exhaustive()
     }
 }
-
-impl<M> fmt::Display for RegError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<M> std::error::Error for RegError<M> {}
 
 impl<M> From<RegError<M>> for Error {
     fn from(error: RegError<M>) -> Self {

@@ -209,12 +209,13 @@ impl Target {
                     path.display()
                 )));
             }
-            return Err(match start == end && end <= len as u64 {
-                true => Error::invalid(format!("a range of 0 bytes of {}", path.display())),
-                false => Error::invalid(format!(
+            return Err(if start == end && end <= len as u64 {
+                Error::invalid(format!("a range of 0 bytes of {}", path.display()))
+            } else {
+                Error::invalid(format!(
                     "the range {start}..{end} is not inside {}, of which {len} bytes can be mapped",
                     path.display()
-                )),
+                ))
             });
         }
         // Not more than `len`, so that they fit.
@@ -236,9 +237,10 @@ impl Target {
         } else {
             (end, end)
         };
-        let inside = match up < inner {
-            true => format!(", and so can {up}..{inner} inside the range"),
-            false => String::new(),
+        let inside = if up < inner {
+            format!(", and so can {up}..{inner} inside the range")
+        } else {
+            String::new()
         };
         Err(Error::invalid(format!(
             "the range {start}..{end} of {} cannot be mapped: its alignment is {align}. \

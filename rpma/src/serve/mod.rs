@@ -241,11 +241,12 @@ impl Server {
                 continue;
             }
             let left = deadline.left();
-            let wait = match works {
-                true => Duration::ZERO,
-                false => self.own_deadline().map_or(left, |at| {
+            let wait = if works {
+                Duration::ZERO
+            } else {
+                self.own_deadline().map_or(left, |at| {
                     left.min(at.saturating_duration_since(clock::now()))
-                }),
+                })
             };
             let happened = self.wait.next(wcs, wait)?;
             let is_idle = happened.is_none() && !works;

@@ -295,9 +295,10 @@ struct CqState {
 
 impl CqState {
     fn notify(&self) -> Notify {
-        match self.solicited.load(Ordering::Relaxed) {
-            true => Notify::Solicited,
-            false => Notify::Any,
+        if self.solicited.load(Ordering::Relaxed) {
+            Notify::Solicited
+        } else {
+            Notify::Any
         }
     }
 }

@@ -158,21 +158,14 @@ impl From<Error> for Refused {
 }
 
 /// A writer that could not be added to a [`Replicas`](super::Replicas).
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct AddError {
     /// The reason.
     pub error: Error,
     /// The writer. Dropping it ends its connection.
     pub writer: Box<Writer>,
 }
-
-impl fmt::Display for AddError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for AddError {}
 
 impl From<AddError> for Error {
     fn from(error: AddError) -> Self {

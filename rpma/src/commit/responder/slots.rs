@@ -129,12 +129,13 @@ impl Slots {
 
     /// Refuses memory with a usage that does not let clients commit.
     pub(crate) fn check(memory: &Mr<PmemMap>) -> Result<()> {
-        match memory.get_usage().contains(WRITTEN) {
-            true => Ok(()),
-            false => Err(Error::not_supported(
+        if memory.get_usage().contains(WRITTEN) {
+            Ok(())
+        } else {
+            Err(Error::not_supported(
                 "commits by the server's method need memory that is registered with \
                  MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
-            )),
+            ))
         }
     }
 
@@ -188,12 +189,13 @@ impl Slots {
         read.map_err(RequestFault::Failed)?;
         let request = Request::decode(received).map_err(RequestFault::Misused)?;
         let due = self.served.wrapping_add(self.waiting.len() as u32 + 1);
-        match request.number == due {
-            true => Ok(request),
-            false => Err(RequestFault::Misused(Error::invalid(format!(
+        if request.number == due {
+            Ok(request)
+        } else {
+            Err(RequestFault::Misused(Error::invalid(format!(
                 "a persist request with the number {}, where {due} is due",
                 request.number
-            )))),
+            ))))
         }
     }
 

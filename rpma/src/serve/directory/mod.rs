@@ -194,9 +194,10 @@ impl Directory {
     pub(super) fn judge(&self, identity: &Identity) -> Result<Option<Identity>, Denied> {
         let Some(slot) = self.keys.get(&identity.key) else {
             self.broken.judge_new(identity.epoch)?;
-            return match self.is_full() {
-                true => Err(Denied::Full { slots: self.slots }),
-                false => Ok(None),
+            return if self.is_full() {
+                Err(Denied::Full { slots: self.slots })
+            } else {
+                Ok(None)
             };
         };
         match slot.identity {
