@@ -1,5 +1,5 @@
 //! A bell that wakes the waits of a connection after its end: the device has given its queue pair
-//! up, or the connection was dropped. No event may come for them any more.
+//! up, the keep-alive has ended it, or it was dropped. No event may come for them any more.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

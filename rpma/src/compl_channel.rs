@@ -250,7 +250,7 @@ pub(crate) fn wait(
     if let Some(tag) = channel.wait(bell, deadline.earlier(bound))? {
         return Ok(Some(tag));
     }
-    if let Some(error) = conn.and_then(ConnSlots::given_up) {
+    if let Some(error) = conn.and_then(ConnSlots::end_of_waits) {
         return Err(error);
     }
     if bound.has_passed() && !deadline.has_passed() {

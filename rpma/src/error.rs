@@ -258,20 +258,20 @@ impl Error {
         }
     }
 
-    /// The same error, if it is one of a call.
-    pub(crate) fn of_call(&self) -> Option<Self> {
-        let Self::Provider { call, cause, hint } = self else {
-            return None;
-        };
-        let cause = match cause.raw_os_error() {
-            Some(errno) => io::Error::from_raw_os_error(errno),
-            None => io::Error::new(cause.kind(), cause.to_string()),
-        };
-        Some(Self::Provider {
-            call,
-            cause,
-            hint: *hint,
-        })
+    /// The same error, if it is one of a call or of an argument.
+    pub(crate) fn again(&self) -> Option<Self> {
+        match self {
+            Self::Provider { call, cause, hint } => Some(Self::Provider {
+                call,
+                cause: match cause.raw_os_error() {
+                    Some(errno) => io::Error::from_raw_os_error(errno),
+                    None => io::Error::new(cause.kind(), cause.to_string()),
+                },
+                hint: *hint,
+            }),
+            Self::InvalidArgument(text) => Some(Self::InvalidArgument(text.clone())),
+            _ => None,
+        }
     }
 
     /// Adds the known cause.

@@ -1,6 +1,5 @@
 //! Ending a connection without losing posted operations.
 
-use std::fmt;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -47,7 +46,8 @@ impl Conn {
     ///   [`Error::Operation`], or [`Error::Provider`] after a failed post.
     /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not
     ///   flush.
-    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything. If
+    /// * [`Error::Ended`] if the peer closed the connection, and the acknowledgement did not come
+    ///   within a second after that ([`quiet_from`](Self::quiet_from)). If
     ///   another call took that event earlier, this error is returned only if a failed operation
     ///   of this side is among the completions.
     /// * [`Error::NotConnected`] if the connection ended before the acknowledgement, without an
@@ -76,10 +76,10 @@ impl Conn {
     /// thread polled the failure. After a disconnect operations are flushed, which is no failure of
     /// the connection.
     fn how_it_ended(&self, state: ConnState) -> Result<()> {
-        let error = if state == ConnState::Closed {
-            self.queues.slots.cause()
+        let error = if state == ConnState::Failed {
+            self.reason()
         } else {
-            self.failure().map(Error::from)
+            self.queues.slots.cause()
         };
         error.map_or(Ok(()), Err)
     }
@@ -106,17 +106,19 @@ impl Conn {
             }
             self.queues.slots.is_quiet()
         })?;
-        if let Some(failure) = self.failure() {
-            return Err(failure.into());
+        let slots = &self.queues.slots;
+        let (sent, failure) = (slots.marker(Kind::AllSent), slots.failure());
+        if sent == Some(true) && failure.is_none() {
+            return Ok(());
         }
-        match (self.queues.slots.marker(Kind::AllSent), self.ended()) {
-            (Some(true), _) => Ok(()),
-            (_, Some(event)) => Err(Error::Ended(Box::new(event.clone()))),
-            (Some(false), None) => Err(Error::NotConnected(NotConnected::Unacknowledged)),
-            (None, None) => Err(Error::TimedOut(
-                "the peer did not acknowledge all operations",
-            )),
-        }
+        let flushed = || failure.map(Error::from);
+        Err(slots.cause_or_event().or_else(flushed).unwrap_or_else(|| {
+            if sent.is_some() {
+                Error::NotConnected(NotConnected::Unacknowledged)
+            } else {
+                Error::TimedOut("the peer did not acknowledge all operations")
+            }
+        }))
     }
 
     /// Moves the queue pair to the error state, notifies the peer, and takes the completions that
@@ -205,21 +207,14 @@ impl Conn {
 }
 
 /// The error of [`Conn::close`] and [`Conn::cut_off`], with the completions.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct CloseError {
     /// The reason.
     pub error: Error,
     /// The completions that were not polled, those of each queue in their order.
     pub completions: Vec<Wc>,
 }
-
-impl fmt::Display for CloseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for CloseError {}
 
 impl From<CloseError> for Error {
     fn from(error: CloseError) -> Self {

@@ -261,7 +261,7 @@ impl Conn {
         let is_its_end = |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending);
         self.keep_alive.as_deref().is_some_and(|of| {
             // A probe that fails ends it before its next turn.
-            self.queues.slots.state() == ConnState::Silent || is_its_end(of)
+            self.queues.slots.is_silent() || is_its_end(of)
         })
     }
 
@@ -300,7 +300,7 @@ impl Conn {
                         }),
                     },
                     // A probe has failed.
-                    ConnState::Silent => slots.failure(),
+                    _ if slots.is_silent() => slots.failure(),
                     _ => None,
                 };
                 let Some(failure) = failure else {
@@ -312,7 +312,7 @@ impl Conn {
                 *phase = Phase::Ending;
                 PeerState::Gone(failure)
             }
-            Phase::Ending if slots.given_up().and(slots.ended()).is_some() => {
+            Phase::Ending if slots.end_of_waits().and(slots.event()).is_some() => {
                 PeerState::Until(None)
             }
             Phase::Ending if !slots.are_sends_done() && !slots.is_quiet() => {

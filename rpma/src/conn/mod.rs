@@ -702,7 +702,7 @@ impl Conn {
     /// keep-alive ended the connection, the event is returned even before a thread has taken it.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
-        self.queues.slots.ended()
+        self.queues.slots.event()
     }
 
     /// Returns why the connection is over, as the error of a wait. `None`: it is not established
@@ -711,8 +711,9 @@ impl Conn {
     /// The reason is the first of these that there is:
     ///
     /// 1. The [`failure`](Self::failure), unless it is a [flushed](Failure::is_flushed) operation.
-    /// 2. The failed call ([`Error::Provider`]) for which the library disconnected: a
-    ///    [`Writer`](crate::commit::Writer) does if it cannot poll or wait.
+    /// 2. The error for which the library disconnected. A [`Writer`](crate::commit::Writer) does so
+    ///    if it cannot poll or wait ([`Error::Provider`]), and if the peer sends a wrong answer
+    ///    ([`Error::InvalidArgument`]).
     /// 3. [`Error::Ended`], with the [event](Self::ended).
     /// 4. [`Error::Operation`], of the flushed operation.
     /// 5. [`Error::NotConnected`]: this side has disconnected.
@@ -729,7 +730,7 @@ impl Conn {
     }
 
     /// Returns the time from which no completion is to be expected any more: a second after the
-    /// failure or the event of the end, whichever came first. Before that time an acknowledgement
+    /// failure, the failed call or the event of the end, whichever came first. Before that time an acknowledgement
     /// can still come, because it and the peer's disconnect reach this host by different ways.
     /// `None`: neither has come.
     #[must_use]
@@ -737,7 +738,7 @@ impl Conn {
         self.queues.slots.quiet_from().and_then(Deadline::instant)
     }
 
-    /// Whether a failure or an event has ended it.
+    /// Whether a failure, a failed call or an event has ended it.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.queues.slots.has_ended()

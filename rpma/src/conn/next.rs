@@ -69,7 +69,8 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has
-    /// reported an error of the queue pair and the queues are empty. [`Error::InvalidArgument`] if
+    /// reported an error of the queue pair, or the keep-alive has ended the connection, and the
+    /// queues are empty. [`Error::InvalidArgument`] if
     /// there is no room for a completion, or if the connection is on a
     /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
@@ -155,9 +156,9 @@ impl Conn {
         self.event_until(Deadline::after(Duration::ZERO))
     }
 
-    /// Calls this when the device gives the queue pair up; `None` ends that. Returns whether it has
-    /// done so before.
-    pub(crate) fn on_given_up(&self, call: Option<Box<dyn Fn() + Send + Sync>>) -> bool {
+    /// Calls this when completions may be missing from then on, and when a probe fails; `None` ends
+    /// that. Returns whether the first has happened before.
+    pub(crate) fn on_end_of_waits(&self, call: Option<Box<dyn Fn() + Send + Sync>>) -> bool {
         self.queues.slots.bell().set_call(call)
     }
 
@@ -215,7 +216,7 @@ impl Conn {
                 event => return event.map(|event| Some(Next::Event(event))),
             }
         }
-        match self.queues.slots.given_up() {
+        match self.queues.slots.end_of_waits() {
             Some(error) => Err(error),
             None => Ok(None),
         }

@@ -308,7 +308,7 @@ impl Search<'_, '_> {
             return Err(Error::PolledElsewhere);
         }
         let reason = || is_quiet.then(|| slots.reason()).flatten();
-        slots.given_up().or_else(reason).map_or(Ok(()), Err)
+        slots.end_of_waits().or_else(reason).map_or(Ok(()), Err)
     }
 
     fn sleep(&mut self, deadline: Deadline) -> Result<()> {

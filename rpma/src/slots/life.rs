@@ -1,11 +1,15 @@
 //! The life of a connection: its [`ConnState`], and its end.
 //!
-//! This is the only place that knows of an end. It answers three questions:
+//! Only this file decides about the end of a connection. All others ask it:
 //!
-//! * Why is the connection over? [`ConnSlots::reason`], and [`ConnSlots::closed`] for an operation
-//!   that it does not take.
-//! * From when on does nothing come any more? [`ConnSlots::quiet_from`].
-//! * Is that certain, because no completion can come? [`ConnSlots::given_up`].
+//! | question | answer |
+//! |---|---|
+//! | Why is it over? | [`ConnSlots::reason`]; for a flushed operation [`ConnSlots::reason_of`] |
+//! | Why does it not take an operation? | [`ConnSlots::closed`], a view of the same cause |
+//! | Has it ended, by a failure, a failed call or an event? | [`ConnSlots::has_ended`] |
+//! | From when on does nothing come any more? | [`ConnSlots::quiet_from`], a second after that |
+//! | Is it certain that nothing comes? | [`ConnSlots::end_of_waits`]: the bell has rung |
+//! | Does it take operations? | [`ConnSlots::state`]: not after a disconnect, which is no end yet |
 //!
 //! An end has an order: its cause is noted, then the time, then the state changes, and at last the
 //! rings end. So a thread that finds the connection over finds the cause and the time as well.
@@ -39,12 +43,8 @@ pub(crate) enum ConnState {
     Connecting,
     /// It does.
     Open,
-    /// An operation or a post has failed: the queue pair is in the error state.
+    /// A failure ended it: the queue pair is in the error state.
     Failed,
-    /// The device has reported an error of the queue pair.
-    Broken,
-    /// The keep-alive found no peer.
-    Silent,
     /// This side or the peer has closed the connection, or it was never made.
     Closed,
 }
@@ -56,8 +56,6 @@ impl ConnState {
             0 => Self::Connecting,
             1 => Self::Open,
             2 => Self::Failed,
-            3 => Self::Broken,
-            4 => Self::Silent,
             _ => Self::Closed,
         }
     }
@@ -69,7 +67,7 @@ pub(super) struct Life {
     state: AtomicU8,
     /// The first failure, or the one that explains it.
     failure: Mutex<Option<Failure>>,
-    /// The call for which the library disconnected, because it failed.
+    /// The error for which the library disconnected.
     failed_call: OnceLock<Error>,
     /// The event with which it ended.
     event: OnceLock<ConnEvent>,
@@ -150,21 +148,18 @@ impl ConnSlots {
     pub(crate) fn fail(&self, failure: impl Into<Failure>) {
         let failure = failure.into();
         self.life.note(failure);
-        self.finish(match failure {
-            Failure::Device => ConnState::Broken,
-            Failure::Silent { .. } | Failure::Probe { .. } => ConnState::Silent,
-            Failure::Operation(_) | Failure::Post { .. } => ConnState::Failed,
-        });
+        self.finish(ConnState::Failed);
         if failure == Failure::Device {
             self.life.bell.ring();
         }
     }
 
-    /// Ends the connection, because this call failed. The caller disconnects.
+    /// Ends the connection, because this call failed or the peer broke the rules. The caller
+    /// disconnects.
     #[cold]
     pub(crate) fn call_failed(&self, error: &Error) {
-        if let Some(call) = error.of_call() {
-            self.life.failed_call.get_or_init(|| call);
+        if let Some(error) = error.again() {
+            self.life.failed_call.get_or_init(|| error);
         }
         self.finish(ConnState::Closed);
     }
@@ -187,7 +182,8 @@ impl ConnSlots {
         self.life.bell.ring();
     }
 
-    /// Rings when completions may be missing from then on: see [`given_up`](Self::given_up).
+    /// Rings when completions may be missing from then on: see
+    /// [`end_of_waits`](Self::end_of_waits).
     pub(crate) fn bell(&self) -> &Bell {
         &self.life.bell
     }
@@ -198,12 +194,21 @@ impl ConnSlots {
     }
 
     /// The event with which it ended.
-    pub(crate) fn ended(&self) -> Option<&ConnEvent> {
+    pub(crate) fn event(&self) -> Option<&ConnEvent> {
         self.life.event.get()
     }
 
     pub(crate) fn state(&self) -> ConnState {
         self.life.state()
+    }
+
+    /// Whether the keep-alive ended it.
+    pub(crate) fn is_silent(&self) -> bool {
+        let failure = self.failure();
+        matches!(
+            failure,
+            Some(Failure::Silent { .. } | Failure::Probe { .. })
+        )
     }
 
     /// Whether it takes no operations yet.
@@ -212,12 +217,12 @@ impl ConnSlots {
     }
 
     /// Whether it takes no operations any more.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub(crate) fn takes_no_more(&self) -> bool {
         self.life.state() > ConnState::Open
     }
 
-    /// Whether a failure or an event has ended it. A disconnect of this side has not: it flushes
-    /// the operations in flight, and its event is still to come.
+    /// Whether a failure, a failed call or an event has ended it. A disconnect of this side has not:
+    /// it flushes the operations in flight, and its event is still to come.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.life.quiet.get().is_some()
@@ -237,13 +242,13 @@ impl ConnSlots {
     /// of the end.
     pub(crate) fn cause(&self) -> Option<Error> {
         let failure = self.failure().filter(|failure| !failure.is_flushed());
-        let failed_call = || self.life.failed_call.get().and_then(Error::of_call);
+        let failed_call = || self.life.failed_call.get().and_then(Error::again);
         failure.map(Error::from).or_else(failed_call)
     }
 
     /// As [`cause`](Self::cause), or else the event of the end.
-    fn cause_or_event(&self) -> Option<Error> {
-        let ended = || self.ended().cloned().map(Box::new).map(Error::Ended);
+    pub(crate) fn cause_or_event(&self) -> Option<Error> {
+        let ended = || self.event().cloned().map(Box::new).map(Error::Ended);
         self.cause().or_else(ended)
     }
 
@@ -251,7 +256,7 @@ impl ConnSlots {
     #[cold]
     pub(crate) fn reason(&self) -> Option<Error> {
         let flushed = || self.failure().map_or_else(|| self.closed(), Error::from);
-        self.is_closed()
+        self.takes_no_more()
             .then(|| self.cause_or_event().unwrap_or_else(flushed))
     }
 
@@ -264,25 +269,25 @@ impl ConnSlots {
     }
 
     /// The error of a connection for which no completion may come any more: the device has given
-    /// its queue pair up, or the queue pair is gone.
-    pub(crate) fn given_up(&self) -> Option<Error> {
+    /// its queue pair up, the keep-alive has ended it, or the queue pair is gone.
+    pub(crate) fn end_of_waits(&self) -> Option<Error> {
         self.life.bell.has_rung().then(|| self.closed())
     }
 
     /// The error of an operation that it does not take.
     #[cold]
     pub(crate) fn closed(&self) -> Error {
-        Error::NotConnected(match self.life.state() {
-            ConnState::Connecting => NotConnected::NotYet,
+        let has_ended = self.send.has_ended() || self.receive.has_ended();
+        Error::NotConnected(match (self.life.state(), self.failure()) {
+            (ConnState::Connecting, _) => NotConnected::NotYet,
             // The operation came before it opened, just now.
-            ConnState::Open if !self.send.has_ended() && !self.receive.has_ended() => {
-                NotConnected::NotYet
-            }
-            // A post has failed just now.
-            ConnState::Open | ConnState::Failed => NotConnected::Failed,
-            ConnState::Broken => NotConnected::GivenUp,
-            ConnState::Silent => NotConnected::Silent,
-            ConnState::Closed => NotConnected::Closed,
+            (ConnState::Open, _) if !has_ended => NotConnected::NotYet,
+            (_, Some(Failure::Device)) => NotConnected::GivenUp,
+            (_, Some(Failure::Silent { .. } | Failure::Probe { .. })) => NotConnected::Silent,
+            (_, Some(failure)) if !failure.is_flushed() => NotConnected::Failed,
+            (ConnState::Closed, _) => NotConnected::Closed,
+            // A post has failed just now, or the first failure was a flushed operation.
+            (ConnState::Open | ConnState::Failed, _) => NotConnected::Failed,
         })
     }
 }
@@ -312,7 +317,7 @@ mod tests {
             let slots = open();
             thread::scope(|scope| {
                 scope.spawn(|| slots.fail(flushed(1)));
-                while !slots.is_closed() {
+                while !slots.takes_no_more() {
                     std::hint::spin_loop();
                 }
                 assert!(slots.failure().is_some() && slots.quiet_from().is_some());
@@ -321,10 +326,10 @@ mod tests {
             let closed = ConnEvent::Closed;
             thread::scope(|scope| {
                 scope.spawn(|| slots.ended_with(&closed));
-                while !slots.is_closed() {
+                while !slots.takes_no_more() {
                     std::hint::spin_loop();
                 }
-                assert!(slots.ended().is_some() && slots.quiet_from().is_some());
+                assert!(slots.event().is_some() && slots.quiet_from().is_some());
             });
         }
     }
@@ -385,13 +390,13 @@ mod tests {
     fn the_first_end_counts() {
         let slots = open();
         slots.end(ConnState::Closed);
-        assert!(slots.is_closed() && slots.quiet_from().is_none() && !slots.is_quiet());
+        assert!(slots.takes_no_more() && slots.quiet_from().is_none() && !slots.is_quiet());
         assert!(slots.ended_with(&ConnEvent::Closed));
         let first = slots.quiet_from().and_then(Deadline::instant);
         assert!(first.is_some());
         assert!(!slots.ended_with(&ConnEvent::Lost { status: 0 }));
         slots.fail(Failure::Device);
         assert_eq!(slots.quiet_from().and_then(Deadline::instant), first);
-        assert_eq!(slots.ended(), Some(&ConnEvent::Closed));
+        assert_eq!(slots.event(), Some(&ConnEvent::Closed));
     }
 }

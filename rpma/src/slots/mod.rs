@@ -20,7 +20,7 @@
 //! polling ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the
 //! pollers', the sends', the receives'.
 //!
-//! PostResult is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life
+//! Posting is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life
 //! (life.rs) and the errors of refused requests (refused.rs).
 
 mod contexts;

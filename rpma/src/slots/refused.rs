@@ -12,7 +12,7 @@ impl ConnSlots {
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: PostRefusal, count: u32) -> Error {
-        if self.is_closed() && refusal.call().is_none() {
+        if self.takes_no_more() && refusal.call().is_none() {
             return self.closed();
         }
         let error = refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count);
@@ -39,11 +39,11 @@ impl ConnSlots {
             PostRefusal::TOO_LONG => Error::invalid(format!(
                 "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for \
                  more with ConnCfg::set_sq_size",
-                match count == depth {
-                    true =>
-                        ". Without Flags::COMPLETION_ALWAYS it needs another slot, which is kept \
-                         for an operation with that flag",
-                    false => "",
+                if count == depth {
+                    ". Without Flags::COMPLETION_ALWAYS it needs another slot, which is kept \
+                         for an operation with that flag"
+                } else {
+                    ""
                 },
             )),
             PostRefusal::FULL => {

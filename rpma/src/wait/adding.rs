@@ -1,6 +1,5 @@
 //! Members of a [`Wait`]: added, looked up, and taken out.
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ impl Wait {
             return Err(AddError::new(error, conn));
         }
         let (inbox, member) = (Arc::clone(&self.channels.inbox), place.member);
-        let is_broken = conn.on_given_up(Some(Box::new(move || {
+        let is_broken = conn.on_end_of_waits(Some(Box::new(move || {
             inbox.post(|news| news.broken.push(member));
         })));
         let has_keep_alive = conn.has_keep_alive();
@@ -147,7 +146,7 @@ impl Wait {
         self.conn(member)?;
         match self.take_out(member) {
             Kept::Conn(conn) => {
-                conn.on_given_up(None);
+                conn.on_end_of_waits(None);
                 Some(*conn)
             }
             _ => None,
@@ -193,7 +192,8 @@ fn not_of_this_place() -> Error {
 }
 
 /// A member that could not be added to a [`Wait`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct AddError<T> {
     /// The reason.
     pub error: Error,
@@ -209,14 +209,6 @@ impl<T> AddError<T> {
         Self { error, refused }
     }
 }
-
-impl<T> fmt::Display for AddError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T: fmt::Debug> std::error::Error for AddError<T> {}
 
 impl<T> From<AddError<T>> for Error {
     fn from(error: AddError<T>) -> Self {

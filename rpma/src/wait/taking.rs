@@ -12,7 +12,6 @@ use super::member::{Kept, Member};
 use super::place::Source;
 use super::ready::Ready;
 use crate::error::{Error, Result};
-use crate::failure::NotConnected;
 use crate::verbs::{CompChannel, CqTag, DeviceEventKind};
 
 /// Descriptors that one look reports at most. The kernel reports the others first at the next
@@ -91,16 +90,14 @@ impl Wait {
     /// pair.
     pub(super) fn note_broken(&mut self, member: Member) {
         if let Some(slot) = self.members.get_mut(member) {
-            let by_keep_alive = match &slot.kept {
-                Kept::Conn(conn) => conn.is_ended_by_keep_alive(),
-                _ => false,
+            let Kept::Conn(conn) = &slot.kept else {
+                return;
             };
-            if by_keep_alive {
+            if conn.is_ended_by_keep_alive() {
                 // Its event reports that, and comes after its completions.
                 self.keep_alive_is_due(member);
             } else if !std::mem::replace(&mut slot.marks.is_broken, true) {
-                let given_up = || Error::NotConnected(NotConnected::GivenUp);
-                slot.marks.failed.get_or_insert_with(given_up);
+                slot.marks.failed.get_or_insert_with(|| conn.closed());
                 slot.marks.may_have_completions();
                 self.list(member);
             }

@@ -250,12 +250,13 @@ impl Writer {
     /// The error of a commit without room. There is no more room after the connection's end.
     #[cold]
     fn full(&self) -> Error {
-        match self.is_over() {
-            true => self.conn.closed(),
-            false => Error::QueueFull {
+        if self.is_over() {
+            self.conn.closed()
+        } else {
+            Error::QueueFull {
                 queue: Queue::Commits,
                 depth: self.in_flight as u32,
-            },
+            }
         }
     }
 
@@ -306,11 +307,12 @@ impl Writer {
             return true;
         }
         let number = self.durable + 1;
-        let taken = match number <= self.posted {
-            true => asks.take(&self.conn, wc, number),
-            false => Err(Error::invalid(
+        let taken = if number <= self.posted {
+            asks.take(&self.conn, wc, number)
+        } else {
+            Err(Error::invalid(
                 "the peer sent an answer, and no commit waits for one",
-            )),
+            ))
         };
         match taken {
             Ok(()) => self.durable = number,
