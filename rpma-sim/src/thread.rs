@@ -196,7 +196,7 @@ impl Drop for Ending<'_> {
         if let Some((shared, _)) = here::place() {
             here::calls("the end of thread::scope");
             shared.await_scope(self.0);
-            *self.1 = Joining::begin();
+            *self.1 = Joining::begin(&shared);
         }
     }
 }
@@ -205,10 +205,15 @@ impl Drop for Ending<'_> {
 struct Joining(Arc<Shared>, u64);
 
 impl Joining {
-    fn begin() -> Option<Self> {
-        let (shared, thread) = here::place()?;
+    /// For the join of a thread, if it was one of the same fabric.
+    fn of(joined: &ThreadOfFabric) -> Option<Self> {
+        Self::begin(&joined.shared)
+    }
+
+    fn begin(shared: &Arc<Shared>) -> Option<Self> {
+        let thread = here::thread_in(shared)?;
         shared.order.joins(thread, true);
-        Some(Self(shared, thread))
+        Some(Self(Arc::clone(shared), thread))
     }
 }
 
@@ -238,7 +243,7 @@ impl<T> JoinHandle<T> {
     /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
-        let _joining = Joining::begin();
+        let _joining = self.of.as_ref().and_then(Joining::of);
         self.thread.join()
     }
 
@@ -279,7 +284,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
-        let _joining = Joining::begin();
+        let _joining = self.of.as_ref().and_then(Joining::of);
         self.thread.join()
     }
 
