@@ -258,7 +258,7 @@ impl Error {
         }
     }
 
-    /// The same error, if it is one of a call or of an argument.
+    /// The same error, if it is one of a call, of an argument, or of something unsupported.
     pub(crate) fn again(&self) -> Option<Self> {
         match self {
             Self::Provider { call, cause, hint } => Some(Self::Provider {
@@ -270,6 +270,7 @@ impl Error {
                 hint: *hint,
             }),
             Self::InvalidArgument(text) => Some(Self::InvalidArgument(text.clone())),
+            Self::NotSupported(text) => Some(Self::NotSupported(text.clone())),
             _ => None,
         }
     }

@@ -42,8 +42,8 @@ impl Conn {
     ///
     /// [`CloseError`], with the completions. The connection is freed in each case.
     ///
-    /// * The first [`failure`](Self::failure) of the connection, whichever thread polled it:
-    ///   [`Error::Operation`], or [`Error::Provider`] after a failed post.
+    /// * The [`reason`](Self::reason) for which the connection failed, whichever thread polled it:
+    ///   for instance [`Error::Operation`], or [`Error::Provider`] after a failed call.
     /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not
     ///   flush.
     /// * [`Error::Ended`] if the peer closed the connection, and the acknowledgement did not come

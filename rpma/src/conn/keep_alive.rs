@@ -224,7 +224,8 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::Ended`] in each call after the keep-alive has ended the connection. The operations
-    /// in flight have completed before. [`next_event`](Self::next_event) returns the same event.
+    /// in flight have completed before. [`next_event`](Self::next_event) returns the same event, or
+    /// has done so.
     pub fn keep_alive(&self) -> Result<Option<Instant>> {
         let due = self.watch_peer();
         match self.ended() {

@@ -713,7 +713,8 @@ impl Conn {
     /// 1. The [`failure`](Self::failure), unless it is a [flushed](Failure::is_flushed) operation.
     /// 2. The error for which the library disconnected. A [`Writer`](crate::commit::Writer) does so
     ///    if it cannot poll or wait ([`Error::Provider`]), and if the peer sends a wrong answer
-    ///    ([`Error::InvalidArgument`]).
+    ///    ([`Error::InvalidArgument`]). So do [`Replicas`](crate::commit::Replicas) with a replica
+    ///    that cannot take a commit.
     /// 3. [`Error::Ended`], with the [event](Self::ended).
     /// 4. [`Error::Operation`], of the flushed operation.
     /// 5. [`Error::NotConnected`]: this side has disconnected.

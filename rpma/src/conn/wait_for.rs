@@ -287,7 +287,8 @@ struct Search<'conn, 'other> {
 impl Search<'_, '_> {
     fn take(&mut self) -> Result<()> {
         let (conn, slots) = (self.conn, &self.conn.queues.slots);
-        let is_quiet = slots.is_quiet();
+        // After a failure the device flushes every operation: that is waited for.
+        let is_quiet = slots.event().is_some() && slots.is_quiet();
         let mut wcs = [Wc::default()];
         let mut budget = conn.budget();
         self.has_more = false;
@@ -318,14 +319,16 @@ impl Search<'_, '_> {
         let conn = self.conn;
         let main = conn.queues.cq.queue().channel();
         let bound = deadline.earlier(Deadline::after(BOUND));
-        let due = [self.due.map(Deadline::At), conn.queues.slots.quiet_from()];
+        let slots = &conn.queues.slots;
+        let quiet = slots.event().and(slots.quiet_from());
+        let due = [self.due.map(Deadline::At), quiet];
         let until = due.into_iter().flatten().fold(bound, Deadline::earlier);
         let mut fds = [
             PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
             PollFd::new(main, PollFlags::IN),
             PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN),
         ];
-        let watched = 2 + usize::from(conn.ended().is_none() && !conn.has_event_sleepers());
+        let watched = 2 + usize::from(slots.event().is_none() && !conn.has_event_sleepers());
         main.sleep(&mut fds[..watched], until)?;
         if !fds[1].revents().is_empty() {
             take(main)?;

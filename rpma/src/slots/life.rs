@@ -19,7 +19,7 @@
 //!
 //! [`Ring::post`]: super::ring::Ring::post
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -71,7 +71,12 @@ pub(super) struct Life {
     failed_call: OnceLock<Error>,
     /// The event with which it ended.
     event: OnceLock<ConnEvent>,
+    /// The time from which nothing comes any more. With it the end is known.
     quiet: OnceLock<Deadline>,
+    /// The device has given the queue pair up.
+    is_given_up: AtomicBool,
+    /// The keep-alive ended it.
+    is_silent: AtomicBool,
     /// Rings when completions may be missing from then on.
     bell: Bell,
 }
@@ -84,6 +89,8 @@ impl Life {
             failed_call: OnceLock::new(),
             event: OnceLock::new(),
             quiet: OnceLock::new(),
+            is_given_up: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
             bell: Bell::default(),
         }
     }
@@ -148,6 +155,13 @@ impl ConnSlots {
     pub(crate) fn fail(&self, failure: impl Into<Failure>) {
         let failure = failure.into();
         self.life.note(failure);
+        match failure {
+            Failure::Device => self.life.is_given_up.store(true, Ordering::Release),
+            Failure::Silent { .. } | Failure::Probe { .. } if !self.takes_no_more() => {
+                self.life.is_silent.store(true, Ordering::Release);
+            }
+            _ => {}
+        }
         self.finish(ConnState::Failed);
         if failure == Failure::Device {
             self.life.bell.ring();
@@ -193,9 +207,9 @@ impl ConnSlots {
         *self.life.lock_failure()
     }
 
-    /// The event with which it ended.
+    /// The event with which it ended, once the time of the end is known.
     pub(crate) fn event(&self) -> Option<&ConnEvent> {
-        self.life.event.get()
+        self.life.quiet.get().and(self.life.event.get())
     }
 
     pub(crate) fn state(&self) -> ConnState {
@@ -204,11 +218,7 @@ impl ConnSlots {
 
     /// Whether the keep-alive ended it.
     pub(crate) fn is_silent(&self) -> bool {
-        let failure = self.failure();
-        matches!(
-            failure,
-            Some(Failure::Silent { .. } | Failure::Probe { .. })
-        )
+        self.life.is_silent.load(Ordering::Acquire)
     }
 
     /// Whether it takes no operations yet.
@@ -256,8 +266,8 @@ impl ConnSlots {
     #[cold]
     pub(crate) fn reason(&self) -> Option<Error> {
         let flushed = || self.failure().map_or_else(|| self.closed(), Error::from);
-        self.takes_no_more()
-            .then(|| self.cause_or_event().unwrap_or_else(flushed))
+        let is_over = self.has_ended() || self.takes_no_more();
+        is_over.then(|| self.cause_or_event().unwrap_or_else(flushed))
     }
 
     /// Why an operation failed: a flushed one because of the connection's end.
@@ -277,17 +287,26 @@ impl ConnSlots {
     /// The error of an operation that it does not take.
     #[cold]
     pub(crate) fn closed(&self) -> Error {
-        let has_ended = self.send.has_ended() || self.receive.has_ended();
-        Error::NotConnected(match (self.life.state(), self.failure()) {
-            (ConnState::Connecting, _) => NotConnected::NotYet,
-            // The operation came before it opened, just now.
-            (ConnState::Open, _) if !has_ended => NotConnected::NotYet,
-            (_, Some(Failure::Device)) => NotConnected::GivenUp,
-            (_, Some(Failure::Silent { .. } | Failure::Probe { .. })) => NotConnected::Silent,
-            (_, Some(failure)) if !failure.is_flushed() => NotConnected::Failed,
-            (ConnState::Closed, _) => NotConnected::Closed,
-            // A post has failed just now, or the first failure was a flushed operation.
-            (ConnState::Open | ConnState::Failed, _) => NotConnected::Failed,
+        let state = self.life.state();
+        let is_early = !self.has_ended()
+            && match state {
+                ConnState::Connecting => true,
+                // The operation came before it opened, just now. Or a post has failed just now.
+                ConnState::Open => !self.send.has_ended() && !self.receive.has_ended(),
+                ConnState::Failed | ConnState::Closed => false,
+            };
+        let failure = self.failure();
+        Error::NotConnected(if is_early {
+            NotConnected::NotYet
+        } else if self.life.is_given_up.load(Ordering::Acquire) {
+            // Before an operation that explains it: completions may be missing.
+            NotConnected::GivenUp
+        } else if self.is_silent() {
+            NotConnected::Silent
+        } else if state == ConnState::Closed && failure.is_none_or(|failure| failure.is_flushed()) {
+            NotConnected::Closed
+        } else {
+            NotConnected::Failed
         })
     }
 }
@@ -398,5 +417,31 @@ mod tests {
         slots.fail(Failure::Device);
         assert_eq!(slots.quiet_from().and_then(Deadline::instant), first);
         assert_eq!(slots.event(), Some(&ConnEvent::Closed));
+    }
+
+    /// Promise: a program that hears that completions may be missing hears it also if an operation
+    /// has failed; and an end by the keep-alive stays one, whatever explains it later.
+    #[test]
+    fn what_is_missing_is_not_hidden_by_a_cause() {
+        let why = |slots: &ConnSlots| match slots.closed() {
+            Error::NotConnected(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let length = WcFailure::for_test(1, WcStatus::LOC_LEN_ERR);
+        let slots = open();
+        slots.fail(length);
+        assert_eq!(why(&slots), NotConnected::Failed);
+        slots.fail(Failure::Device);
+        assert_eq!(why(&slots), NotConnected::GivenUp);
+        assert!(matches!(slots.reason(), Some(Error::Operation(of)) if of == length));
+        let slots = open();
+        let status = WcStatus::WR_FLUSH_ERR;
+        slots.fail(Failure::Probe { status });
+        slots.fail(length);
+        assert_eq!(why(&slots), NotConnected::Silent);
+        let slots = open();
+        slots.fail(length);
+        slots.fail(Failure::Probe { status });
+        assert_eq!(why(&slots), NotConnected::Failed);
     }
 }

@@ -95,6 +95,24 @@ fn a_late_replica_gets_its_own_bytes() -> Result {
     })
 }
 
+/// Promise: the end of a connection that was noted long ago hides no acknowledgement. A wait looks
+/// before it gives a commit up.
+#[test]
+fn an_end_that_was_noted_hides_no_acknowledgement() -> Result {
+    each(3, Way::visible(), |mut set| {
+        let id = set.append(1, 3)?;
+        // A strict device keeps the flush back for a while.
+        sleep(Duration::from_millis(10));
+        set.servers[2].ends.clear();
+        let writer = set.log.writer(set.ids[2]).ok_or("it is a member")?;
+        assert_eq!(writer.conn().wait_ended(LIMIT)?, ConnEvent::Closed);
+        // It takes no completions: each acknowledgement is still to be polled.
+        sleep(Duration::from_secs(2));
+        assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
+        Ok(())
+    })
+}
+
 /// Places in the ring are of any length, and are not used twice at a time.
 #[test]
 fn records_of_any_length_keep_their_bytes() -> Result {

@@ -38,6 +38,8 @@ pub(super) struct Replica {
     durable: u64,
     /// The device does not read the bytes of commits up to this one.
     released: u64,
+    /// A look began after the time from which nothing comes any more.
+    nothing_comes: bool,
 }
 
 /// The state of one commit on one replica.
@@ -70,6 +72,7 @@ impl Replica {
             posted: joined,
             durable: joined,
             released: joined,
+            nothing_comes: false,
         }
     }
 
@@ -108,7 +111,7 @@ impl Replica {
         self.writer.as_ref().is_some_and(|writer| {
             // An answer of the server does not come with the completion that releases the bytes.
             let may_come = number > self.released || writer.cfg().method() == Method::Server;
-            may_come && !writer.conn().is_quiet()
+            may_come && !self.nothing_comes
         })
     }
 
@@ -176,6 +179,7 @@ impl Replica {
             return;
         };
         let was_over = writer.is_over();
+        self.nothing_comes |= writer.conn().is_quiet();
         if let (Err(error), false) = (writer.look(drop), was_over) {
             log::warn!("{}, after commit {}: {error}", self.id, self.posted);
         }
@@ -186,6 +190,7 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return false;
         };
+        self.nothing_comes |= writer.conn().is_quiet();
         let is_own = writer.handle(wc);
         self.count();
         is_own
