@@ -6,6 +6,10 @@
 //!    So a look takes everything that came before it, and a peer that keeps sending cannot hold it.
 //! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
 //!    and a program that stood still does not lose to its own limit.
+//!
+//! [`wait`] is that loop. `Conn::next`, [`Wait::next`](crate::wait::Wait::next) and the waits for one
+//! event of a channel have loops of their own, because there one sleep is also the look: as two
+//! steps they would cost a system call more.
 
 use std::time::Duration;
 
