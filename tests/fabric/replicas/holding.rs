@@ -1,5 +1,6 @@
 //! A replica that is frozen, slow, dead or set aside.
 
+use crate::replicas::cluster::Cluster;
 use crate::replicas::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -111,6 +112,33 @@ fn an_end_that_was_noted_hides_no_acknowledgement() -> Result {
         assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
         Ok(())
     })
+}
+
+/// Promise: a program that polls the connections itself learns that no answer comes any more, a
+/// second after the end and not earlier, without a look of the set.
+#[test]
+fn an_end_that_the_program_polls_becomes_final() -> Result {
+    let fabric = Rig::of(&Profile::ADAPTER).seed(4).fabric();
+    let way = Way::durable(Method::Server, Platform::AdrDdioOn);
+    let mut of = Cluster::new(&fabric, way, 2)?;
+    let replica = of.ids[0];
+    of.hosts[0].freeze();
+    let id = of.append(0, 2)?;
+    let conn = of.log.writer(replica).ok_or("it is a member")?.conn();
+    conn.disconnect()?;
+    let mut wcs = [Wc::default(); 32];
+    let polled = conn.get_cq().get_wc(&mut wcs)?;
+    assert!(polled > 0, "the disconnect flushes");
+    for wc in &wcs[..polled] {
+        of.log.handle(replica, wc);
+    }
+    assert_eq!(of.log.settled(id, 3), None);
+    sleep(Duration::from_secs(2));
+    let outcome = of.log.settled(id, 3).ok_or("it is final")?;
+    assert_eq!(outcome.unknown & 1, 1);
+    of.hosts[0].thaw();
+    of.cut_all();
+    Ok(())
 }
 
 /// Places in the ring are of any length, and are not used twice at a time.

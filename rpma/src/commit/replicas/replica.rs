@@ -40,6 +40,8 @@ pub(super) struct Replica {
     released: u64,
     /// A look began after the time from which nothing comes any more.
     nothing_comes: bool,
+    /// The program polls by itself: it has polled before it asks.
+    is_handled: bool,
 }
 
 /// The state of one commit on one replica.
@@ -73,6 +75,7 @@ impl Replica {
             durable: joined,
             released: joined,
             nothing_comes: false,
+            is_handled: false,
         }
     }
 
@@ -111,7 +114,8 @@ impl Replica {
         self.writer.as_ref().is_some_and(|writer| {
             // An answer of the server does not come with the completion that releases the bytes.
             let may_come = number > self.released || writer.cfg().method() == Method::Server;
-            may_come && !self.nothing_comes
+            let is_final = self.nothing_comes || self.is_handled && writer.conn().is_quiet();
+            may_come && !is_final
         })
     }
 
@@ -190,7 +194,7 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return false;
         };
-        self.nothing_comes |= writer.conn().is_quiet();
+        self.is_handled = true;
         let is_own = writer.handle(wc);
         self.count();
         is_own
