@@ -38,10 +38,10 @@ pub(super) struct Replica {
     durable: u64,
     /// The device does not read the bytes of commits up to this one.
     released: u64,
+    /// A look, or a completion that the program has polled, came after the connection's end.
+    saw_end: bool,
     /// A look began after the time from which nothing comes any more.
-    nothing_comes: bool,
-    /// The program polls by itself: it has polled before it asks.
-    is_handled: bool,
+    had_last_look: bool,
 }
 
 /// The state of one commit on one replica.
@@ -74,8 +74,8 @@ impl Replica {
             posted: joined,
             durable: joined,
             released: joined,
-            nothing_comes: false,
-            is_handled: false,
+            saw_end: false,
+            had_last_look: false,
         }
     }
 
@@ -114,8 +114,7 @@ impl Replica {
         self.writer.as_ref().is_some_and(|writer| {
             // An answer of the server does not come with the completion that releases the bytes.
             let may_come = number > self.released || writer.cfg().method() == Method::Server;
-            let is_final = self.nothing_comes || self.is_handled && writer.conn().is_quiet();
-            may_come && !is_final
+            may_come && !(self.saw_end && writer.conn().is_quiet())
         })
     }
 
@@ -183,7 +182,7 @@ impl Replica {
             return;
         };
         let was_over = writer.is_over();
-        self.nothing_comes |= writer.conn().is_quiet();
+        self.had_last_look |= writer.conn().is_quiet();
         if let (Err(error), false) = (writer.look(drop), was_over) {
             log::warn!("{}, after commit {}: {error}", self.id, self.posted);
         }
@@ -194,7 +193,6 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return false;
         };
-        self.is_handled = true;
         let is_own = writer.handle(wc);
         self.count();
         is_own
@@ -208,6 +206,14 @@ impl Replica {
         let of_set = |number: u64| self.joined + number.saturating_sub(self.base);
         self.durable = of_set(writer.durable());
         self.released = of_set(writer.released());
+        self.saw_end |= writer.is_over();
+    }
+
+    /// Whether a wait has to look before it judges: acknowledgements may have come since the last
+    /// look, up to the time from which nothing comes any more.
+    pub(super) fn lacks_last_look(&self) -> bool {
+        let is_quiet = |of: &Writer| of.conn().is_quiet();
+        !self.had_last_look && self.writer.as_ref().is_some_and(is_quiet)
     }
 
     /// Puts the queue pair into the error state, waits until the device has released all bytes,

@@ -104,6 +104,9 @@ impl Replicas {
                 Ok(())
             },
         );
+        if self.members.iter().any(Replica::lacks_last_look) {
+            self.look();
+        }
         let Ok(found) = looking::wait(self, Deadline::after(limit), judge, look, sleep);
         found
     }
