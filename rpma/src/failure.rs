@@ -123,8 +123,8 @@ pub enum NotConnected {
     NotYet,
     /// An operation or a post failed: [`Conn::failure`](crate::Conn::failure).
     Failed,
-    /// The device reported an error of the queue pair. Completions may be missing. This comes before
-    /// the other reasons: [`Conn::reason`](crate::Conn::reason) may have a failed operation.
+    /// The device reported an error of the queue pair. Completions may be missing. This comes
+    /// before the other reasons: [`Conn::reason`](crate::Conn::reason) may have a failed operation.
     GivenUp,
     /// The keep-alive ended it ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)): the
     /// peer's device does not answer.

@@ -7,8 +7,8 @@
 //! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
 //!    and a program that stood still does not lose to its own limit.
 //!
-//! [`wait`] is that loop. `Conn::next`, [`Wait::next`](crate::wait::Wait::next) and the waits for one
-//! event of a channel have loops of their own, because there one sleep is also the look: as two
+//! [`wait`] is that loop. `Conn::next`, [`Wait::next`](crate::wait::Wait::next) and the waits for
+//! one event of a channel have loops of their own, because there one sleep is also the look: as two
 //! steps they would cost a system call more.
 
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::verbs::Deadline;
 
 /// The longest sleep before a wait looks without an event: for completions that other threads have
-/// left without one, for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)),
-/// and for an end that another thread has taken.
+/// left without one, for those that give no event
+/// ([`Notify::Solicited`](crate::Notify::Solicited)), and for an end that another thread has taken.
 pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 /// The most events of the connection manager that one look takes.
@@ -64,7 +64,7 @@ impl Budget {
     }
 }
 
-/// The guard of a wait whose looks find something, and nothing to return: other threads may cause
+/// The guard of a wait against looks that find events and no result: other threads may cause
 /// events, and poll the completions, without a pause.
 #[derive(Debug, Default)]
 pub(crate) struct Vain(u32);
@@ -79,9 +79,10 @@ impl Vain {
     }
 }
 
-/// Waits by the rule. `judge` returns the result if the condition holds. `take` is one look. `sleep`
-/// sleeps until something may be there, or until the deadline. Each may end the wait with an error,
-/// that of `take` only if the condition does not hold after it. `None`: the deadline has passed.
+/// Waits by the rule. `judge` returns the result if the condition holds. `take` is one look.
+/// `sleep` sleeps until something may be there, or until the deadline. Each may end the wait with
+/// an error, that of `take` only if the condition does not hold after it. `None`: the deadline has
+/// passed.
 #[inline]
 pub(crate) fn wait<S, T, E>(
     of: &mut S,
@@ -107,9 +108,9 @@ pub(crate) fn wait<S, T, E>(
     }
 }
 
-/// Waits with `next` for an event that `judge` has a result for, and skips the others. They must not
-/// hold the caller beyond its limit: then it is [`Error::NoEvent`], which is also the error of `next`
-/// at the deadline.
+/// Waits with `next` for an event that `judge` has a result for, and skips the others. Skipped
+/// events must not hold the caller beyond its limit, so after the deadline the result is
+/// [`Error::NoEvent`], as that of `next` is.
 pub(crate) fn skip<E, T>(
     deadline: Deadline,
     mut next: impl FnMut() -> Result<E>,

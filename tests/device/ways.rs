@@ -1,7 +1,7 @@
-//! An operation reaches the device alone, as a gather, in a batch of one, in a longer batch, or after
-//! a wait for the lock of its queue. Each operation below goes all these ways. They must give the
-//! same answer, and have the same effect: none may accept an operation that another one refuses, or
-//! name another error.
+//! An operation reaches the device alone, as a gather, in a batch of one, in a longer batch, or
+//! after a wait for the lock of its queue. Each operation below goes all these ways. They must give
+//! the same answer, and have the same effect: no way may accept an operation that another one
+//! refuses, or name another error.
 
 use std::fmt::Debug;
 

@@ -156,8 +156,8 @@ impl Conn {
     }
 
     /// Takes completions until all `wanted` markers have come, in this thread or another one, and
-    /// the queues are empty. Returns `false` if the markers have not come within `limit`, or before
-    /// it `is_over`, of which each look asks.
+    /// the queues are empty. Returns `false` if the markers have not come within `limit`, or if
+    /// `is_over` becomes true before that. Each look calls `is_over`.
     fn collect(
         &self,
         completions: &mut Vec<Wc>,

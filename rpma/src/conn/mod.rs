@@ -731,9 +731,9 @@ impl Conn {
     }
 
     /// Returns the time from which no completion is to be expected any more: a second after the
-    /// failure, the failed call or the event of the end, whichever came first. Before that time an acknowledgement
-    /// can still come, because it and the peer's disconnect reach this host by different ways.
-    /// `None`: neither has come.
+    /// failure, the failed call or the event of the end, whichever came first. Before that time an
+    /// acknowledgement can still come, because it and the peer's disconnect reach this host by
+    /// different ways. `None`: neither has come.
     #[must_use]
     pub fn quiet_from(&self) -> Option<Instant> {
         self.queues.slots.quiet_from().and_then(Deadline::instant)

@@ -7,15 +7,15 @@
 //! | Why is it over? | [`ConnSlots::reason`]; for a flushed operation [`ConnSlots::reason_of`] |
 //! | Why does it not take an operation? | [`ConnSlots::closed`], a view of the same cause |
 //! | Has it ended, by a failure, a failed call or an event? | [`ConnSlots::has_ended`] |
-//! | From when on does nothing come any more? | [`ConnSlots::quiet_from`], a second after that |
-//! | Is it certain that nothing comes? | [`ConnSlots::end_of_waits`]: the bell has rung |
+//! | After which time is no completion expected? | [`ConnSlots::quiet_from`], a second after that |
+//! | Is it certain that completions may be missing? | [`ConnSlots::end_of_waits`]: the bell has rung |
 //! | Does it take operations? | [`ConnSlots::state`]: not after a disconnect, which is no end yet |
 //!
 //! An end has an order: its cause is noted, then the time, then the state changes, and at last the
 //! rings end. So a thread that finds the connection over finds the cause and the time as well.
 //!
-//! A post ([`Ring::post`]) asks for the state only where it looks for entries, under the lock of its
-//! ring. Markers are posted in each state.
+//! A post ([`Ring::post`]) asks for the state only where it looks for entries, under the lock of
+//! its ring. Markers are posted in each state.
 //!
 //! [`Ring::post`]: super::ring::Ring::post
 
@@ -71,7 +71,7 @@ pub(super) struct Life {
     failed_call: OnceLock<Error>,
     /// The event with which it ended.
     event: OnceLock<ConnEvent>,
-    /// The time from which nothing comes any more. With it the end is known.
+    /// The time after which no completion is expected. Once it is set, the end is known.
     quiet: OnceLock<Deadline>,
     /// The device has given the queue pair up.
     is_given_up: AtomicBool,
@@ -231,8 +231,8 @@ impl ConnSlots {
         self.life.state() > ConnState::Open
     }
 
-    /// Whether a failure, a failed call or an event has ended it. A disconnect of this side has not:
-    /// it flushes the operations in flight, and its event is still to come.
+    /// Whether a failure, a failed call or an event has ended it. A disconnect of this side has
+    /// not: it flushes the operations in flight, and its event is still to come.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.life.quiet.get().is_some()
@@ -403,8 +403,8 @@ mod tests {
         assert!(matches!(slots.reason_of(length), Error::Operation(of) if of == length));
     }
 
-    /// Promise: the time from which nothing comes is that of the first end, and an end of posting
-    /// alone has none.
+    /// Promise: the time of `quiet_from` follows the first end, and an end of posting alone has no
+    /// such time.
     #[test]
     fn the_first_end_counts() {
         let slots = open();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     /// Promise: a program that hears that completions may be missing hears it also if an operation
-    /// has failed; and an end by the keep-alive stays one, whatever explains it later.
+    /// has failed; and an end by the keep-alive stays one, also if a later failure explains it.
     #[test]
     fn what_is_missing_is_not_hidden_by_a_cause() {
         let why = |slots: &ConnSlots| match slots.closed() {

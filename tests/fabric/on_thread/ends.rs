@@ -61,7 +61,7 @@ fn a_thread_off_any_host_drops_the_last_handle() -> Result {
 }
 
 /// The last step of a thread, after its end on the fabric: the drop of a variable of the thread, or
-/// of a result that nobody takes.
+/// of a result that is not taken.
 struct Late;
 
 impl Drop for Late {

@@ -40,7 +40,7 @@ pub(super) struct Replica {
     released: u64,
     /// A look, or a completion that the program has polled, came after the connection's end.
     saw_end: bool,
-    /// A look began after the time from which nothing comes any more.
+    /// A look began after the time of [`Conn::quiet_from`](crate::Conn::quiet_from).
     had_last_look: bool,
 }
 
@@ -209,8 +209,8 @@ impl Replica {
         self.saw_end |= writer.is_over();
     }
 
-    /// Whether a wait has to look before it judges: acknowledgements may have come since the last
-    /// look, up to the time from which nothing comes any more.
+    /// Whether a wait has to look before it judges: acknowledgements may have come between the last
+    /// look and the time of [`Conn::quiet_from`](crate::Conn::quiet_from).
     pub(super) fn lacks_last_look(&self) -> bool {
         let is_quiet = |of: &Writer| of.conn().is_quiet();
         !self.had_last_look && self.writer.as_ref().is_some_and(is_quiet)
