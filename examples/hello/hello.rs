@@ -44,8 +44,7 @@ pub fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<()> {
 
     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
     let conn = asking.wait_established(LIMIT)?;
-    let offer = Offer::decode(conn.get_private_data())?;
-    conn.apply_remote_peer_cfg(offer.platform());
+    let offer = conn.offer()?;
     let memory = offer.memory(bytes.len() as u64)?;
     let target = memory.slice(..bytes.len() as u64)?;
 

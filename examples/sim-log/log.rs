@@ -41,8 +41,7 @@ impl Replica {
     pub(crate) fn connect(peer: &Peer, addr: &str) -> Result<Self> {
         let asking = ConnReq::new(peer, addr, PORT, &ConnCfg::new())?.connect(&[])?;
         let conn = asking.wait_established(LIMIT)?;
-        let offer = Offer::decode(conn.get_private_data())?;
-        conn.apply_remote_peer_cfg(offer.platform());
+        let offer = conn.offer()?;
         let log = offer.memory(LOG as u64)?;
         let source = Mr::reg(peer, vec![0; RECORD + 8], MrUsage::WRITE_SRC)?;
         Ok(Self { conn, log, source })

@@ -82,7 +82,7 @@ fn read(addr: &str) -> Result<Vec<[u8; RECORD]>> {
     let conn = ConnReq::new(&peer, addr, PORT, &ConnCfg::new())?
         .connect(&Offer::default().encode(Offer::CONNECT)?)?
         .wait_established(LIMIT)?;
-    let offer = Offer::decode(conn.get_private_data())?;
+    let offer = conn.offer()?;
     let region = offer.memory(LOG as u64)?;
     let local = Mr::reg(&peer, vec![0; LOG], MrUsage::READ_DST)?;
     let read = conn.read(

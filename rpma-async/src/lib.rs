@@ -20,8 +20,7 @@
 //!     let reactor = Reactor::spawn(&peer)?;
 //!     let conn = reactor.connect(server, &Setup::default(), &[]).await?;
 //!     // The offer has the server's memory, and the declaration of its platform.
-//!     let offer = Offer::decode(conn.private_data())?;
-//!     conn.apply_remote_peer_cfg(offer.platform());
+//!     let offer = conn.offer()?;
 //!     let log = offer.memory(5)?;
 //!
 //!     let pool = Pool::new(&peer, 4096, 64)?;

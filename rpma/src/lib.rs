@@ -51,8 +51,7 @@
 //!
 //!     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
 //!     let conn = asking.wait_established(LIMIT)?;
-//!     let offer = Offer::decode(conn.get_private_data())?;
-//!     conn.apply_remote_peer_cfg(offer.platform());
+//!     let offer = conn.offer()?;
 //!     let memory = offer.memory(bytes.len() as u64)?;
 //!     let target = memory.slice(..bytes.len() as u64)?;
 //!

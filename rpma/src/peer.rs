@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::address::Side;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::hints;
@@ -74,6 +75,27 @@ impl Peer {
                 attributes,
             }),
         })
+    }
+
+    /// Makes the `Peer` on this host's device that has the address `addr`: [`new`](Self::new) on
+    /// [`Device::from_addr`] with [`Side::Local`]. A server begins with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::from_addr`] and [`new`](Self::new).
+    pub fn at(addr: &str) -> Result<Self> {
+        Self::new(&Device::from_addr(addr, Side::Local)?)
+    }
+
+    /// Makes the `Peer` on the device of this host through which `addr`, an address or name of
+    /// another host, is reached: [`new`](Self::new) on [`Device::from_addr`] with
+    /// [`Side::Remote`]. A client begins with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::from_addr`] and [`new`](Self::new).
+    pub fn toward(addr: &str) -> Result<Self> {
+        Self::new(&Device::from_addr(addr, Side::Remote)?)
     }
 
     /// Returns the name of the device.

@@ -310,5 +310,5 @@ pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
 
 /// The memory that the other side offers.
 pub(crate) fn offered(conn: &Conn) -> Result<MrRemote, Error> {
-    Ok(Offer::decode(conn.get_private_data())?.regions()[0])
+    Ok(conn.offer()?.regions()[0])
 }

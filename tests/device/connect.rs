@@ -365,11 +365,10 @@ fn offers_travel_both_ways() -> Result {
     let end = (&peer, &cfg);
     let pair = Pair::between(&addr(), end, end, (&data[0], &data[1]))?;
     for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
-        let offer = Offer::decode(conn.get_private_data())?;
+        let offer = conn.offer()?;
         assert_eq!(&offer, expected);
         assert_eq!(offer.regions(), [remote(&memory)]);
         assert!(offer.platform().get_direct_write_to_pmem());
-        conn.apply_remote_peer_cfg(offer.platform());
     }
     Ok(())
 }

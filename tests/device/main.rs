@@ -22,6 +22,7 @@ mod input;
 mod keep_alive;
 mod messages;
 mod next;
+mod plain;
 mod reconnect;
 mod responder;
 mod security;

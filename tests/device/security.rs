@@ -276,7 +276,7 @@ fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
                 }
             }
             let conn = conn.wait_established(LIMIT)?;
-            let offer = Offer::decode(conn.get_private_data())?;
+            let offer = conn.offer()?;
             assert_eq!(offer.regions()[0], remote(region), "its own memory");
             let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
             let bytes = Mr::reg(&attacker, vec![0xEE; SIZE], usage)?;

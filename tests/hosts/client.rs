@@ -243,8 +243,7 @@ impl<'a> Log<'a> {
         let req = ConnReq::new(&self.peer, self.addr, self.port, &ConnCfg::new())?;
         let asked = req.connect(&Offer::default().encode(Offer::CONNECT)?)?;
         let conn = asked.wait_established(CONNECT)?;
-        let offer = Offer::decode(conn.get_private_data())?;
-        conn.apply_remote_peer_cfg(offer.platform());
+        let offer = conn.offer()?;
         Ok((conn, offer))
     }
 }

@@ -124,7 +124,7 @@ struct Flood<'a> {
 
 impl<'a> Flood<'a> {
     fn new(conn: &'a Conn, source: &'a Mr<AlignedBuf>) -> Result<Self> {
-        let offer = Offer::decode(conn.get_private_data())?;
+        let offer = conn.offer()?;
         let target = offer.memory(0)?;
         Ok(Self {
             conn,

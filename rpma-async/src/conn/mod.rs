@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rpma::{Counters, Failure, PeerCfg, Result};
+use rpma::{Counters, Failure, Offer, PeerCfg, Result};
 
 pub use self::batch::Batch;
 pub use self::ends::Closed;
@@ -125,7 +125,7 @@ use crate::inbox::Inbox;
 /// #             accepted.closed().await.map(drop)
 /// #         });
 /// #         let conn = reactor.connect(at, &Setup::default(), &[]).await?;
-/// #         let remote = Offer::decode(conn.private_data())?.regions()[0];
+/// #         let remote = conn.offer()?.regions()[0];
 /// #         let pool = Pool::new(&peer, RECORD as usize, 4)?;
 /// #         let log = Log { conn, pool, memory: remote, posted: Rc::default() };
 /// #         append_all(&log, 1..21).await?;
@@ -165,6 +165,15 @@ impl Conn {
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.shared.conn().get_private_data()
+    }
+
+    /// Decodes the peer's offer, and applies its platform: see [`rpma::Conn::offer`].
+    ///
+    /// # Errors
+    ///
+    /// As [`rpma::Conn::offer`].
+    pub fn offer(&self) -> Result<Offer> {
+        self.shared.conn().offer()
     }
 
     /// Applies the peer's declaration: see [`rpma::Conn::apply_remote_peer_cfg`].

@@ -216,8 +216,7 @@ impl Bench {
             ConnEvent::Established => {}
             event => return Err(self.not_established(number, &event)),
         }
-        let offer = Offer::decode(conn.get_private_data())?;
-        conn.apply_remote_peer_cfg(offer.platform());
+        conn.offer()?;
         Ok(self.line_of(conn, number))
     }
 

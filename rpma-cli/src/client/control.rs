@@ -118,7 +118,7 @@ impl Control {
 
 /// The server's offer.
 fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
-    let offer = Offer::decode(conn.get_private_data()).map_err(|error| error.to_string());
+    let offer = conn.offer().map_err(|error| error.to_string());
     let offer = offer.and_then(|offer| match Tag::decode(offer.data()) {
         Ok(_) => Ok(offer),
         Err(no_tag) => Err(format!("its private data are wrong: {no_tag}")),

@@ -14,6 +14,7 @@ mod keep_alive;
 mod next;
 mod next_fd;
 mod ops;
+mod plain;
 mod short;
 mod sink;
 mod wait_for;
@@ -45,6 +46,7 @@ use crate::failure::Failure;
 use crate::flush::FlushMethod;
 use crate::looking::{self, BOUND, Budget};
 use crate::mr::MrUsage;
+use crate::offer::Offer;
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::plan::check_keep_alive;
 use crate::posted::ConnId;
@@ -432,7 +434,21 @@ impl Conn {
         self.private_data.get().map_or(&[], |data| data)
     }
 
-    /// Applies the peer's declaration about its platform. The declaration decides two things:
+    /// Decodes the peer's [`Offer`] from its private data, and applies the platform that it declares
+    /// ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Offer::decode`]: [`Error::InvalidArgument`] if the peer sent no offer, and on the side
+    /// that connects before [`ConnEvent::Established`].
+    pub fn offer(&self) -> Result<Offer> {
+        let offer = Offer::decode(self.get_private_data())?;
+        self.apply_remote_peer_cfg(offer.platform());
+        Ok(offer)
+    }
+
+    /// Applies the peer's declaration about its platform. [`offer`](Self::offer) calls it for a peer
+    /// that sent an [`Offer`]. The declaration decides two things:
     ///
     /// * Whether [`FlushType::Persistent`](crate::FlushType::Persistent) is possible: always with
     ///   [`Durable::DirectWrites`]; with [`Durable::NativeFlushes`] if this connection

@@ -18,9 +18,10 @@ use crate::verbs::{Gather, Opcode, Posting, RemoteAddress};
 /// An operation is posted, and completes later: see [`Cq`](crate::Cq). Each post returns the
 /// operation's name ([`Posted`]). [`wait_for`](Self::wait_for) waits for the completion with that
 /// name, and [`Wc::posted`](crate::Wc::posted) returns the name of a completion. `op_context` is a
-/// number of your choice, which comes back as [`Wc::wr_id`](crate::Wc::wr_id). Several operations
-/// may have the same number. The operation uses the memory until it has completed. A region that
-/// is dropped earlier does no harm, see [`Mr`](crate::Mr).
+/// number for programs that were written for librpma: it comes back as
+/// [`Wc::wr_id`](crate::Wc::wr_id), and several operations may have the same one. The operation uses
+/// the memory until it has completed. A region that is dropped earlier does no harm, see
+/// [`Mr`](crate::Mr).
 ///
 /// If a post fails, the operation is not sent. [`Error::Provider`] is the exception: the device
 /// may have the request, and execute it or not. All operations have these errors:

@@ -9,6 +9,7 @@ mod resolving;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Weak;
+use std::time::Duration;
 
 pub use self::resolving::{Progress, Resolving};
 use crate::address;
@@ -16,6 +17,7 @@ use crate::conn::{Conn, NotAccepted};
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
+use crate::offer::Offer;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::queues::Queues;
@@ -277,6 +279,21 @@ impl ConnReq {
             Direction::Incoming { .. } => self.accept(private_data).map_err(|not| not.error),
         };
         made.map_err(ConnectError::of)
+    }
+
+    /// Connects or accepts with an [`Offer`], and waits until the connection is established: the
+    /// offer travels as the private data of [`connect`](Self::connect), and
+    /// [`Conn::wait_established`] waits for at most `limit`. The other side reads it with
+    /// [`Conn::offer`]. A side without memory sends `Offer::default()`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the offer is too long ([`Offer::CONNECT`],
+    /// [`Offer::ACCEPT`]). Otherwise as `connect` and `wait_established`. After every error the
+    /// request is gone.
+    pub fn establish(self, offer: &Offer, limit: Duration) -> Result<Conn> {
+        let private_data = offer.encode(self.direction.terms().max_data)?;
+        self.connect(&private_data)?.wait_established(limit)
     }
 
     /// Accepts an incoming request. The caller has checked the length of the private data.

@@ -48,8 +48,7 @@ struct Replica {
 impl Replica {
     async fn connect(reactor: &Reactor, server: SocketAddr) -> Result<Self> {
         let conn = reactor.connect(server, &Setup::default(), &[]).await?;
-        let offer = Offer::decode(conn.private_data())?;
-        conn.apply_remote_peer_cfg(offer.platform());
+        let offer = conn.offer()?;
         let log = offer.regions()[0];
         Ok(Self { conn, log })
     }

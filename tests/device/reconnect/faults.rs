@@ -105,8 +105,7 @@ fn each_fault_keeps_the_limit() {
 
 /// Appends a number after the numbers that are there, after it has written the tail again.
 fn append(conn: &Conn, source: &Mr<Memory>, number: u64) -> rpma::Result<u64> {
-    let offer = Offer::decode(conn.get_private_data())?;
-    conn.apply_remote_peer_cfg(offer.platform());
+    let offer = conn.offer()?;
     let log = offer.regions()[0];
     let read = conn.read(source.slice(..8)?, log.slice(..8)?, ALWAYS, 1)?;
     conn.wait_for(read, SECOND, |_| {})?;

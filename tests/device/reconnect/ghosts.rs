@@ -55,7 +55,7 @@ impl Writer {
                     far.push(req.connect(offer)?);
                 }
             };
-            let of_server = Offer::decode(conn.get_private_data())?;
+            let of_server = conn.offer()?;
             made.push((conn, of_server.regions()[0]));
         }
         Ok(Self {

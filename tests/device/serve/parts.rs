@@ -119,7 +119,7 @@ fn a_client_writes_to_the_part_of_its_key() -> Result {
     parted.parts.set_data(b"log v1");
     let before = [1, 3].map(|key| parted.bytes(key));
     let conn = parted.client(identity(2, 1, 10))?;
-    assert_eq!(Offer::decode(conn.get_private_data())?.data(), b"log v1");
+    assert_eq!(conn.offer()?.data(), b"log v1");
     parted.writes(&conn, 2, &pattern(LEN, 7))?;
     assert!([1, 3].map(|key| parted.bytes(key)) == before);
     drop(conn);

@@ -57,7 +57,7 @@ fn a_writer_comes_back() -> Result {
     assert_eq!(event(&again)?, ConnEvent::Established);
     assert_eq!(event(&old)?, ConnEvent::Closed);
     site.arrives(second)?;
-    let answer = Offer::decode(again.get_private_data())?;
+    let answer = again.offer()?;
     assert_eq!(answer.data(), b"data");
     assert_eq!(answer.regions()[0].get_size(), LEN as u64);
     assert!(

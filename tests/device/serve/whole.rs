@@ -76,7 +76,7 @@ fn a_whole_server_in_two_calls() -> Result {
         let conn = ask(&peer, port, identity(2, 1, 10))?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
         noted(&notes, "a client is connected")?;
-        let far = Offer::decode(conn.get_private_data())?.memory(LEN as u64)?;
+        let far = conn.offer()?.memory(LEN as u64)?;
         let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
         conn.write(far.slice(..8)?, source.slice(..)?, ALWAYS, 1)?;
         completion(&conn)?.result()?;
@@ -155,7 +155,7 @@ fn the_platform_is_declared() -> Result {
         beside(server, parts, silent, |port| {
             let conn = ask(&peer, port, identity(1, 1, 10))?;
             assert_eq!(event(&conn)?, ConnEvent::Established);
-            let offer = Offer::decode(conn.get_private_data())?;
+            let offer = conn.offer()?;
             assert_eq!(offer.platform().get_durable(), expected, "{case}");
             Ok(())
         })?;

@@ -108,7 +108,7 @@ pub(crate) fn talk(reactor: &Reactor, addr: SocketAddr, rounds: usize) -> Result
     let mut times = Vec::new();
     let conn = wait(reactor.connect(addr, &setup(), &[]))?;
     times.push(now() - began);
-    let offer = Offer::decode(conn.private_data())?;
+    let offer = conn.offer()?;
     let pool = Pool::new(reactor.peer(), PART, 2)?;
     let to = offer.regions()[0].slice(..WORD.len() as u64)?;
     let mut inbox = conn.inbox()?;

@@ -19,8 +19,7 @@ fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<(), Box<dyn std::error::
     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
     let conn: Conn = asking.wait_established(LIMIT)?;
-    let offer = Offer::decode(conn.get_private_data())?;
-    conn.apply_remote_peer_cfg(offer.platform());
+    let offer = conn.offer()?;
     let region = offer.memory(bytes.len() as u64)?;
     let target = region.slice(..bytes.len() as u64)?;
     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;

@@ -116,9 +116,8 @@ impl Connecting {
         if self.conn.is_connecting() {
             return Err(Error::NotConnected(NotConnected::NotYet));
         }
-        let offer = Offer::decode(self.conn.get_private_data())?;
+        let offer = self.conn.offer()?;
         let limits = self.cfg.check_served(&offer)?;
-        self.conn.apply_remote_peer_cfg(offer.platform());
         let server = limits.zip(self.asks);
         Ok(Writer::new(self.conn, self.cfg, offer, server))
     }
