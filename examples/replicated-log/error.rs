@@ -40,6 +40,10 @@ pub(crate) enum LogError {
 
 impl From<rpma::Error> for LogError {
     fn from(error: rpma::Error) -> Self {
-        Self::Rpma(error.to_string())
+        let refusal = error.refusal();
+        match refusal.and_then(|refusal| refusal.other_epoch()) {
+            Some(epoch) => Self::Fenced { epoch },
+            None => Self::Rpma(error.to_string()),
+        }
     }
 }

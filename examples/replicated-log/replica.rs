@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use rpma::commit::{ReplicaId, WriterCfg};
-use rpma::reconnect::{GaveUp, ReconnectCfg, ToWriter};
+use rpma::reconnect::{ReconnectCfg, ToWriter};
 use rpma::{ConnCfg, Error, FlushType, Identity, MrRemote};
 use rpma_async::{Reconnect, Writer};
 
@@ -174,12 +174,5 @@ impl Shared {
             self.state.change(|state| state.recount = recount);
             return Ok(id);
         }
-    }
-}
-
-impl From<GaveUp> for LogError {
-    fn from(gave_up: GaveUp) -> Self {
-        let fenced = gave_up.other_epoch().map(|epoch| Self::Fenced { epoch });
-        fenced.unwrap_or_else(|| Self::Rpma(gave_up.to_string()))
     }
 }

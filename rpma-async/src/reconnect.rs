@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use rpma::commit::WriterCfg;
-use rpma::reconnect::{self, Connects, GaveUp, ReconnectCfg, ToWriter, Why};
+use rpma::reconnect::{self, Connects, ReconnectCfg, ToWriter};
 use rpma::{ConnCfg, ConnReq, Identity, Offer, PeerCfg, Result};
 
 use crate::clock;
@@ -74,7 +74,7 @@ impl<C: Connects> Reconnect<C> {
     }
 
     /// Connects, as [`reconnect::Reconnect::connect`]. It tries until the server accepts, or until
-    /// a failure is final ([`Why`]). It gives up when the limit
+    /// a failure is final. It gives up when the limit
     /// ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has passed.
     ///
     /// # Cancel safety
@@ -85,15 +85,11 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// As [`reconnect::Reconnect::connect`]. [`Why::Error`] also if the driver of the reactor
-    /// never ran or is gone.
-    pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected, GaveUp> {
+    /// As [`reconnect::Reconnect::connect`]. An error also if the driver of the reactor never ran or
+    /// is gone.
+    pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected> {
         let Self { watched, reconnect } = self;
-        let error = |error| GaveUp {
-            why: Why::Error,
-            error,
-        };
-        reconnect.begin(cfg).map_err(error)?;
+        reconnect.begin(cfg)?;
         let under_way = UnderWay(reconnect);
         let look = || {
             let reconnect = &mut *under_way.0;
@@ -101,10 +97,10 @@ impl<C: Connects> Reconnect<C> {
                 Ok(Some(connected)) => Look::Ready(Ok(connected)),
                 Ok(None) if is_readable(reconnect.as_fd()) => Look::Until(Some(clock::now())),
                 Ok(None) => Look::Until(reconnect.deadline()),
-                Err(gave_up) => Look::Ready(Err(gave_up)),
+                Err(error) => Look::Ready(Err(error)),
             }
         };
-        watched.wait(look).await.map_err(error)?
+        watched.wait(look).await?
     }
 }
 

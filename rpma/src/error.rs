@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
+use crate::refusal::Refusal;
 use crate::status::WcFailure;
 
 /// The result of this crate's functions.
@@ -126,6 +127,12 @@ pub enum Error {
     /// No address of the server works. The text has the reason of each.
     #[error("none of the {} addresses works: {}", .0.len(), each(.0))]
     NoAddress(Box<[(SocketAddr, Error)]>),
+
+    /// A [`Reconnect`](crate::reconnect::Reconnect) has tried until its limit
+    /// ([`ReconnectCfg::set_limit`](crate::reconnect::ReconnectCfg::set_limit)). The error is that
+    /// of the last try.
+    #[error("gave up at the limit; the last error: {0}")]
+    GaveUp(Box<Error>),
 
     /// An operation failed. Its completion gives the reason.
     ///
@@ -291,15 +298,27 @@ impl Error {
         Self::NotSupported(text.into())
     }
 
+    /// Returns the [`Refusal`] with which a server rejected this client, if the error is a
+    /// [`NotEstablished`](Self::NotEstablished) for this reason.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::NotEstablished(event) => event.refusal(),
+            _ => None,
+        }
+    }
+
     /// Returns the errno of a [`Provider`](Self::Provider) failure, if it has one. For a
-    /// [`PartLost`](Self::PartLost) it is the errno of the cause, and for
-    /// [`NoAddress`](Self::NoAddress) that of the last address.
+    /// [`PartLost`](Self::PartLost) it is the errno of the cause, for
+    /// [`NoAddress`](Self::NoAddress) that of the last address, and for [`GaveUp`](Self::GaveUp)
+    /// that of the last try.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Provider { cause, .. } => cause.raw_os_error(),
             Self::PartLost { cause, .. } => cause.raw_os_error(),
             Self::NoAddress(tried) => tried.last()?.1.raw_os_error(),
+            Self::GaveUp(last) => last.raw_os_error(),
             _ => None,
         }
     }
@@ -333,7 +352,7 @@ fn kind(error: &Error) -> io::ErrorKind {
             _ => io::ErrorKind::ConnectionAborted,
         },
         Error::TimedOut(_) => io::ErrorKind::TimedOut,
-        Error::PartLost { cause, .. } => kind(cause),
+        Error::PartLost { cause, .. } | Error::GaveUp(cause) => kind(cause),
         Error::NoAddress(tried) => {
             let last = tried.last().map(|(_, error)| kind(error));
             last.unwrap_or(io::ErrorKind::NotFound)

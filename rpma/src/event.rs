@@ -76,6 +76,16 @@ impl ConnEvent {
             Self::Established | Self::Other { .. } => false,
         }
     }
+
+    /// Returns the [`Refusal`] with which a server rejected this client. `None` for another event,
+    /// and for a reject without a refusal of this library.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Rejected { private_data, .. } => Refusal::decode(private_data).ok(),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for ConnEvent {
@@ -95,7 +105,7 @@ impl fmt::Display for ConnEvent {
                 reason,
                 private_data,
             } => {
-                let refusal = Refusal::decode(private_data).ok();
+                let refusal = self.refusal();
                 let refusal = refusal.as_ref().map(Refusal::words);
                 match refusal.or_else(|| words(private_data)) {
                     // The kernel, which rejects for a program that has ended, sends no words.

@@ -421,7 +421,6 @@ mod tests {
         check::<reconnect::Reconnect<reconnect::ToConn>>();
         check::<reconnect::Reconnect<reconnect::ToWriter>>();
         check::<reconnect::ReconnectCfg>();
-        check::<reconnect::GaveUp>();
         check::<commit::Record<'_>>();
         check::<commit::ReplicaId>();
         check::<commit::CommitId>();

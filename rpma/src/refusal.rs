@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 /// server keeps, and words for the operator.
 ///
 /// A server makes it, and gives [`encode`](Self::encode)'s bytes to
-/// [`ConnReq::reject`](crate::ConnReq::reject). A client decodes it from the private data of
-/// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected). The event's text shows the words.
+/// [`ConnReq::reject`](crate::ConnReq::reject). A client finds it in the error of its wait
+/// ([`Error::refusal`], [`ConnEvent::refusal`](crate::ConnEvent::refusal)), whose text shows the
+/// words.
 ///
 /// # Encoding
 ///
@@ -138,6 +139,14 @@ impl Refusal {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Returns the epoch of another writer if that writer is the reason
+    /// ([`RefusalCode::Taken`], [`RefusalCode::OldEpoch`]). To take over, a program sends a higher
+    /// epoch.
+    #[must_use]
+    pub fn other_epoch(&self) -> Option<u64> {
+        matches!(self.code, RefusalCode::Taken | RefusalCode::OldEpoch).then_some(self.epoch)
     }
 
     /// The words.
@@ -288,6 +297,18 @@ mod tests {
         ] {
             let text = Refusal::decode(&bytes).expect_err(reason).to_string();
             assert!(text.contains(reason), "{text}");
+        }
+    }
+
+    /// Promise: the epoch of another writer is returned if that writer is the reason, and only then.
+    #[test]
+    fn the_epoch_of_another_writer() {
+        use RefusalCode::{Broken, OldEpoch, Other, Refused, Taken};
+        for code in [OldEpoch, Taken, Broken, Refused, Other(77)] {
+            let mut refusal = Refusal::new(code, "words");
+            refusal.set_epoch(41);
+            let epoch = matches!(code, OldEpoch | Taken).then_some(41);
+            assert_eq!(refusal.other_epoch(), epoch);
         }
     }
 

@@ -109,7 +109,7 @@ fn commit_twice(mut reconnect: Reconnect<ToWriter>) -> rpma::Result<u64> {
         let ticket = writer.commit(&bytes, Some(pointer))?;
         writer.wait(ticket, LIMIT, drop)?;
     }
-    Ok(reconnect.counts().tries)
+    Ok(reconnect.tries())
 }
 
 /// A `Reconnect`, a `Writer` and a `Server`.

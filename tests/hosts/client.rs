@@ -50,7 +50,7 @@ pub(crate) fn append(addr: &str, port: &str, seconds: &str, how: [&str; 2]) -> R
         server.set_cfg(limits.set_limit(until - started));
         let mut writer = match server.connect(&method.settings) {
             Ok(writer) => writer,
-            Err(gave_up) if gave_up.why == Why::Limit => {
+            Err(gave_up @ Error::GaveUp(_)) => {
                 println!("not connected: {gave_up}");
                 break;
             }
@@ -69,8 +69,8 @@ pub(crate) fn append(addr: &str, port: &str, seconds: &str, how: [&str; 2]) -> R
             }
         }
     }
-    let (made, longest) = (server.counts(), counts.longest.as_millis());
-    let (connected, tries) = (made.connected, made.tries);
+    let longest = counts.longest.as_millis();
+    let (connected, tries) = (server.connected(), server.tries());
     print!("acknowledged {}, ", counts.acknowledged);
     print!("connections {connected} of {tries} tries, ");
     println!("failures {}, longest {longest} ms", counts.failures);

@@ -5,9 +5,8 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Why;
 use super::connects::Connects;
-use super::gave_up::Verdict;
+use super::verdict::Verdict;
 use crate::address::{self, Side};
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
@@ -127,7 +126,7 @@ impl Tries {
     ///
     /// The reason, if it is a refusal of the server: no other address is to be tried.
     pub fn failed(&mut self, error: Error) -> Result<()> {
-        if let Verdict::Stop(Why::Refused(_)) = Verdict::on(&error) {
+        if Verdict::on(&error) == Verdict::Refused {
             return Err(error);
         }
         if let Some(addr) = self.trying.take() {

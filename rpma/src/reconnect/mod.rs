@@ -3,9 +3,9 @@
 //!
 //! A [`Reconnect`] makes the connections of one client to one server, one after the other: the
 //! first one, and a new one after each end. It judges each failed try. Some refusals need a
-//! decision of the program, and end the reconnect ([`GaveUp`]). An error that another try would get
-//! again ends the reconnect as well. After every other failure the next try follows, until the
-//! limit has passed.
+//! decision of the program, and end the reconnect ([`Error::refusal`]). An error that another try
+//! would get again ends the reconnect as well. After every other failure the next try follows,
+//! until the limit has passed ([`Error::GaveUp`]).
 //!
 //! ```no_run
 //! use rpma::reconnect::{Reconnect, ToConn};
@@ -42,7 +42,7 @@
 mod addresses;
 mod cfg;
 mod connects;
-mod gave_up;
+mod verdict;
 
 use std::fmt;
 use std::io;
@@ -58,8 +58,7 @@ pub use self::addresses::{Tries, connect, first_that_works};
 use self::cfg::Jitter;
 pub use self::cfg::ReconnectCfg;
 pub use self::connects::{Connects, ToConn, ToWriter};
-use self::gave_up::Verdict;
-pub use self::gave_up::{GaveUp, Why};
+use self::verdict::Verdict;
 use crate::address::{self, LOOK_UP};
 use crate::clock;
 use crate::conn_cfg::ConnCfg;
@@ -126,17 +125,10 @@ pub struct Reconnect<C: Connects> {
     failed: u32,
     /// When the last connection was established, or the server refused this offer.
     since: Option<Instant>,
-    counts: Counts,
-}
-
-/// The numbers of a [`Reconnect`], since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// Tries: each asks one address.
-    pub tries: u64,
-    /// Connections that were established. The first one is not a reconnect, all others are.
-    pub connected: u64,
+    /// Each asks one address.
+    tries: u64,
+    /// Connections that were established.
+    connected: u64,
 }
 
 /// Where the server is.
@@ -254,7 +246,8 @@ impl<C: Connects> Reconnect<C> {
             jitter: Jitter::new(random()?),
             failed: 0,
             since: None,
-            counts: Counts::default(),
+            tries: 0,
+            connected: 0,
         })
     }
 
@@ -292,10 +285,17 @@ impl<C: Connects> Reconnect<C> {
         &self.peer
     }
 
-    /// Returns how many tries and connections there were.
+    /// Returns how many tries there were since it was made. Each try asks one address.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
+    pub fn tries(&self) -> u64 {
+        self.tries
+    }
+
+    /// Returns how many connections were established. The first one is not a reconnect, all others
+    /// are.
+    #[must_use]
+    pub fn connected(&self) -> u64 {
+        self.connected
     }
 
     /// Connects, and waits for at most [`ReconnectCfg::set_limit`]. The look-up of a host name may
@@ -303,9 +303,19 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`GaveUp`]. Settings that the device cannot have are [`Why::Error`], before the first try.
-    pub fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected, GaveUp> {
-        self.begin(cfg).map_err(GaveUp::error)?;
+    /// As [`begin`](Self::begin), before the first try. [`Error::GaveUp`] if the limit has passed.
+    /// [`Error::NotEstablished`] if the server refused the client for a reason that does not go
+    /// away by itself ([`Error::refusal`]):
+    ///
+    /// * [`RefusalCode::Taken`](crate::RefusalCode::Taken): another instance has the key, with the
+    ///   epoch [`Refusal::epoch`](crate::Refusal::epoch). A program that decides to take over sends
+    ///   a higher epoch ([`set_offer`](Self::set_offer)).
+    /// * [`RefusalCode::OldEpoch`](crate::RefusalCode::OldEpoch): another writer has taken over.
+    ///
+    /// Otherwise the error that another try would get as well, such as a server that does not serve
+    /// the method, or this host's device after its removal (`ENODEV`).
+    pub fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected> {
+        self.begin(cfg)?;
         loop {
             if let Some(connected) = self.advance()? {
                 return Ok(connected);
@@ -315,7 +325,7 @@ impl<C: Connects> Reconnect<C> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     self.cancel();
-                    return Err(GaveUp::error(Error::provider("poll", errno)));
+                    return Err(Error::provider("poll", errno));
                 }
             }
         }
@@ -375,18 +385,19 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`GaveUp`] if the reconnect has ended, or if no reconnect is under way.
-    pub fn advance(&mut self) -> Result<Option<C::Connected>, GaveUp> {
+    /// As [`connect`](Self::connect): the reconnect has ended then. [`Error::InvalidArgument`] also
+    /// if no reconnect is under way.
+    pub fn advance(&mut self) -> Result<Option<C::Connected>> {
         let Some(UnderWay { mut step, mut all }) = self.under_way.take() else {
-            return Err(GaveUp::error(Error::invalid(
+            return Err(Error::invalid(
                 "no reconnect is under way: call Reconnect::begin first",
-            )));
+            ));
         };
         loop {
             step = match self.step(step, &mut all) {
                 Ok(Moved::On(step)) => step,
                 Ok(Moved::Connected(connected)) => {
-                    self.counts.connected += 1;
+                    self.connected += 1;
                     self.since = Some(clock::now());
                     return Ok(Some(connected));
                 }
@@ -395,8 +406,8 @@ impl<C: Connects> Reconnect<C> {
                     if let Some((addr, _)) = all.trying {
                         all.tried.add_first(addr, LATE);
                     }
-                    let (why, error) = (Why::Limit, all.take_error().unwrap_or(LATE));
-                    return Err(self.gives_up(GaveUp { why, error }));
+                    let last = all.take_error().unwrap_or(LATE);
+                    return Err(self.gives_up(Error::GaveUp(Box::new(last))));
                 }
                 Ok(Moved::Waits(step)) => {
                     self.under_way = Some(UnderWay { step, all });
@@ -483,7 +494,7 @@ impl<C: Connects> Reconnect<C> {
         };
         let share = share(all.deadline.left(), all.to_try.len() + 1);
         all.trying = Some((addr, Deadline::after(share)));
-        self.counts.tries += 1;
+        self.tries += 1;
         let resolving = ConnReq::resolve(&self.peer, addr, &all.conn_cfg)?;
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::add(&self.epoll, &resolving, data, flags)
@@ -499,16 +510,13 @@ impl<C: Connects> Reconnect<C> {
     }
 
     /// Judges a failed try.
-    fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>, GaveUp> {
+    fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>> {
         let verdict = Verdict::on(&error);
         let is_gone = error.is_errno(Errno::NODEV) && self.peer.is_gone();
-        if is_gone {
-            return Err(self.gives_up(GaveUp::error(error)));
+        if is_gone || verdict == Verdict::Refused {
+            return Err(self.gives_up(error));
         }
-        if let Verdict::Stop(why @ Why::Refused(_)) = verdict {
-            return Err(self.gives_up(GaveUp { why, error }));
-        }
-        let (tries, target) = (self.counts.tries, &self.target);
+        let (tries, target) = (self.tries, &self.target);
         log::info!("try {tries} to connect to {target}: {error}");
         match all.trying.take() {
             Some((addr, _)) => all.tried.add(addr, error),
@@ -525,16 +533,16 @@ impl<C: Connects> Reconnect<C> {
             (_, true, false) => {
                 let nothing = || Error::provider(LOOK_UP, io::ErrorKind::NotFound);
                 let error = all.take_error().unwrap_or_else(nothing);
-                return Err(self.gives_up(GaveUp::error(error)));
+                return Err(self.gives_up(error));
             }
         })
     }
 
     /// Logs the try that ends the reconnect.
-    fn gives_up(&self, gave_up: GaveUp) -> GaveUp {
-        let (tries, target) = (self.counts.tries, &self.target);
-        log::warn!("gave up to connect to {target} at try {tries}: {gave_up}");
-        gave_up
+    fn gives_up(&self, error: Error) -> Error {
+        let (tries, target) = (self.tries, &self.target);
+        log::warn!("gave up to connect to {target} at try {tries}: {error}");
+        error
     }
 
     /// The wait after a round that failed, of `most` at most.
@@ -583,7 +591,8 @@ impl<C: Connects> fmt::Debug for Reconnect<C> {
         f.debug_struct("Reconnect")
             .field("target", &self.target)
             .field("is_under_way", &self.under_way.is_some())
-            .field("counts", &self.counts)
+            .field("tries", &self.tries)
+            .field("connected", &self.connected)
             .finish_non_exhaustive()
     }
 }

@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use rpma::Refusal;
 use rpma::commit::{Method, WriterCfg};
-use rpma::reconnect::{Reconnect, ToConn, ToWriter, Why};
+use rpma::reconnect::{Reconnect, ToConn, ToWriter};
 
 use crate::common::prelude::*;
-use crate::reconnect::support::{Server, connect, identified, quick};
+use crate::reconnect::support::{Server, assert_another_would_fail, connect, identified, quick};
 
 fn identity(req: &ConnReq) -> Identity {
     let offer = Offer::decode(req.get_private_data()).expect("an offer");
@@ -32,15 +32,15 @@ fn a_refusal_that_stays_ends_it() -> Result {
             }
         });
         let gave_up = gave_up.expect_err("it is refused");
-        let Why::Refused(why) = &gave_up.why else {
+        let Some(why) = gave_up.refusal() else {
             panic!("{gave_up:?}");
         };
         assert_eq!((why.code(), why.epoch()), (code, 41));
         assert_says(&gave_up, &["not you"]);
-        assert_eq!(client.counts().tries, tries);
+        assert_eq!(client.tries(), tries);
         assert!(client.deadline().is_none(), "nothing is under way");
     }
-    assert_eq!(client.counts().connected, 0);
+    assert_eq!(client.connected(), 0);
     Ok(())
 }
 
@@ -65,7 +65,8 @@ fn a_program_takes_over_with_a_higher_epoch() -> Result {
         current = Some(req.connect(&server.offer()).expect("accepts"));
     };
     let gave_up = connect(&mut client, &mut serve).expect_err("it is taken");
-    let epoch = gave_up.other_epoch().ok_or("another writer")?;
+    let refusal = gave_up.refusal().ok_or("a refusal")?;
+    let epoch = refusal.other_epoch().ok_or("another writer")?;
     let mut offer = client.offer().clone();
     offer.set_identity(Identity {
         epoch: epoch + 1,
@@ -107,8 +108,7 @@ fn a_reject_that_may_pass_is_tried_again() -> Result {
         }
     });
     conn?;
-    let counts = client.counts();
-    assert_eq!((counts.tries, counts.connected), (7, 1));
+    assert_eq!((client.tries(), client.connected()), (7, 1));
     Ok(())
 }
 
@@ -134,7 +134,7 @@ fn a_full_server_ends_the_round() -> Result {
         }
     });
     conn?;
-    assert_eq!(client.counts().tries, 3);
+    assert_eq!(client.tries(), 3);
     Ok(())
 }
 
@@ -154,9 +154,9 @@ fn a_server_that_cannot_serve_ends_it() -> Result {
         let mut current = None;
         let gave_up = connect(&mut client, || server.accept_with(&answer, &mut current));
         let gave_up = gave_up.expect_err("it cannot serve");
-        assert_eq!(gave_up.why, Why::Error);
-        assert_says(&Error::from(gave_up), &[text]);
-        assert_eq!(client.counts().tries, 1);
+        assert_another_would_fail(&gave_up);
+        assert_says(&gave_up, &[text]);
+        assert_eq!(client.tries(), 1);
     }
     Ok(())
 }

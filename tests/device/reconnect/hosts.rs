@@ -6,7 +6,7 @@ use std::thread;
 
 use rpma::Refusal;
 use rpma::commit::Limits;
-use rpma::reconnect::{Connects, Counts, GaveUp, Reconnect, ToConn};
+use rpma::reconnect::{Connects, Reconnect, ToConn};
 use rpma::sim::{Entered, JoinHandle, now, sleep};
 
 use crate::common::prelude::*;
@@ -183,21 +183,22 @@ pub(crate) fn serve_memory(
 /// The end of a reconnect, and its cost.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) result: Result<(), GaveUp>,
+    pub(crate) result: Result<(), Error>,
     pub(crate) took: Duration,
     /// When each try began, from the beginning on.
     pub(crate) tries: Vec<Duration>,
-    pub(crate) counts: Counts,
+    /// Its tries, and those that became connections.
+    pub(crate) counts: (u64, u64),
 }
 
 /// Connects in steps, as an event loop does, and notes when each try begins.
 pub(crate) fn drive<C: Connects>(client: &mut Reconnect<C>) -> (Option<C::Connected>, Ended) {
-    let (began, mut tries, before) = (now(), Vec::new(), client.counts().tries);
+    let (began, mut tries, before) = (now(), Vec::new(), client.tries());
     client.begin(&ConnCfg::new()).expect("begins");
-    let mut steps = || -> Result<_, GaveUp> {
+    let mut steps = || -> Result<_, Error> {
         loop {
             let advanced = client.advance();
-            while before + (tries.len() as u64) < client.counts().tries {
+            while before + (tries.len() as u64) < client.tries() {
                 tries.push(now() - began);
             }
             if let Some(connected) = advanced? {
@@ -236,7 +237,7 @@ fn ended<C: Connects>(
     began: Instant,
     tries: Vec<Duration>,
     client: &Reconnect<C>,
-    result: Result<C::Connected, GaveUp>,
+    result: Result<C::Connected, Error>,
 ) -> (Option<C::Connected>, Ended) {
     let (connected, result) = match result {
         Ok(connected) => (Some(connected), Ok(())),
@@ -246,7 +247,7 @@ fn ended<C: Connects>(
         result,
         took: now() - began,
         tries,
-        counts: client.counts(),
+        counts: (client.tries(), client.connected()),
     };
     (connected, ended)
 }

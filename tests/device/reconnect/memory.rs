@@ -33,7 +33,7 @@ fn reconnects<C: Connects>(
         let once = *registered.get_or_insert_with(registrations);
         assert_eq!(registrations(), once);
     }
-    assert_eq!(client.counts().connected, RECONNECTS + 1);
+    assert_eq!(client.connected(), RECONNECTS + 1);
     Ok(())
 }
 

@@ -55,7 +55,7 @@ fn a_replica_is_added_again() -> Result {
         }
         assert_eq!(registrations(), before, "{method}");
         assert_eq!(log.able(), 1);
-        assert_eq!(again.counts().connected, 21);
+        assert_eq!(again.connected(), 21);
         drop((log, again, peer, entered));
         server.power_cut();
         serving.join().expect("no panic").expect_err("its end");

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use rpma::reconnect::{Connects, GaveUp, Reconnect, ReconnectCfg, ToConn};
+use rpma::reconnect::{Connects, Reconnect, ReconnectCfg, ToConn};
 
 use crate::common::prelude::*;
 
@@ -106,7 +106,7 @@ pub(crate) fn quick() -> Result<ReconnectCfg> {
 pub(crate) fn connect<C: Connects>(
     client: &mut Reconnect<C>,
     mut serve: impl FnMut(),
-) -> Result<C::Connected, GaveUp> {
+) -> Result<C::Connected, Error> {
     client.begin(&ConnCfg::new()).expect("begins");
     go_on(client, &mut serve)
 }
@@ -114,7 +114,7 @@ pub(crate) fn connect<C: Connects>(
 pub(crate) fn go_on<C: Connects>(
     client: &mut Reconnect<C>,
     serve: &mut dyn FnMut(),
-) -> Result<C::Connected, GaveUp> {
+) -> Result<C::Connected, Error> {
     let until = Instant::now() + LIMIT;
     loop {
         if let Some(connected) = client.advance()? {
@@ -141,4 +141,10 @@ pub(crate) fn now() -> Instant {
 /// Whether `fd` is readable, within a millisecond.
 pub(crate) fn readable(fd: impl AsFd) -> bool {
     crate::common::readable(fd, Duration::from_millis(1))
+}
+
+/// It neither gave up at its limit, nor did the server refuse it.
+pub(crate) fn assert_another_would_fail(error: &Error) {
+    assert!(!matches!(error, Error::GaveUp(_)), "{error}");
+    assert!(error.refusal().is_none(), "{error}");
 }

@@ -157,7 +157,7 @@ async fn comes_back(peer: &Peer, at: SocketAddr) -> Result<Conn> {
     client.begin(&cfg())?;
     loop {
         if let Some(conn) = client.advance()? {
-            assert!(client.counts().tries > 3, "{:?}", client.counts());
+            assert!(client.tries() > 3, "{}", client.tries());
             return Ok(conn);
         }
         let due = client.deadline().ok_or("it goes on")?;

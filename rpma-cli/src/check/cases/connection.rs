@@ -179,10 +179,7 @@ fn again(bench: &mut Bench) -> Result<String> {
         drop(line);
         cfg = bench.announce_again(number, &Wanted::default())?;
     }
-    Ok(format!(
-        "{ROUNDS} connections of {} tries",
-        server.counts().tries
-    ))
+    Ok(format!("{ROUNDS} connections of {} tries", server.tries()))
 }
 
 const PART: Part = Part {
