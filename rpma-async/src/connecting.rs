@@ -7,13 +7,14 @@
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use rpma::{ConnReq, Error, Progress, Request, Resolving, Result};
+use rpma::{ConnReq, Error, Request, Resolving, Result};
 use rustix::io::Errno;
 
 use crate::alarm::Alarm;
@@ -204,11 +205,11 @@ impl Resolve {
         // Before the look, so that later events wake the task.
         self.waiters.wait(ticket, cx.waker());
         match self.resolving.advance()? {
-            Progress::Waiting(resolving) => {
+            ControlFlow::Continue(resolving) => {
                 self.resolving = resolving;
                 Ok(Stage::Resolving(self))
             }
-            Progress::Ready(req) => {
+            ControlFlow::Break(req) => {
                 self.waiters.leave(ticket);
                 let shared = self.seat.start(req, &self.setup, &self.private_data)?;
                 Ok(Stage::Asked(shared))

@@ -196,6 +196,39 @@ pub enum Error {
     NoEvent,
 }
 
+/// The error of a call that takes an object, and the object, which the call has not used.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct GivenBack<T> {
+    /// The reason.
+    pub error: Error,
+    /// The object, unchanged. Dropping it has its usual effect: a connection ends, a request is
+    /// rejected, an endpoint stops listening.
+    pub object: T,
+}
+
+impl<T> GivenBack<Box<T>> {
+    #[cold]
+    pub(crate) fn boxed(error: Error, object: T) -> Self {
+        let object = Box::new(object);
+        Self { error, object }
+    }
+}
+
+impl<T> fmt::Debug for GivenBack<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GivenBack")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> From<GivenBack<T>> for Error {
+    fn from(error: GivenBack<T>) -> Self {
+        error.error
+    }
+}
+
 /// The queues of a connection that have counted slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

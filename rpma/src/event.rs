@@ -35,8 +35,10 @@ pub enum ConnEvent {
     /// The peer has rejected the connection, or no program listens on the port
     /// (`RPMA_CONN_REJECTED`).
     Rejected {
-        /// The reason.
-        reason: RejectReason,
+        /// The reason code of the transport (for InfiniBand and RoCE those of the connection
+        /// manager's REJ message), or a negative errno. [`NO_LISTENER`](Self::NO_LISTENER) and
+        /// [`BY_PROGRAM`](Self::BY_PROGRAM) are two of them.
+        reason: i32,
         /// The private data that the peer sent with the reject, padded with zeros to 148 bytes;
         /// empty if the transport carried none.
         private_data: Box<[u8]>,
@@ -58,6 +60,13 @@ pub enum ConnEvent {
 }
 
 impl ConnEvent {
+    /// A reject's reason: no program listens on that port, because the service ID is unknown.
+    pub const NO_LISTENER: i32 = 8;
+    /// A reject's reason: the program on the other side has rejected the request, or dropped it, or
+    /// has ended before it answered. In the last case the kernel rejects for it, with the same
+    /// reason.
+    pub const BY_PROGRAM: i32 = 28;
+
     /// Returns whether the connection is over with this event: [`Closed`](Self::Closed),
     /// [`TimewaitExit`](Self::TimewaitExit), [`Lost`](Self::Lost), [`Rejected`](Self::Rejected) and
     /// [`Unreachable`](Self::Unreachable) are ends. [`Other`](Self::Other) is a notice, also if its
@@ -113,9 +122,9 @@ impl fmt::Display for ConnEvent {
                         f,
                         "Connection rejected by the program on the other side (reason {}), with the words \
                          {words:?}",
-                        reason.0
+                        reason
                     ),
-                    None => write!(f, "Connection rejected: {reason}"),
+                    None => write!(f, "Connection rejected: {}", RejectReason(*reason)),
                 }
             }
             Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
@@ -143,34 +152,23 @@ fn words(private_data: &[u8]) -> Option<&str> {
     is_plain.then_some(words)
 }
 
-/// Why a connection was rejected: the reason code of the transport (for InfiniBand and RoCE those
-/// of the connection manager's REJ message), or a negative errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RejectReason(pub i32);
-
-impl RejectReason {
-    /// No program listens on that port: the service ID is unknown.
-    pub const NO_LISTENER: Self = Self(8);
-    /// The program on the other side has rejected the request, or dropped it, or has ended before
-    /// it answered. In the last case the kernel rejects for it, with the same reason.
-    pub const CONSUMER: Self = Self(28);
-}
+struct RejectReason(i32);
 
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
-            Self::CONSUMER => f.write_str(
+        match self.0 {
+            ConnEvent::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
+            ConnEvent::BY_PROGRAM => f.write_str(
                 "the program on the other side rejected it without a reason (see its log), or that \
                  program has ended (reason 28)",
             ),
             // `IB_CM_REJ_STALE_CONN`.
-            Self(10) => f.write_str(
+            10 => f.write_str(
                 "the peer's kernel does not know the connection, as after a restart of its host \
                  (reason 10)",
             ),
-            Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
-            Self(reason) => write!(f, "reason {reason}"),
+            reason if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
+            reason => write!(f, "reason {reason}"),
         }
     }
 }
@@ -194,7 +192,7 @@ mod tests {
     #[test]
     fn the_texts_tell_the_cause() {
         let rejected = ConnEvent::Rejected {
-            reason: RejectReason(8),
+            reason: 8,
             private_data: Box::default(),
         };
         assert!(
@@ -202,7 +200,7 @@ mod tests {
             "{rejected}"
         );
         let with = |bytes: &[u8]| ConnEvent::Rejected {
-            reason: RejectReason(28),
+            reason: 28,
             private_data: bytes.into(),
         };
         let full = with(b"all slots are taken\0\0").to_string();

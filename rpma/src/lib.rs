@@ -181,7 +181,7 @@
 //! # Threads
 //!
 //! Every type of verbs and memory is [`Send`] and [`Sync`], and the operations of a [`Conn`] take
-//! `&self`. The exceptions are [`RawMemory`] and [`RegError`], which can contain it. They are only
+//! `&self`. The exceptions are [`RawMemory`] and [`GivenBack`], which can contain it. They are only
 //! `Send`: their owner has promised that the memory may move to another thread, and not that
 //! threads may share it.
 //!
@@ -262,17 +262,17 @@ pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
 pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
-pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
+pub use crate::conn_req::{ConnReq, Resolving};
 pub use crate::counters::Counters;
 pub use crate::cq::Cq;
 pub use crate::device::Device;
 pub use crate::ep::Ep;
-pub use crate::error::{Error, Queue, Result};
-pub use crate::event::{ConnEvent, RejectReason};
+pub use crate::error::{Error, GivenBack, Queue, Result};
+pub use crate::event::ConnEvent;
 pub use crate::failure::{Failure, NotConnected};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
-pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
+pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RemoteSlice};
 pub use crate::offer::{Identity, Offer};
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::{Durable, PeerCfg};
@@ -426,7 +426,6 @@ mod tests {
         check::<commit::CommitId>();
         check::<commit::Outcome>();
         check::<commit::Refused>();
-        check::<commit::AddError>();
         // Memory, and registerable memory.
         check::<Mr<Vec<u8>>>();
         // A region shares memory. The owner of the memory may not be shared itself.
@@ -435,7 +434,6 @@ mod tests {
         check::<MrRemote>();
         check::<RemoteSlice>();
         check::<MrUsage>();
-        check::<RegError<Vec<u8>>>();
         check::<Advice>();
         check::<AdviseFlags>();
         check::<AlignedBuf>();
@@ -452,12 +450,10 @@ mod tests {
         check::<ConnReq>();
         check::<Request>();
         check::<Resolving>();
-        check::<Progress>();
         check::<Conn>();
         check::<Batch<'_, 4>>();
         check::<Next>();
         check::<ConnEvent>();
-        check::<RejectReason>();
         check::<Flags>();
         check::<FlushType>();
         check::<wait::Wait>();
@@ -465,7 +461,6 @@ mod tests {
         check::<wait::Member>();
         check::<wait::Happened>();
         check::<wait::Waker>();
-        check::<wait::AddError<Conn>>();
         check::<DeviceEventKind>();
         check::<serve::Server>();
         check::<serve::ServerCfg>();
@@ -499,11 +494,11 @@ mod tests {
         // Errors.
         check::<Error>();
         check::<Queue>();
-        check::<ConnectError>();
+        check::<GivenBack<Conn>>();
         check::<CloseError>();
 
         fn check_send<T: Send>() {}
         check_send::<RawMemory>();
-        check_send::<RegError<RawMemory>>();
+        check_send::<GivenBack<RawMemory>>();
     }
 }

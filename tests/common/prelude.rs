@@ -9,7 +9,7 @@ pub(crate) use rpma::{
     Batch, ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Cq, CqKind, Device,
     Durable, Ep, Error, Failure, Flags, FlushType, Identity, Mr, MrRemote, MrSlice, MrUsage, Next,
     NotConnected, Notify, Offer, Peer, PeerCfg, Posted, Queue, RefusalCode, RegisterableMemory,
-    RejectReason, RemoteSlice, Side, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
+    RemoteSlice, Side, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
 };
 
 pub(crate) use super::*;

@@ -178,12 +178,12 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() -> Result
     let req = resolve(&peer, &ep, &cfg)?;
     let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
     assert!(refused.to_string().contains("56"), "{refused}");
-    let client = refused.req.ok_or("the request")?.connect(&[1; 56])?;
+    let client = refused.object.ok_or("the request")?.connect(&[1; 56])?;
 
     let req = request(&ep, &cfg)?;
     let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
     assert!(refused.to_string().contains("196"), "{refused}");
-    let server = refused.req.ok_or("the request")?.connect(&[2; 196])?;
+    let server = refused.object.ok_or("the request")?.connect(&[2; 196])?;
     established(&client, &server)
 }
 
@@ -200,7 +200,7 @@ fn a_dropped_request_is_a_reject() -> Result {
         } else {
             drop(req)
         }
-        assert_eq!(rejected(&client)?, RejectReason::CONSUMER);
+        assert_eq!(rejected(&client)?, ConnEvent::BY_PROGRAM);
         // As in librpma, disconnecting is possible.
         client.disconnect()?;
     }
@@ -213,7 +213,7 @@ fn nobody_listens() -> Result {
     let port = Ep::listen(&peer, &addr(), 0)?.get_port();
     let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new())?;
     let client = req.connect(&[])?;
-    assert_eq!(rejected(&client)?, RejectReason::NO_LISTENER);
+    assert_eq!(rejected(&client)?, ConnEvent::NO_LISTENER);
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 
-use rpma::{Progress, Resolving};
+use rpma::Resolving;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::common::prelude::*;
@@ -74,8 +75,8 @@ fn descriptors_are_made_non_blocking_and_blocking_again() -> Result {
 fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
     loop {
         resolving = match resolving.advance()? {
-            Progress::Ready(req) => return Ok(req),
-            Progress::Waiting(resolving) => resolving,
+            ControlFlow::Break(req) => return Ok(req),
+            ControlFlow::Continue(resolving) => resolving,
         };
         assert!(readable(&resolving, LIMIT), "the kernel says how it ended");
     }

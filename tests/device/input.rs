@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use memmap2::MmapMut;
 use rpma::pmem::{Domain, Platform, PmemKind};
-use rpma::{AlignedBuf, RegError};
+use rpma::{AlignedBuf, GivenBack};
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
@@ -27,10 +27,14 @@ fn assert_reported(error: impl Into<Error>, call: &str, errno: Errno, words: &[&
 /// Memory that cannot be registered, for a reason with these words, comes back.
 #[track_caller]
 fn assert_unfit<M: RegisterableMemory>(
-    registered: Result<Mr<M>, RegError<M>>,
+    registered: Result<Mr<M>, GivenBack<M>>,
     words: &[&str],
 ) -> M {
-    let Err(RegError { memory, error, .. }) = registered else {
+    let Err(GivenBack {
+        object: memory,
+        error,
+    }) = registered
+    else {
         panic!("it is registered")
     };
     assert_invalid(Err::<(), _>(error), words);
@@ -192,7 +196,7 @@ fn a_dax_file_without_on_demand_paging() -> Result {
     let map = PmemMap::open(&path, 1)?;
     assert_eq!(map.kind(), PmemKind::FsDax);
     let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned");
-    assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
+    assert_eq!(error.object.len(), 1 << 20, "the memory comes back");
     let words = ["on-demand paging", "device-DAX"];
     assert_reported(error, "ibv_reg_mr", Errno::OPNOTSUPP, &words);
     Ok(())
@@ -212,7 +216,7 @@ fn an_ordinary_file_that_a_peer_wants_to_write() -> Result {
     let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned for writing");
     let words = ["6.5", "device-DAX"];
     assert_reported(error.error, "ibv_reg_mr", Errno::FAULT, &words);
-    Mr::reg(&peer, error.memory, MrUsage::READ_SRC | MrUsage::WRITE_SRC)?;
+    Mr::reg(&peer, error.object, MrUsage::READ_SRC | MrUsage::WRITE_SRC)?;
     Ok(())
 }
 
@@ -380,7 +384,7 @@ fn too_little_lockable_memory() -> Result {
     if env::var_os(CHILD).is_some() {
         let (_test, peer) = peer_test()?;
         let error = Mr::reg(&peer, vec![0; 1 << 20], RIGHTS).expect_err("64 KiB may be locked");
-        assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
+        assert_eq!(error.object.len(), 1 << 20, "the memory comes back");
         assert_reported(error, "ibv_reg_mr", Errno::NOMEM, &["RLIMIT_MEMLOCK"]);
         // Memory that fits still works.
         Mr::reg(&peer, vec![0; 64], RIGHTS)?;

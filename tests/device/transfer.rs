@@ -364,7 +364,7 @@ fn foreign_memory_is_used_as_its_owner_promised() -> Result {
     let raw = source.dereg()?;
     let refused = Mr::reg(&peer, raw, MrUsage::WRITE_DST).expect_err("nobody promised that");
     assert_says(&refused.error, &["read-only"]);
-    let again = Mr::reg(&peer, refused.memory, MrUsage::READ_SRC)?;
+    let again = Mr::reg(&peer, refused.object, MrUsage::READ_SRC)?;
     assert_eq!(contents(&again)?, pattern(64, 3));
     drop(again);
     // SAFETY: `memory` is of `Box::into_raw`, and `again`, the last owner of a registration, is

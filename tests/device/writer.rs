@@ -206,7 +206,7 @@ fn a_commit_in_flight_needs_no_probe() -> Result {
 /// This request is none for a writer, for a reason with these words, and goes back.
 fn refuses(cfg: &WriterCfg, req: ConnReq, words: &[&str]) {
     let refused = Writer::connect(req, cfg, &Offer::default()).expect_err("refused");
-    assert!(refused.req.is_some(), "the request goes back");
+    assert!(refused.object.is_some(), "the request goes back");
     assert_says(&refused.error, words);
 }
 

@@ -44,7 +44,7 @@ fn fabrics_are_apart() -> Result {
     let asking = ConnReq::new(&peer()?, &one.addr().to_string(), 7204, &ConnCfg::new());
     let asking = asking?.connect(&[])?;
     match event(&asking)? {
-        ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
+        ConnEvent::Rejected { reason, .. } => assert_eq!(reason, ConnEvent::NO_LISTENER),
         event => panic!("{event}"),
     }
     assert_eq!(fabrics[0].objects().get("qp"), None);

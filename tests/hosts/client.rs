@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rpma::commit::{Ticket, Writer, WriterCfg};
-use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter, Why};
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter};
 use rpma::{Posted, commit};
 
 use crate::log::{RECORD, TAIL, is_whole, offset, record};

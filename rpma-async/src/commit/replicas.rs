@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rpma::commit::{self, AddError, CommitId, Outcome, Refused, ReplicaId};
+use rpma::commit::{self, CommitId, Outcome, Refused, ReplicaId};
 use rpma::sync::Mutex;
-use rpma::{Failure, MrRemote, Result, Site};
+use rpma::{Failure, GivenBack, MrRemote, Result, Site};
 
 use super::{Writer, lock};
 use crate::clock;
@@ -124,16 +124,20 @@ impl Replicas {
     ///
     /// As [`commit::Replicas::add`]; [`Error::Provider`](rpma::Error::Provider) also if
     /// `epoll_ctl` fails.
-    pub fn add(&self, writer: commit::Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
+    pub fn add(
+        &self,
+        writer: commit::Writer,
+        remote: MrRemote,
+    ) -> Result<ReplicaId, GivenBack<Box<commit::Writer>>> {
         let watched = &self.shared.watched;
         let fd = writer.conn().get_next_fd();
         if let Err(error) = fd.and_then(|fd| watched.watch(fd)) {
-            let writer = Box::new(writer);
-            return Err(AddError { error, writer });
+            let object = Box::new(writer);
+            return Err(GivenBack { error, object });
         }
         let added = self.shared.with(|state| state.set.add(writer, remote));
-        if let Err(AddError { writer, .. }) = &added {
-            if let Ok(fd) = writer.conn().get_next_fd() {
+        if let Err(not_added) = &added {
+            if let Ok(fd) = not_added.object.conn().get_next_fd() {
                 watched.watch_no_more(fd);
             }
         }

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use rpma::reconnect::first_that_works;
-use rpma::{
-    Conn, ConnEvent, ConnReq, Device, Error, Next, Offer, Peer, Refusal, RejectReason, Side, Wc,
-};
+use rpma::{Conn, ConnEvent, ConnReq, Device, Error, Next, Offer, Peer, Refusal, Side, Wc};
 
 use super::stop::{Clock, Result, Stop};
 use crate::args::Endpoint;
@@ -159,9 +157,7 @@ fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
         (_, Ok(refusal)) => {
             return Problem::new(format!("{server} refuses: {refusal}"), "");
         }
-        (Some(RejectReason::NO_LISTENER), _) => {
-            "Start `rpma serve` on that host, with this address"
-        }
+        (Some(ConnEvent::NO_LISTENER), _) => "Start `rpma serve` on that host, with this address",
         _ => {
             "Look at the output of `rpma serve` on that host. If it has no line about this client, the \
              server listens on another address of its host: use the address of its first line"

@@ -233,7 +233,7 @@ fn register(
     match Mr::reg(peer, map, persistent) {
         Ok(region) => Ok((region, None)),
         Err(refused) => {
-            let region = Mr::reg(peer, refused.memory, usage).map_err(Error::from)?;
+            let region = Mr::reg(peer, refused.object, usage).map_err(Error::from)?;
             Ok((region, Some(one_line(&refused.error.to_string()))))
         }
     }

@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
-pub use self::resolving::{Progress, Resolving};
+pub use self::resolving::Resolving;
 use crate::address;
 use crate::conn::{Conn, NotAccepted};
 use crate::conn_cfg::ConnCfg;
-use crate::error::{Error, Result};
+use crate::error::{Error, GivenBack, Result};
 use crate::mr::MrSlice;
 use crate::offer::Offer;
 use crate::peer::Peer;
@@ -125,7 +125,7 @@ impl ConnReq {
     /// address. Call [`Resolving::advance`] whenever the descriptor is readable.
     ///
     /// An event loop connects in these steps: `resolve`; `advance` until it is
-    /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
+    /// `ControlFlow::Break`; [`connect`](Self::connect), which does not
     /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
     /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). To open
     /// the [`Device`](crate::Device) of `peer` without blocking, use an address of this host
@@ -136,16 +136,17 @@ impl ConnReq {
     /// only after more than a minute. So the loop needs its own limit for the answer.
     ///
     /// ```no_run
-    /// use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, Peer, Progress, Result};
+    /// use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, Peer, Result};
     /// use std::net::SocketAddr;
+    /// use std::ops::ControlFlow;
     /// use std::os::fd::AsFd;
     ///
     /// fn connect(peer: &Peer, addr: SocketAddr, until_readable: impl Fn(&dyn AsFd)) -> Result<Conn> {
     ///     let mut resolving = ConnReq::resolve(peer, addr, &ConnCfg::new())?;
     ///     let req = loop {
     ///         resolving = match resolving.advance()? {
-    ///             Progress::Ready(req) => break req,
-    ///             Progress::Waiting(resolving) => resolving,
+    ///             ControlFlow::Break(req) => break req,
+    ///             ControlFlow::Continue(resolving) => resolving,
     ///         };
     ///         until_readable(&resolving);
     ///     };
@@ -260,16 +261,16 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the private data is too long: then the request is unchanged,
-    /// and [`ConnectError::req`] gives it back. After every other error the request is gone.
+    /// and [`GivenBack::object`] is `Some`. After every other error the request is gone.
     ///
     /// [`Error::Provider`] if `rdma_connect` fails. When accepting, it is [`Error::Provider`] if
     /// `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp` fails. `EINVAL` from
     /// `rdma_init_qp_attr` or `rdma_accept` means that the client is gone.
     #[doc(alias = "rpma_conn_req_connect")]
-    pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
+    pub fn connect(self, private_data: &[u8]) -> Result<Conn, GivenBack<Option<Box<Self>>>> {
         let terms = self.direction.terms();
         if let Err(error) = check_private_data(private_data, terms.max_data, terms.call) {
-            return Err(ConnectError::refused(error, self));
+            return Err(not_connected(error, Some(self)));
         }
         let made = match self.direction {
             Direction::Outgoing => {
@@ -278,7 +279,7 @@ impl ConnReq {
             }
             Direction::Incoming { .. } => self.accept(private_data).map_err(|not| not.error),
         };
-        made.map_err(ConnectError::of)
+        made.map_err(|error| not_connected(error, None))
     }
 
     /// Connects or accepts with an [`Offer`], and waits until the connection is established: the
@@ -338,9 +339,9 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for an outgoing request, or if the private data is too long: then
-    /// the request is unchanged, and [`ConnectError::req`] gives it back. [`Error::Provider`] if
+    /// the request is unchanged, and [`GivenBack::object`] is `Some`. [`Error::Provider`] if
     /// `rdma_reject` fails (`EINVAL`: the client is gone), or if something could not be freed.
-    pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
+    pub fn reject(self, private_data: &[u8]) -> Result<(), GivenBack<Option<Box<Self>>>> {
         let refused = match self.direction {
             Direction::Outgoing => Err(Error::invalid(
                 "an outgoing request cannot be rejected: drop it, and nothing is sent",
@@ -350,11 +351,12 @@ impl ConnReq {
             }
         };
         if let Err(error) = refused {
-            return Err(ConnectError::refused(error, self));
+            return Err(not_connected(error, Some(self)));
         }
         let rejected = self.queues.qp.reject(private_data);
         let freed = self.queues.destroy().all();
-        rejected.and(freed).map_err(ConnectError::of)
+        let rejected = rejected.and(freed);
+        rejected.map_err(|error| not_connected(error, None))
     }
 
     /// Drops the request, and returns an error if an object could not be freed. An incoming request
@@ -367,6 +369,13 @@ impl ConnReq {
     pub fn delete(self) -> Result<()> {
         self.queues.destroy().all()
     }
+}
+
+/// An error, and the request if it was refused before anything happened.
+#[cold]
+pub(crate) fn not_connected(error: Error, req: Option<ConnReq>) -> GivenBack<Option<Box<ConnReq>>> {
+    let object = req.map(Box::new);
+    GivenBack { error, object }
 }
 
 /// Refuses more private data than `limit`. `call` is the name of the call in the error.
@@ -386,36 +395,5 @@ impl fmt::Debug for ConnReq {
             .field("queues", &self.queues)
             .field("direction", &self.direction)
             .finish_non_exhaustive()
-    }
-}
-
-/// A connection that could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct ConnectError {
-    /// The reason.
-    pub error: Error,
-    /// The request, if it was refused before anything happened.
-    pub req: Option<Box<ConnReq>>,
-}
-
-impl ConnectError {
-    /// The request was refused before anything happened, and goes back.
-    pub(crate) fn refused(error: Error, req: ConnReq) -> Self {
-        Self {
-            error,
-            req: Some(Box::new(req)),
-        }
-    }
-
-    /// The error of a call, with which the request is gone.
-    fn of(error: Error) -> Self {
-        Self { error, req: None }
-    }
-}
-
-impl From<ConnectError> for Error {
-    fn from(error: ConnectError) -> Self {
-        error.error
     }
 }

@@ -4,6 +4,7 @@
 //! [`ConnReq`].
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -31,17 +32,6 @@ pub struct Resolving {
     plan: Plan,
 }
 
-/// The result of [`Resolving::advance`].
-#[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "it is ready or it is not")]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-pub enum Progress {
-    /// The kernel is at work: wait until the descriptor is readable.
-    Waiting(Resolving),
-    /// The request can be connected.
-    Ready(ConnReq),
-}
-
 impl Resolving {
     /// Asks the kernel for the address. Each stage has `limit`.
     pub(crate) fn new(plan: Plan, addr: SocketAddr, limit: Duration) -> Result<Self> {
@@ -62,10 +52,13 @@ impl Resolving {
     /// Goes on as far as it can without waiting for the network. A single call may be enough. The
     /// last call makes the queues, which takes the device some milliseconds.
     ///
+    /// `Break` has the request, which can be connected. `Continue` means that the kernel is at
+    /// work: wait until the descriptor is readable.
+    ///
     /// # Errors
     ///
     /// As [`ConnReq::new`]. The request is gone.
-    pub fn advance(self) -> Result<Progress> {
+    pub fn advance(self) -> Result<ControlFlow<ConnReq, Self>> {
         self.advance_until(Deadline::after(Duration::ZERO))
     }
 
@@ -81,12 +74,12 @@ impl Resolving {
 
     pub(crate) fn wait_until(self, deadline: Deadline) -> Result<ConnReq> {
         match self.advance_until(deadline)? {
-            Progress::Ready(req) => Ok(req),
-            Progress::Waiting(resolving) => Err(resolving.stage.timed_out()),
+            ControlFlow::Break(req) => Ok(req),
+            ControlFlow::Continue(resolving) => Err(resolving.stage.timed_out()),
         }
     }
 
-    fn advance_until(mut self, deadline: Deadline) -> Result<Progress> {
+    fn advance_until(mut self, deadline: Deadline) -> Result<ControlFlow<ConnReq, Self>> {
         let addr = self.addr;
         let hint = |error| address::hint(error, addr, Side::Remote);
         loop {
@@ -95,7 +88,7 @@ impl Resolving {
                 return if self.deadline.has_passed() {
                     Err(hint(self.stage.timed_out()))
                 } else {
-                    Ok(Progress::Waiting(self))
+                    Ok(ControlFlow::Continue(self))
                 };
             }
             if self.stage == Resolution::Route {
@@ -107,7 +100,7 @@ impl Resolving {
             self.deadline = Resolution::deadline(self.limit);
         }
         let req = ConnReq::outgoing(&self.plan, self.id);
-        req.map(Progress::Ready).map_err(|(error, _id)| error)
+        req.map(ControlFlow::Break).map_err(|(error, _id)| error)
     }
 }
 

@@ -17,7 +17,7 @@ pub use self::usage::MrUsage;
 pub(crate) use self::usage::{Tag, require};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, GivenBack, Result};
 use crate::hints;
 use crate::peer::{Peer, PeerKey};
 use crate::pmem::PmemMap;
@@ -87,9 +87,12 @@ impl<M: RegisterableMemory> Mr<M> {
     /// `EOPNOTSUPP` (a DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does
     /// not pin for writing), `EINVAL` (persistent flush on memory that is not persistent).
     #[doc(alias = "rpma_mr_reg")]
-    pub fn reg(peer: &Peer, memory: M, usage: MrUsage) -> Result<Self, RegError<M>> {
+    pub fn reg(peer: &Peer, memory: M, usage: MrUsage) -> Result<Self, GivenBack<M>> {
         if let Err(error) = check(peer, &memory, usage) {
-            return Err(RegError { error, memory });
+            return Err(GivenBack {
+                error,
+                object: memory,
+            });
         }
         let writable = memory.is_writable();
         let context = peer.pd().context();
@@ -110,9 +113,9 @@ impl<M: RegisterableMemory> Mr<M> {
             }),
             Err((error, memory)) => {
                 let persistent = usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT);
-                Err(RegError {
+                Err(GivenBack {
                     error: hints::registration(error, persistent),
-                    memory,
+                    object: memory,
                 })
             }
         }
@@ -541,28 +544,4 @@ pub enum AdviseFlags {
     None,
     /// It returns when the device has followed the advice (`IBV_ADVISE_MR_FLAG_FLUSH`).
     Flush,
-}
-
-/// The error of a registration, and the memory.
-#[derive(thiserror::Error)]
-#[error("{error}")]
-pub struct RegError<M> {
-    /// The reason of the failure.
-    pub error: Error,
-    /// The memory, unchanged.
-    pub memory: M,
-}
-
-impl<M> fmt::Debug for RegError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegError")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<M> From<RegError<M>> for Error {
-    fn from(error: RegError<M>) -> Self {
-        error.error
-    }
 }

@@ -234,7 +234,6 @@ fn established(conn: &Conn, deadline: Deadline) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::RejectReason;
     use crate::refusal::{Refusal, RefusalCode};
 
     fn addrs() -> Vec<SocketAddr> {
@@ -283,7 +282,7 @@ mod tests {
     fn a_refusal_ends_it() {
         let private_data = Refusal::new(RefusalCode::OldEpoch, "old").encode();
         let event = ConnEvent::Rejected {
-            reason: RejectReason::CONSUMER,
+            reason: ConnEvent::BY_PROGRAM,
             private_data: private_data.into(),
         };
         let mut tries = Tries::new(&addrs(), Duration::MAX).expect("addresses");

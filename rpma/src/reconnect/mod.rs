@@ -47,6 +47,7 @@ mod verdict;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ use crate::address::{self, LOOK_UP};
 use crate::clock;
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
-use crate::conn_req::{Progress, Resolving};
+use crate::conn_req::Resolving;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::offer::Offer;
@@ -449,11 +450,11 @@ impl<C: Connects> Reconnect<C> {
             Step::Resting(_) => self.try_next(all),
             Step::Resolving(resolving) => match resolving.advance()? {
                 // The other addresses of the round get their shares.
-                Progress::Waiting(_) if all.share().has_passed() && !all.to_try.is_empty() => {
+                ControlFlow::Continue(_) if all.share().has_passed() && !all.to_try.is_empty() => {
                     Err(Error::TimedOut("the address was not resolved"))
                 }
-                Progress::Waiting(resolving) => Ok(Moved::Waits(Step::Resolving(resolving))),
-                Progress::Ready(req) => {
+                ControlFlow::Continue(resolving) => Ok(Moved::Waits(Step::Resolving(resolving))),
+                ControlFlow::Break(req) => {
                     let asked = self.connects.ask(req, &self.offer)?;
                     let until = Deadline::after(self.cfg.answer_limit()).earlier(all.share());
                     Ok(Moved::On(Step::Asked(asked, until)))

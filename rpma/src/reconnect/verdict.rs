@@ -45,12 +45,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::RejectReason;
     use crate::refusal::{Refusal, RefusalCode};
 
     fn rejected(private_data: &[u8]) -> Error {
         Error::NotEstablished(Box::new(ConnEvent::Rejected {
-            reason: RejectReason::CONSUMER,
+            reason: ConnEvent::BY_PROGRAM,
             private_data: private_data.into(),
         }))
     }

@@ -304,7 +304,7 @@ impl Server {
         let member = match self.wait.add(place, conn) {
             Ok(member) => member,
             Err(not_added) => {
-                if let Err(error) = not_added.refused.cut_off() {
+                if let Err(error) = not_added.object.cut_off() {
                     log::error!("a client of the key {key:#x} is not cut off: {error}");
                     self.keys.lost(key, part);
                 }

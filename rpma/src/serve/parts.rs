@@ -88,7 +88,7 @@ impl Parts {
                 peer,
                 region: Arc::new(region),
             }),
-            Err(refused) => Err((refused.error, refused.memory)),
+            Err(refused) => Err((refused.error, refused.object)),
         }
     }
 

@@ -6,7 +6,7 @@ use rpma_sys as sys;
 use rpma_sys::rdma_cm_event_type as EventType;
 
 use super::{check_minus_one, log_leak};
-use crate::event::{ConnEvent, RejectReason};
+use crate::event::ConnEvent;
 
 /// An event, copied out of librdmacm's struct, which was acknowledged already.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl From<CmEvent> for ConnEvent {
             CmEventKind::TimewaitExit => Self::TimewaitExit,
             CmEventKind::ConnectError | CmEventKind::DeviceRemoval => Self::Lost { status },
             CmEventKind::Rejected => Self::Rejected {
-                reason: RejectReason(status),
+                reason: status,
                 private_data: event.private_data,
             },
             CmEventKind::Unreachable => Self::Unreachable { status },

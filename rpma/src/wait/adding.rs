@@ -10,7 +10,7 @@ use super::{Wait, now_and};
 use crate::conn::Conn;
 use crate::cq::Cq;
 use crate::ep::Ep;
-use crate::error::{Error, Result};
+use crate::error::{Error, GivenBack, Result};
 use crate::looking::BOUND;
 use crate::srq::Srq;
 use crate::verbs::Notify;
@@ -20,10 +20,10 @@ impl Wait {
     ///
     /// # Errors
     ///
-    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not
+    /// [`GivenBack`], with the connection. [`Error::InvalidArgument`] if it was not
     /// made with the settings of this place, or if the place is one of another wait.
     /// [`Error::Provider`] if `epoll_ctl` fails.
-    pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, AddError<Conn>> {
+    pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, GivenBack<Box<Conn>>> {
         let queues = [Some(conn.get_cq()), conn.get_rcq()];
         let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
         let added = self.check(&place, &queues).and_then(|()| {
@@ -31,7 +31,7 @@ impl Wait {
                 .watch(conn.as_fd(), Source::Member(place.member))
         });
         if let Err(error) = added {
-            return Err(AddError::new(error, conn));
+            return Err(GivenBack::boxed(error, conn));
         }
         let (inbox, member) = (Arc::clone(&self.channels.inbox), place.member);
         let is_broken = conn.on_end_of_waits(Some(Box::new(move || {
@@ -55,13 +55,13 @@ impl Wait {
     /// # Errors
     ///
     /// As [`add`](Self::add).
-    pub fn add_srq(&mut self, place: Place, srq: Srq) -> Result<Member, AddError<Srq>> {
+    pub fn add_srq(&mut self, place: Place, srq: Srq) -> Result<Member, GivenBack<Box<Srq>>> {
         let checked = match srq.get_rcq() {
             None => Err(not_of_this_place()),
             rcq => self.check(&place, &[rcq]),
         };
         if let Err(error) = checked {
-            return Err(AddError::new(error, srq));
+            return Err(GivenBack::boxed(error, srq));
         }
         let (member, solicited) = (place.member, srq.get_rcq().is_some_and(is_solicited));
         self.fill(place, Kept::Srq(srq), solicited);
@@ -72,8 +72,8 @@ impl Wait {
     ///
     /// # Errors
     ///
-    /// [`AddError`], which gives the endpoint back: [`Error::Provider`] if `epoll_ctl` fails.
-    pub fn add_ep(&mut self, ep: Ep) -> Result<Member, AddError<Ep>> {
+    /// [`GivenBack`], with the endpoint: [`Error::Provider`] if `epoll_ctl` fails.
+    pub fn add_ep(&mut self, ep: Ep) -> Result<Member, GivenBack<Box<Ep>>> {
         let place = self.place();
         let member = place.member;
         match self.channels.watch(ep.as_fd(), Source::Member(member)) {
@@ -81,7 +81,7 @@ impl Wait {
                 self.fill(place, Kept::Ep(ep), false);
                 Ok(member)
             }
-            Err(error) => Err(AddError::new(error, ep)),
+            Err(error) => Err(GivenBack::boxed(error, ep)),
         }
     }
 
@@ -189,29 +189,4 @@ fn not_of_this_place() -> Error {
         "its completion queues were not made for this place: make it with the settings that Place::cfg or \
          Place::srq_cfg returns",
     )
-}
-
-/// A member that could not be added to a [`Wait`].
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct AddError<T> {
-    /// The reason.
-    pub error: Error,
-    /// The member that was to be added. If this is dropped, a connection ends and an endpoint stops
-    /// listening.
-    pub refused: Box<T>,
-}
-
-impl<T> AddError<T> {
-    #[cold]
-    fn new(error: Error, refused: T) -> Self {
-        let refused = Box::new(refused);
-        Self { error, refused }
-    }
-}
-
-impl<T> From<AddError<T>> for Error {
-    fn from(error: AddError<T>) -> Self {
-        error.error
-    }
 }

@@ -75,7 +75,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-pub use self::adding::AddError;
 pub use self::inbox::Waker;
 pub use self::member::Member;
 use self::member::{Kept, Members};

@@ -16,7 +16,7 @@ fn a_reject_tells_why() -> Result {
                 reason,
                 private_data,
             } => {
-                assert_eq!(reason, RejectReason::CONSUMER);
+                assert_eq!(reason, ConnEvent::BY_PROGRAM);
                 assert!(private_data.is_empty() || private_data.len() == 148);
                 assert!(private_data.starts_with(data), "{private_data:?}");
                 let padding = private_data.get(data.len()..).unwrap_or(&[]);
@@ -38,18 +38,18 @@ fn every_refusal_of_a_reject() -> Result {
     let refused = req.reject(&[1; 149]).expect_err("148 bytes fit");
     assert_says(&refused, &["149", "148"]);
     assert!(matches!(refused.error, Error::InvalidArgument(_)));
-    let server = refused.req.ok_or("the request")?.connect(&[])?;
+    let server = refused.object.ok_or("the request")?.connect(&[])?;
     established(&client, &server)?;
 
     let req = resolve(&peer, &ep, &ConnCfg::new())?;
     let refused = req.reject(b"what?").expect_err("it is this side's own");
     assert!(refused.to_string().contains("outgoing"), "{refused}");
-    let client = refused.req.ok_or("the request")?.connect(&[])?;
+    let client = refused.object.ok_or("the request")?.connect(&[])?;
     let req = request(&ep, &ConnCfg::new())?;
     drop(client);
     // The client is gone: an error or not, everything is freed.
     if let Err(error) = req.reject(b"too late") {
-        assert!(error.req.is_none() && matches!(error.error, Error::Provider { .. }));
+        assert!(error.object.is_none() && matches!(error.error, Error::Provider { .. }));
     }
     Ok(())
 }

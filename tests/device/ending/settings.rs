@@ -117,7 +117,11 @@ fn what_is_unknown_stays_a_number() {
         status: -110,
     };
     assert_says(&event, &["4711", "timed out"]);
-    assert_eq!(RejectReason(77).to_string(), "reason 77");
+    let rejected = ConnEvent::Rejected {
+        reason: 77,
+        private_data: Box::default(),
+    };
+    assert_says(&rejected, &["rejected: reason 77"]);
     assert_eq!(WcStatus(1234).to_string(), "unknown code 1234");
     assert_eq!(WcOpcode(1234).to_string(), "unknown code 1234");
     assert!(!WcOpcode(1).is_receive() && WcOpcode(130).is_receive());

@@ -61,7 +61,7 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
                 let client = ask()?;
                 Failing::nth(nth, call, Errno::NOSPC, How::Refused)?
                     .told(ep.next_conn_req_timeout(&cfg, LIMIT));
-                assert_eq!(rejected(&client)?, RejectReason::CONSUMER, "{call}");
+                assert_eq!(rejected(&client)?, ConnEvent::BY_PROGRAM, "{call}");
             }
             let client = ask()?;
             let _server = accept(&ep, &cfg)?;
@@ -116,7 +116,7 @@ fn memory_that_cannot_be_registered() -> Result {
         let failing = Failing::next("ibv_reg_mr", Errno::NOMEM)?;
         let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
         let failed = failed.expect_err("it cannot be registered");
-        assert_eq!(failed.memory, [7; 100]);
+        assert_eq!(failed.object, [7; 100]);
         assert_says(&failed, &["RLIMIT_MEMLOCK"]);
         failing.told(Err::<(), Error>(failed.into()));
         region(&peer, 100, MrUsage::SEND)?;

@@ -54,7 +54,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let strange = wait.place();
     let refused = wait.add(strange, server).expect_err("strange");
     assert_says(&refused.error, &["Place::cfg"]);
-    assert!(write(&refused.refused, 1), "it is as good as before");
+    assert!(write(&refused.object, 1), "it is as good as before");
 
     // For another place, and for one of another wait.
     let (first, second) = (wait.place(), wait.place());
@@ -62,7 +62,7 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     let cfg = first.cfg(&peer, &ConnCfg::new())?;
     let (_client, server) = pair(&ep, &peer, &cfg)?;
     let refused = wait.add(second, server).expect_err("another place");
-    let refused = other.add(first, *refused.refused);
+    let refused = other.add(first, *refused.object);
     assert_says(&refused.expect_err("refused").error, &["another Wait"]);
     // Two connections of one place: there is none for the second.
     let place = wait.place();
@@ -75,8 +75,8 @@ fn places_that_are_not_used_and_connections_without() -> Result {
     assert_says(&refused.error, &["Place::cfg"]);
     is_event(&mut wait, member, &ConnEvent::Established)?;
     // A completion there is no completion of the member.
-    assert!(write(&refused.refused, 1));
-    completions(&refused.refused, 1)?;
+    assert!(write(&refused.object, 1));
+    completions(&refused.object, 1)?;
     nothing(&mut wait)?;
 
     // Settings that name a channel, and a shared receive queue without completions.

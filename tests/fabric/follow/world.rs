@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 
-use rpma::{Progress, Resolving};
+use rpma::Resolving;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{timeout, timeout_at};
@@ -81,8 +82,8 @@ pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> Result<Conn> {
 pub(crate) async fn resolved(mut resolving: Resolving) -> rpma::Result<ConnReq> {
     loop {
         resolving = match resolving.advance()? {
-            Progress::Ready(req) => return Ok(req),
-            Progress::Waiting(resolving) => resolving,
+            ControlFlow::Break(req) => return Ok(req),
+            ControlFlow::Continue(resolving) => resolving,
         };
         readable(&resolving).await;
     }

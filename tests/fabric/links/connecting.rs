@@ -1,8 +1,7 @@
 //! Connections that are made or ended while the hosts do not reach each other.
 
-use rpma::Progress;
-
 use crate::links::prelude::*;
+use std::ops::ControlFlow;
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]
@@ -109,11 +108,11 @@ fn resolving_across_a_partition() -> Result {
         let _entered = world.hosts[0].enter();
         let to = (world.hosts[1].addr(), ep.get_port()).into();
         let resolving = ConnReq::resolve(&world.peers[0], to, &cfg)?;
-        let Progress::Waiting(resolving) = resolving.advance()? else {
+        let ControlFlow::Continue(resolving) = resolving.advance()? else {
             panic!("it is not reached");
         };
         world.link.heal();
-        assert!(matches!(resolving.advance()?, Progress::Ready(_)));
+        assert!(matches!(resolving.advance()?, ControlFlow::Break(_)));
         Ok(())
     })
 }

@@ -94,7 +94,7 @@ fn refuse_region(set: &mut Set, writer: Writer, region: MrRemote, words: [&str; 
     let refused = set.log.add(writer, region).expect_err(words[1]);
     let text = refused.error.to_string();
     assert!(words.iter().all(|words| text.contains(words)), "{text}");
-    *refused.writer
+    *refused.object
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_full_set_takes_no_other_replica() -> Result {
     for n in [1, 2, 1] {
         set.log.set_aside(set.ids[n], LIMIT)?;
     }
-    let id = add(&mut set.log, *refused.writer)?;
+    let id = add(&mut set.log, *refused.object)?;
     assert_eq!(id.index(), 1);
     assert_ne!(id, set.ids[1]);
     Ok(())

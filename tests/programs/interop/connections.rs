@@ -94,7 +94,7 @@ fn a_c_server_rejects() -> Result {
     let ConnEvent::Rejected { reason, .. } = event(&conn)? else {
         panic!("it rejects");
     };
-    assert_eq!(reason, RejectReason::CONSUMER);
+    assert_eq!(reason, ConnEvent::BY_PROGRAM);
     server.done();
     Ok(())
 }

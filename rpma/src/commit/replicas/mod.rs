@@ -19,12 +19,12 @@ mod ring;
 mod wait;
 
 use self::outcome::SetId;
-pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
+pub use self::outcome::{CommitId, Outcome, Refused, ReplicaId};
 use self::replica::{CommitState, Replica};
 use self::ring::{CommitEntry, RecordBytes, RecordRing};
 use crate::address;
 use crate::commit::Writer;
-use crate::error::{Error, Result};
+use crate::error::{Error, GivenBack, Result};
 use crate::mr::MrRemote;
 use crate::peer::Peer;
 use crate::site::Site;
@@ -125,7 +125,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`AddError`], which gives the writer back. [`Error::InvalidArgument`] if
+    /// [`GivenBack`], with the writer. [`Error::InvalidArgument`] if
     ///
     /// * the set has [`MOST`](Self::MOST) replicas that were not set aside;
     /// * the writer is of another [`Peer`], its connection is over, or it is on a
@@ -144,12 +144,15 @@ impl Replicas {
     /// [`Error::NotSupported`] if the platform of the replica, or the usage of its region, does not
     /// allow the writer's commits. [`Error::Provider`] as
     /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
-    pub fn add(&mut self, writer: Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
+    pub fn add(
+        &mut self,
+        writer: Writer,
+        remote: MrRemote,
+    ) -> Result<ReplicaId, GivenBack<Box<Writer>>> {
         let id = match self.check_new(&writer, &remote) {
             Ok(id) => id,
             Err(error) => {
-                let writer = Box::new(writer);
-                return Err(AddError { error, writer });
+                return Err(GivenBack::boxed(error, writer));
             }
         };
         let member = Replica::new(id, writer, remote, self.ring.last());

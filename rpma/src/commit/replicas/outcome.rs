@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::commit::Writer;
 use crate::error::Error;
 
 /// The number of a set in this process. It is never used again.
@@ -154,21 +153,5 @@ impl std::error::Error for Refused {}
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         Self::Error(error)
-    }
-}
-
-/// A writer that could not be added to a [`Replicas`](super::Replicas).
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct AddError {
-    /// The reason.
-    pub error: Error,
-    /// The writer. Dropping it ends its connection.
-    pub writer: Box<Writer>,
-}
-
-impl From<AddError> for Error {
-    fn from(error: AddError) -> Self {
-        error.error
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::asks::{Asks, Messages};
 use super::{Writer, WriterCfg};
 use crate::conn::Conn;
-use crate::conn_req::{ConnReq, ConnectError};
-use crate::error::{Error, Result};
+use crate::conn_req::{ConnReq, not_connected};
+use crate::error::{Error, GivenBack, Result};
 use crate::failure::NotConnected;
 use crate::method::Method;
 use crate::offer::Offer;
@@ -25,7 +25,7 @@ impl Writer {
         req: ConnReq,
         cfg: &WriterCfg,
         offer: &Offer,
-    ) -> Result<Connecting, ConnectError> {
+    ) -> Result<Connecting, GivenBack<Option<Box<ConnReq>>>> {
         Self::connect_with(req, cfg, offer, &mut None)
     }
 
@@ -36,7 +36,7 @@ impl Writer {
         cfg: &WriterCfg,
         offer: &Offer,
         before: &mut Option<Messages>,
-    ) -> Result<Connecting, ConnectError> {
+    ) -> Result<Connecting, GivenBack<Option<Box<ConnReq>>>> {
         let mut offer = offer.clone();
         offer.set_method(cfg.method(), cfg.flush_type());
         let prepared = check(&req, cfg).and_then(|()| {
@@ -49,7 +49,7 @@ impl Writer {
         });
         let (data, asks) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err(ConnectError::refused(error, req)),
+            Err(error) => return Err(not_connected(error, Some(req))),
         };
         let conn = req.connect(&data)?;
         Ok(Connecting {
