@@ -145,8 +145,10 @@ impl ConnCfg {
     /// ([`set_rcq_size`](Self::set_rcq_size)), making the request with [`Notify::Solicited`] is an
     /// error: in the main queue, it would leave sends without events.
     ///
-    /// See [`Notify::Solicited`] for the completions without an event, and for the waits that
-    /// return after a second.
+    /// It is for [`Cq::wait`](crate::Cq::wait), [`Conn::wait`](crate::Conn::wait) and
+    /// [`CompletionChannel::wait`]. [`Conn::next`](crate::Conn::next) and
+    /// [`Wait::add`](crate::wait::Wait::add) refuse such a queue. See [`Notify::Solicited`] for the
+    /// completions without an event, and for the waits that return after a second.
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
         self.rcq_notify = notify;
         self

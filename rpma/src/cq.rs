@@ -208,6 +208,16 @@ impl Cq {
         self.polled.queue.notify()
     }
 
+    /// Refuses a wait, which would miss the completions without an event.
+    pub(crate) fn refuse_solicited(&self, wait: &str) -> Result<()> {
+        match self.notify() {
+            Notify::Any => Ok(()),
+            Notify::Solicited => Err(Error::invalid(format!(
+                "a queue gives events for solicited completions only (Notify::Solicited), and {wait} would                  miss the others: wait with Cq::wait, Conn::wait or CompletionChannel::wait"
+            ))),
+        }
+    }
+
     /// Returns the descriptor of the queue's completion channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. A stolen event can

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::verbs::Deadline;
 
 /// The longest sleep before a wait looks without an event: for completions that other threads have
-/// left without one, for those that give no event
+/// left without one, for those of [`Cq::wait`](crate::Cq::wait) that give no event
 /// ([`Notify::Solicited`](crate::Notify::Solicited)), and for an end that another thread has taken.
 pub(crate) const BOUND: Duration = Duration::from_secs(1);
 

@@ -53,8 +53,7 @@ impl Conn {
     /// receives may be returned before [`ConnEvent::Established`].
     ///
     /// It works with queues that share a channel or have one each, and with or without a queue for
-    /// receives. It also works if they give events for solicited completions only: unsolicited
-    /// ones are noticed within a second. It does not return receives that complete in a shared
+    /// receives. It does not return receives that complete in a shared
     /// receive queue's own queue: wait for them with [`Srq::get_rcq`](crate::Srq::get_rcq).
     ///
     /// A connection on a [`CompletionChannel`](crate::CompletionChannel) is an error here. So is a
@@ -71,8 +70,9 @@ impl Conn {
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has
     /// reported an error of the queue pair, or the keep-alive has ended the connection, and the
     /// queues are empty. [`Error::InvalidArgument`] if
-    /// there is no room for a completion, or if the connection is on a
-    /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `ibv_poll_cq`,
+    /// there is no room for a completion, if the connection is on a
+    /// [`CompletionChannel`](crate::CompletionChannel), or if the queue for receives gives events for
+    /// solicited completions only ([`Notify::Solicited`](crate::Notify::Solicited)). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
@@ -93,6 +93,9 @@ impl Conn {
     /// As [`next`](Self::next), if no completion was there at once, or there are two queues.
     #[inline(never)]
     fn next_later(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
+        if let Some(rcq) = &self.queues.rcq {
+            rcq.refuse_solicited("Conn::next")?;
+        }
         // Before the clock is asked, which costs more.
         match self.look(wcs)? {
             Some(next) => Ok(next),

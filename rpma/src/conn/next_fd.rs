@@ -69,8 +69,7 @@ impl Conn {
     ///
     /// Some work never makes the descriptor readable. So a loop also calls `next`
     ///
-    /// * each second, if another thread may leave completions in a queue, or if
-    ///   [`Notify::Solicited`](crate::Notify::Solicited) is set;
+    /// * each second, if another thread may leave completions in a queue;
     /// * at the time that [`keep_alive`](Self::keep_alive) returns, if the connection has a
     ///   keep-alive;
     /// * every few seconds on any one connection of an [adapter](crate#terms). An adapter reports

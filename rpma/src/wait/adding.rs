@@ -3,29 +3,26 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::Wait;
 use super::member::{Kept, Member};
 use super::place::{Place, Source};
-use super::timers::Timer;
-use super::{Wait, now_and};
 use crate::conn::Conn;
 use crate::cq::Cq;
 use crate::ep::Ep;
 use crate::error::{Error, GivenBack, Result};
-use crate::looking::BOUND;
 use crate::srq::Srq;
-use crate::verbs::Notify;
 
 impl Wait {
     /// Adds a connection that was made for this place. It need not be established yet.
     ///
     /// # Errors
     ///
-    /// [`GivenBack`], with the connection. [`Error::InvalidArgument`] if it was not
-    /// made with the settings of this place, or if the place is one of another wait.
+    /// [`GivenBack`], with the connection. [`Error::InvalidArgument`] if it was not made
+    /// with the settings of this place, if the place is one of another wait, or if a queue gives
+    /// events for solicited completions only ([`Notify::Solicited`](crate::Notify::Solicited)).
     /// [`Error::Provider`] if `epoll_ctl` fails.
     pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, GivenBack<Box<Conn>>> {
         let queues = [Some(conn.get_cq()), conn.get_rcq()];
-        let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
         let added = self.check(&place, &queues).and_then(|()| {
             self.channels
                 .watch(conn.as_fd(), Source::Member(place.member))
@@ -38,7 +35,7 @@ impl Wait {
             inbox.post(|news| news.broken.push(member));
         })));
         let has_keep_alive = conn.has_keep_alive();
-        self.fill(place, Kept::Conn(Box::new(conn)), solicited);
+        self.fill(place, Kept::Conn(Box::new(conn)));
         if has_keep_alive {
             self.keep_alive_is_due(member);
         }
@@ -63,8 +60,8 @@ impl Wait {
         if let Err(error) = checked {
             return Err(GivenBack::boxed(error, srq));
         }
-        let (member, solicited) = (place.member, srq.get_rcq().is_some_and(is_solicited));
-        self.fill(place, Kept::Srq(srq), solicited);
+        let member = place.member;
+        self.fill(place, Kept::Srq(srq));
         Ok(member)
     }
 
@@ -78,7 +75,7 @@ impl Wait {
         let member = place.member;
         match self.channels.watch(ep.as_fd(), Source::Member(member)) {
             Ok(()) => {
-                self.fill(place, Kept::Ep(ep), false);
+                self.fill(place, Kept::Ep(ep));
                 Ok(member)
             }
             Err(error) => Err(GivenBack::boxed(error, ep)),
@@ -89,14 +86,14 @@ impl Wait {
         if !Arc::ptr_eq(&place.channels, &self.channels) {
             return Err(Error::invalid("the place is one of another Wait"));
         }
-        if queues.iter().flatten().all(|cq| place.is_of(cq)) {
-            Ok(())
-        } else {
-            Err(not_of_this_place())
+        let mut queues = queues.iter().flatten();
+        if !queues.clone().all(|cq| place.is_of(cq)) {
+            return Err(not_of_this_place());
         }
+        queues.try_for_each(|cq| cq.refuse_solicited("Wait::next"))
     }
 
-    fn fill(&mut self, mut place: Place, kept: Kept, solicited: bool) {
+    fn fill(&mut self, mut place: Place, kept: Kept) {
         place.is_used = true;
         let member = place.member;
         let Some(slot) = self.members.get_mut(member) else {
@@ -105,9 +102,6 @@ impl Wait {
         slot.kept = kept;
         slot.marks.may_have_completions();
         self.list(member);
-        if solicited {
-            self.timers.insert((now_and(BOUND), member, Timer::Look));
-        }
     }
 
     /// Returns a connection. `None` if it was removed, or if the member is no connection.
@@ -177,10 +171,6 @@ impl Wait {
         self.timers.retain(|(_, of, _)| *of != member);
         kept
     }
-}
-
-fn is_solicited(cq: &Cq) -> bool {
-    cq.notify() == Notify::Solicited
 }
 
 #[cold]

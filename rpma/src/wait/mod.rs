@@ -191,9 +191,8 @@ impl Wait {
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///
-    /// Completions of a queue with [`Notify::Solicited`](crate::Notify::Solicited) that give no
-    /// event are found within a second. Completions and events that the program takes by itself, from a member's own
-    /// methods, are not returned here.
+    /// Completions and events that the program takes by itself, from a member's own methods, are not
+    /// returned here.
     ///
     /// # Errors
     ///
@@ -267,7 +266,7 @@ impl Wait {
             (&slot.kept, &happened),
             (Kept::Ep(_), Some(Happened::Failed(..)))
         ) {
-            self.timers.insert((now_and(REST), member, Timer::Look));
+            self.timers.insert((now_and(REST), member, Timer::Rested));
         }
         happened
     }
@@ -307,10 +306,10 @@ impl Wait {
     /// loop calls [`next`](Self::next) at this time. `None` if the wait has no such work. The
     /// answer is good until the next call of `next`.
     ///
-    /// There are three kinds of such work. The pause of an endpoint after an error is over. A queue
-    /// with [`Notify::Solicited`](crate::Notify::Solicited) is polled each second. A keep-alive
-    /// takes its next step ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
-    /// `next` does not need this method.
+    /// There are two kinds of such work. The pause of an endpoint after an error is over. A
+    /// keep-alive takes its next step
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in `next`
+    /// does not need this method.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, ..)| *at)

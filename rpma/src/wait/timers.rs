@@ -7,13 +7,12 @@ use super::place::Source;
 use super::ready::Ready;
 use super::{REST, Wait};
 use crate::clock;
-use crate::looking::BOUND;
 
 /// Why a member has a turn without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Its endpoint has rested, or its queues give no events for some completions.
-    Look,
+    /// Its endpoint has rested.
+    Rested,
     KeepAlive,
 }
 
@@ -36,18 +35,11 @@ impl Wait {
                 continue;
             };
             if let Kept::Ep(ep) = &slot.kept {
-                // It has rested. If it cannot be watched now it rests again.
-                if self
-                    .channels
-                    .watch(ep.as_fd(), Source::Member(member))
-                    .is_err()
-                {
-                    self.timers.insert((now + REST, member, Timer::Look));
+                let watched = self.channels.watch(ep.as_fd(), Source::Member(member));
+                // If it cannot be watched now it rests again.
+                if watched.is_err() {
+                    self.timers.insert((now + REST, member, Timer::Rested));
                 }
-            } else {
-                slot.marks.may_have_completions();
-                self.list(member);
-                self.timers.insert((now + BOUND, member, Timer::Look));
             }
         }
     }

@@ -19,9 +19,9 @@ fn an_hour_passes_at_once() -> Result {
     assert!(wait.next(&mut wcs, HOUR)?.is_none());
     assert!(now() >= began + HOUR);
 
-    // A look each second, for an hour.
+    // The steps of a keep-alive, for an hour.
     let mut cfg = ConnCfg::new();
-    cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
+    cfg.set_keep_alive(Some(Duration::from_secs(60)))?;
     let (member, client) = joined(&mut wait, &ep, &peer, &cfg)?;
     let conn = wait.conn(member).ok_or("a member")?;
     conn.recv(MrSlice::EMPTY, 7)?;
