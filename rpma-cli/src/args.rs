@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::settings::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
 
@@ -338,7 +339,8 @@ fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
 }
 
 /// The operator's word about DDIO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Ddio {
     On,
     Off,

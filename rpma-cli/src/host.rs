@@ -4,10 +4,10 @@ use std::fmt;
 #[cfg(not(feature = "sim"))]
 use std::path::Path;
 
-use rpma::pmem::{DevicePath, Domain};
-use rpma::{Durable, Peer, PeerCfg};
+use rpma::{Durable, Peer};
 use serde::{Deserialize, Serialize};
 
+use crate::args::Ddio;
 use crate::facts::Facts;
 
 /// A host of a check. It has no name and no address: the report may be published.
@@ -41,77 +41,43 @@ pub(crate) struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) kind: String,
-    pub(crate) domain: DomainName,
-    /// Where the domain comes from.
-    pub(crate) source: String,
-    pub(crate) path: PathName,
+    /// The persistence domain and its source, in words.
+    pub(crate) domain: String,
+    /// The operator's word for an adapter.
+    pub(crate) ddio: Ddio,
+    /// The only declaration that fits this memory.
+    pub(crate) durable: DurableName,
     /// Why it is not registered for persistent flushes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) not_persistent: Option<String>,
 }
 
-/// A [`Domain`].
+/// A [`Durable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum DomainName {
-    Unknown,
-    CpuCaches,
-    MemoryController,
-    Virtual,
-    Volatile,
+pub(crate) enum DurableName {
+    Nothing,
+    NativeFlushes,
+    DirectWrites,
 }
 
-/// A [`DevicePath`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum PathName {
-    ThroughCaches,
-    ThroughCachesFlushing,
-    PastCaches,
-}
-
-impl Memory {
-    /// The only declaration that fits this memory.
-    pub(crate) fn platform(&self) -> PeerCfg {
-        let domain = match self.domain {
-            DomainName::Unknown => Domain::Unknown,
-            DomainName::CpuCaches => Domain::CpuCaches,
-            DomainName::MemoryController => Domain::MemoryController,
-            DomainName::Virtual => Domain::Virtual,
-            DomainName::Volatile => Domain::Volatile,
-        };
-        let path = match self.path {
-            PathName::ThroughCaches => DevicePath::ThroughCaches,
-            PathName::ThroughCachesFlushing => DevicePath::ThroughCachesFlushing,
-            PathName::PastCaches => DevicePath::PastCaches,
-        };
-        PeerCfg::for_platform(domain, path)
-    }
-
-    /// The operations that make data durable in it.
-    pub(crate) fn durable(&self) -> Durable {
-        self.platform().get_durable()
-    }
-}
-
-impl From<Domain> for DomainName {
-    fn from(domain: Domain) -> Self {
-        match domain {
-            Domain::CpuCaches => Self::CpuCaches,
-            Domain::MemoryController => Self::MemoryController,
-            Domain::Virtual => Self::Virtual,
-            Domain::Volatile => Self::Volatile,
-            _ => Self::Unknown,
+impl From<Durable> for DurableName {
+    fn from(durable: Durable) -> Self {
+        match durable {
+            Durable::DirectWrites => Self::DirectWrites,
+            Durable::NativeFlushes => Self::NativeFlushes,
+            _ => Self::Nothing,
         }
     }
 }
 
-impl From<DevicePath> for PathName {
-    fn from(path: DevicePath) -> Self {
-        match path {
-            DevicePath::ThroughCachesFlushing => Self::ThroughCachesFlushing,
-            DevicePath::PastCaches => Self::PastCaches,
-            _ => Self::ThroughCaches,
+impl Memory {
+    /// The operations that make data durable in it.
+    pub(crate) fn durable(&self) -> Durable {
+        match self.durable {
+            DurableName::Nothing => Durable::Nothing,
+            DurableName::NativeFlushes => Durable::NativeFlushes,
+            DurableName::DirectWrites => Durable::DirectWrites,
         }
     }
 }
@@ -189,10 +155,10 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, durable by {} ({})",
+            "{}, durable by {}; persistence domain: {}",
             self.kind,
             self.durable(),
-            self.source
+            self.domain
         )?;
         match &self.not_persistent {
             Some(why) => write!(f, "; no persistent flushes: {why}"),

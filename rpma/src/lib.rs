@@ -440,9 +440,6 @@ mod tests {
         check::<pmem::PmemMap>();
         check::<pmem::PmemKind>();
         check::<pmem::Persister>();
-        check::<pmem::Platform>();
-        check::<pmem::Domain>();
-        check::<pmem::DevicePath>();
         check::<pmem::Ddio>();
         // Connections.
         check::<Ep>();

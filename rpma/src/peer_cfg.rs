@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::pmem::{DevicePath, Domain};
+use crate::peer::Peer;
+use crate::pmem::{Ddio, DevicePath, Domain, Platform, PmemMap};
 
 /// Names the operations of a client that make data durable in the memory of a host. The host's
 /// processor has no part in them.
@@ -41,8 +42,9 @@ impl fmt::Display for Durable {
 /// descriptor of its own. The other side applies it with
 /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
 ///
-/// It is a promise about the platform, and no software can check it. A peer that promises too much
-/// loses flushed data when its power fails.
+/// [`detect`](Self::detect) makes it from the kernel's report. It is a promise about the platform,
+/// and no software can check it. A peer that promises too much loses flushed data when its power
+/// fails.
 #[doc(alias = "rpma_peer_cfg_delete")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCfg {
@@ -60,33 +62,43 @@ impl PeerCfg {
         Self::default()
     }
 
-    /// Makes the configuration of a host from its persistence domain and the path of its device's
-    /// writes.
+    /// Makes the configuration of this host from the kernel's report about `memory`, the device of
+    /// `peer`, and the operator's setting of DDIO.
     ///
-    /// The configuration follows the table in [persistence](crate::guide::persistence).
-    /// [`Platform::domain`](crate::pmem::Platform::domain) is the kernel's hint for the first
-    /// argument. [`DevicePath::of`] makes the second one from the [`Peer`](crate::Peer) and the
-    /// operator's setting of DDIO. Every combination that is not known to be durable is
-    /// [`Durable::Nothing`]. In the domains [`Domain::Volatile`], [`Domain::Virtual`] and
-    /// [`Domain::Unknown`] the processor makes nothing durable either
+    /// The configuration follows the table in [persistence](crate::guide::persistence). Every
+    /// combination that is not known to be durable is [`Durable::Nothing`]. For volatile or virtual
+    /// memory, or an unknown persistence domain, the processor makes nothing durable either
     /// ([`get_processor_persists`](Self::get_processor_persists)).
+    /// [`PmemMap::persistence_domain`] returns the kernel's report in words. soft-RoCE copies with
+    /// the processor, so `ddio` is ignored for it.
+    ///
+    /// The report is a hint. An operator with better knowledge declares it by
+    /// [`set_durable`](Self::set_durable) and
+    /// [`set_processor_persists`](Self::set_processor_persists).
     ///
     /// ```no_run
     /// # fn main() -> rpma::Result<()> {
-    /// use rpma::pmem::{Ddio, DevicePath, Platform, PmemMap};
+    /// use rpma::pmem::{Ddio, PmemMap};
     /// use rpma::{Device, Peer, PeerCfg, Side};
     ///
     /// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
     /// let map = PmemMap::open("/dev/dax0.0", 4096)?;
-    /// let platform = Platform::detect(&map)?;
-    /// println!("{platform}");
-    /// let cfg = PeerCfg::for_platform(platform.domain(), DevicePath::of(&peer, Ddio::On));
+    /// println!("persistence domain: {}", map.persistence_domain()?);
+    /// let cfg = PeerCfg::detect(&map, &peer, Ddio::On)?;
     /// println!("durable by {}", cfg.get_durable());
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
-    pub fn for_platform(domain: Domain, path: DevicePath) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// As [`PmemMap::persistence_domain`].
+    pub fn detect(memory: &PmemMap, peer: &Peer, ddio: Ddio) -> Result<Self> {
+        let domain = Platform::detect(memory)?.domain;
+        Ok(Self::for_platform(domain, DevicePath::of(peer, ddio)))
+    }
+
+    pub(crate) fn for_platform(domain: Domain, path: DevicePath) -> Self {
         let mut cfg = Self::new();
         cfg.set_durable(durable(domain, path));
         cfg.set_processor_persists(matches!(
@@ -118,7 +130,7 @@ impl PeerCfg {
     }
 
     /// See [`set_processor_persists`](Self::set_processor_persists). The default is `true`, which
-    /// no software has checked. [`for_platform`](Self::for_platform) sets it from the domain.
+    /// no software has checked. [`detect`](Self::detect) sets it from the persistence domain.
     #[must_use]
     pub fn get_processor_persists(&self) -> bool {
         !self.no_processor
@@ -230,7 +242,6 @@ fn durable(domain: Domain, path: DevicePath) -> Durable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmem::Ddio;
 
     const PATHS: [DevicePath; 3] = [
         DevicePath::ThroughCaches,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::ptr::NonNull;
 
 use memmap2::MmapMut;
-use rpma::pmem::{Domain, Platform, PmemKind};
+use rpma::pmem::PmemKind;
 use rpma::{AlignedBuf, GivenBack};
 use rustix::io::Errno;
 
@@ -170,15 +170,16 @@ fn the_persistence_domain_is_read_from_the_kernel() -> Result {
     let fsdax = file(&fsdax(), 1 << 20)?;
     for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
         let map = PmemMap::open(&path, 4096)?;
-        let platform = Platform::detect(&map)?;
         // xtask gives guest 1 this domain, and its firmware counts no unsafe shutdowns.
-        assert_eq!(platform.domain(), Domain::MemoryController, "{platform}");
-        assert_says(&platform.source(), &["memory_controller"]);
-        assert_eq!(platform.unsafe_shutdowns(), None);
+        let domain = map.persistence_domain()?;
+        let words = "memory and its controller (ADR): ";
+        assert!(domain.starts_with(words), "{domain}");
+        assert_says(&domain, &["persistence_domain is \"memory_controller\""]);
+        assert_eq!(map.unsafe_shutdowns()?, None);
     }
     let file = PmemMap::open(file(&ext4(), 4096)?, 4096)?;
-    let platform = Platform::detect(&file)?;
-    assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
+    let domain = file.persistence_domain()?;
+    assert_eq!(domain, "volatile: an ordinary file");
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rpma::Request;
 use rpma::commit::{Limits, Method, Responder, Turn};
-use rpma::pmem::{Ddio, DevicePath, Domain, Platform};
+use rpma::pmem::Ddio;
 use rpma::wait::Member;
+use rpma::{Durable, Request};
 
 use crate::log::SIZE;
 use crate::prelude::*;
@@ -16,13 +16,13 @@ use crate::prelude::*;
 pub(crate) fn serve(addr: &str, port: &str, path: &str) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let map = PmemMap::open(path, SIZE)?;
-    let platform = Platform::detect(&map)?;
-    println!("{platform}");
+    let domain = map.persistence_domain()?;
+    println!("persistence domain: {domain}");
+    let cfg = PeerCfg::detect(&map, &peer, Ddio::On)?;
     // A power cut of guest 2 loses no line of a cache, and its firmware reports that.
-    if platform.domain() != Domain::CpuCaches {
-        return Err(format!("this guest must report eADR: {platform}").into());
+    if cfg.get_durable() != Durable::DirectWrites {
+        return Err(format!("this guest must report eADR: {domain}").into());
     }
-    let cfg = PeerCfg::for_platform(platform.domain(), DevicePath::of(&peer, Ddio::On));
     let usage = MrUsage::READ_SRC
         | MrUsage::WRITE_DST
         | MrUsage::FLUSH_TYPE_VISIBILITY

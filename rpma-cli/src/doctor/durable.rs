@@ -1,7 +1,7 @@
 //! What durable means in the memory that was given: the table of docs/persistence.md, for both
 //! answers to the question about DDIO.
 
-use rpma::pmem::{Ddio, DevicePath, Domain};
+use rpma::pmem::{Ddio, PmemMap};
 use rpma::{Durable, PeerCfg};
 
 use super::Exam;
@@ -11,32 +11,35 @@ use crate::report::Finding;
 const CHECK: &str = "durable";
 
 pub(super) fn check(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let Some(domain) = exam.domain else {
+    let Some(map) = &exam.memory else {
         return Vec::new();
     };
     let devices = exam.devices.iter().filter(|device| !device.refuses);
-    let mut answers = devices.flat_map(|device| answers(device, domain));
+    let mut answers = devices.flat_map(|device| answers(device, map));
     exam.is_visible_only = answers.all(|cfg| cfg.get_durable() == Durable::Nothing);
     let devices = exam.devices.iter();
-    devices
-        .flat_map(|device| on_device(device, domain))
-        .collect()
+    devices.flat_map(|device| on_device(device, map)).collect()
 }
 
 /// For both settings of DDIO: on and off.
-fn answers(device: &Opened, domain: Domain) -> [PeerCfg; 2] {
-    [Ddio::On, Ddio::Off]
-        .map(|ddio| PeerCfg::for_platform(domain, DevicePath::of(&device.peer, ddio)))
+fn answers(device: &Opened, map: &PmemMap) -> [PeerCfg; 2] {
+    [Ddio::On, Ddio::Off].map(|ddio| detected(device, map, ddio))
+}
+
+/// Without a report of the kernel, nothing is durable.
+pub(super) fn detected(device: &Opened, map: &PmemMap, ddio: Ddio) -> PeerCfg {
+    PeerCfg::detect(map, &device.peer, ddio)
+        .unwrap_or_else(|_| *PeerCfg::new().set_processor_persists(false))
 }
 
 /// One finding if DDIO makes no difference, else two.
-fn on_device(device: &Opened, domain: Domain) -> Vec<Finding> {
+fn on_device(device: &Opened, map: &PmemMap) -> Vec<Finding> {
     let name = device.name();
     if device.refuses {
         let found = format!("on {name}: not looked at, because it cannot register the memory");
         return vec![Finding::unseen(CHECK, found)];
     }
-    let [on, off] = answers(device, domain);
+    let [on, off] = answers(device, map);
     if on == off {
         vec![finding(name, "", &on)]
     } else {
@@ -81,52 +84,28 @@ mod tests {
     use super::*;
     use crate::report::Verdict;
 
-    /// Each row of the table in docs/persistence.md has its method.
+    /// Each declaration of the table in docs/persistence.md has its method.
     #[test]
     fn the_methods_of_the_table() {
-        for (domain, path, method) in [
-            (
-                Domain::CpuCaches,
-                DevicePath::ThroughCaches,
-                "`reading` or `native`",
-            ),
-            (
-                Domain::MemoryController,
-                DevicePath::PastCaches,
-                "`reading` or `native`",
-            ),
-            (
-                Domain::MemoryController,
-                DevicePath::ThroughCaches,
-                "`server`",
-            ),
-            (
-                Domain::MemoryController,
-                DevicePath::ThroughCachesFlushing,
-                "`native` or `server`",
-            ),
-            (
-                Domain::Virtual,
-                DevicePath::PastCaches,
-                "lost with the power",
-            ),
-            (
-                Domain::Unknown,
-                DevicePath::ThroughCaches,
-                "lost with the power",
-            ),
+        for (durable, persists, method) in [
+            (Durable::DirectWrites, true, "`reading` or `native`"),
+            (Durable::Nothing, true, "`server`"),
+            (Durable::NativeFlushes, true, "`native` or `server`"),
+            (Durable::Nothing, false, "lost with the power"),
         ] {
-            let finding = finding("mlx5_0", "", &PeerCfg::for_platform(domain, path));
+            let mut cfg = PeerCfg::new();
+            cfg.set_durable(durable).set_processor_persists(persists);
+            let finding = finding("mlx5_0", "", &cfg);
             assert!(
                 finding.found.contains(method),
-                "{domain} {path:?}: {}",
+                "{durable} {persists}: {}",
                 finding.found
             );
             let flushes = !["`server`", "lost with the power"].contains(&method);
             assert_eq!(
                 finding.verdict == Verdict::Good,
                 flushes,
-                "{domain} {path:?}"
+                "{durable} {persists}"
             );
         }
     }

@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
+use rpma::pmem::{Ddio, PmemKind, PmemMap};
 use rpma::{Error, Mr, MrUsage, Peer};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::opened::Opened;
-use super::{Exam, remedies};
+use super::{Exam, durable, remedies};
 use crate::args::Range;
 use crate::facts::{self, DaxSize, Files, release_number};
 use crate::report::{Finding, Verdict};
@@ -37,24 +37,15 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
     };
     let mut findings = vec![kind(exam, path, &map)];
     findings.extend(alignment(exam, path));
-    let domain = match Platform::detect(&map) {
-        Ok(platform) => {
-            findings.push(persistence_domain(&platform));
-            findings.extend(unsafe_shutdowns(&platform, map.kind()));
-            platform.domain()
-        }
-        Err(error) => {
-            findings.push(Finding::unseen("persistence domain", error.to_string()));
-            Domain::Unknown
-        }
-    };
+    findings.push(persistence_domain(exam, &map));
+    findings.extend(unsafe_shutdowns(&map));
     let registrations = registrations(exam, path, &map);
     for (index, device) in exam.devices.iter_mut().enumerate() {
         let finding = registrations.get(index).or(registrations.last());
         device.refuses = finding.is_some_and(|finding| finding.verdict == Verdict::Bad);
     }
     findings.extend(registrations);
-    exam.domain = Some(domain);
+    exam.memory = Some(map);
     findings
 }
 
@@ -167,22 +158,28 @@ fn alignment(exam: &Exam<'_>, path: &Path) -> Option<Finding> {
     })
 }
 
-fn persistence_domain(platform: &Platform) -> Finding {
+/// Good if the processor can make data durable there. Without a device, that is not looked at.
+fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     const CHECK: &str = "persistence domain";
-    let found = format!("{}: {}", platform.domain(), platform.source());
-    match platform.domain() {
-        Domain::CpuCaches | Domain::MemoryController => Finding::good(CHECK, found),
-        Domain::Unknown => Finding::note(CHECK, found).with_remedy(remedies::OTHER_DOMAIN),
+    let found = match map.persistence_domain() {
+        Ok(found) => found,
+        Err(error) => return Finding::unseen(CHECK, error.to_string()),
+    };
+    let device = exam.devices.first();
+    match device.map(|device| durable::detected(device, map, Ddio::On)) {
+        Some(cfg) if cfg.get_processor_persists() => Finding::good(CHECK, found),
+        Some(_) if map.is_pmem() => Finding::note(CHECK, found).with_remedy(remedies::OTHER_DOMAIN),
         _ => Finding::note(CHECK, found),
     }
 }
 
-fn unsafe_shutdowns(platform: &Platform, kind: PmemKind) -> Option<Finding> {
+fn unsafe_shutdowns(map: &PmemMap) -> Option<Finding> {
     const CHECK: &str = "unsafe shutdowns";
-    if !kind.is_pmem() {
+    if !map.is_pmem() {
         return None;
     }
-    Some(match platform.unsafe_shutdowns() {
+    // The persistence domain has an error as well.
+    Some(match map.unsafe_shutdowns().ok()? {
         Some(count) => {
             Finding::good(CHECK, format!("{count} until now")).with_remedy(remedies::SHUTDOWNS)
         }

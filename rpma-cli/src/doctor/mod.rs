@@ -15,7 +15,7 @@ mod system;
 #[cfg(not(feature = "sim"))]
 use std::path::Path;
 
-use rpma::pmem::Domain;
+use rpma::pmem::PmemMap;
 use serde::Serialize;
 
 use self::opened::Opened;
@@ -73,7 +73,7 @@ pub(crate) fn examine(
         interrupt,
         findings: Vec::new(),
         devices: Vec::new(),
-        domain: None,
+        memory: None,
         is_visible_only: false,
     };
     let mut printed = 0;
@@ -136,8 +136,8 @@ struct Exam<'a> {
     findings: Vec<Finding>,
     /// The devices that the library has opened, of those that were asked for.
     devices: Vec<Opened>,
-    /// The persistence domain of the mapped memory.
-    domain: Option<Domain>,
+    /// The mapped memory.
+    memory: Option<PmemMap>,
     /// No flush makes data durable in that memory.
     is_visible_only: bool,
 }

@@ -199,10 +199,10 @@ pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins
                                     alignment; a program can map all of it and take a part (PmemMap::part)";
 
 pub(super) const SHUTDOWNS: &str =
-    "a program keeps the count beside its data, and compares (Platform::trusts)";
+    "a program keeps the count beside its data, and compares (PmemMap::unsafe_shutdowns)";
 
-pub(super) const OTHER_DOMAIN: &str =
-    "if you know the platform better, declare its Domain yourself (docs/persistence.md)";
+pub(super) const OTHER_DOMAIN: &str = "if you know the platform better, declare it by PeerCfg::set_durable and \
+     PeerCfg::set_processor_persists (docs/persistence.md)";
 
 /// For an error of the kernel that has no other remedy.
 const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";

@@ -6,7 +6,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use super::result::{FORMAT, Latency, Measured, Point, VERSION};
-use crate::host::{DomainName, Host, Memory, PathName};
+use crate::args::Ddio;
+use crate::host::{DurableName, Host, Memory};
 use crate::settings::{Completions, Flush, Method, Op, Setting};
 
 /// A write of 64 bytes in a closed loop.
@@ -63,9 +64,9 @@ pub(super) fn server(device: &str) -> Host {
     Host {
         memory: Some(Memory {
             kind: "device-DAX of persistent memory".into(),
-            domain: DomainName::MemoryController,
-            source: "the nvdimm driver".into(),
-            path: PathName::PastCaches,
+            domain: "memory and its controller (ADR): the nvdimm driver".into(),
+            ddio: Ddio::Off,
+            durable: DurableName::DirectWrites,
             not_persistent: None,
         }),
         ..host(device)

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rpma::pmem::{DevicePath, Platform, PmemMap};
+use rpma::pmem::PmemMap;
 use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
 use super::contents::{Contents, Left};
-use crate::args::{Fault, Serve};
+use crate::args::{Ddio, Fault, Serve};
 use crate::host::Memory;
 use crate::problem::{Problem, one_line};
 use crate::wire::{ARENA, FIRST, Part};
@@ -44,36 +44,31 @@ impl Arena {
             Some(Fault::Refuses) => MrUsage::WRITE_DST,
             _ => VOLATILE,
         };
-        let path = DevicePath::of(peer, args.ddio.into());
         let size = size(args)?;
         match &args.memory {
-            None => Self::plain(peer, usage, path, size),
+            None => Self::plain(peer, usage, args.ddio, size),
             Some(memory) => {
                 let all = PmemMap::open(memory, size)?;
                 let contents =
                     Contents::look(memory, &all, size, args.overwrite, args.other_is_gone)?;
-                Self::pmem(peer, all.part(..size)?, contents, usage, path)
+                Self::pmem(peer, all.part(..size)?, contents, usage, args.ddio)
             }
         }
     }
 
-    fn plain(
-        peer: &Peer,
-        usage: MrUsage,
-        path: DevicePath,
-        size: usize,
-    ) -> Result<Opened, Problem> {
+    fn plain(peer: &Peer, usage: MrUsage, ddio: Ddio, size: usize) -> Result<Opened, Problem> {
         let region = Mr::reg(peer, AlignedBuf::zeroed(size)?, usage).map_err(Error::from)?;
+        let platform = *PeerCfg::new().set_processor_persists(false);
         let memory = Memory {
             kind: "ordinary memory".to_owned(),
-            domain: rpma::pmem::Domain::Volatile.into(),
-            source: "the server has no --memory".to_owned(),
-            path: path.into(),
+            domain: "volatile: the server has no --memory".to_owned(),
+            ddio,
+            durable: platform.get_durable().into(),
             not_persistent: None,
         };
         Ok(Opened {
             arena: Self::Plain(region),
-            platform: memory.platform(),
+            platform,
             memory,
         })
     }
@@ -83,21 +78,22 @@ impl Arena {
         map: PmemMap,
         contents: Contents,
         usage: MrUsage,
-        path: DevicePath,
+        ddio: Ddio,
     ) -> Result<Opened, Problem> {
-        let platform = Platform::detect(&map)?;
+        let platform = PeerCfg::detect(&map, peer, ddio.into())?;
+        let domain = map.persistence_domain()?;
         let kind = map.kind().to_string();
         let (region, not_persistent) = register(peer, map, usage)?;
         let memory = Memory {
             kind,
-            domain: platform.domain().into(),
-            source: platform.source().to_owned(),
-            path: path.into(),
+            domain,
+            ddio,
+            durable: platform.get_durable().into(),
             not_persistent,
         };
         Ok(Opened {
             arena: Self::Pmem(Arc::new(region), contents),
-            platform: memory.platform(),
+            platform,
             memory,
         })
     }

@@ -4,13 +4,9 @@ use std::fmt;
 
 use crate::peer::Peer;
 
-/// Names the part of a host that keeps its data when the power fails: its persistence domain.
-///
-/// [`Platform::detect`](super::Platform::detect) returns the kernel's hint. The operator of the
-/// host can have better knowledge: the program may use any of these values instead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Domain {
+/// The part of a host that keeps its data when the power fails: its persistence domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Domain {
     /// The kernel reports no domain, or a word that is new to this library. No flush counts as
     /// durable.
     #[default]
@@ -53,10 +49,9 @@ pub enum Ddio {
     Off,
 }
 
-/// Names the path of a device's writes to the memory of its own host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DevicePath {
+/// The path of a device's writes to the memory of its own host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum DevicePath {
     /// Through the caches, and the device has no native flush: an adapter with DDIO on, or
     /// soft-RoCE before Linux 6.2.
     #[default]
@@ -73,8 +68,7 @@ impl DevicePath {
     ///
     /// soft-RoCE copies with the processor, so `ddio` is ignored for it. A device counts as
     /// flushing if [`Peer::is_native_flush_capable`] returns `true`.
-    #[must_use]
-    pub fn of(peer: &Peer, ddio: Ddio) -> Self {
+    pub(crate) fn of(peer: &Peer, ddio: Ddio) -> Self {
         match ddio {
             Ddio::Off if !peer.attributes().soft_roce => Self::PastCaches,
             _ if peer.is_native_flush_capable() => Self::ThroughCachesFlushing,

@@ -74,12 +74,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::claim::MARK_LEN;
-pub use self::domain::{Ddio, DevicePath, Domain};
+pub use self::domain::Ddio;
+pub(crate) use self::domain::{DevicePath, Domain};
 use self::mapping::Mapping;
 #[cfg(test)]
 pub(crate) use self::mapping::failing;
 use self::open::Opened;
-pub use self::platform::Platform;
+pub(crate) use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;
 use crate::site::{HostId, MemoryId};

@@ -23,32 +23,73 @@ const PAPR: &str = "papr";
 /// A property of POWER's device tree: data is durable only after a call to the hypervisor.
 const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
-/// Holds the kernel's report about the host of a [`PmemMap`].
+/// The kernel's report about the host of a [`PmemMap`].
 ///
 /// The report is a hint, and names its source. The kernel repeats the words of the firmware.
 /// Neither has information about the path from an adapter to the memory: see [`Ddio`](super::Ddio).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Platform {
-    domain: Domain,
+#[derive(Debug)]
+pub(crate) struct Platform {
+    pub(crate) domain: Domain,
+    /// The origin of the domain in words: a file of sysfs and its contents, or the reason why there
+    /// is no such file.
     source: String,
     unsafe_shutdowns: Option<u64>,
 }
 
-impl Platform {
-    /// Reads the persistence domain of a map's memory, and the memory's count of unsafe shutdowns.
+impl PmemMap {
+    /// Returns the persistence domain of the memory and the source of this report, in words for
+    /// people. [`PeerCfg::detect`](crate::PeerCfg::detect) uses the same report.
     ///
-    /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
-    /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
-    /// domain (`memmap=`), and for a word that is unknown to this library. It is also `Unknown` for
-    /// a file system that sysfs does not trace to one region: on a device-mapper device, or an
-    /// overlay.
+    /// The report is the kernel's hint. The kernel repeats the words of the firmware. Memory of an
+    /// ordinary file is volatile: a device writes to the page cache. The domain is unknown for
+    /// memory outside a region of `ndctl`, for a region without a domain (`memmap=`), and for a
+    /// word that is unknown to this library. It is also unknown for a file system that sysfs does
+    /// not trace to one region: on a device-mapper device, or an overlay.
     ///
     /// # Errors
     ///
     /// [`Error::Provider`] if sysfs is not mounted at `/sys`, or cannot be read.
     ///
     /// [`Error::Provider`]: crate::Error::Provider
-    pub fn detect(map: &PmemMap) -> Result<Self> {
+    pub fn persistence_domain(&self) -> Result<String> {
+        Ok(Platform::detect(self)?.to_string())
+    }
+
+    /// Returns the number of shutdowns after which the memory's modules could not guarantee their
+    /// data. For interleaved modules this is the sum over the modules, as in PMDK.
+    ///
+    /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so
+    /// its 0 is `None` as well.
+    ///
+    /// A program keeps the count beside its data, and compares both counts when it starts again.
+    /// The data survived every shutdown between them only if both are known and equal:
+    ///
+    /// ```
+    /// let survived = |last: Option<u64>, now: Option<u64>| last.is_some() && last == now;
+    ///
+    /// assert!(survived(Some(2), Some(2)));
+    /// assert!(!survived(Some(2), Some(3)));
+    /// assert!(!survived(None, Some(2)));
+    /// assert!(!survived(None, None));
+    /// ```
+    ///
+    /// Only data that was in use at the shutdown needs this comparison. Like PMDK, a program may
+    /// trust data that it closed before the shutdown. If the data did not survive, check the data
+    /// itself, for example by its checksums, or copy it from a replica. Then store the new count.
+    /// The counts do not change when modules are exchanged. Keep an identifier in the data to
+    /// detect that.
+    ///
+    /// # Errors
+    ///
+    /// As [`persistence_domain`](Self::persistence_domain).
+    #[doc(alias = "pmem2_source_get_usc")]
+    pub fn unsafe_shutdowns(&self) -> Result<Option<u64>> {
+        Ok(Platform::detect(self)?.unsafe_shutdowns)
+    }
+}
+
+impl Platform {
+    pub(crate) fn detect(map: &PmemMap) -> Result<Self> {
         match map.kind() {
             PmemKind::File => Ok(Self::new(Domain::Volatile, "an ordinary file")),
             PmemKind::DeviceDax | PmemKind::FsDax => match &map.device {
@@ -62,53 +103,6 @@ impl Platform {
         }
     }
 
-    /// Returns the persistence domain.
-    #[must_use]
-    pub fn domain(&self) -> Domain {
-        self.domain
-    }
-
-    /// Returns the origin of the domain in words: a file of sysfs and its contents, or the reason
-    /// why there is no such file.
-    #[must_use]
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// Returns the number of shutdowns after which the memory's modules could not guarantee their
-    /// data, as read by [`detect`](Self::detect). For interleaved modules this is the sum over the
-    /// modules, as in PMDK.
-    ///
-    /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so
-    /// its 0 is `None` as well.
-    #[must_use]
-    #[doc(alias = "pmem2_source_get_usc")]
-    pub fn unsafe_shutdowns(&self) -> Option<u64> {
-        self.unsafe_shutdowns
-    }
-
-    /// Returns whether the data survived every shutdown between two counts: both are known and
-    /// equal.
-    ///
-    /// A program keeps the count beside its data, and compares it when it starts again. The program
-    /// calls this only for data that was in use at the shutdown. Like PMDK, it may trust data that
-    /// it closed before the shutdown. After `false`, check the data itself, for example by its
-    /// checksums, or copy it from a replica. Then store the new count. The counts do not change
-    /// when modules are exchanged. Keep an identifier in the data to detect that.
-    ///
-    /// ```
-    /// use rpma::pmem::Platform;
-    ///
-    /// assert!(Platform::trusts(Some(2), Some(2)));
-    /// assert!(!Platform::trusts(Some(2), Some(3)));
-    /// assert!(!Platform::trusts(None, Some(2)));
-    /// assert!(!Platform::trusts(None, None));
-    /// ```
-    #[must_use]
-    pub fn trusts(last: Option<u64>, now: Option<u64>) -> bool {
-        last.is_some() && last == now
-    }
-
     fn new(domain: Domain, source: impl Into<String>) -> Self {
         Self {
             domain,
@@ -120,7 +114,7 @@ impl Platform {
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "persistence domain: {} ({})", self.domain, self.source)
+        write!(f, "{}: {}", self.domain, self.source)
     }
 }
 
@@ -282,17 +276,17 @@ mod tests {
             ("cpu_cache memory_controller\n", Domain::Unknown),
         ] {
             let found = platform("acpi", &[("persistence_domain", word)]);
-            assert_eq!(found.domain(), domain, "{word:?}");
+            assert_eq!(found.domain, domain, "{word:?}");
             let quoted = format!("region0/persistence_domain is {:?}", word.trim());
-            assert!(found.source().ends_with(&quoted), "{found}");
+            assert!(found.source.ends_with(&quoted), "{found}");
         }
     }
 
     #[test]
     fn a_region_without_a_domain_is_unknown() {
         let found = platform("acpi", &[]);
-        assert_eq!(found.domain(), Domain::Unknown);
-        assert!(found.source().ends_with("does not exist"), "{found}");
+        assert_eq!(found.domain, Domain::Unknown);
+        assert!(found.source.ends_with("does not exist"), "{found}");
     }
 
     /// Promise: memory that only the hypervisor flushes is never durable, even if its region
@@ -300,7 +294,7 @@ mod tests {
     #[test]
     fn virtual_memory_is_never_promised() {
         for files in [&[][..], &[("persistence_domain", "cpu_cache\n")]] {
-            assert_eq!(platform("virtio", files).domain(), Domain::Virtual);
+            assert_eq!(platform("virtio", files).domain, Domain::Virtual);
         }
         let tree = sysfs("acpi", &[("persistence_domain", "memory_controller\n")]);
         let property = tree
@@ -310,8 +304,8 @@ mod tests {
         fs::create_dir_all(property.parent().unwrap()).unwrap();
         fs::write(property, "").unwrap();
         let found = of_device(tree.path(), "char/252:0").unwrap();
-        assert_eq!(found.domain(), Domain::Virtual);
-        assert!(found.source().contains("hcall-flush"), "{found}");
+        assert_eq!(found.domain, Domain::Virtual);
+        assert!(found.source.contains("hcall-flush"), "{found}");
     }
 
     #[test]
@@ -322,19 +316,19 @@ mod tests {
         fs::remove_file(&subsystem).unwrap();
         symlink("/bus/cxl", &subsystem).unwrap();
         let found = of_device(tree.path(), "char/252:0").unwrap();
-        assert_eq!(found.domain(), Domain::Unknown);
-        assert!(found.source().contains("in no region"), "{found}");
+        assert_eq!(found.domain, Domain::Unknown);
+        assert!(found.source.contains("in no region"), "{found}");
     }
 
     #[test]
     fn a_device_without_sysfs_is_unknown() {
         let found = of_device(sysfs("acpi", &[]).path(), "block/0:42").unwrap();
-        assert_eq!(found.domain(), Domain::Unknown);
+        assert_eq!(found.domain, Domain::Unknown);
         assert!(
-            found.source().ends_with("dev/block/0:42 does not exist"),
+            found.source.ends_with("dev/block/0:42 does not exist"),
             "{found}"
         );
-        assert_eq!(found.unsafe_shutdowns(), None);
+        assert_eq!(found.unsafe_shutdowns, None);
     }
 
     #[test]
@@ -365,8 +359,8 @@ mod tests {
             ("nmem0/nfit/dirty_shutdown", "4\n"),
             ("nmem3/cxl/dirty_shutdown", "3\n"),
         ];
-        assert_eq!(platform("acpi", &two).unsafe_shutdowns(), Some(7));
-        assert_eq!(platform("acpi", &two[..4]).unsafe_shutdowns(), None);
+        assert_eq!(platform("acpi", &two).unsafe_shutdowns, Some(7));
+        assert_eq!(platform("acpi", &two[..4]).unsafe_shutdowns, None);
     }
 
     #[test]
@@ -377,7 +371,7 @@ mod tests {
                 ("mapping0", mapping),
                 ("nmem0/papr/dirty_shutdown", shutdowns),
             ];
-            platform("acpi", &files).unsafe_shutdowns()
+            platform("acpi", &files).unsafe_shutdowns
         };
         assert_eq!(count("1", "nmem0,0,1,0", "5"), Some(5));
         // POWER without a count shows this.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::method::Limits;
 use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
-use crate::pmem::{Ddio, DevicePath, Platform, PmemMap};
+use crate::pmem::{Ddio, PmemMap};
 use crate::site::FailureDomain;
 
 /// The settings of a [`Server`](super::Server).
@@ -48,8 +48,8 @@ impl ServerCfg {
         Self::default()
     }
 
-    /// Sets the declaration of this host's platform for clients. [`PeerCfg::for_platform`] makes
-    /// the right one. Without this call, [`Server::new`](super::Server::new) declares no way to make
+    /// Sets the declaration of this host's platform for clients. [`PeerCfg::detect`] makes the
+    /// right one. Without this call, [`Server::new`](super::Server::new) declares no way to make
     /// data durable, and [`Server::listen`](super::Server::listen) declares the platform that it
     /// detects.
     pub fn set_platform(&mut self, platform: &PeerCfg) -> &mut Self {
@@ -143,9 +143,7 @@ impl ServerCfg {
     pub(super) fn for_platform(&self, memory: &PmemMap, peer: &Peer) -> Result<Self> {
         let mut cfg = self.clone();
         if cfg.platform.is_none() {
-            let domain = Platform::detect(memory)?.domain();
-            let path = DevicePath::of(peer, self.ddio);
-            cfg.platform = Some(PeerCfg::for_platform(domain, path));
+            cfg.platform = Some(PeerCfg::detect(memory, peer, self.ddio)?);
         }
         cfg.check()?;
         Ok(cfg)
@@ -157,7 +155,7 @@ impl ServerCfg {
             return Err(Error::not_supported(
                 "commits by the server's method on a platform whose processor makes nothing durable: \
                  the memory is volatile or virtual, or the kernel names no domain \
-                 (PeerCfg::for_platform). Serve without ServerCfg::set_commits; if you know better, \
+                 (PeerCfg::detect). Serve without ServerCfg::set_commits; if you know better, \
                  declare PeerCfg::set_processor_persists",
             ));
         }
@@ -171,5 +169,39 @@ fn positive(most: usize, of: &str) -> Result<usize> {
             "the maximum number of {of} is 0: it must be at least 1"
         ))),
         most => Ok(most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{DevicePath, Domain};
+
+    /// Promise: commits need a processor that makes data durable, or the program's own word.
+    #[test]
+    fn commits_by_domain() -> Result<()> {
+        let check = |domain, commits: bool, vouches: bool| {
+            let mut platform = PeerCfg::for_platform(domain, DevicePath::ThroughCaches);
+            if vouches {
+                platform.set_processor_persists(true);
+            }
+            let limits = Limits::new(1, 1, 64)?;
+            let mut cfg = ServerCfg::new();
+            cfg.set_platform(&platform)
+                .set_commits(commits.then_some(limits));
+            cfg.check()
+        };
+        for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
+            let error = check(domain, true, false).expect_err("refused");
+            assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
+            assert!(
+                error.to_string().contains("makes nothing durable"),
+                "{error}"
+            );
+            check(domain, false, false)?;
+            check(domain, true, true)?;
+        }
+        check(Domain::MemoryController, true, false)?;
+        check(Domain::CpuCaches, true, false)
     }
 }

@@ -164,9 +164,8 @@ impl Server {
     ///
     /// The port 0 lets the kernel choose one ([`get_port`](Self::get_port)). The server has the
     /// device of the address. The server declares the platform that it detects from the memory and
-    /// the device ([`Platform::detect`], [`DevicePath::of`], [`ServerCfg::set_ddio`]), unless the
-    /// settings have a declaration. Clients can use their memory as `usage` permits
-    /// ([`Parts::reg`]).
+    /// the device ([`PeerCfg::detect`], [`ServerCfg::set_ddio`]), unless the settings have a
+    /// declaration. Clients can use their memory as `usage` permits ([`Parts::reg`]).
     ///
     /// The lock of the memory comes first ([`PmemMap::lock`]): of two servers of one memory, the
     /// second one is refused before it registers memory or listens. The directory is opened last
@@ -178,12 +177,11 @@ impl Server {
     /// or has other bytes than a directory of this layout. [`Error::NotSupported`] for commits
     /// ([`ServerCfg::set_commits`]) on a platform whose processor makes nothing durable.
     /// [`Error::Claimed`], or [`Error::Provider`] with `EWOULDBLOCK` of `flock`, if another server
-    /// has the memory. Otherwise as [`Device::from_socket_addr`], [`Platform::detect`],
+    /// has the memory. Otherwise as [`Device::from_socket_addr`], [`PeerCfg::detect`],
     /// [`Peer::new`], [`Mr::reg`], [`Ep::listen_on`] and [`Server::new`]. Nothing stays registered
     /// then.
     ///
-    /// [`Platform::detect`]: crate::pmem::Platform::detect
-    /// [`DevicePath::of`]: crate::pmem::DevicePath::of
+    /// [`PeerCfg::detect`]: crate::PeerCfg::detect
     pub fn listen(
         addr: SocketAddr,
         all: &PmemMap,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rpma::commit::{Limits, Method};
-use rpma::pmem::{Ddio, DevicePath, Domain};
+use rpma::pmem::Ddio;
 use rpma::serve::{Directory, Server, ServerCfg};
 
 use crate::common::prelude::*;
@@ -207,9 +207,8 @@ fn wrong_directories() -> Result {
 fn commits_on_memory_that_keeps_nothing() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let server = |domain: Domain, commits: bool, vouches: bool| -> Result<_> {
+    let server = |mut platform: PeerCfg, commits: bool, vouches: bool| -> Result<_> {
         let all = PmemMap::open(devdax(), LEN)?;
-        let mut platform = PeerCfg::for_platform(domain, DevicePath::of(&peer, Ddio::On));
         if vouches {
             platform.set_processor_persists(true);
         }
@@ -219,13 +218,19 @@ fn commits_on_memory_that_keeps_nothing() -> Result {
         let ep = listen(&peer)?;
         Ok(Server::new(ep, new_directory(directory_of(&all)?, 1)?, &cfg).map(drop))
     };
-    for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
-        let error = server(domain, true, false)?.expect_err("refused");
+    let detect = |map: &PmemMap| PeerCfg::detect(map, &peer, Ddio::On);
+    let file = tempfile::NamedTempFile::new_in(ext4())?;
+    file.as_file().set_len(LEN as u64)?;
+    let volatile = detect(&PmemMap::open(file.path(), LEN)?)?;
+    // The unit tests of `serve::cfg` have all domains.
+    let declared = *PeerCfg::new().set_processor_persists(false);
+    for platform in [volatile, declared] {
+        let error = server(platform, true, false)?.expect_err("refused");
         assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
         assert_says(&error, &["makes nothing durable"]);
-        server(domain, false, false)??;
-        server(domain, true, true)??;
+        server(platform, false, false)??;
+        server(platform, true, true)??;
     }
-    server(Domain::MemoryController, true, false)??;
+    server(detect(&PmemMap::open(devdax(), LEN)?)?, true, false)??;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use rpma::commit::Limits;
-use rpma::pmem::{Ddio, DevicePath, Platform};
+use rpma::pmem::Ddio;
 use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
@@ -132,8 +132,8 @@ fn the_end_of_the_device_ends_the_loop() -> Result {
 fn the_platform_is_declared() -> Result {
     let _test = device_test();
     let peer = peer()?;
-    let domain = Platform::detect(&memory()?.0)?.domain();
-    let detected = |ddio| PeerCfg::for_platform(domain, DevicePath::of(&peer, ddio)).get_durable();
+    let (map, _) = memory()?;
+    let detected = |ddio| PeerCfg::detect(&map, &peer, ddio).map(|cfg| cfg.get_durable());
     let own = |cfg: &mut ServerCfg, durable| {
         cfg.set_platform(PeerCfg::new().set_durable(durable));
         durable
@@ -141,10 +141,10 @@ fn the_platform_is_declared() -> Result {
     for case in 0..5 {
         let mut cfg = ServerCfg::new();
         let expected = match case {
-            0 => detected(Ddio::On),
+            0 => detected(Ddio::On)?,
             1 => {
                 cfg.set_ddio(Ddio::Off);
-                detected(Ddio::Off)
+                detected(Ddio::Off)?
             }
             2 => own(&mut cfg, Durable::Nothing),
             3 => own(&mut cfg, Durable::NativeFlushes),

@@ -1,6 +1,6 @@
-//! `PeerCfg::for_platform` beside the simulator's own table.
+//! `PeerCfg::detect` beside the simulator's own table.
 
-use rpma::pmem::{self, Ddio, DevicePath};
+use rpma::pmem::Ddio;
 
 use crate::common::prelude::*;
 use crate::power::world::{Own, SIZE, fabric};
@@ -16,9 +16,7 @@ fn a_declaration_is_the_simulators_table() -> Result {
                 Platform::AdrDdioOff => Ddio::Off,
                 _ => Ddio::On,
             };
-            let domain = pmem::Platform::detect(&own.map)?.domain();
-            let path = DevicePath::of(&peer()?, ddio);
-            let declared = PeerCfg::for_platform(domain, path).get_durable();
+            let declared = PeerCfg::detect(&own.map, &peer()?, ddio)?.get_durable();
             let may = |native| own.host.may_promise_direct_write(native);
             let kept = match (may(false), profile.flushes_natively() && may(true)) {
                 (true, _) => Durable::DirectWrites,

@@ -157,7 +157,7 @@ impl WriterCfg {
             };
             let missing = match self.method {
                 Method::Server => "its offer has no limits of a responder (Offer::set_limits)",
-                _ => "the platform of its offer does not guarantee that (PeerCfg::for_platform)",
+                _ => "the platform of its offer does not guarantee that (PeerCfg::detect)",
             };
             return Err(Error::not_supported(format!(
                 "the peer does not serve {promise} commits with the method \"{}\": {missing}. \
