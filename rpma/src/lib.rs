@@ -279,7 +279,7 @@ pub use crate::peer_cfg::{Durable, PeerCfg};
 pub use crate::posted::Posted;
 pub use crate::refusal::{Refusal, RefusalCode};
 pub use crate::request::Request;
-pub use crate::site::{FailureDomain, HostId, MemoryId, Site};
+pub use crate::site::Site;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::status::{WcFailure, WcOpcode, WcStatus};
 pub use crate::verbs::{

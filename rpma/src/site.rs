@@ -18,6 +18,8 @@ use crate::error::{Error, Result};
 const KEY: [u8; 16] = *b"rpma identity 01";
 /// The file of the kernel with the identity of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The most bytes of the name of a failure domain.
+const MOST: usize = 32;
 
 fn hash(kind: u8, bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new_with_key(&KEY);
@@ -39,119 +41,50 @@ pub(crate) fn uuid(text: &str) -> Option<[u8; 16]> {
     (number != 0).then(|| number.to_be_bytes())
 }
 
-/// The identity of one boot of a host: it answers the question whether one loss of power ends both.
-///
-/// It comes from the kernel's boot id (`/proc/sys/kernel/random/boot_id`, [proc(5)]), so it changes
-/// with each boot. All containers of one kernel have the same one. Virtual machines of one machine
-/// have one each, and so has a sandbox with a kernel of its own: give these a [`FailureDomain`].
-///
-/// [proc(5)]: https://man7.org/linux/man-pages/man5/proc_sys_kernel.5.html
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostId(u64);
-
-impl HostId {
-    /// Reads the identity of this host. `None` if the kernel does not show it.
-    ///
-    /// On a simulated fabric, it is that of the thread's host: new after a power cut, and the same
-    /// after `kill`. A thread on no host has none.
-    #[must_use]
-    pub fn read() -> Option<Self> {
-        #[cfg(feature = "sim")]
-        if let Some(boot) = rpma_sys::boot_here() {
-            return boot.map(|boot| Self(hash(b'h', &boot)));
-        }
-        Self::parse(&fs::read_to_string(BOOT_ID).ok()?)
+/// The identity of this host. `None` if the kernel does not show it.
+pub(crate) fn this_host() -> Option<u64> {
+    #[cfg(feature = "sim")]
+    if let Some(boot) = rpma_sys::boot_here() {
+        return boot.map(|boot| hash(b'h', &boot));
     }
+    of_boot_id(&fs::read_to_string(BOOT_ID).ok()?)
+}
 
-    /// The identity of a simulated host by its boot, or of this host.
-    pub(crate) fn of_boot(simulated: Option<[u8; 24]>) -> Option<Self> {
-        match simulated {
-            Some(boot) => Some(Self(hash(b'h', &boot))),
-            None => Self::read(),
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        uuid(text).map(|uuid| Self(hash(b'h', &uuid)))
-    }
-
-    pub(crate) fn get(self) -> u64 {
-        self.0
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of_number(number: u64) -> Self {
-        Self(number)
+/// The identity of a simulated host by its boot, or of this host.
+pub(crate) fn of_boot(simulated: Option<[u8; 24]>) -> Option<u64> {
+    match simulated {
+        Some(boot) => Some(hash(b'h', &boot)),
+        None => this_host(),
     }
 }
 
-/// The identity of one memory, which stays over a reboot and is no path.
-///
-/// | memory | identity |
-/// |---|---|
-/// | with a [`Directory`](crate::serve::Directory) | the random number in its header |
-/// | a device-DAX device | the `uuid` of its namespace in sysfs |
-/// | a file | the UUID of its file system (`FS_IOC_GETFSUUID`, `/dev/disk/by-uuid`), and its inode; none on btrfs and bcachefs, where two files may have one inode |
-/// | any other | the name that the program gives ([`named`](Self::named)), or none |
-///
-/// A copy of a whole file system or of a virtual machine has the identities of the original. So has
-/// a copy of a directory, until [`renew_identity`](crate::serve::Directory::renew_identity).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MemoryId(u64);
-
-impl MemoryId {
-    /// Makes the identity from a name that no other memory has, such as a serial number.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a name of 0 bytes.
-    pub fn named(name: &[u8]) -> Result<Self> {
-        match name {
-            [] => Err(Error::invalid("the name of a memory has 0 bytes")),
-            name => Ok(Self(hash(b'n', name))),
-        }
-    }
-
-    pub(crate) fn of_directory(identity: NonZeroU64) -> Self {
-        Self(hash(b'd', &identity.get().to_le_bytes()))
-    }
-
-    /// The identity of bytes that the kernel shows for this memory.
-    pub(crate) fn of_kernel(bytes: &[u8]) -> Self {
-        Self(hash(b'k', bytes))
-    }
+fn of_boot_id(text: &str) -> Option<u64> {
+    uuid(text).map(|uuid| hash(b'h', &uuid))
 }
 
-/// The name of everything that fails together with a host, such as a rack, a power supply, or the
-/// machine of virtual machines. The operator gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FailureDomain(u64);
+/// The identity of a memory by the random number in the header of its directory.
+pub(crate) fn of_directory(identity: NonZeroU64) -> u64 {
+    hash(b'd', &identity.get().to_le_bytes())
+}
 
-impl FailureDomain {
-    /// The most bytes of a name.
-    pub const MOST: usize = 32;
+/// The identity of a memory by bytes that the kernel shows for it.
+pub(crate) fn of_kernel(bytes: &[u8]) -> u64 {
+    hash(b'k', bytes)
+}
 
-    /// Makes the failure domain of this name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a name of 0 or more than [`MOST`](Self::MOST) bytes, with white
-    /// space at an end, or with control characters: a name that was read from a file with its end of
-    /// line would be another failure domain.
-    pub fn new(name: &str) -> Result<Self> {
-        if name.trim() != name || name.chars().any(char::is_control) {
-            return Err(Error::invalid(format!(
-                "the failure domain {name:?} has white space at an end, or control characters: \
-                 remove them"
-            )));
-        }
-        match name.len() {
-            1..=Self::MOST => Ok(Self(hash(b'f', name.as_bytes()))),
-            len => Err(Error::invalid(format!(
-                "the name of a failure domain has {len} bytes: it must have 1 to {}",
-                Self::MOST
-            ))),
-        }
+/// The identity of a failure domain with this name.
+pub(crate) fn of_domain(name: &str) -> Result<u64> {
+    if name.trim() != name || name.chars().any(char::is_control) {
+        return Err(Error::invalid(format!(
+            "the failure domain {name:?} has white space at an end, or control characters: \
+             remove them"
+        )));
+    }
+    match name.len() {
+        1..=MOST => Ok(hash(b'f', name.as_bytes())),
+        len => Err(Error::invalid(format!(
+            "the name of a failure domain has {len} bytes: it must have 1 to {MOST}"
+        ))),
     }
 }
 
@@ -160,93 +93,107 @@ impl FailureDomain {
 ///
 /// [`Replicas::add`](crate::commit::Replicas::add) compares them, so that two copies are on two
 /// hosts. An identity that cannot be read is absent, and is shown as unknown.
+///
+/// **Of the memory.** It stays over a reboot, and is no path.
+///
+/// | memory | identity |
+/// |---|---|
+/// | with a [`Directory`](crate::serve::Directory) | the random number in its header |
+/// | a device-DAX device | the `uuid` of its namespace in sysfs |
+/// | a file | the UUID of its file system (`FS_IOC_GETFSUUID`, `/dev/disk/by-uuid`), and its inode; none on btrfs and bcachefs, where two files may have one inode |
+/// | any other | the name that the program gives ([`set_memory_name`](Self::set_memory_name)), or none |
+///
+/// A copy of a whole file system or of a virtual machine has the identities of the original. So has
+/// a copy of a directory, until [`renew_identity`](crate::serve::Directory::renew_identity).
+///
+/// **Of the host.** It is that of one boot: it answers the question whether one loss of power ends
+/// both. It comes from the kernel's boot id (`/proc/sys/kernel/random/boot_id`, [proc(5)]), so it
+/// changes with each boot. All containers of one kernel have the same one. Virtual machines of one
+/// machine have one each, and so has a sandbox with a kernel of its own: give these a
+/// [failure domain](Self::set_failure_domain). On a simulated fabric, the identity is that of the
+/// thread's host: new after a power cut, and the same after `kill`. A thread on no host has none.
+///
+/// **Of the failure domain.** It has the name of everything that fails together with a host, such
+/// as a rack, a power supply, or the machine of virtual machines. The operator gives it.
+///
+/// [proc(5)]: https://man7.org/linux/man-pages/man5/proc_sys_kernel.5.html
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Site {
-    memory: Option<MemoryId>,
-    host: Option<HostId>,
-    domain: Option<FailureDomain>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) host: Option<u64>,
+    pub(crate) domain: Option<u64>,
 }
 
 impl Site {
-    pub(crate) fn of_host(host: Option<HostId>) -> Self {
+    /// Reads the identity of this host. The site has no other identity. [`of`](Self::of) reads that
+    /// of the memory as well.
+    #[must_use]
+    pub fn here() -> Self {
         Self {
-            host,
+            host: this_host(),
             ..Self::default()
         }
     }
 
-    /// Sets the identity of the memory.
-    pub fn set_memory(&mut self, memory: MemoryId) -> &mut Self {
-        self.memory = Some(memory);
-        self
+    /// Sets the identity of the memory from a name that no other memory has, such as a serial
+    /// number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a name of 0 bytes.
+    pub fn set_memory_name(&mut self, name: &[u8]) -> Result<&mut Self> {
+        if name.is_empty() {
+            return Err(Error::invalid("the name of a memory has 0 bytes"));
+        }
+        self.memory = Some(hash(b'n', name));
+        Ok(self)
     }
 
-    /// Sets the identity of the host.
-    pub fn set_host(&mut self, host: HostId) -> &mut Self {
-        self.host = Some(host);
-        self
-    }
-
-    /// Sets the failure domain of the host.
-    pub fn set_failure_domain(&mut self, domain: FailureDomain) -> &mut Self {
-        self.domain = Some(domain);
-        self
+    /// Sets the failure domain of the host from its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a name of 0 or more than 32 bytes, with white space at an
+    /// end, or with control characters: a name that was read from a file with its end of line would
+    /// be another failure domain.
+    pub fn set_failure_domain(&mut self, name: &str) -> Result<&mut Self> {
+        self.domain = Some(of_domain(name)?);
+        Ok(self)
     }
 
     /// The identity of the memory, if it is known.
     #[must_use]
-    pub fn memory(&self) -> Option<MemoryId> {
+    pub fn memory(&self) -> Option<u64> {
         self.memory
     }
 
     /// The identity of the host, if it is known.
     #[must_use]
-    pub fn host(&self) -> Option<HostId> {
+    pub fn host(&self) -> Option<u64> {
         self.host
     }
 
-    /// The failure domain of the host, if it is known.
+    /// The identity of the host's failure domain, if it is known.
     #[must_use]
-    pub fn failure_domain(&self) -> Option<FailureDomain> {
+    pub fn failure_domain(&self) -> Option<u64> {
         self.domain
     }
 
     /// The numbers of the offer: memory, host, failure domain.
     pub(crate) fn to_words(self) -> [Option<u64>; 3] {
-        let Self {
-            memory,
-            host,
-            domain,
-        } = self;
-        [
-            memory.map(|memory| memory.0),
-            host.map(|host| host.0),
-            domain.map(|domain| domain.0),
-        ]
+        [self.memory, self.host, self.domain]
     }
 
     pub(crate) fn from_words([memory, host, domain]: [Option<u64>; 3]) -> Self {
         Self {
-            memory: memory.map(MemoryId),
-            host: host.map(HostId),
-            domain: domain.map(FailureDomain),
+            memory,
+            host,
+            domain,
         }
     }
 }
 
-macro_rules! shown {
-    ($($kind:ident),*) => {$(
-        /// 16 hexadecimal digits.
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:016x}", self.0)
-            }
-        }
-    )*};
-}
-
-shown!(HostId, MemoryId, FailureDomain);
-
+/// Each identity has 16 hexadecimal digits.
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = ["memory", "host", "failure domain"];
@@ -270,18 +217,16 @@ mod tests {
     /// Peers with other builds of this library compare them.
     #[test]
     fn the_numbers_are_these() {
-        let site = Site {
-            memory: Some(MemoryId::named(b"shelf 3").expect("a name")),
-            host: HostId::parse(BOOT),
-            domain: Some(FailureDomain::new("rack 7").expect("a name")),
-        };
+        let mut site = Site::default();
+        site.set_memory_name(b"shelf 3").expect("a name");
+        site.set_failure_domain("rack 7").expect("a name");
+        site.host = of_boot_id(BOOT);
         assert_eq!(
             site.to_string(),
             "memory 26eaef20f25750ca, host 9b3e01e82057109f, failure domain 9310810e4403a604"
         );
         assert_eq!(Site::from_words(site.to_words()), site);
-        let directory = MemoryId::of_directory(NonZeroU64::MIN).to_string();
-        assert_eq!(directory, "f30eb2461fa7e24e");
+        assert_eq!(of_directory(NonZeroU64::MIN), 0xf30e_b246_1fa7_e24e);
         let absent = Site::default().to_string();
         assert_eq!(
             absent,
@@ -301,25 +246,26 @@ mod tests {
             "123456789-abc-def0-1234-56789abcdef0",
             "+2345678-9abc-def0-1234-56789abcdef0",
         ] {
-            assert_eq!(HostId::parse(text), None, "{text}");
+            assert_eq!(of_boot_id(text), None, "{text}");
         }
-        assert!(HostId::parse(BOOT).is_some());
-        assert_eq!(HostId::parse(BOOT), HostId::parse(BOOT.trim_end()));
-        assert_eq!(HostId::parse(BOOT), HostId::parse(&BOOT.to_uppercase()));
+        assert!(of_boot_id(BOOT).is_some());
+        assert_eq!(of_boot_id(BOOT), of_boot_id(BOOT.trim_end()));
+        assert_eq!(of_boot_id(BOOT), of_boot_id(&BOOT.to_uppercase()));
     }
 
     #[test]
     fn names_have_limits() {
+        let set = |name: &str| Site::default().set_failure_domain(name).map(drop);
         for name in ["", &"x".repeat(33)] {
-            let error = FailureDomain::new(name).expect_err("refused");
+            let error = set(name).expect_err("refused");
             let words = format!("has {} bytes: it must have 1 to 32", name.len());
             assert!(error.to_string().contains(&words), "{error}");
         }
-        FailureDomain::new(&"x".repeat(32)).expect("fits");
+        set(&"x".repeat(32)).expect("fits");
         for name in ["rack 7\n", " rack 7", "rack\t7"] {
-            let error = FailureDomain::new(name).expect_err("refused").to_string();
+            let error = set(name).expect_err("refused").to_string();
             assert!(error.contains("white space at an end"), "{error}");
         }
-        MemoryId::named(b"").expect_err("refused");
+        Site::default().set_memory_name(b"").expect_err("refused");
     }
 }

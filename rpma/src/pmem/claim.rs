@@ -17,7 +17,6 @@ use rustix::io::Errno;
 
 use super::{Mapping, PmemMap};
 use crate::error::{Error, Result};
-use crate::site::HostId;
 
 /// The bytes of a mark: a word that decides, and three words for the operator.
 pub(crate) const MARK_LEN: usize = 32;
@@ -61,8 +60,8 @@ struct Word(u64);
 
 impl Word {
     /// The word of this host and inode. The upper half is 0 if the host has no identity.
-    fn new(host: Option<HostId>, node: Node) -> Self {
-        let host = host.map_or(0, |host| (fold(host.get()) | 1) << 32);
+    fn new(host: Option<u64>, node: Node) -> Self {
+        let host = host.map_or(0, |host| (fold(host) | 1) << 32);
         let Node { device, inode } = node;
         let node = fold(device.rotate_left(32) ^ inode.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1;
         Self(host | node)
@@ -353,21 +352,20 @@ mod tests {
     #[test]
     fn marks_are_judged() {
         let node = |inode| Node { device: 5, inode };
-        let host = |number: u64| Some(HostId::of_number(number));
-        let own = Word::new(host(1), node(1));
+        let own = Word::new(Some(1), node(1));
         for (other, may_be_alive) in [
             (Word(0), false),
             (own, false),
-            (Word::new(host(1), node(2)), true),
-            (Word::new(host(2), node(2)), false),
-            (Word::new(host(2), node(1)), false),
+            (Word::new(Some(1), node(2)), true),
+            (Word::new(Some(2), node(2)), false),
+            (Word::new(Some(2), node(1)), false),
             (Word::new(None, node(2)), true),
             (Word::new(None, node(1)), false),
         ] {
             assert_eq!(other.may_be_alive_beside(own), may_be_alive);
         }
         let unknown = Word::new(None, node(1));
-        assert!(Word::new(host(1), node(2)).may_be_alive_beside(unknown));
+        assert!(Word::new(Some(1), node(2)).may_be_alive_beside(unknown));
     }
 
     /// Promise: of two programs that find no mark at the same time, one claims the memory.

@@ -10,18 +10,18 @@ use rustix::fs::fstatfs;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use super::PmemMap;
-use crate::site::{MemoryId, Site, uuid};
+use crate::site::{Site, of_kernel, uuid};
 
 impl Site {
     /// Reads the identities of this memory and of its host. A part of a map has the identity of the
     /// whole device or file.
     #[must_use]
     pub fn of(memory: &PmemMap) -> Self {
-        let mut site = Self::of_host(memory.host());
-        if let Some(memory) = memory.identity() {
-            site.set_memory(memory);
+        Self {
+            memory: memory.identity(),
+            host: memory.host(),
+            ..Self::default()
         }
-        site
     }
 }
 
@@ -39,11 +39,11 @@ type FsUuid = [u8; 17];
 const FS_IOC_GETFSUUID: Opcode = opcode::read::<FsUuid>(0x15, 0);
 
 /// The identity of the device-DAX device with this place in `/sys/dev`: the UUID of its namespace.
-pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
+pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<u64> {
     let directory = sysfs.join("dev").join(device);
     let read = |place: &&str| uuid(&fs::read_to_string(directory.join(place)).ok()?);
     let found = UUID.iter().find_map(read)?;
-    Some(MemoryId::of_kernel(&found))
+    Some(of_kernel(&found))
 }
 
 /// `BTRFS_SUPER_MAGIC` of the kernel's `linux/magic.h`, and bcachefs' number: files of two
@@ -51,14 +51,14 @@ pub(super) fn of_device(sysfs: &Path, device: &str) -> Option<MemoryId> {
 const WITH_SUBVOLUMES: [i64; 2] = [0x9123_683E, 0xCA45_1A4E];
 
 /// The identity of a file: the UUID of its file system, and its inode.
-pub(super) fn of_file(file: &File, found: &Metadata) -> Option<MemoryId> {
+pub(super) fn of_file(file: &File, found: &Metadata) -> Option<u64> {
     let kind = fstatfs(file).ok()?.f_type as i64;
     if WITH_SUBVOLUMES.contains(&kind) {
         return None;
     }
     let system = uuid_of_system(file).or_else(|| uuid_by_link(Path::new(BY_UUID), found.dev()))?;
     let inode = found.ino().to_le_bytes();
-    Some(MemoryId::of_kernel(&[&system[..], &inode].concat()))
+    Some(of_kernel(&[&system[..], &inode].concat()))
 }
 
 fn uuid_of_system(file: &File) -> Option<[u8; 16]> {
@@ -112,7 +112,7 @@ mod tests {
         let of = |name, uuid| of_device(sysfs(name, uuid).path(), "char/252:0");
         let bus = of("../uuid", UUID);
         let bytes = uuid(UUID).unwrap();
-        assert_eq!(bus, Some(MemoryId::of_kernel(&bytes)));
+        assert_eq!(bus, Some(of_kernel(&bytes)));
         assert_ne!(bus, of("../uuid", "2fbb4ae6-2ee0-4a9c-9ae5-0e8a3d2b6ac2\n"));
         for uuid in ["\n", "", "00000000-0000-0000-0000-000000000000\n"] {
             assert_eq!(of("../uuid", uuid), None, "{uuid}");

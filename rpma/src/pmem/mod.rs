@@ -83,7 +83,7 @@ use self::open::Opened;
 pub(crate) use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;
-use crate::site::{HostId, MemoryId};
+use crate::site;
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
 ///
@@ -106,7 +106,7 @@ pub struct PmemMap {
     path: Arc<Path>,
     /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
     device: Option<Arc<str>>,
-    identity: Option<MemoryId>,
+    identity: Option<u64>,
     part: MapPart,
 }
 
@@ -254,14 +254,13 @@ impl PmemMap {
     }
 
     /// The identity of the mapped device or file, if the kernel shows one.
-    pub(crate) fn identity(&self) -> Option<MemoryId> {
+    pub(crate) fn identity(&self) -> Option<u64> {
         self.identity
     }
 
-    /// The identity of the boot of a simulated host, if this is memory of one.
     /// The identity of the host that has this memory.
-    pub(crate) fn host(&self) -> Option<HostId> {
-        HostId::of_boot(self.part.mapping.simulated_boot())
+    pub(crate) fn host(&self) -> Option<u64> {
+        site::of_boot(self.part.mapping.simulated_boot())
     }
 
     /// The length in bytes. Never 0.

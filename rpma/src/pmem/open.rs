@@ -15,20 +15,19 @@ use super::mapping::Mapping;
 use super::{identity, sysfs};
 use crate::error::{Error, Result};
 use crate::range;
-use crate::site::MemoryId;
 
 /// A mapping of a device or file.
 pub(super) struct Opened {
     pub(super) mapping: Mapping,
     /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
     pub(super) device: Option<String>,
-    pub(super) identity: Option<MemoryId>,
+    pub(super) identity: Option<u64>,
 }
 
 impl Opened {
     #[cfg(feature = "sim")]
     fn simulated(memory: std::sync::Arc<rpma_sys::Memory>, range: Range<usize>) -> Self {
-        let identity = memory.identity().map(|name| MemoryId::of_kernel(&name));
+        let identity = memory.identity().map(|name| crate::site::of_kernel(&name));
         Self {
             mapping: Mapping::simulated(memory, range),
             device: None,
@@ -81,7 +80,7 @@ struct PathLook {
     file: File,
     target: Target,
     device: String,
-    identity: Option<MemoryId>,
+    identity: Option<u64>,
     node: Node,
 }
 

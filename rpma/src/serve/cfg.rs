@@ -8,7 +8,7 @@ use crate::method::Limits;
 use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
 use crate::pmem::{Ddio, PmemMap};
-use crate::site::FailureDomain;
+use crate::site;
 
 /// The settings of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct ServerCfg {
     /// `None`: not declared.
     pub(super) platform: Option<PeerCfg>,
     pub(super) ddio: Ddio,
-    pub(super) domain: Option<FailureDomain>,
+    pub(super) domain: Option<u64>,
     pub(super) conn: ConnCfg,
     pub(super) commits: Option<Limits>,
     pub(super) most_clients: usize,
@@ -65,12 +65,16 @@ impl ServerCfg {
         self
     }
 
-    /// Sets the failure domain of this host, which the server sends to its clients. Give virtual
-    /// machines of one machine, and hosts with one power supply, the same one: a client refuses two
-    /// copies in one failure domain. The default is none.
-    pub fn set_failure_domain(&mut self, domain: FailureDomain) -> &mut Self {
-        self.domain = Some(domain);
-        self
+    /// Sets the failure domain of this host by its name, which the server sends to its clients as a
+    /// hash. Give virtual machines of one machine, and hosts with one power supply, the same one: a
+    /// client refuses two copies in one failure domain. The default is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Site::set_failure_domain`](crate::Site::set_failure_domain).
+    pub fn set_failure_domain(&mut self, name: &str) -> Result<&mut Self> {
+        self.domain = Some(site::of_domain(name)?);
+        Ok(self)
     }
 
     /// Sets how the connections of clients are made. The default is that of [`ConnCfg`].

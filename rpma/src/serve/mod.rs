@@ -185,11 +185,10 @@ impl Server {
         let mut wait = Wait::new()?;
         let endpoint = wait.add_ep(ep)?;
         let mut offer = Offer::new(&cfg.declared());
-        let mut site = directory.site();
-        if let Some(domain) = cfg.domain {
-            site.set_failure_domain(domain);
-        }
-        offer.set_site(site);
+        offer.set_site(Site {
+            domain: cfg.domain,
+            ..directory.site()
+        });
         if let Some(limits) = cfg.commits {
             offer.set_limits(limits);
         }

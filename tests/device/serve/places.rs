@@ -1,8 +1,8 @@
 //! Two copies are on two hosts: a set of replicas compares the identities of memory and host.
 
+use rpma::Site;
 use rpma::commit::{Method, ReplicaId, Replicas, Writer, WriterCfg};
 use rpma::serve::Directory;
-use rpma::{MemoryId, Site};
 
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, directory_of, new_directory};
@@ -42,7 +42,7 @@ fn is_refused(log: &mut Replicas, writer: Writer, words: &str) {
 }
 
 fn other_memory(mut site: Site) -> Result<Site> {
-    site.set_memory(MemoryId::named(b"another memory")?);
+    site.set_memory_name(b"another memory")?;
     Ok(site)
 }
 
@@ -135,8 +135,6 @@ fn files_have_identities() -> Result {
 
 #[cfg(feature = "sim")]
 mod fabric {
-    use rpma::FailureDomain;
-
     use super::*;
 
     /// Promise: on each profile, one server that is reached through two adapters is one copy. Two
@@ -156,7 +154,7 @@ mod fabric {
                 let map = PmemMap::open(pmem.path(), LEN)?;
                 let mut site = Site::of(&map);
                 if let Some(rack) = rack {
-                    site.set_failure_domain(FailureDomain::new(rack)?);
+                    site.set_failure_domain(rack)?;
                 }
                 let far = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
                 let region = Mr::reg(&far, map, USAGE)?;
@@ -198,7 +196,7 @@ mod fabric {
             let _entered = host.enter();
             Ok(Site::of(&PmemMap::open(pmem.path(), LEN)?))
         };
-        assert_eq!(rpma::HostId::read(), None, "this thread is on no host");
+        assert_eq!(Site::here().host(), None, "this thread is on no host");
         let first = site()?;
         host.kill();
         assert_eq!(site()?, first);
@@ -212,7 +210,7 @@ mod fabric {
         let third = Site::of(&PmemMap::open(pmem.path(), LEN)?);
         assert_ne!(third.memory(), first.memory());
         assert_ne!(third.host(), second.host());
-        assert_eq!(rpma::HostId::read(), third.host());
+        assert_eq!(Site::here().host(), third.host());
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ use self::repair::Broken;
 use crate::error::{Error, Result};
 use crate::offer::Identity;
 use crate::pmem::PmemMap;
-use crate::site::{HostId, MemoryId, Site};
+use crate::site::{self, Site};
 
 /// The epoch and instance of each key, durable before a server accepts a client.
 ///
@@ -277,14 +277,14 @@ impl Directory {
     /// random number of the header. A directory without memory has only that of the host.
     #[must_use]
     pub fn site(&self) -> Site {
-        let mut site = Site::of_host(match &self.memory {
-            Some(memory) => memory.host(),
-            None => HostId::read(),
-        });
-        if let Some(identity) = self.identity {
-            site.set_memory(MemoryId::of_directory(identity));
+        Site {
+            memory: self.identity.map(site::of_directory),
+            host: match &self.memory {
+                Some(memory) => memory.host(),
+                None => site::this_host(),
+            },
+            ..Site::default()
         }
-        site
     }
 
     /// The addresses of its memory.
