@@ -85,7 +85,7 @@ fn solicited_events_are_refused() -> Result {
     let peer = peer()?;
     let mut made = ConnCfg::new();
     made.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
-    let Pair { server, .. } = Pair::with(&peer, &ConnCfg::new(), &made)?;
+    let Pair { server, client } = Pair::with(&peer, &ConnCfg::new(), &made)?;
     let next = || server.next(&mut [Wc::default()], SHORT);
     assert_invalid(next(), &["Conn::next", "Cq::wait"]);
     let rcq = server.get_rcq().ok_or("receives")?;
@@ -93,6 +93,7 @@ fn solicited_events_are_refused() -> Result {
     times_out(&server);
     rcq.req_notify(Notify::Solicited)?;
     assert_invalid(next(), &["Conn::next", "Cq::wait"]);
+    drop(client);
     Ok(())
 }
 
