@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rpma::pmem::{Persister, PmemMap};
+use rpma::pmem::PmemMap;
 use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer, RegisterableMemory};
 
 /// Notes on the examples' usage lines.
@@ -24,8 +24,8 @@ and \"on\" is your word that what an RDMA device has written there is not lost w
 /// Memory that is not registered yet.
 pub(crate) struct Memory {
     owner: Box<dyn RegisterableMemory>,
-    /// Makes stores durable, if the memory is persistent.
-    persister: Option<Persister>,
+    /// If the memory is persistent, all of it: for making stores durable.
+    map: Option<PmemMap>,
     /// Where the data begins.
     data: usize,
 }
@@ -48,7 +48,7 @@ impl Memory {
         memory.as_mut_slice()[data..][..contents.initial.len()].copy_from_slice(contents.initial);
         Ok(Self {
             owner: Box::new(memory),
-            persister: None,
+            map: None,
             data,
         })
     }
@@ -80,7 +80,7 @@ impl Memory {
             map.persist(offset..data)?;
         }
         Ok(Self {
-            persister: Some(map.persister()),
+            map: Some(map.part(..)?),
             owner: Box::new(map),
             data,
         })
@@ -88,14 +88,14 @@ impl Memory {
 
     /// Whether it is persistent memory.
     pub(crate) fn is_pmem(&self) -> bool {
-        self.persister.is_some()
+        self.map.is_some()
     }
 
     /// Registers all of the memory, so that the device can reach it.
     pub(crate) fn register(self, peer: &Peer, usage: MrUsage) -> Result<Region> {
         Ok(Region {
             mr: Mr::reg(peer, self.owner, usage).map_err(rpma::Error::from)?,
-            persister: self.persister,
+            map: self.map,
             data: self.data,
         })
     }
@@ -104,7 +104,7 @@ impl Memory {
 /// Registered memory. Offsets count from where the data begins.
 pub(crate) struct Region {
     mr: Mr<Box<dyn RegisterableMemory>>,
-    persister: Option<Persister>,
+    map: Option<PmemMap>,
     data: usize,
 }
 
@@ -143,8 +143,8 @@ impl Region {
 
     /// Makes a part of the data durable, if the memory is persistent.
     pub(crate) fn persist(&self, range: Range<usize>) -> rpma::Result<()> {
-        match &self.persister {
-            Some(persister) => persister.persist(self.data + range.start..self.data + range.end),
+        match &self.map {
+            Some(map) => map.persist(self.data + range.start..self.data + range.end),
             None => Ok(()),
         }
     }

@@ -196,7 +196,9 @@ pub enum Error {
     NoEvent,
 }
 
-/// The error of a call that takes an object, and the object, which the call has not used.
+/// The error of a call that takes an object, and the object, which the call has not used. The
+/// errors of [`Conn::close`](crate::Conn::close) and [`Conn::cut_off`](crate::Conn::cut_off) have
+/// the completions that were not polled, those of each queue in their order.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct GivenBack<T> {

@@ -260,7 +260,7 @@ pub mod wait;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{Batch, CloseError, Conn, Next};
+pub use crate::conn::{Batch, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, Resolving};
 pub use crate::counters::Counters;
@@ -284,7 +284,7 @@ pub use crate::srq::{Srq, SrqCfg};
 pub use crate::status::{WcFailure, WcOpcode, WcStatus};
 pub use crate::verbs::{
     AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
-    WcFlags, WcSuccess,
+    WcSuccess,
 };
 
 #[cfg(any(doc, doctest))]
@@ -439,7 +439,6 @@ mod tests {
         check::<AlignedBuf>();
         check::<pmem::PmemMap>();
         check::<pmem::PmemKind>();
-        check::<pmem::Persister>();
         check::<pmem::Ddio>();
         // Connections.
         check::<Ep>();
@@ -485,14 +484,12 @@ mod tests {
         check::<Wc>();
         check::<WcSuccess>();
         check::<WcFailure>();
-        check::<WcFlags>();
         check::<WcOpcode>();
         check::<WcStatus>();
         // Errors.
         check::<Error>();
         check::<Queue>();
         check::<GivenBack<Conn>>();
-        check::<CloseError>();
 
         fn check_send<T: Send>() {}
         check_send::<RawMemory>();

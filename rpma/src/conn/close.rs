@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::Conn;
 use crate::clock::sleep;
-use crate::error::{Error, Result};
+use crate::error::{Error, GivenBack, Result};
 use crate::failure::NotConnected;
 use crate::looking;
 use crate::slots::{ConnState, Kind};
@@ -40,7 +40,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`CloseError`], with the completions. The connection is freed in each case.
+    /// [`GivenBack`], with the completions. The connection is freed in each case.
     ///
     /// * The [`reason`](Self::reason) for which the connection failed, whichever thread polled it:
     ///   for instance [`Error::Operation`], or [`Error::Provider`] after a failed call.
@@ -53,7 +53,7 @@ impl Conn {
     /// * [`Error::NotConnected`] if the connection ended before the acknowledgement, without an
     ///   event of the peer.
     /// * [`Error::Provider`] if a verb fails.
-    pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
+    pub fn close(self, limit: Duration) -> Result<Vec<Wc>, GivenBack<Vec<Wc>>> {
         let mut completions = Vec::new();
         let state = self.queues.slots.end(ConnState::Closed);
         let sent = match state {
@@ -68,7 +68,10 @@ impl Conn {
         let freed = self.delete();
         match sent.and(flushed).and(freed) {
             Ok(()) => Ok(completions),
-            Err(error) => Err(CloseError { error, completions }),
+            Err(error) => Err(GivenBack {
+                error,
+                object: completions,
+            }),
         }
     }
 
@@ -203,21 +206,5 @@ impl Conn {
                 qp.post(&mut write, wr_id)
             }
         })
-    }
-}
-
-/// The error of [`Conn::close`] and [`Conn::cut_off`], with the completions.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct CloseError {
-    /// The reason.
-    pub error: Error,
-    /// The completions that were not polled, those of each queue in their order.
-    pub completions: Vec<Wc>,
-}
-
-impl From<CloseError> for Error {
-    fn from(error: CloseError) -> Self {
-        error.error
     }
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{CloseError, Conn};
+use super::Conn;
+use crate::error::GivenBack;
 use crate::slots::ConnState;
 use crate::verbs::{Freed, Wc};
 
@@ -58,12 +59,12 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`CloseError`], with the completions and [`Error::Provider`](crate::Error::Provider), if
+    /// [`GivenBack`], with the completions and [`Error::Provider`](crate::Error::Provider), if
     /// `ibv_destroy_qp` fails. Then the peer is not cut off: the queue pair stays for ever, if
     /// possible in the error state, and the peer may still write. The remedy is to deregister each
     /// region that the peer can reach ([`Mr::dereg`](crate::Mr::dereg)). After that its key reaches
     /// no memory.
-    pub fn cut_off(mut self) -> Result<Vec<Wc>, CloseError> {
+    pub fn cut_off(mut self) -> Result<Vec<Wc>, GivenBack<Vec<Wc>>> {
         let ends = self.queues.ends;
         log::info!("{ends}: cutting the peer off");
         self.queues.slots.end(ConnState::Closed);
@@ -79,9 +80,9 @@ impl Conn {
         }
         match queue_pair {
             Ok(()) => Ok(completions),
-            Err(error) => Err(CloseError {
+            Err(error) => Err(GivenBack {
                 error: error.with_hint(NOT_CUT_OFF),
-                completions,
+                object: completions,
             }),
         }
     }

@@ -27,7 +27,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use self::batch::Batch;
-pub use self::close::CloseError;
 pub(crate) use self::commit::{Part, Pointer, check_parts};
 use self::fences::Fences;
 use self::keep_alive::KeepAlive;

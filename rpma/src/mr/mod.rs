@@ -227,7 +227,7 @@ impl Mr<PmemMap> {
     ///
     /// As [`PmemMap::persist`].
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        self.registered.persister().persist(range)
+        self.registered.persist(range)
     }
 }
 

@@ -42,7 +42,7 @@
 //!
 //! # Teardown
 //!
-//! A map, with its parts and their persisters, owns its mapping and the descriptor, which carries the
+//! A map, with its parts, owns its mapping and the descriptor, which carries the
 //! lock ([`PmemMap::lock`]). Dropping the last of them clears the mark of a server
 //! ([`PmemMap::claim`]), unmaps the memory, and closes the descriptor. Dropping makes no data
 //! durable.
@@ -290,9 +290,12 @@ impl PmemMap {
     ///
     /// This call covers stores of this thread, and stores of other threads that happened before the
     /// call. It also covers writes of devices that have reached the memory or a cache of this
-    /// machine. For a [`File`](PmemKind::File), only [`Persister::persist`] and
-    /// [`Mr::persist`](crate::Mr::persist) cover the writes of devices. An empty range is only a
-    /// fence.
+    /// machine. An empty range is only a fence. While a region owns the map, a
+    /// [`part`](Self::part) that was made before does the same.
+    ///
+    /// The kernel does not see a device's writes to an ordinary file (registered before Linux 6.5):
+    /// a page counts as clean after one write-back, although a device has written to it since. So
+    /// each page is marked dirty first, or `msync` would skip it.
     ///
     /// # Errors
     ///
@@ -305,7 +308,9 @@ impl PmemMap {
     /// [`Error::Provider`]: crate::Error::Provider
     #[doc(alias = "pmem_persist")]
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        self.part.mapping.persist(self.part.resolve(&range)?)
+        let range = self.part.resolve(&range)?;
+        self.part.mapping.mark_dirty(range.clone());
+        self.part.mapping.persist(range)
     }
 
     /// Fills `dst` with the bytes from `offset` on.
@@ -366,13 +371,6 @@ impl PmemMap {
         let place = self.part.at(offset, size_of::<u64>())?;
         self.part.mapping.store_u64(place, value)
     }
-
-    /// Returns a [`Persister`], which makes ranges of this map durable while a memory region owns
-    /// the map.
-    #[must_use]
-    pub fn persister(&self) -> Persister {
-        Persister(self.part.clone())
-    }
 }
 
 impl fmt::Debug for PmemMap {
@@ -401,28 +399,5 @@ impl fmt::Display for PmemKind {
             Self::FsDax => "file on a DAX file system",
             Self::File => "ordinary file",
         })
-    }
-}
-
-/// Makes ranges of a [`PmemMap`] durable without access to the map.
-///
-/// It keeps the memory mapped: the mapping ends when the map and its last persister are gone.
-#[derive(Clone, Debug)]
-pub struct Persister(MapPart);
-
-impl Persister {
-    /// As [`PmemMap::persist`], even for the writes of a device.
-    ///
-    /// The kernel does not see a device's writes to the memory. In an ordinary file (registered
-    /// before Linux 6.5), a page counts as clean after one write-back, although a device has
-    /// written to it since. `msync` would skip such a page. So each page is marked dirty first.
-    ///
-    /// # Errors
-    ///
-    /// As [`PmemMap::persist`].
-    pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        let range = self.0.resolve(&range)?;
-        self.0.mapping.mark_dirty(range.clone());
-        self.0.mapping.persist(range)
     }
 }

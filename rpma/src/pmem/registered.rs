@@ -1,8 +1,11 @@
-//! A [`PmemMap`] as memory that can be registered, and its persister while a region owns it.
+//! A [`PmemMap`] as memory that can be registered, and made durable while a region owns it.
 
 #![expect(unsafe_code, reason = "the promises of memory that can be registered")]
 
-use super::{Persister, PmemKind, PmemMap};
+use std::ops::RangeBounds;
+
+use super::{PmemKind, PmemMap};
+use crate::error::Result;
 use crate::verbs::{Durability, RegisterableMemory, Registered};
 
 // SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last
@@ -26,9 +29,9 @@ unsafe impl RegisterableMemory for PmemMap {
 }
 
 impl Registered<PmemMap> {
-    pub(crate) fn persister(&self) -> Persister {
+    pub(crate) fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
         // SAFETY: a map holds a raw pointer, so that a reference to it makes no claim about the
         // memory. `PmemMap` is `Sync`.
-        unsafe { self.owner() }.persister()
+        unsafe { self.owner() }.persist(range)
     }
 }

@@ -137,15 +137,15 @@ fn an_access_that_leaves_the_map_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_persister_outlives_its_map() {
+fn a_part_outlives_its_map() {
     let (_dir, path) = file(&[1; 3 * 4096]);
     let map = PmemMap::open(&path, 0).unwrap();
-    let persister = map.persister();
+    let part = map.part(..).unwrap();
     map.write_at(4095, &[2; 2]).unwrap();
     drop(map);
-    persister.persist(4095..4097).unwrap();
-    persister.persist(..).unwrap();
-    assert!(persister.persist(..=3 * 4096).is_err());
+    part.persist(4095..4097).unwrap();
+    part.persist(..).unwrap();
+    assert!(part.persist(..=3 * 4096).is_err());
     let contents = fs::read(&path).unwrap();
     assert_eq!(&contents[4094..4098], [1, 2, 2, 1]);
 }
@@ -253,7 +253,7 @@ fn parts_of_a_map() {
     assert_eq!((first.len(), second.len(), within.len()), (5000, 5000, 10));
     assert_eq!(second.as_ptr().addr() - first.as_ptr().addr(), 5000);
     within.write_at(2, b"here").unwrap();
-    within.persister().persist(2..6).unwrap();
+    within.persist(2..6).unwrap();
     assert_eq!(fs::read(&path).unwrap()[5102..5106], *b"here");
     let mut bytes = [0; 4];
     second.read_at(102, &mut bytes).unwrap();
@@ -263,7 +263,7 @@ fn parts_of_a_map() {
     assert!(
         text.contains("4 bytes at offset 7 reach past the end") && text.contains("has 10 bytes")
     );
-    let text = within.persister().persist(5..11).unwrap_err().to_string();
+    let text = within.persist(5..11).unwrap_err().to_string();
     assert!(
         text.contains("5..11 is not inside the persistent memory of 10 bytes"),
         "{text}"

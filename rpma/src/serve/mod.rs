@@ -446,7 +446,7 @@ impl Server {
         let counting = conn.slots();
         let (mut completions, not_cut_off) = match conn.cut_off() {
             Ok(completions) => (completions, None),
-            Err(error) => (error.completions, Some(error.error)),
+            Err(error) => (error.object, Some(error.error)),
         };
         // With those that were polled just now.
         self.counters.conns += counting.counters();

@@ -73,7 +73,7 @@ pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpA
 pub(crate) use self::random::random;
 pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::stream::MAX_FLUSH;
-pub use self::wc::{Wc, WcFlags, WcSuccess};
+pub use self::wc::{Wc, WcSuccess};
 pub(crate) use self::wr::{
     CallFailed, Gather, MAX_SGE, Opcode, Placement, PostError, RemoteAddress, Request, SendFlags,
 };

@@ -176,22 +176,12 @@ impl WcSuccess<'_> {
     /// operations of the send queue.
     #[must_use]
     pub fn imm_data(&self) -> Option<u32> {
-        if !self.flags().contains(WcFlags::WITH_IMM) {
+        if !self.opcode().is_receive() || self.0.wc_flags & WITH_IMM == 0 {
             return None;
         }
         // SAFETY: by the flag the union holds immediate data; both variants are plain u32s.
         let imm_data = unsafe { self.0.__bindgen_anon_1.imm_data };
         Some(u32::from_be(imm_data))
-    }
-
-    /// Returns the valid optional fields, which are empty for operations of the send queue.
-    #[must_use]
-    pub fn flags(&self) -> WcFlags {
-        if self.opcode().is_receive() {
-            WcFlags::from_bits_retain(self.0.wc_flags)
-        } else {
-            WcFlags::empty()
-        }
     }
 }
 
@@ -208,15 +198,8 @@ impl fmt::Debug for WcSuccess<'_> {
     }
 }
 
-bitflags::bitflags! {
-    /// The optional fields that a completion carries (`enum ibv_wc_flags`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct WcFlags: u32 {
-        /// The completion carries immediate data.
-        const WITH_IMM = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
-        const _ = !0;
-    }
-}
+/// The bit of `wc_flags` with which a completion carries immediate data.
+const WITH_IMM: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
 
 #[cfg(test)]
 mod tests {
@@ -251,15 +234,12 @@ mod tests {
             assert_eq!(raw.posted(), Some(Posted::new(conn, number, true)));
             assert_eq!((raw.wr_id(), raw.qp_num()), (9, 3));
             if let Ok(success) = raw.result() {
-                assert_eq!(
-                    (success.imm_data(), success.flags()),
-                    (None, WcFlags::empty())
-                );
+                assert_eq!(success.imm_data(), None);
             }
         }
         let mut receive = wc(0);
         receive.0.opcode = sys::ibv_wc_opcode::IBV_WC_RECV;
-        receive.0.wc_flags = WcFlags::WITH_IMM.bits();
+        receive.0.wc_flags = WITH_IMM;
         receive.0.__bindgen_anon_1.imm_data = 7_u32.to_be();
         // A device fills in fields of datagrams as it likes.
         (receive.0.slid, receive.0.pkey_index, receive.0.src_qp) = (1, 2, 3);
@@ -282,7 +262,7 @@ mod tests {
     fn immediate_data_is_converted_from_network_order() {
         let mut raw = wc(0);
         assert_eq!(raw.result().expect("success").imm_data(), None);
-        raw.0.wc_flags = WcFlags::WITH_IMM.bits();
+        raw.0.wc_flags = WITH_IMM;
         raw.0.__bindgen_anon_1.imm_data = 0x0102_0304_u32.to_be();
         assert_eq!(
             raw.result().expect("success").imm_data(),

@@ -143,7 +143,7 @@ fn closing_on_both_sides_at_once() -> Result {
                     Ok(rest) => rest,
                     Err(error) => {
                         unacknowledged(&error.error);
-                        error.completions
+                        error.object
                     }
                 };
                 assert_eq!(numbers(&rest), [0, 1, 2, 3, 4]);
@@ -180,7 +180,7 @@ fn closing_a_failed_connection() -> Result {
             (failure.wr_id, failure.status),
             (3, WcStatus::REM_ACCESS_ERR)
         );
-        rest.extend(closed.completions);
+        rest.extend(closed.object);
         assert_eq!(sorted(&rest), [0, 1, 2, 3, 4, 5], "noticed: {noticed}");
         assert!(rest.iter().all(|wc| wc.result().is_err()), "{rest:?}");
     }
@@ -208,7 +208,7 @@ fn closing_after_the_peer() -> Result {
             assert_eq!(poll(&mut fds, None), Ok(1), "the event is there");
             let closed = client.close(LIMIT).expect_err("nobody acknowledges");
             unacknowledged(&closed.error);
-            closed.completions
+            closed.object
         };
         assert_eq!(rest.len(), 2);
         assert_eq!(opcode_of(&rest[0], 1)?, WcOpcode::RECV);
@@ -259,8 +259,8 @@ fn closing_keeps_its_limit() -> Result {
         assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
         let text = closed.to_string();
         assert!(text.contains("did not acknowledge"), "{text}");
-        assert_eq!(sorted(&closed.completions), [2, 3]);
-        assert!(closed.completions.iter().all(|wc| wc.result().is_err()));
+        assert_eq!(sorted(&closed.object), [2, 3]);
+        assert!(closed.object.iter().all(|wc| wc.result().is_err()));
         let error = std::io::Error::from(Error::from(closed));
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         drop(server);
@@ -349,7 +349,7 @@ fn closing_after_a_wait_has_taken_the_end() -> Result {
     assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
     let closed = client.close(LIMIT).expect_err("the write was cut off");
     unacknowledged(&closed.error);
-    assert_eq!(closed.completions.len(), 1, "{closed:?}");
+    assert_eq!(closed.object.len(), 1, "{closed:?}");
 
     // All was acknowledged.
     let Pair { client, server } = Pair::new(&peer()?)?;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use log::LevelFilter;
-use rpma::CloseError;
+use rpma::GivenBack;
 use rustix::io::Errno;
 
 use crate::common::prelude::*;
@@ -20,7 +20,7 @@ fn cuts_off(
     left: &[(&str, u64)],
     channel: ComplChannel,
     calls: &[(u32, &'static str)],
-    check: impl Fn(Result<Vec<Wc>, CloseError>) -> Result,
+    check: impl Fn(Result<Vec<Wc>, GivenBack<Vec<Wc>>>) -> Result,
 ) -> Result {
     lines::keep(LevelFilter::Error);
     let _left = Counted::leaving(left);
@@ -63,7 +63,7 @@ fn a_queue_pair_that_cannot_be_destroyed() -> Result {
         let call = (1, "ibv_destroy_qp");
         cuts_off(&left, ComplChannel::PerCq, &[call], |result| {
             let error = result.expect_err("it is not destroyed");
-            all(&error.completions);
+            all(&error.object);
             let text = error.to_string();
             assert!(text.starts_with("ibv_destroy_qp failed: "), "{text}");
             assert!(text.ends_with("(Mr::dereg)"), "{text}");

@@ -238,12 +238,12 @@ fn closes_with(nth: u32, call: &'static str) -> Result {
     let error = closed.expect_err(call);
     let of = |range: Range<u64>| {
         let mut numbers = range.clone();
-        let wcs = error.completions.iter().map(Wc::wr_id);
+        let wcs = error.object.iter().map(Wc::wr_id);
         let mut wcs = wcs.filter(|number| range.contains(number));
         wcs.all(|number| numbers.next() == Some(number))
     };
     assert!(of(0..3) && of(10..15), "{call}: {error:?}");
-    assert!(error.completions.len() <= 8, "{call}: {error:?}");
+    assert!(error.object.len() <= 8, "{call}: {error:?}");
     failing.told(Err::<(), _>(error));
     assert_eq!(event(&server)?, ConnEvent::Closed);
     Ok(())

@@ -156,7 +156,7 @@ pub(crate) fn ends_with(
         let error = conn.close(LIMIT).expect_err("it has failed");
         let told = error.error.to_string();
         assert!(told.starts_with(&failed.to_string()), "{told}");
-        error.completions
+        error.object
     } else {
         let rest = completions(&conn, sends + receives)?;
         assert_eq!(conn.failure(), Some(failed), "still the first");

@@ -178,7 +178,7 @@ fn a_probe_leaves_room_for_the_close() -> Result {
     assert!(now() - began < Duration::from_secs(1));
     let closed = closed.expect_err("nobody acknowledges");
     assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
-    assert_eq!(closed.completions.len(), 2, "without the probe");
+    assert_eq!(closed.object.len(), 2, "without the probe");
     Ok(())
 }
 

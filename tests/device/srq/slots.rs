@@ -188,7 +188,7 @@ fn a_failed_receive_comes_back_also_from_a_closed_connection() -> Result {
             }
             "close" => {
                 let error = server.close(LIMIT).expect_err("it has failed");
-                assert_eq!(error.completions.len(), 1, "{error:?}");
+                assert_eq!(error.object.len(), 1, "{error:?}");
             }
             _ => drop(server),
         }

@@ -110,7 +110,7 @@ impl Directory {
         let slots = header.slots;
         check(&memory, slots)?;
         memory.claim(tail_of(slots))?;
-        memory.persister().persist(..Self::len_for(slots))?;
+        memory.persist(..Self::len_for(slots))?;
         let mut directory = Self {
             memory: Some(memory),
             slots,
