@@ -2,18 +2,21 @@
 
 use std::panic::resume_unwind;
 
-use rpma::sim::{Fabric, Profile};
+use rpma::sim::{Fabric, Platform, Profile};
 
 #[path = "../examples/hello/hello.rs"]
 #[allow(unreachable_pub, reason = "a library on that page")]
 mod hello;
 
 #[test]
-fn the_bytes_arrive() -> hello::Result<()> {
+fn the_bytes_are_durable() -> rpma::Result<()> {
     for profile in Profile::ALL {
         let fabric = Fabric::new(profile);
         let (client, server) = (fabric.host("client"), fabric.host("server"));
-        let addr = server.addr().to_string();
+        // The caches of the server keep their data when the power fails.
+        server.set_platform(Platform::Eadr);
+        let pmem = server.pmem("dax0.0", 4096);
+        let (addr, path) = (server.addr().to_string(), pmem.path().display().to_string());
 
         // Until the end of the block, this thread runs on the server.
         let (port, serving) = {
@@ -21,17 +24,18 @@ fn the_bytes_arrive() -> hello::Result<()> {
             let (peer, ep) = hello::listen(&addr, 0)?;
             (
                 ep.get_port(),
-                server.spawn(move || hello::serve(&peer, &ep)),
+                server.spawn(move || hello::serve(&peer, &ep, &path).map(drop)),
             )
         };
         {
             let _entered = client.enter();
             hello::write(&addr, port, b"Hello world!")?;
         }
-        let memory = serving
+        serving
             .join()
             .unwrap_or_else(|panic| resume_unwind(panic))?;
-        assert_eq!(&memory[..12], b"Hello world!");
+        server.power_cut();
+        assert_eq!(&pmem.bytes()[..12], b"Hello world!");
         assert!(fabric.objects().is_empty(), "everything was freed");
     }
     Ok(())

@@ -1,10 +1,7 @@
 //! The client: writes and flushes, overfills its send queue once, and prints its counters.
 
 use anyhow::{Result, ensure};
-use rpma::{
-    AlignedBuf, ConnCfg, ConnReq, Device, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer,
-    Side,
-};
+use rpma::{AlignedBuf, ConnCfg, ConnReq, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer};
 
 use crate::SIZE;
 use crate::common::cli::Role;
@@ -28,7 +25,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let printer = Printer::default();
     metrics::set_global_recorder(printer.clone())?;
 
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let peer = Peer::toward(addr)?;
     let src = Mr::reg(&peer, AlignedBuf::zeroed(SIZE)?, MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(SLOTS);

@@ -1,7 +1,7 @@
 //! The server: offers memory, and waits until the client is done.
 
 use anyhow::Result;
-use rpma::{AlignedBuf, Device, Ep, Mr, MrUsage, Peer, Side};
+use rpma::{AlignedBuf, Ep, Mr, MrUsage, Peer};
 
 use crate::SIZE;
 use crate::common::cli::Role;
@@ -15,7 +15,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let mr = Mr::reg(&peer, AlignedBuf::zeroed(SIZE)?, usage)?;
     let data = CommonData {

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rpma::pmem::PmemMap;
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrUsage, Offer, Peer,
-    PeerCfg, Side,
-};
+use rpma::{Conn, ConnCfg, ConnReq, Ep, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg};
 
 /// The log: 8 bytes say how many records there are (the tail); they begin at byte 64.
 pub(crate) const LOG: usize = 4096;
@@ -39,10 +36,9 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) fn connect(peer: &Peer, addr: &str) -> Result<Self> {
-        let asking = ConnReq::new(peer, addr, PORT, &ConnCfg::new())?.connect(&[])?;
-        let conn = asking.wait_established(LIMIT)?;
-        let offer = conn.offer()?;
-        let log = offer.memory(LOG as u64)?;
+        let request = ConnReq::new(peer, addr, PORT, &ConnCfg::new())?;
+        let conn = request.establish(&Offer::default(), LIMIT)?;
+        let log = conn.offer()?.memory(LOG as u64)?;
         let source = Mr::reg(peer, vec![0; RECORD + 8], MrUsage::WRITE_SRC)?;
         Ok(Self { conn, log, source })
     }
@@ -50,23 +46,23 @@ impl Replica {
     /// Appends a record. When this has returned, it is there whatever happens to the replica's
     /// power.
     pub(crate) fn append(&self, number: usize, record: &[u8; RECORD], fault: Fault) -> Result<()> {
-        let (conn, quiet) = (&self.conn, Flags::COMPLETION_ON_ERROR);
+        let conn = &self.conn;
         let (at, count) = (place(number) as u64, (number as u64 + 1).to_le_bytes());
         let (dst, tail) = (
             self.log.slice(at..at + RECORD as u64)?,
             self.log.slice(..8)?,
         );
         self.source.write_at(0, &[&record[..], &count].concat())?;
-        conn.write(dst, self.source.slice(..RECORD)?, quiet, 0)?;
+        conn.post_write(dst, self.source.slice(..RECORD)?)?;
         if fault != Fault::Flush {
-            conn.flush(dst, FlushType::Persistent, quiet, 0)?;
+            conn.post_flush(dst, FlushType::Persistent)?;
         }
         match fault {
-            Fault::Tail => conn.write(tail, self.source.slice(RECORD..)?, quiet, 0)?,
+            Fault::Tail => conn.post_write(tail, self.source.slice(RECORD..)?)?,
             // It stays behind the flush before it.
-            _ => conn.atomic_write(tail, &count, quiet, 0)?,
+            _ => conn.post_atomic_write(tail, &count)?,
         };
-        let flushed = conn.flush(tail, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 0)?;
+        let flushed = conn.post_flush(tail, FlushType::Persistent)?;
         conn.wait_for(flushed, LIMIT, |_| {})?;
         Ok(())
     }
@@ -80,7 +76,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn listen(addr: &str) -> Result<Self> {
-        let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+        let peer = Peer::at(addr)?;
         let ep = Ep::listen(&peer, addr, PORT)?;
         Ok(Self { peer, ep })
     }
@@ -96,10 +92,8 @@ impl Server {
         let log = Mr::reg(&self.peer, PmemMap::open(log, LOG)?, usage)?;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(keeps);
-        let mut offer = Offer::new(&platform);
-        let offer = offer.add_region(&log).encode(Offer::ACCEPT)?;
         let request = self.ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-        let conn = request.connect(&offer)?.wait_established(LIMIT)?;
+        let conn = request.establish(Offer::new(&platform).add_region(&log), LIMIT)?;
         conn.wait_ended(6 * LIMIT)?;
         Ok(())
     }

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, bail, ensure};
+use rpma::Peer;
 use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
-use rpma::{Device, Peer, Side};
 
 pub(crate) use self::log::Fault;
 use self::log::{LOG, RECORD, Replica, Server, recover};
@@ -64,7 +64,7 @@ pub(crate) fn cut_at_every_event(
     let acknowledged = AtomicUsize::new(0);
     let append_all = || -> Result<()> {
         let _entered = client.enter();
-        let peer = Peer::new(&Device::from_addr(&addrs[0], Side::Remote)?)?;
+        let peer = Peer::toward(&addrs[0])?;
         let one = Replica::connect(&peer, &addrs[0])?;
         let other = Replica::connect(&peer, &addrs[1])?;
         for number in 0..COUNT {

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rpma::commit::{Method, Replicas, Writer, WriterCfg};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
-};
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg};
 
 /// How many replicas have a record when it is acknowledged.
 pub(crate) const COPIES: usize = 2;
@@ -78,12 +76,10 @@ pub(crate) fn recover(addrs: &[String]) -> Vec<[u8; RECORD]> {
 }
 
 fn read(addr: &str) -> Result<Vec<[u8; RECORD]>> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
-    let conn = ConnReq::new(&peer, addr, PORT, &ConnCfg::new())?
-        .connect(&Offer::default().encode(Offer::CONNECT)?)?
-        .wait_established(LIMIT)?;
-    let offer = conn.offer()?;
-    let region = offer.memory(LOG as u64)?;
+    let peer = Peer::toward(addr)?;
+    let request = ConnReq::new(&peer, addr, PORT, &ConnCfg::new())?;
+    let conn = request.establish(&Offer::default(), LIMIT)?;
+    let region = conn.offer()?.memory(LOG as u64)?;
     let local = Mr::reg(&peer, vec![0; LOG], MrUsage::READ_DST)?;
     let read = conn.read(
         local.slice(..)?,
@@ -110,7 +106,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn listen(addr: &str) -> Result<Self> {
-        let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+        let peer = Peer::at(addr)?;
         let ep = Ep::listen(&peer, addr, PORT)?;
         Ok(Self { peer, ep })
     }

@@ -10,8 +10,8 @@ pub(crate) mod log;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use rpma::Peer;
 use rpma::sim::{Fabric, Profile};
-use rpma::{Device, Peer, Side};
 
 use self::log::{Log, RECORD, Server, recover};
 
@@ -47,7 +47,7 @@ fn lost(profile: &Profile, case: Case) -> Result<usize> {
     }
     let client = fabric.host("client");
     let entered = client.enter();
-    let peer = Peer::new(&Device::from_addr(&addrs[0], Side::Remote)?)?;
+    let peer = Peer::toward(&addrs[0])?;
     let mut log = Log::connect(&peer, &addrs)?;
     for number in 0..case.count {
         if number + 1 == case.count {

@@ -13,7 +13,7 @@ use crate::verbs::Notify;
 /// ```no_run
 /// # fn main() -> rpma::Result<()> {
 /// # use rpma::{Device, Peer, Side};
-/// # let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// # let peer = Peer::at("192.0.2.1")?;
 /// use std::time::Duration;
 ///
 /// use rpma::{ConnCfg, ConnReq};

@@ -38,7 +38,7 @@ use crate::verbs::{CmEventKind, CmId, Deadline};
 /// }
 ///
 /// # fn main() -> Result<()> {
-/// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// let peer = Peer::at("192.0.2.1")?;
 /// let ep = Ep::listen(&peer, "192.0.2.1", 7204)?;
 /// # let memory = Mr::reg(&peer, vec![0; 64], MrUsage::WRITE_DST)?;
 /// let conn = accept(&ep, &memory)?;

@@ -11,63 +11,49 @@
 //!
 //! # A program
 //!
-//! The server offers memory, and the client writes to it:
+//! The server offers persistent memory, and the client writes to it:
 //!
 //! ```no_run
-//! use std::error::Error;
 //! use std::time::Duration;
 //!
-//! use rpma::{
-//!     ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
-//! };
-//!
-//! type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+//! use rpma::pmem::{Ddio, PmemMap};
+//! use rpma::{ConnCfg, ConnReq, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Result};
 //!
 //! /// The limit of each wait.
 //! const LIMIT: Duration = Duration::from_secs(60);
 //!
-//! /// Lets one client write to memory, and returns the memory.
-//! pub fn serve(peer: &Peer, ep: &Ep) -> Result<Vec<u8>> {
-//!     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-//!     let memory = Mr::reg(peer, vec![0; 1024], usage)?;
-//!
-//!     // The answer to the client has the address and the key of the memory.
-//!     let offer = Offer::new(&PeerCfg::new())
-//!         .add_region(&memory)
-//!         .encode(Offer::ACCEPT)?;
+//! /// Lets one client write to persistent memory, such as `/dev/dax0.0`.
+//! pub fn serve(peer: &Peer, ep: &Ep, path: &str) -> Result<Mr<PmemMap>> {
+//!     let map = PmemMap::open(path, 1024)?;
+//!     let platform = PeerCfg::detect(&map, peer, Ddio::On)?;
+//!     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
+//!     let memory = Mr::reg(peer, map, usage)?;
+//!     // The client gets the address and the key of the memory.
 //!     let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-//!     let conn = request.connect(&offer)?.wait_established(LIMIT)?;
-//!
-//!     // The client works with the memory, and then closes the connection.
+//!     let conn = request.establish(Offer::new(&platform).add_region(&memory), LIMIT)?;
+//!     // The client works with the memory, and then ends the connection.
 //!     conn.wait_ended(LIMIT)?;
-//!     drop(conn);
-//!     Ok(memory.dereg()?)
+//!     Ok(memory)
 //! }
 //!
-//! /// Writes to the memory of a server. After `Ok` the server's programs see the bytes there.
+//! /// Writes to the memory of a server. After `Ok`, the bytes survive a loss of power there.
 //! pub fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<()> {
-//!     let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+//!     let peer = Peer::toward(addr)?;
 //!     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
-//!
-//!     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
-//!     let conn = asking.wait_established(LIMIT)?;
-//!     let offer = conn.offer()?;
-//!     let memory = offer.memory(bytes.len() as u64)?;
+//!     let request = ConnReq::new(&peer, addr, port, &ConnCfg::new())?;
+//!     let conn = request.establish(&Offer::default(), LIMIT)?;
+//!     let memory = conn.offer()?.memory(bytes.len() as u64)?;
 //!     let target = memory.slice(..bytes.len() as u64)?;
-//!
-//!     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-//!     let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
-//!     conn.wait_for(flushed, LIMIT, |_| {})?;
-//!     conn.close(LIMIT)?;
-//!     Ok(())
+//!     conn.write_durable(target, source.slice(..)?, LIMIT)
 //! }
 //! ```
 //!
 //! [Getting started](crate::guide::getting_started) has the rest of this program. It runs the
-//! program on the simulated fabric, then in a guest machine, and then on hardware. With persistent
-//! memory, the server maps it with [`PmemMap`](pmem::PmemMap), and registers it with
-//! [`MrUsage::FLUSH_TYPE_PERSISTENT`]. It declares its platform in the [`PeerCfg`]. The client
-//! flushes with [`FlushType::Persistent`].
+//! program on the simulated fabric, then in a guest machine, and then on hardware.
+//! [`write_durable`](Conn::write_durable) posts a write and its flush, and waits for the flush.
+//! [`PeerCfg::detect`] declares the server's platform: which flushes make data durable there. A
+//! program that has many operations in flight posts them ([operations](Conn#operations)), and waits
+//! for those that it names ([`Conn::wait_for`]).
 //!
 //! # The objects
 //!
@@ -326,7 +312,7 @@ pub mod guide;
 ///
 /// /// The program: it writes to the region whose descriptor the server sends.
 /// fn write(addr: &str, port: u16, bytes: &[u8]) -> rpma::Result<()> {
-///     let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+///     let peer = Peer::toward(addr)?;
 ///     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
 ///     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
 ///     let conn = asking.wait_established(LIMIT)?;
@@ -344,7 +330,7 @@ pub mod guide;
 /// {
 ///     // In this block, this thread runs on the server.
 ///     let _entered = server.enter();
-///     let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+///     let peer = Peer::at(&addr)?;
 ///     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
 ///     let memory = Mr::reg(&peer, vec![0; 5], usage)?;
 ///     let ep = Ep::listen(&peer, &addr, 0)?;

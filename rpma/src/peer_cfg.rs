@@ -81,7 +81,7 @@ impl PeerCfg {
     /// use rpma::pmem::{Ddio, PmemMap};
     /// use rpma::{Device, Peer, PeerCfg, Side};
     ///
-    /// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+    /// let peer = Peer::at("192.0.2.1")?;
     /// let map = PmemMap::open("/dev/dax0.0", 4096)?;
     /// println!("persistence domain: {}", map.persistence_domain()?);
     /// let cfg = PeerCfg::detect(&map, &peer, Ddio::On)?;

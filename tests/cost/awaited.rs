@@ -38,7 +38,7 @@ pub(crate) fn run(addr: &str) -> Outcome {
     });
     let runtime = paused::runtime();
     let _entered = runtime.enter();
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
     let local = Mr::reg(&peer, vec![1; ROUNDS * LEN], usage)?;
     let remote = Mr::reg(&peer, vec![0; ROUNDS * LEN + 8], usage)?;

@@ -18,7 +18,7 @@ const BATCHED: usize = ROUNDS / 16 * 17;
 pub(crate) type Parts<'a> = [(RemoteSlice, MrSlice<'a>)];
 
 pub(crate) fn run(addr: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
     let local = Mr::reg(&peer, vec![1; ROUNDS * LEN], usage)?;
     let remote = Mr::reg(&peer, vec![0; ROUNDS * LEN], usage)?;
@@ -80,7 +80,7 @@ pub(crate) fn many_files() {
 pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
     // valgrind keeps some of those that are possible.
     many_files();
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; LEN], MrUsage::WRITE_DST)?;
     let remote = common::remote(&remote);
@@ -112,7 +112,7 @@ pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
 /// Posts so many writes and their flush, and waits for it, over and over; prints the nanoseconds
 /// of one write, and those of them that posting took. More than one are posted as a batch.
 pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; LEN], usage)?;
@@ -146,7 +146,7 @@ pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
 
 /// Writes so many bytes at a time, always 16 under way; prints the nanoseconds of one write.
 pub(crate) fn run_large(addr: &str, len: usize, count: u64) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let local = Mr::reg(&peer, vec![1; len], MrUsage::WRITE_SRC)?;
     let remote = Mr::reg(&peer, vec![0; len], MrUsage::WRITE_DST)?;
     let remote = common::remote(&remote);

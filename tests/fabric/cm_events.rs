@@ -56,19 +56,25 @@ fn with_each_notice<E: Debug>(
 }
 
 /// The first program of README.
-fn first_program(hosts: &[Host; 2]) -> hello::Result<()> {
+fn first_program(hosts: &[Host; 2]) -> rpma::Result<()> {
     let [client, server] = hosts;
-    let addr = server.addr().to_string();
+    server.set_platform(Platform::Eadr);
+    let pmem = server.pmem("dax0.0", 4096);
+    let (addr, path) = (server.addr().to_string(), pmem.path().display().to_string());
     let entered = server.enter();
     let (peer, ep) = hello::listen(&addr, 0)?;
     drop(entered);
     let port = ep.get_port();
-    let serving = server.spawn(move || hello::serve(&peer, &ep));
+    let serving = server.spawn(move || {
+        let memory = hello::serve(&peer, &ep, &path)?;
+        let mut bytes = [0; 12];
+        memory.read_at(0, &mut bytes).map(|()| bytes)
+    });
     let writing = client.spawn(move || hello::write(&addr, port, b"Hello world!"));
     let (written, memory) = (join(writing), join(serving));
     written?;
     let early = "it returned its memory too early";
-    assert_eq!(&memory?[..12], b"Hello world!", "{early}");
+    assert_eq!(&memory?, b"Hello world!", "{early}");
     Ok(())
 }
 
@@ -127,7 +133,7 @@ fn writer_and_server(hosts: &[Host; 2]) -> Result {
     drop(entered);
     let serving = server.spawn(move || serve(far, &peer, memory));
     let entered = client.enter();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+    let peer = Peer::toward(&addr)?;
     let mut offer = Offer::default();
     offer.set_identity(Identity::new(1, 1)?);
     let mut cfg = WriterCfg::new(Method::Reading);
@@ -227,7 +233,7 @@ fn each_end_has_its_cause() -> Result {
     let resolves = |[client, server]: &[Host; 2]| {
         let _entered = client.enter();
         let near = client.addr().to_string();
-        let near = Peer::new(&Device::from_addr(&near, Side::Local)?)?;
+        let near = Peer::at(&near)?;
         ConnReq::new(&near, &server.addr().to_string(), 7204, &ConnCfg::new()).map(drop)
     };
     let alone = Rig::strict().seed(1).fabric();

@@ -187,12 +187,12 @@ fn write_once(fabric: &Fabric, waits: bool) -> Result {
     let [client, server] = ["client", "server"].map(|name| fabric.host(name));
     let addr = server.addr().to_string();
     let on_server = server.enter();
-    let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let far_peer = Peer::at(&addr)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let target = Mr::reg(&far_peer, vec![0; 8], usage)?;
     drop(on_server);
     let _on_client = client.enter();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+    let peer = Peer::toward(&addr)?;
     let source = Mr::reg(&peer, vec![7; 8], MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(2)?;
@@ -226,7 +226,7 @@ fn a_sweep_has_every_fault() {
 /// Opens a device, and makes bytes of mapped memory durable with a region of it.
 fn open_and_persist(host: &Host, path: &Path) -> Result {
     let map = PmemMap::open(path, 64)?;
-    let peer = Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)?;
+    let peer = Peer::at(&host.addr().to_string())?;
     let region = Mr::reg(&peer, map, MrUsage::WRITE_DST)?;
     region.write_at(0, &[7; 8])?;
     region.persist(..8)?;

@@ -51,14 +51,14 @@ fn connect(client: &Host, server: &Host) -> Result<Replica> {
     let pmem = server.pmem("log", LEN);
     let addr = server.addr().to_string();
     let on_server = server.enter();
-    let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let far_peer = Peer::at(&addr)?;
     let usage =
         MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY | MrUsage::FLUSH_TYPE_PERSISTENT;
     let target = Mr::reg(&far_peer, PmemMap::open(pmem.path(), LEN)?, usage)?;
     let ep = Ep::listen(&far_peer, &addr, 0)?;
     drop(on_server);
     let _on_client = client.enter();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+    let peer = Peer::toward(&addr)?;
     let source = Mr::reg(&peer, RECORD.to_vec(), MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(2)?;

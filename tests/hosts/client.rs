@@ -225,7 +225,7 @@ struct Log<'a> {
 impl<'a> Log<'a> {
     fn new(addr: &'a str, port: &str) -> Result<Self> {
         Ok(Self {
-            peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
+            peer: Peer::toward(addr)?,
             addr,
             port: port.parse()?,
         })

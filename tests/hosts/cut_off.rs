@@ -27,7 +27,7 @@ const TRIES: Duration = Duration::from_millis(500);
 /// client came back.
 pub(crate) fn serve(addr: &str, port: &str, rounds: &str, does: &str) -> Result<()> {
     let cuts_off = does == "cut";
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let memory = Mr::reg(&peer, AlignedBuf::zeroed(WRITES * LEN)?, MrUsage::WRITE_DST)?;
     let mut offer = Offer::new(&PeerCfg::new());
     offer.add_region(&memory);
@@ -91,7 +91,7 @@ fn bytes(memory: &Mr<AlignedBuf>) -> Result<Vec<u8>> {
 /// Writes all the time, for so many rounds of so many seconds or until the connection ends, and
 /// prints how many writes were in flight then.
 pub(crate) fn flood(addr: &str, port: &str, rounds: &str, seconds: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let peer = Peer::toward(addr)?;
     let source = Mr::reg(&peer, AlignedBuf::zeroed(WRITES * LEN)?, MrUsage::WRITE_SRC)?;
     let mut cfg = ConnCfg::new();
     // It never gives up by itself: on soft-RoCE 7 is without end.

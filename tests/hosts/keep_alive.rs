@@ -13,7 +13,7 @@ const WAYS: [&str; 2] = ["Conn::next", "Conn::keep_alive"];
 /// Holds connections with another host that runs the same program, and stays idle. It prints each
 /// that ends, and ends with the last one.
 pub(crate) fn hold(own: &str, other: &str, port: &str, seconds: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(own, Side::Local)?)?;
+    let peer = Peer::at(own)?;
     let port = port.parse()?;
     let ep = Ep::listen(&peer, own, port)?;
     let mut cfg = ConnCfg::new();

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(50);
 
 /// Serves one client, and prints why and how soon a look has failed.
 pub(crate) fn probe(addr: &str, port: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let ep = Ep::listen(&peer, addr, port.parse()?)?;
     println!("listening");
     let mut cfg = ConnCfg::new();
@@ -44,7 +44,7 @@ fn look(conn: &Conn) -> rpma::Result<()> {
 
 /// A client that asks for as many retries as librpma does.
 pub(crate) fn endless(addr: &str, port: &str, seconds: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let peer = Peer::toward(addr)?;
     let mut cfg = ConnCfg::new();
     cfg.set_retry_count(7)?;
     let req = ConnReq::new(&peer, addr, port.parse()?, &cfg)?;

@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// Serves until it is killed, by all methods, and waits for the end of each client, however long
 /// that takes.
 pub(crate) fn serve(addr: &str, port: &str, path: &str) -> Result<()> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let map = PmemMap::open(path, SIZE)?;
     let domain = map.persistence_domain()?;
     println!("persistence domain: {domain}");

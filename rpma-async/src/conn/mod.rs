@@ -113,7 +113,7 @@ use crate::inbox::Inbox;
 /// #     let host = fabric.host("both");
 /// #     let _entered = host.enter();
 /// #     let work = async {
-/// #         let peer = Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)?;
+/// #         let peer = Peer::at(&host.addr().to_string())?;
 /// #         let reactor = Reactor::spawn(&peer)?;
 /// #         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
 /// #         let memory = Mr::reg(&peer, vec![0; 4096], usage)?;

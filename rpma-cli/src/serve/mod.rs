@@ -15,9 +15,7 @@ use std::time::Duration;
 
 use rpma::commit::{Limits, Responder, Turn};
 use rpma::wait::{Happened, Member, Wait};
-use rpma::{
-    AlignedBuf, ConnEvent, Device, Durable, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, Side, Wc,
-};
+use rpma::{AlignedBuf, ConnEvent, Durable, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, Wc};
 
 use self::arena::Arena;
 pub(crate) use self::line::conn_cfg;
@@ -86,7 +84,7 @@ impl Server {
     /// Listens, with all memory registered.
     pub(crate) fn open(args: &Serve) -> Result<Self, Problem> {
         let addr = &args.addr;
-        let peer = Peer::new(&Device::from_addr(&addr.host, Side::Local)?)?;
+        let peer = Peer::at(&addr.host)?;
         let opened = Arena::open(&peer, args)?;
         let ep = Ep::listen(&peer, &addr.host, addr.port)?;
         let mut wait = Wait::new()?;

@@ -299,8 +299,9 @@ impl Conn {
         let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         Error::not_supported(match *durable {
             None => {
-                "the peer has not declared which flushes make data durable in its memory: apply its PeerCfg with \
-                 Conn::apply_remote_peer_cfg, or flush with FlushType::Visibility"
+                "the peer has not declared which flushes make data durable in its memory: read its Offer with \
+                 Conn::offer, apply a PeerCfg of its own with Conn::apply_remote_peer_cfg, or flush with \
+                 FlushType::Visibility"
             }
             Some(Durable::NativeFlushes) => {
                 "the peer has declared that only native flushes make data durable (Durable::NativeFlushes), and this \

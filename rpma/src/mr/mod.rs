@@ -37,7 +37,7 @@ use crate::verbs::{
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use rpma::{Device, Mr, MrRemote, MrUsage, Peer, Side};
 ///
-/// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// let peer = Peer::at("192.0.2.1")?;
 /// let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
 /// let memory = Mr::reg(&peer, vec![0; 4096], usage)?;
 /// memory.write_at(0, b"empty")?;

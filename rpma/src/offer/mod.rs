@@ -21,27 +21,26 @@ use crate::site::Site;
 /// Encodes the private data of a connection, for either direction: memory regions, the declaration
 /// of this host's platform ([`PeerCfg`]), and bytes of the program.
 ///
-/// One side makes it and gives [`encode`](Self::encode)'s bytes to
-/// [`ConnReq::connect`](crate::ConnReq::connect). The other side decodes it from
-/// [`Conn::get_private_data`](crate::Conn::get_private_data) or
+/// One side makes it and gives it to [`ConnReq::establish`](crate::ConnReq::establish), or
+/// [`encode`](Self::encode)'s bytes to [`ConnReq::connect`](crate::ConnReq::connect). The other
+/// side reads it with [`Conn::offer`](crate::Conn::offer), or decodes it from
 /// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data). The transport pads private data
 /// with zeros. An offer has its own length in it.
 ///
 /// ```no_run
 /// use rpma::{Conn, Ep, Error, Mr, Offer, PeerCfg, pmem::PmemMap};
 /// # use rpma::ConnCfg;
+/// # const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 ///
 /// # fn server(ep: &Ep, memory: &Mr<PmemMap>, platform: &PeerCfg) -> Result<(), Error> {
 /// // The side that has the memory, when it accepts:
 /// let mut offer = Offer::new(platform);
 /// offer.add_region(memory).set_data(b"log v3");
-/// let conn = ep.next_conn_req(&ConnCfg::new())?.connect(&offer.encode(Offer::ACCEPT)?)?;
+/// let conn = ep.next_conn_req(&ConnCfg::new())?.establish(&offer, LIMIT)?;
 /// # Ok(()) }
 /// # fn client(conn: &Conn) -> Result<(), Error> {
 /// // The side that writes, when it is connected:
-/// let offer = Offer::decode(conn.get_private_data())?;
-/// conn.apply_remote_peer_cfg(offer.platform());
-/// let log = offer.memory(4096)?;
+/// let log = conn.offer()?.memory(4096)?;
 /// # Ok(()) }
 /// ```
 ///

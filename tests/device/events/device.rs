@@ -45,7 +45,7 @@ impl Drop for Interface {
 fn a_port_that_goes_down_is_in_the_log() -> Result {
     lines::keep_all();
     let _test = device_test();
-    let peer = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
+    let peer = Peer::at(&other_addr())?;
     let channel = CompletionChannel::new(&peer)?;
     let ep = Ep::listen(&peer, &other_addr(), 0)?;
     let mut wait = Wait::new()?;

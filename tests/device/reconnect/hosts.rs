@@ -127,7 +127,7 @@ fn serve(
     is_over: &AtomicBool,
     mut answer: impl FnMut(ConnReq, &Offer) -> Option<Conn>,
 ) -> Result {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let peer = Peer::at(addr)?;
     let memory = region(&peer, LEN, usage())?;
     let mut offer = Offer::new(&PeerCfg::new());
     offer.add_region(&memory);
@@ -162,7 +162,7 @@ pub(crate) fn serve_memory(
     longest: Duration,
 ) -> Result {
     let addr = host.addr().to_string();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let peer = Peer::at(&addr)?;
     let memory = PmemMap::open(pmem.path(), SIZE)?;
     let memory = Mr::reg(&peer, memory, usage() | MrUsage::FLUSH_TYPE_PERSISTENT)?;
     let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));

@@ -22,7 +22,7 @@ impl Server {
     }
 
     pub(crate) fn at(addr: &str) -> Result<Self> {
-        let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+        let peer = Peer::at(addr)?;
         Ok(Self {
             ep: Ep::listen(&peer, addr, 0)?,
             memory: region(&peer, LEN, usage())?,

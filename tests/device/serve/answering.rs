@@ -43,7 +43,7 @@ impl Answering {
         let (connecting, source) = {
             let _entered = host.enter();
             let addr = self.near.addr().to_string();
-            let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+            let peer = Peer::toward(&addr)?;
             let source = region(&peer, 8, MrUsage::WRITE_SRC)?;
             source.write_at(0, &[7; 8])?;
             let cfg = WriterCfg::new(Method::Server);

@@ -62,7 +62,7 @@ fn wrong_parts() -> Result {
         let map = site.all.part(free..free + LEN)?;
         Ok((peer.clone(), Mr::reg(peer, map, usage())?.into()))
     };
-    let elsewhere = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
+    let elsewhere = Peer::at(&other_addr())?;
     let (other_peer, own) = (site.parts[&2].0.clone(), Arc::clone(&site.parts[&3].1));
     let overlaps = "overlaps that of the key 0x2";
     let of_directory = "overlaps the memory of the directory";

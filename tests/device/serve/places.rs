@@ -146,7 +146,7 @@ mod fabric {
             let nic = a.add_nic();
             let near = {
                 let _entered = client.enter();
-                Peer::new(&Device::from_addr(&a.addr().to_string(), Side::Remote)?)?
+                Peer::toward(&a.addr().to_string())?
             };
             // A server on this host, at this address of it.
             let serve = |host: &Host, addr: &str, pmem: &Pmem, rack: Option<&str>| {
@@ -156,7 +156,7 @@ mod fabric {
                 if let Some(rack) = rack {
                     site.set_failure_domain(rack)?;
                 }
-                let far = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+                let far = Peer::at(addr)?;
                 let region = Mr::reg(&far, map, USAGE)?;
                 let (conn, writer) = connect((&near, &far), addr, (&region, site))?;
                 Ok::<_, failed::Failed>((conn, region, writer))

@@ -287,7 +287,7 @@ impl Site {
 /// A client of this host asks the server at this address.
 #[cfg(feature = "sim")]
 pub(crate) fn ask_at((addr, port): (&str, u16), offer: &Offer) -> Result<Conn> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let peer = Peer::toward(addr)?;
     let req = ConnReq::new(&peer, addr, port, &ConnCfg::new())?;
     Ok(req.connect(&offer.encode(Offer::CONNECT)?)?)
 }

@@ -102,7 +102,7 @@ impl Client {
     }
 
     fn write(&self, epoch: u64, number: &mut u64, random: &mut Random) -> rpma::Result<()> {
-        let peer = Peer::new(&Device::from_addr(&self.addr, Side::Remote)?)?;
+        let peer = Peer::toward(&self.addr)?;
         let source = Mr::reg(&peer, vec![0; LEN], MrUsage::WRITE_SRC | MrUsage::READ_DST)?;
         let cfg = WriterCfg::new(self.method);
         let mut patient = ConnCfg::new();

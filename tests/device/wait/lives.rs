@@ -243,7 +243,7 @@ fn members_of_two_devices() -> Result {
     let mut wait = Wait::new()?;
     let mut members = vec![];
     for addr in [addr(), other_addr(), addr()] {
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        let peer = Peer::at(&addr)?;
         let ep = Ep::listen(&peer, &addr, 0)?;
         let place = wait.place();
         let cfg = place.cfg(&peer, &ConnCfg::new())?;

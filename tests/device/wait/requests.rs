@@ -88,7 +88,7 @@ fn requests_that_are_not_accepted() -> Result {
     rejected(&|request| {
         invalid(request.into_req(&peer, ConnCfg::new().set_sq_size(u32::MAX)));
     })?;
-    let other = Peer::new(&Device::from_addr(&other_addr(), Side::Local)?)?;
+    let other = Peer::at(&other_addr())?;
     rejected(&|request| drop(invalid(request.into_req(&other, &ConnCfg::new()))))?;
     let none = ep.next_request_timeout(SHORT);
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");

@@ -34,7 +34,7 @@ pub(crate) fn setup() -> Setup {
 /// A reactor of a host, on a thread of its own.
 pub(crate) fn reactor_on(host: &Host) -> Result<Reactor> {
     let _entered = host.enter();
-    Reactor::on_thread(&Peer::new(&Device::from_addr(&addr(), Side::Local)?)?)
+    Reactor::on_thread(&Peer::at(&addr())?)
 }
 
 /// A server, which does not serve yet.

@@ -120,7 +120,7 @@ fn a_program_on_a_dead_host_ends() -> Result {
         let server = fabric.host("server");
         let addr = server.addr().to_string();
         let serving = server.spawn(move || -> rpma::Result<()> {
-            let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+            let peer = Peer::at(&addr)?;
             let ep = Ep::listen(&peer, &addr, 7)?;
             ep.next_conn_req(&ConnCfg::new()).map(drop)
         });

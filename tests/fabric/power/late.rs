@@ -41,7 +41,7 @@ fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Re
     let log = replica.pmem("log", LOG);
     let on_replica = replica.enter();
     let addr = replica.addr().to_string();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let peer = Peer::at(&addr)?;
     if !replica.may_promise_direct_write(peer.is_native_flush_capable()) {
         return Ok(0);
     }
@@ -63,7 +63,7 @@ fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Re
     };
     fabric.on_every_event(check, || -> Result<()> {
         let _entered = client.enter();
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+        let peer = Peer::toward(&addr)?;
         let mut log = Replica::connect(&peer, &addr, port)?;
         log.conn.recv(MrSlice::EMPTY, 0)?;
         for number in 0..6 {

@@ -35,7 +35,7 @@ fn append(fabric: &Fabric, platform: Platform) -> Result<()> {
             serving.push(host.spawn(move || server.serve(&log, keeps)));
         }
         let _entered = client.enter();
-        let peer = Peer::new(&Device::from_addr(&addrs[0], Side::Remote)?)?;
+        let peer = Peer::toward(&addrs[0])?;
         let one = Replica::connect(&peer, &addrs[0])?;
         let other = Replica::connect(&peer, &addrs[1])?;
         for number in 0..COUNT {

@@ -21,7 +21,7 @@ async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
     let mut cfg = world.cfg(epoch);
     cfg.limit = Duration::from_secs(20);
     let addr = world.client.addr().to_string();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let peer = Peer::at(&addr)?;
     Log::open(&Reactor::spawn(&peer)?, &cfg).await
 }
 

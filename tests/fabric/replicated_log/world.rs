@@ -195,7 +195,7 @@ impl World {
     pub(crate) fn open_on(host: &Host, cfg: &LogCfg) -> Result<Log, LogError> {
         let _entered = host.enter();
         let addr = host.addr().to_string();
-        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        let peer = Peer::at(&addr)?;
         Log::open(&peer, cfg)
     }
 

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Writes to the first region that the server offers.
 fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let peer = Peer::toward(addr)?;
     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
     let conn: Conn = asking.wait_established(LIMIT)?;

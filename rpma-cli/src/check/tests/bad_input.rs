@@ -4,9 +4,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, FlushType, Offer, Peer, Refusal, Side, sim,
-};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Flags, FlushType, Offer, Peer, Refusal, sim};
 
 use super::world::{Result, World};
 use crate::args::{Endpoint, Serve};
@@ -55,7 +53,7 @@ fn with_other_program(does: Does) -> Result<String> {
     let addr = world.endpoint();
     let listening = {
         let _entered = world.server.enter();
-        let peer = Peer::new(&Device::from_addr(&addr.host, Side::Local)?)?;
+        let peer = Peer::at(&addr.host)?;
         Ep::listen(&peer, &addr.host, addr.port)?
     };
     let other = world
@@ -119,7 +117,7 @@ fn a_server_that_does_not_answer() -> Result {
 fn refusal(world: &World, data: &[u8]) -> Result<String> {
     let _entered = world.client.enter();
     let addr = world.endpoint();
-    let peer = Peer::new(&Device::from_addr(&addr.host, Side::Remote)?)?;
+    let peer = Peer::toward(&addr.host)?;
     let req = ConnReq::new(&peer, &addr.host, addr.port, &ConnCfg::new())?;
     let conn = req.connect(data).map_err(rpma::Error::from)?;
     match conn.next_event_timeout(LIMIT)? {
