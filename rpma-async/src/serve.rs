@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rpma::pmem::PmemMap;
-use rpma::serve::{self, Asked, Client, Gone, NotAdmitted, Part, Parts, Served};
+use rpma::serve::{self, Asked, Client, Gone, Part, Parts, Refused, Served};
 use rpma::{Result, Wc};
 
 use crate::Reactor;
@@ -131,7 +131,7 @@ impl Server {
     /// # Errors
     ///
     /// As [`serve::Server::admit`].
-    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, Box<Refused>> {
         self.server.admit(asked, part)
     }
 

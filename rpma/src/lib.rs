@@ -457,7 +457,6 @@ mod tests {
         check::<serve::Gone>();
         check::<serve::Reason>();
         check::<serve::Refused>();
-        check::<serve::NotAdmitted>();
         check::<Srq>();
         check::<SrqCfg>();
         // Completions.

@@ -6,7 +6,7 @@
 
 use super::asked::{Asked, Question};
 use super::directory::Denied;
-use super::told::{NotAdmitted, Reason, Refused, Served};
+use super::told::{Reason, Refused, Served};
 use super::{Client, Part, Server};
 use crate::clock;
 use crate::commit::{Responder, Slots};
@@ -24,6 +24,9 @@ const NOT_OPEN: &str =
 
 /// A client's offer, its identity, and the one that is kept.
 type Judged = (Offer, Identity, Option<Identity>);
+
+/// The reason of a refusal, and its cause on this side.
+type Cause = (Refusal, Option<Error>);
 
 /// An admission that was checked.
 struct Prepared {
@@ -145,9 +148,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`NotAdmitted`]: the client was refused, and got the reason.
+    /// [`Refused`]: the client was refused, and got the reason.
     ///
-    /// * [`NotAdmitted::error`] is `None` if something has happened since the client asked: another
+    /// * [`Refused::error`] is `None` if something has happened since the client asked: another
     ///   client of the key was admitted, the server is full now, or the key's old connection ended
     ///   and could not be cut off. Nothing has changed.
     /// * [`Error::TimedOut`] if the program answers after the limit
@@ -172,29 +175,24 @@ impl Server {
     /// [`Gone`]: super::Gone
     /// [`Gone::not_cut_off`]: super::Gone::not_cut_off
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
-    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, Box<Refused>> {
         let admitted = self.admit_one(&asked, part);
         match &admitted {
             Ok(_) => self.counters.admitted += 1,
             // It was refused and counted before.
-            Err(NotAdmitted {
-                error: Some(Error::TimedOut(_)),
-                ..
-            }) => {}
+            Err((_, Some(Error::TimedOut(_)))) => {}
             Err(_) => self.counters.refused += 1,
         }
-        admitted
+        admitted.map_err(|(refusal, error)| asked.refused(refusal, error))
     }
 
-    fn admit_one(&mut self, asked: &Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+    fn admit_one(&mut self, asked: &Asked, part: &Part<'_>) -> Result<Client, Cause> {
         let identity = asked.identity();
         let key = identity.key;
         let Some(request) = self.take(asked) else {
             let words = "the server did not answer in time, or the client has asked again";
-            return Err(NotAdmitted {
-                refusal: self.refusal(RefusalCode::Full, key, words),
-                error: Some(Error::TimedOut(NOT_OPEN)),
-            });
+            let refusal = self.refusal(RefusalCode::Full, key, words);
+            return Err((refusal, Some(Error::TimedOut(NOT_OPEN))));
         };
         if let Err(refusal) = self.judge_identity(&identity) {
             return Err(reject(request, refusal, None));
@@ -265,7 +263,7 @@ impl Server {
         request: Request,
         part: &Part<'_>,
         prepared: Prepared,
-    ) -> Result<Client, NotAdmitted> {
+    ) -> Result<Client, Cause> {
         let key = asked.identity().key;
         let Prepared {
             place,
@@ -276,7 +274,7 @@ impl Server {
         let req = match request.prepare(&plan, words) {
             Ok(req) => req,
             Err(NotMade::Failed(error) | NotMade::Gone(error)) => {
-                return Err(self.not_admitted(key, error));
+                return Err(self.cause(key, error));
             }
         };
         let responder = self.responder_of(asked);
@@ -284,11 +282,11 @@ impl Server {
         let slots = match slots.transpose() {
             Ok(slots) => slots,
             Err(error) => {
-                let refused = self.not_admitted(key, error);
-                if let Err(error) = req.reject(&refused.refusal.encode()) {
+                let cause = self.cause(key, error);
+                if let Err(error) = req.reject(&cause.0.encode()) {
                     log::info!("a client gave up before it was rejected: {error}");
                 }
-                return Err(refused);
+                return Err(cause);
             }
         };
         let conn = match req.accept(&answer) {
@@ -298,7 +296,7 @@ impl Server {
                 if !not_accepted.is_destroyed {
                     self.keys.lost(key, part);
                 }
-                return Err(self.not_admitted(key, not_accepted.error));
+                return Err(self.cause(key, not_accepted.error));
             }
         };
         let member = match self.wait.add(place, conn) {
@@ -308,7 +306,7 @@ impl Server {
                     log::error!("a client of the key {key:#x} is not cut off: {error}");
                     self.keys.lost(key, part);
                 }
-                return Err(self.not_admitted(key, not_added.error));
+                return Err(self.cause(key, not_added.error));
             }
         };
         let client = Client(member);
@@ -345,12 +343,12 @@ impl Server {
         asked.take()
     }
 
-    fn reject_for(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
+    fn reject_for(&self, request: Request, key: u64, error: Error) -> Cause {
         reject(request, self.refusal_for(key, &error), Some(error))
     }
 
     /// The error names numbers and settings of this side, which are too long for the client.
-    fn reject_for_keep_alive(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
+    fn reject_for_keep_alive(&self, request: Request, key: u64, error: Error) -> Cause {
         let refusal = match error {
             Error::InvalidArgument(_) => {
                 let words = "the server's keep-alive is below four acknowledgement time-outs: its \
@@ -362,11 +360,8 @@ impl Server {
         reject(request, refusal, Some(error))
     }
 
-    fn not_admitted(&self, key: u64, error: Error) -> NotAdmitted {
-        NotAdmitted {
-            refusal: self.refusal_for(key, &error),
-            error: Some(error),
-        }
+    fn cause(&self, key: u64, error: Error) -> Cause {
+        (self.refusal_for(key, &error), Some(error))
     }
 
     /// A verb that failed may succeed later. An argument stays wrong.
@@ -380,20 +375,24 @@ impl Server {
 }
 
 /// Rejects a request with a reason.
-fn reject(request: Request, refusal: Refusal, error: Option<Error>) -> NotAdmitted {
+fn reject(request: Request, refusal: Refusal, error: Option<Error>) -> Cause {
     if let Err(error) = request.reject(&refusal.encode()) {
         log::info!("a client gave up before it was rejected: {error}");
     }
-    NotAdmitted { refusal, error }
+    (refusal, error)
 }
 
-pub(super) fn rejected(request: Request, refusal: Refusal, identity: Option<Identity>) -> Refused {
+pub(super) fn rejected(
+    request: Request,
+    refusal: Refusal,
+    identity: Option<Identity>,
+) -> Box<Refused> {
     let peer_addr = request.peer_addr().ok();
-    let NotAdmitted { refusal, .. } = reject(request, refusal, None);
-    Refused {
+    let (refusal, error) = reject(request, refusal, None);
+    Box::new(Refused {
         refusal,
-        error: None,
+        error,
         identity,
         peer_addr,
-    }
+    })
 }

@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
+use super::Refused;
+use crate::error::Error;
 use crate::offer::{Identity, Offer};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::request::Request;
@@ -71,6 +73,16 @@ impl Asked {
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer_addr
+    }
+
+    /// That this client was refused.
+    pub(super) fn refused(&self, refusal: Refusal, error: Option<Error>) -> Box<Refused> {
+        Box::new(Refused {
+            refusal,
+            error,
+            identity: Some(self.identity),
+            peer_addr: self.peer_addr,
+        })
     }
 
     pub(super) fn question(&self, at: Option<Instant>) -> Question {

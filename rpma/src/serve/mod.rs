@@ -101,7 +101,7 @@ pub use self::directory::Directory;
 use self::keys::Keys;
 pub use self::layout::Layout;
 pub use self::parts::Parts;
-pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
+pub use self::told::{Gone, Reason, Refused, Served};
 use crate::clock;
 use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};

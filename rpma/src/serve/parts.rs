@@ -304,27 +304,19 @@ impl Server {
     }
 
     /// Admits a client to its part, or returns its refusal.
-    fn admit_to(&mut self, asked: Asked, parts: &mut Parts) -> Option<Refused> {
-        let (identity, peer_addr) = (Some(asked.identity()), asked.peer_addr());
+    fn admit_to(&mut self, asked: Asked, parts: &mut Parts) -> Option<Box<Refused>> {
         let key = asked.identity().key;
         let tried = parts.try_again(key).err();
-        let (refusal, error) = match parts.get(key) {
-            Some(part) => match self.admit(asked, &part) {
-                Ok(_) => return None,
-                Err(refused) => (refused.refusal, refused.error),
-            },
-            None => {
-                let words = parts.no_part(key);
-                let refusal = self.refusal(RefusalCode::Refused, key, &words);
-                (refusal, tried.or(self.refuse(asked, &words).err()))
-            }
-        };
-        Some(Refused {
-            refusal,
-            error,
-            identity,
-            peer_addr,
-        })
+        if let Some(part) = parts.get(key) {
+            return self.admit(asked, &part).err();
+        }
+        let words = parts.no_part(key);
+        let refusal = self.refusal(RefusalCode::Refused, key, &words);
+        let mut refused = asked.refused(refusal, tried);
+        if let Err(error) = self.refuse(asked, &words) {
+            refused.error.get_or_insert(error);
+        }
+        Some(refused)
     }
 
     /// Registers the memory of a key again if a queue pair that is not destroyed may write to it.

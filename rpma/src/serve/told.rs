@@ -26,7 +26,7 @@ pub enum Served {
     /// A client is gone. The server has cut it off, unless [`Gone::not_cut_off`] is `Some`.
     Gone(Box<Gone>),
     /// The server refused a request by itself, or [`Server::answer`](super::Server::answer) did.
-    Refused(Refused),
+    Refused(Box<Refused>),
     /// The endpoint could not take a request, or failed
     /// ([`Happened::Failed`](crate::wait::Happened::Failed)). The endpoint goes on after a rest of
     /// 100 ms. With `ENODEV` its device is gone: drop the server. [`Server::serve`] also passes on
@@ -125,15 +125,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A request that the server refused by itself or in [`Server::answer`](super::Server::answer).
+/// A client that the server refused: by itself, in [`Server::answer`](super::Server::answer), or in
+/// [`Server::admit`](super::Server::admit).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Refused {
     /// The code, epoch and words that the client finds in
-    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected).
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected). A client that is gone got none. If an
+    /// admission failed after the client had been accepted, the connection is closed instead.
     pub refusal: Refusal,
-    /// The cause, if it is on this side ([`NotAdmitted::error`]), or if the client gave up before
-    /// it was refused. Only from [`Server::answer`](super::Server::answer).
+    /// The cause, if it is on this side: a wrong part, or a verb that failed. From
+    /// [`Server::answer`](super::Server::answer) also that the client gave up before it was
+    /// refused. `None` if the server refused the client by itself.
     pub error: Option<Error>,
     /// The client's identity, if its offer has one.
     pub identity: Option<Identity>,
@@ -150,30 +153,10 @@ impl fmt::Display for Refused {
     }
 }
 
-/// A client that [`Server::admit`](super::Server::admit) did not admit.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct NotAdmitted {
-    /// The reason that the client got. A client that is gone got none. If the client had already
-    /// been accepted, its connection is closed instead.
-    pub refusal: Refusal,
-    /// The cause, if it is on this side: a wrong [`Part`](super::Part), or a verb that failed.
-    pub error: Option<Error>,
-}
+impl std::error::Error for Refused {}
 
-impl fmt::Display for NotAdmitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.error {
-            Some(error) => error.fmt(f),
-            None => self.refusal.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for NotAdmitted {}
-
-impl From<NotAdmitted> for Error {
-    fn from(refused: NotAdmitted) -> Self {
+impl From<Box<Refused>> for Error {
+    fn from(refused: Box<Refused>) -> Self {
         match refused.error {
             Some(error) => error,
             None => Self::invalid(refused.refusal.words()),

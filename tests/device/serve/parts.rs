@@ -61,7 +61,7 @@ impl Parted {
     /// Answers the next event, with a refusal that is returned.
     pub(crate) fn refuses(&mut self) -> Result<Refused> {
         match self.answer()? {
-            Some(Served::Refused(refused)) => Ok(refused),
+            Some(Served::Refused(refused)) => Ok(*refused),
             other => panic!("{other:?}"),
         }
     }

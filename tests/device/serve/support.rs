@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rpma::Refusal;
 use rpma::commit::Method;
-use rpma::serve::{Asked, Client, Directory, Gone, NotAdmitted, Part, Served, Server, ServerCfg};
+use rpma::serve::{Asked, Client, Directory, Gone, Part, Refused, Served, Server, ServerCfg};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -197,7 +197,7 @@ impl Site {
     }
 
     /// Admits with the key's own part.
-    pub(crate) fn admit(&mut self, asked: Asked) -> Result<Client, NotAdmitted> {
+    pub(crate) fn admit(&mut self, asked: Asked) -> Result<Client, Box<Refused>> {
         let (peer, region) = self.parts[&asked.identity().key].clone();
         self.admit_with(asked, &(peer, region), b"data")
     }
@@ -207,7 +207,7 @@ impl Site {
         asked: Asked,
         (peer, region): &KeyPart,
         data: &[u8],
-    ) -> Result<Client, NotAdmitted> {
+    ) -> Result<Client, Box<Refused>> {
         self.server.admit(asked, &Part { peer, region, data })
     }
 
@@ -234,7 +234,7 @@ impl Site {
         code: RefusalCode,
         epoch: u64,
         words: &str,
-    ) -> Result<NotAdmitted> {
+    ) -> Result<Box<Refused>> {
         let refused = self.admit(asked).expect_err(words);
         is_refusal(&refused.refusal, code, epoch, words);
         assert_eq!(refusal(&conn)?, refused.refusal);
