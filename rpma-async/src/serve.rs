@@ -2,11 +2,12 @@
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rpma::pmem::PmemMap;
-use rpma::serve::{self, Asked, Client, Gone, Part, Parts, Refused, Served};
-use rpma::{Result, Wc};
+use rpma::serve::{self, Asked, Client, Gone, Parts, Refused, Served};
+use rpma::{Mr, Peer, Result, Wc};
 
 use crate::Reactor;
 use crate::clock;
@@ -131,8 +132,14 @@ impl Server {
     /// # Errors
     ///
     /// As [`serve::Server::admit`].
-    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, Box<Refused>> {
-        self.server.admit(asked, part)
+    pub fn admit(
+        &mut self,
+        asked: Asked,
+        peer: &Peer,
+        region: &Arc<Mr<PmemMap>>,
+        data: &[u8],
+    ) -> Result<Client, Box<Refused>> {
+        self.server.admit(asked, peer, region, data)
     }
 
     /// Refuses a client: as [`serve::Server::refuse`].

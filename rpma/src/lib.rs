@@ -449,7 +449,6 @@ mod tests {
         check::<serve::ServerCounters>();
         check::<serve::Directory>();
         check::<serve::Asked>();
-        check::<serve::Part<'_>>();
         check::<serve::Layout>();
         check::<serve::Parts>();
         check::<serve::Client>();

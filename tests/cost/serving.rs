@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rpma::Result;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
 use crate::rpma::many_files;
@@ -80,8 +80,7 @@ fn connect(
     loop {
         match server.next(&mut [Wc::default()], LIMIT)?.expect("in time") {
             Served::Asks(asked) => {
-                let (peer, region, data) = (&peer, &region, &[][..]);
-                server.admit(asked, &Part { peer, region, data })?;
+                server.admit(asked, &peer, &region, &[])?;
                 return connecting.wait(LIMIT);
             }
             Served::Arrived(_) => {}

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
 
@@ -270,8 +270,7 @@ fn clients_of_a_server_cannot_use_each_others_keys() -> Result {
             loop {
                 let served = server.next(&mut [Wc::default()], LIMIT);
                 if let Some(Served::Asks(asked)) = served? {
-                    let data = &[];
-                    server.admit(asked, &Part { peer, region, data })?;
+                    server.admit(asked, peer, region, &[])?;
                     break;
                 }
             }

@@ -7,7 +7,7 @@ use std::thread;
 
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::{Reconnect, ToWriter};
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Served, Server, ServerCfg};
 use rpma::sim::sweep_events;
 
 use crate::common::prelude::*;
@@ -93,8 +93,7 @@ fn serve(mut server: Server, peer: &Peer, memory: Mr<PmemMap>) -> rpma::Result<(
     loop {
         match server.next(&mut wcs, LIMIT)? {
             Some(Served::Asks(asked)) => {
-                let (region, data) = (&region, &[][..]);
-                server.admit(asked, &Part { peer, region, data })?;
+                server.admit(asked, peer, &region, &[])?;
             }
             Some(Served::Gone(_)) => return Ok(()),
             Some(_) => {}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rpma::commit::{Limits, Method, WriterCfg};
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter};
-use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Reason, Served, Server, ServerCfg};
 use rpma::sim::{JoinHandle, sleep};
 
 use crate::common::prelude::*;
@@ -113,8 +113,7 @@ fn serve_key(mut server: Server, peer: &Peer, memory: Mr<PmemMap>) -> Result {
     loop {
         match server.next(&mut wcs, 10 * STANDS)? {
             Some(Served::Asks(asked)) => {
-                let (region, data) = (&region, &[][..]);
-                server.admit(asked, &Part { peer, region, data })?;
+                server.admit(asked, peer, &region, &[])?;
             }
             Some(Served::Gone(gone)) => {
                 assert!(matches!(gone.reason, Reason::Ended(_)), "{}", gone.reason);

@@ -4,16 +4,22 @@
 //! anything changes. The old connection is cut off before the identity is kept. The identity is
 //! durable before the client is accepted. A client that fails a check has no queues at any time.
 
+use std::sync::Arc;
+
 use super::asked::{Asked, Question};
 use super::directory::Denied;
+use super::keys::Part;
 use super::told::{Reason, Refused, Served};
-use super::{Client, Part, Server};
+use super::{Client, Server};
 use crate::clock;
 use crate::commit::{Responder, Slots};
 use crate::error::{Error, Result};
 use crate::method::Method;
+use crate::mr::Mr;
 use crate::offer::{Identity, Offer};
+use crate::peer::Peer;
 use crate::plan::Plan;
+use crate::pmem::PmemMap;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::request::{NotMade, Request};
 use crate::wait::Place;
@@ -142,9 +148,13 @@ impl Server {
     /// Admits a client: judges it again, checks the part, cuts off the key's old connection, makes
     /// the identity durable, makes the queues, and accepts, in this order.
     ///
-    /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps the part's
-    /// `Peer` and region until the next admission of the key, or until [`release`](Self::release):
-    /// [`part`](Self::part) returns them.
+    /// The client's memory is all of `region`, which begins and ends at multiples of 64 and is
+    /// registered with `peer`. No other key uses this [`Peer`]. The client gets `data`, bytes of the
+    /// program, in the answer ([`Offer::data`]).
+    ///
+    /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps `peer` and
+    /// `region` until the next admission of the key, or until [`release`](Self::release):
+    /// [`region`](Self::region) returns the latter.
     ///
     /// # Errors
     ///
@@ -156,10 +166,10 @@ impl Server {
     /// * [`Error::TimedOut`] if the program answers after the limit
     ///   ([`ServerCfg::set_answer_limit`]). The same if the writer has asked again, or if `asked`
     ///   comes from another server. Nothing has changed.
-    /// * [`Error::InvalidArgument`] if the part is not aligned, or overlaps the directory or the
-    ///   part of a connected key. The same if its region was registered with another `Peer`, or if
-    ///   its `Peer` is that of another key or device. The same if its bytes do not fit into the
-    ///   answer, or if the settings are impossible, such as a keep-alive that is too short
+    /// * [`Error::InvalidArgument`] if `region` is not aligned, or overlaps the directory or the
+    ///   region of a connected key. The same if it was registered with another [`Peer`], or if
+    ///   `peer` is that of another key or device. The same if `data` does not fit into the answer,
+    ///   or if the settings are impossible, such as a keep-alive that is too short
     ///   ([`ConnCfg::set_keep_alive`]). Nothing has changed.
     /// * [`Error::NotSupported`] if the region lacks the usage that [`Method::Server`] needs.
     ///   Nothing has changed.
@@ -175,8 +185,14 @@ impl Server {
     /// [`Gone`]: super::Gone
     /// [`Gone::not_cut_off`]: super::Gone::not_cut_off
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
-    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, Box<Refused>> {
-        let admitted = self.admit_one(&asked, part);
+    pub fn admit(
+        &mut self,
+        asked: Asked,
+        peer: &Peer,
+        region: &Arc<Mr<PmemMap>>,
+        data: &[u8],
+    ) -> Result<Client, Box<Refused>> {
+        let admitted = self.admit_one(&asked, &Part { peer, region, data });
         match &admitted {
             Ok(_) => self.counters.admitted += 1,
             // It was refused and counted before.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Client, Part};
+use super::Client;
 use crate::error::{Error, Result};
 use crate::mr::Mr;
 use crate::peer::Peer;
@@ -14,6 +14,14 @@ use crate::pmem::PmemMap;
 /// Parts begin and end at multiples of a cache line: making the bytes of one client durable touches
 /// no bytes of another one.
 pub(super) const ALIGN: usize = 64;
+
+/// The memory of a client, of one admission.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) region: &'a Arc<Mr<PmemMap>>,
+    pub(super) data: &'a [u8],
+}
 
 /// The domain of trust of a key, its registered memory, and its connection.
 #[derive(Debug)]
@@ -169,13 +177,8 @@ impl Keys {
         self.by_key.insert(key, entry);
     }
 
-    pub(super) fn part(&self, key: u64) -> Option<Part<'_>> {
-        let key = self.get(key)?;
-        Some(Part {
-            peer: &key.peer,
-            region: key.region.as_ref()?,
-            data: &[],
-        })
+    pub(super) fn region(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
+        self.get(key)?.region.as_ref()
     }
 
     /// Deregisters the region of a key without a connection, and forgets the key's part.

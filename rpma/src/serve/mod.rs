@@ -52,8 +52,7 @@
 //!
 //! Some servers answer by themselves: their keys have memory of different lengths, or they decide
 //! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each
-//! [`Served::Asks`] it calls [`Server::admit`] with them as a [`Part`], or [`Server::refuse`] with
-//! words. Errors of both calls concern this client alone, and the server goes on.
+//! [`Served::Asks`] it calls [`Server::admit`] with them, or [`Server::refuse`] with words. Errors of both calls concern this client alone, and the server goes on.
 //!
 //! If a connection could not be cut off, a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
 //! client is refused with [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the
@@ -71,6 +70,8 @@
 //!
 //! A [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping the server
 //! ends them. After that it drops the regions and `Peer`s of its keys.
+//!
+//! [`Peer`]: crate::Peer
 
 // `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
 // memory and connection of each key, and checks parts. `asked.rs` shares an open request between
@@ -111,7 +112,6 @@ use crate::event::ConnEvent;
 use crate::looking::{self, Vain};
 use crate::mr::Mr;
 use crate::offer::{Identity, Offer};
-use crate::peer::Peer;
 use crate::pmem::PmemMap;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::site::Site;
@@ -121,18 +121,6 @@ use crate::wait::{Happened, Member, Wait, Waker};
 /// A client that was admitted: the name of its connection, which is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client(Member);
-
-/// The memory of a client: an argument of [`Server::admit`].
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "an argument with names")]
-pub struct Part<'a> {
-    /// The `Peer` (protection domain) in which the region is registered. No other key uses it.
-    pub peer: &'a Peer,
-    /// The client's memory: all of this region. It begins and ends at multiples of 64.
-    pub region: &'a Arc<Mr<PmemMap>>,
-    /// Bytes that the program sends to the client: [`Offer::data`].
-    pub data: &'a [u8],
-}
 
 /// Serves clients by their keys, on one thread.
 ///
@@ -484,16 +472,17 @@ impl Server {
     /// `ibv_dereg_mr` fails: the memory stays allocated, and a key that was not cut off is refused
     /// as long as the server lives.
     ///
+    /// [`Peer`]: crate::Peer
     /// [`Error::Provider`]: crate::Error::Provider
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn release(&mut self, key: u64) -> Result<PmemMap> {
         self.keys.release(key)
     }
 
-    /// Returns the part of a key, without data, from its last admission.
+    /// Returns the region of a key, from its last admission.
     #[must_use]
-    pub fn part(&self, key: u64) -> Option<Part<'_>> {
-        self.keys.part(key)
+    pub fn region(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
+        self.keys.region(key)
     }
 
     /// Returns the connection of a client. `None` if the client is gone.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::ALIGN;
-use super::{Asked, Layout, Part, Refused, Served, Server, ServerCfg};
+use super::{Asked, Layout, Refused, Served, Server, ServerCfg};
 use crate::address::Side;
 use crate::device::Device;
 use crate::ep::Ep;
@@ -39,7 +39,7 @@ pub struct Parts {
     unregistered: BTreeMap<u64, PmemMap>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct KeptPart {
     peer: Peer,
     region: Arc<Mr<PmemMap>>,
@@ -114,30 +114,30 @@ impl Parts {
         }
     }
 
-    /// Sets the bytes that the program sends to each admitted client ([`Part::data`]). The default
+    /// Sets the bytes that the program sends to each admitted client ([`Offer::data`]). The default
     /// is none.
     ///
     /// Bytes that do not fit into the answer make each admission fail ([`Offer::set_data`]).
     ///
+    /// [`Offer::data`]: crate::Offer::data
     /// [`Offer::set_data`]: crate::Offer::set_data
     pub fn set_data(&mut self, data: &[u8]) -> &mut Self {
         self.data = data.into();
         self
     }
 
-    /// Returns the part of a key. `None` if there is no such key, or if its memory could not be
+    /// Returns the region of a key. `None` if there is no such key, or if its memory could not be
     /// registered again ([`Server::answer`]).
     ///
-    /// Do not keep a clone of the part's `Arc`: [`Server::answer`] cannot deregister the region
+    /// Do not keep a clone of the `Arc`: [`Server::answer`] cannot deregister the region
     /// then.
     #[must_use]
-    pub fn get(&self, key: u64) -> Option<Part<'_>> {
-        let KeptPart { peer, region } = self.by_key.get(index(key)?)?.as_ref()?;
-        Some(Part {
-            peer,
-            region,
-            data: &self.data,
-        })
+    pub fn get(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
+        self.part(key).map(|kept| &kept.region)
+    }
+
+    fn part(&self, key: u64) -> Option<&KeptPart> {
+        self.by_key.get(index(key)?)?.as_ref()
     }
 
     /// The words for a client whose key has no part.
@@ -307,8 +307,8 @@ impl Server {
     fn admit_to(&mut self, asked: Asked, parts: &mut Parts) -> Option<Box<Refused>> {
         let key = asked.identity().key;
         let tried = parts.try_again(key).err();
-        if let Some(part) = parts.get(key) {
-            return self.admit(asked, &part).err();
+        if let Some(KeptPart { peer, region }) = parts.part(key) {
+            return self.admit(asked, peer, region, &parts.data).err();
         }
         let words = parts.no_part(key);
         let refusal = self.refusal(RefusalCode::Refused, key, &words);
@@ -321,9 +321,8 @@ impl Server {
 
     /// Registers the memory of a key again if a queue pair that is not destroyed may write to it.
     fn renew(&mut self, key: u64, parts: &mut Parts) -> Result<()> {
-        let used = self.keys.part(key).filter(|_| !self.keys.is_cut_off(key));
-        let is_used =
-            |kept: &KeptPart| used.is_some_and(|used| Arc::ptr_eq(used.region, &kept.region));
+        let used = self.keys.region(key).filter(|_| !self.keys.is_cut_off(key));
+        let is_used = |kept: &KeptPart| used.is_some_and(|used| Arc::ptr_eq(used, &kept.region));
         let Some(at) = index(key).filter(|at| *at < parts.by_key.len()) else {
             return Ok(());
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rpma::commit::{self, Limits, Method, Ticket, WriterCfg};
 use rpma::reconnect::{self, ReconnectCfg, ToWriter};
-use rpma::serve::{Part, Served, ServerCfg};
+use rpma::serve::{Served, ServerCfg};
 use rpma::wait::Waker;
 use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server, Writer};
 use tokio::task::{JoinHandle, yield_now};
@@ -96,8 +96,7 @@ pub(crate) async fn serve(mut server: Server, parts: Vec<KeyPart>) -> Stopped {
         match server.next(&mut wcs).await.expect("waits") {
             Served::Asks(asked) => {
                 let (peer, region) = &parts[asked.identity().key as usize - 1];
-                let data = b"data";
-                let admitted = server.admit(asked, &Part { peer, region, data });
+                let admitted = server.admit(asked, peer, region, b"data");
                 admitted.expect("admitted");
             }
             Served::Arrived(_) => arrived += 1,

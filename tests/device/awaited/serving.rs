@@ -118,7 +118,7 @@ fn a_task_serves_until_it_is_woken() -> Result {
         let (server, mut parts) =
             rpma::serve::Server::listen(at(0), &all, &layout, usage(), &cfg()?)?;
         let (addr, waker) = (at(server.get_port()), server.waker());
-        let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
+        let region = Arc::clone(parts.get(2).ok_or("a part")?);
         let mut server = Server::new(reactor, server)?;
         let (sent, mut notes) = tokio::sync::mpsc::unbounded_channel();
         let serving = tokio::spawn(async move {
@@ -149,7 +149,7 @@ fn a_task_answers_with_parts() -> Result {
         let directory = new_directory(all.part(layout.directory())?, 2)?;
         let site = Site::over(0, &cfg()?, all, directory)?;
         let mut parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
-        let region = Arc::clone(parts.get(2).ok_or("a part")?.region);
+        let region = Arc::clone(parts.get(2).ok_or("a part")?);
         let addr = at(site.server.get_port());
         let mut server = Server::new(reactor, site.server)?;
         let serving = tokio::spawn(async move {

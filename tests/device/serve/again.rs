@@ -33,7 +33,7 @@ fn keep_alive() -> [Failing; 3] {
 
 /// The region of the key 1.
 fn region(parted: &Parted) -> Result<*const Mr<PmemMap>> {
-    Ok(Arc::as_ptr(parted.parts.get(1).ok_or("a part")?.region))
+    Ok(Arc::as_ptr(parted.parts.get(1).ok_or("a part")?))
 }
 
 /// Promise: after a connection that could not be cut off and still writes, its end is returned, no
@@ -192,7 +192,7 @@ fn memory_that_cannot_be_deregistered() -> Result {
             let served = not_cut_off(&mut parted)?;
             let part = parted.parts.get(1).ok_or("a part")?;
             let (_region, _failing, words) = if is_held {
-                (Some(Arc::clone(part.region)), None, "drop its other Arcs")
+                (Some(Arc::clone(part)), None, "drop its other Arcs")
             } else {
                 (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed")
             };

@@ -91,7 +91,7 @@ impl Parted {
     pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
         write(&self.site, conn, conn, bytes)?;
         assert!(self.bytes(key) == bytes);
-        assert!(contents(self.parts.get(key).ok_or("a part")?.region)? == bytes);
+        assert!(contents(self.parts.get(key).ok_or("a part")?)? == bytes);
         Ok(())
     }
 }

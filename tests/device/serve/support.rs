@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rpma::Refusal;
 use rpma::commit::Method;
-use rpma::serve::{Asked, Client, Directory, Gone, Part, Refused, Served, Server, ServerCfg};
+use rpma::serve::{Asked, Client, Directory, Gone, Refused, Served, Server, ServerCfg};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -208,7 +208,7 @@ impl Site {
         (peer, region): &KeyPart,
         data: &[u8],
     ) -> Result<Client, Box<Refused>> {
-        self.server.admit(asked, &Part { peer, region, data })
+        self.server.admit(asked, peer, region, data)
     }
 
     /// Admits the client of a question, which is established then.

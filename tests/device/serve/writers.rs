@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rpma::Refusal;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Served, Server, ServerCfg};
 use rpma::sim::{JoinHandle, now, sleep};
 
 use crate::common::prelude::*;
@@ -167,15 +167,10 @@ fn serve(addr: &str, pmem: &Pmem, stops: &AtomicBool) -> rpma::Result<()> {
     let mut server = Server::new(ep, directory, &cfg)?;
     let peer = Peer::new(&device)?;
     let region = Arc::new(Mr::reg(&peer, all.part(LEN..)?, usage())?);
-    let part = Part {
-        peer: &peer,
-        region: &region,
-        data: &[],
-    };
     let mut wcs = [Wc::default(); 8];
     while !stops.load(Ordering::Relaxed) {
         match server.next(&mut wcs, SHORT)? {
-            Some(Served::Asks(asked)) => drop(server.admit(asked, &part)),
+            Some(Served::Asks(asked)) => drop(server.admit(asked, &peer, &region, &[])),
             Some(Served::Failed(error)) => return Err(error),
             _ => {}
         }
