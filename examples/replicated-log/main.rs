@@ -90,12 +90,12 @@ fn write(mut cfg: LogCfg, run: impl Fn(&LogCfg) -> Result<(), LogError>) -> Resu
 }
 
 fn serve(settings: &Settings) -> Result<()> {
-    let (mut server, mut parts) = settings.open()?;
+    let mut server = settings.open()?;
     let waker = server.waker();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     std::thread::spawn(move || signals.forever().for_each(|_| waker.wake()));
     println!("serving on {}", settings.addr);
-    server.serve(&mut parts, |served| ::log::info!("{served}"))?;
+    server.serve(|served| ::log::info!("{served}"))?;
     Ok(())
 }
 

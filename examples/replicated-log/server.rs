@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rpma::commit::Limits;
 use rpma::pmem::{Ddio, PmemMap};
-use rpma::serve::{Layout, Parts, Server, ServerCfg};
+use rpma::serve::{Layout, Server, ServerCfg};
 use rpma::{ConnCfg, Durable, MrUsage, PeerCfg};
 
 use super::Fault;
@@ -41,8 +41,8 @@ impl Settings {
         Layout::new(self.keys, RING.saturating_add(self.ring) as usize)
     }
 
-    /// A server that listens, and the memory of its keys.
-    pub(crate) fn open(&self) -> rpma::Result<(Server, Parts)> {
+    /// A server that listens, with the memory of its keys.
+    pub(crate) fn open(&self) -> rpma::Result<Server> {
         let layout = self.layout()?;
         let all = PmemMap::open(&self.path, layout.len())?;
         let mut conn = ConnCfg::new();

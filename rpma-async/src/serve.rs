@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rpma::pmem::PmemMap;
-use rpma::serve::{self, Asked, Client, Gone, Parts, Refused, Served};
+use rpma::serve::{self, Asked, Client, Gone, Refused, Served};
 use rpma::{Mr, Peer, Result, Wc};
 
 use crate::Reactor;
@@ -31,17 +31,13 @@ const POLLED: usize = 16;
 /// Dropping the server ends the connections.
 ///
 /// ```no_run
-/// use rpma::serve::{self, Parts};
+/// use rpma::serve;
 /// use rpma_async::{Reactor, Server};
 ///
-/// /// Both of these are from `rpma::serve::Server::listen`.
-/// async fn serve(
-///     reactor: &Reactor,
-///     server: serve::Server,
-///     mut parts: Parts,
-/// ) -> rpma::Result<()> {
+/// /// The server is from `rpma::serve::Server::listen`.
+/// async fn serve(reactor: &Reactor, server: serve::Server) -> rpma::Result<()> {
 ///     let mut server = Server::new(reactor, server)?;
-///     server.serve(&mut parts, |served| println!("{served}")).await
+///     server.serve(|served| println!("{served}")).await
 /// }
 /// ```
 #[derive(Debug)]
@@ -96,7 +92,7 @@ impl Server {
         async move { watched.wait(look).await? }
     }
 
-    /// Serves clients with these parts, until the server is woken: as [`serve::Server::serve`].
+    /// Serves clients until the server is woken: as [`serve::Server::serve`].
     ///
     /// # Cancel safety
     ///
@@ -107,24 +103,24 @@ impl Server {
     ///
     /// As [`serve::Server::serve`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
     /// driver of the reactor never ran or is gone.
-    pub async fn serve(&mut self, parts: &mut Parts, mut note: impl FnMut(Served)) -> Result<()> {
+    pub async fn serve(&mut self, mut note: impl FnMut(Served)) -> Result<()> {
         let mut wcs = [Wc::default(); POLLED];
         loop {
             let served = self.next(&mut wcs).await?;
-            if self.server.handle(served, parts, &mut note)?.is_break() {
+            if self.server.handle(served, &mut note)?.is_break() {
                 return Ok(());
             }
         }
     }
 
-    /// Answers a client's request with one of these parts. It returns refusals and all other
+    /// Answers a client's request with the part of its key. It returns refusals and all other
     /// events, as [`serve::Server::answer`].
     ///
     /// # Errors
     ///
     /// As [`serve::Server::answer`].
-    pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {
-        self.server.answer(served, parts)
+    pub fn answer(&mut self, served: Served) -> Result<Option<Served>> {
+        self.server.answer(served)
     }
 
     /// Admits a client: as [`serve::Server::admit`].

@@ -450,7 +450,6 @@ mod tests {
         check::<serve::Directory>();
         check::<serve::Asked>();
         check::<serve::Layout>();
-        check::<serve::Parts>();
         check::<serve::Client>();
         check::<serve::Served>();
         check::<serve::Gone>();

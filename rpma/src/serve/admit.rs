@@ -148,9 +148,9 @@ impl Server {
     /// Admits a client: judges it again, checks the part, cuts off the key's old connection, makes
     /// the identity durable, makes the queues, and accepts, in this order.
     ///
-    /// The client's memory is all of `region`, which begins and ends at multiples of 64 and is
-    /// registered with `peer`. No other key uses this [`Peer`]. The client gets `data`, bytes of the
-    /// program, in the answer ([`Offer::data`]).
+    /// The client's memory is all of `region`, which begins and ends at multiples of 64. It is
+    /// registered with `peer`, and no other key uses this [`Peer`]. The client gets `data` in the
+    /// answer: bytes of the program ([`Offer::data`]).
     ///
     /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps `peer` and
     /// `region` until the next admission of the key, or until [`release`](Self::release):

@@ -1,5 +1,6 @@
 //! [`ServerCfg`]: the settings of a [`Server`](super::Server).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::conn_cfg::ConnCfg;
@@ -19,6 +20,7 @@ pub struct ServerCfg {
     pub(super) domain: Option<u64>,
     pub(super) conn: ConnCfg,
     pub(super) commits: Option<Limits>,
+    pub(super) data: Arc<[u8]>,
     pub(super) most_clients: usize,
     pub(super) most_questions: usize,
     pub(super) answer_limit: Duration,
@@ -33,6 +35,7 @@ impl Default for ServerCfg {
             domain: None,
             conn: ConnCfg::new(),
             commits: None,
+            data: Arc::default(),
             most_clients: 100,
             most_questions: 16,
             answer_limit: Duration::from_secs(5),
@@ -92,6 +95,18 @@ impl ServerCfg {
     /// settings.
     pub fn set_commits(&mut self, limits: Option<Limits>) -> &mut Self {
         self.commits = limits;
+        self
+    }
+
+    /// Sets the bytes that [`Server::answer`](super::Server::answer) sends to each client that it
+    /// admits ([`Offer::data`]). The default is none.
+    ///
+    /// Bytes that do not fit into the answer make each admission fail ([`Offer::set_data`]).
+    ///
+    /// [`Offer::data`]: crate::Offer::data
+    /// [`Offer::set_data`]: crate::Offer::set_data
+    pub fn set_data(&mut self, data: &[u8]) -> &mut Self {
+        self.data = data.into();
         self
     }
 

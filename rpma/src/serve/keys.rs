@@ -207,7 +207,9 @@ impl Keys {
             Err(region) => {
                 entry.region = Some(region);
                 Err(Error::invalid(format!(
-                    "the program holds the region of the key {key:#x} as well: drop its other Arcs"
+                    "the region of the key {key:#x} has another owner: drop its other Arcs. A \
+                     server of Server::listen keeps its parts, and Server::answer registers them \
+                     again"
                 )))
             }
         }

@@ -21,7 +21,7 @@
 //! the client, in this order. So each key has at most one queue pair. A client that the server
 //! refuses before the admission has no queues at any time.
 //!
-//! A complete server. Its [`Layout`] divides one memory into the directory and equal [`Parts`]:
+//! A complete server. Its [`Layout`] divides one memory into the directory and equal parts:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -37,22 +37,23 @@
 //!     let all = PmemMap::open(path, layout.len())?;
 //!     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
 //!     let mut cfg = ServerCfg::new();
-//!     cfg.set_commits(Some(Limits::new(16, 4, 1 << 20)?));
-//!     let (mut server, mut parts) = Server::listen(addr, &all, &layout, usage, &cfg)?;
-//!     parts.set_data(b"log v1");
+//!     cfg.set_commits(Some(Limits::new(16, 4, 1 << 20)?)).set_data(b"log v1");
+//!     let mut server = Server::listen(addr, &all, &layout, usage, &cfg)?;
 //!     // Until a thread calls `server.waker()`.
-//!     server.serve(&mut parts, |served| println!("{served}"))
+//!     server.serve(|served| println!("{served}"))
 //! }
 //! ```
 //!
 //! A program with other work on the same thread calls [`Server::next`] and [`Server::answer`] in a
-//! loop of its own. [`Server::new`] makes a server of parts that the program made.
+//! loop of its own.
 //!
-//! # Without [`Parts`]
+//! # Unequal parts
 //!
-//! Some servers answer by themselves: their keys have memory of different lengths, or they decide
-//! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each
-//! [`Served::Asks`] it calls [`Server::admit`] with them, or [`Server::refuse`] with words. Errors of both calls concern this client alone, and the server goes on.
+//! Some programs answer by themselves: their keys have memory of different lengths, or they decide
+//! later or in another thread. [`Server::new`] makes a server without memory for its keys. The
+//! program makes a [`Peer`] and a region for each key. For each [`Served::Asks`] it calls
+//! [`Server::admit`] with them, or [`Server::refuse`] with words. Errors of both calls concern this
+//! client alone, and the server goes on.
 //!
 //! If a connection could not be cut off, a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
 //! client is refused with [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the
@@ -101,7 +102,7 @@ pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::keys::Keys;
 pub use self::layout::Layout;
-pub use self::parts::Parts;
+use self::parts::Parts;
 pub use self::told::{Gone, Reason, Refused, Served};
 use crate::clock;
 use crate::commit::{Responder, Turn};
@@ -141,6 +142,8 @@ pub struct Server {
     endpoint: Member,
     directory: Directory,
     keys: Keys,
+    /// `None`: the program has the memory of the keys.
+    parts: Option<Parts>,
     cfg: ServerCfg,
     /// The offer to each client, without its memory.
     offer: Offer,
@@ -157,7 +160,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server of this endpoint.
+    /// Makes a server of this endpoint, without memory for its keys: the program answers each
+    /// [`Served::Asks`] with [`admit`](Self::admit) or [`refuse`](Self::refuse).
+    /// [`listen`](Self::listen) makes a server of equal parts.
     ///
     /// # Errors
     ///
@@ -185,6 +190,7 @@ impl Server {
             endpoint,
             directory,
             keys: Keys::default(),
+            parts: None,
             cfg: cfg.clone(),
             offer,
             responder: cfg.commits.map(|limits| {
@@ -467,10 +473,11 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the server has no part of this key, if the key has a
-    /// connection, or if the program holds the region's `Arc` as well. [`Error::Provider`] if
-    /// `ibv_dereg_mr` fails: the memory stays allocated, and a key that was not cut off is refused
-    /// as long as the server lives.
+    /// [`Error::InvalidArgument`] if the server has no region of this key, if the key has a
+    /// connection, or if the region's `Arc` has another owner: the program, or a server of
+    /// [`listen`](Self::listen), which keeps its parts. [`Error::Provider`] if `ibv_dereg_mr`
+    /// fails: the memory stays allocated, and a key that was not cut off is refused as long as the
+    /// server lives.
     ///
     /// [`Peer`]: crate::Peer
     /// [`Error::Provider`]: crate::Error::Provider
@@ -479,10 +486,17 @@ impl Server {
         self.keys.release(key)
     }
 
-    /// Returns the region of a key, from its last admission.
+    /// Returns the region of a key: of its part, or without parts ([`new`](Self::new)) of its last
+    /// admission. `None` if there is none, or if the memory of the part could not be registered
+    /// again ([`answer`](Self::answer)).
+    ///
+    /// Do not keep a clone of the `Arc`: the region cannot be deregistered then.
     #[must_use]
     pub fn region(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
-        self.keys.region(key)
+        match &self.parts {
+            Some(parts) => parts.region(key),
+            None => self.keys.region(key),
+        }
     }
 
     /// Returns the connection of a client. `None` if the client is gone.

@@ -1,8 +1,7 @@
-//! [`Parts`]: each key's `Peer` and registered memory. [`Server::answer`] admits clients to them.
-//! [`Server::listen`] and [`Server::serve`] are a whole server of such parts.
+//! A whole server of equal parts: [`Server::listen`], [`Server::serve`] and [`Server::answer`].
 //!
-//! They own a [`Peer`] and a region for each key. From an admission on the server holds both as
-//! well, so parts and server may be dropped in any order.
+//! [`Parts`] own a [`Peer`] and a region for each key. From an admission on `Keys` holds both as
+//! well. The connections are dropped before both.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,17 +21,11 @@ use crate::pmem::PmemMap;
 use crate::refusal::RefusalCode;
 use crate::verbs::Wc;
 
-/// The memory of each key of a [`Layout`], registered for clients: an argument of
-/// [`Server::answer`].
-///
-/// Each key has a [`Peer`] of its own. The directory is in no part, and is never registered.
-///
-/// A server with parts of different lengths, or with other keys, calls [`Server::admit`] by itself.
+/// The memory of each key of a [`Layout`], registered for clients.
 #[derive(Debug)]
-pub struct Parts {
+pub(super) struct Parts {
     device: Device,
     usage: MrUsage,
-    data: Box<[u8]>,
     /// From the key 1 on. `None`: it could not be registered again.
     by_key: Vec<Option<KeptPart>>,
     /// The memory of keys that could not be registered again. The next request tries it.
@@ -46,16 +39,8 @@ struct KeptPart {
 }
 
 impl Parts {
-    /// Registers the part of each key of `layout`, with a [`Peer`] for each, on this device.
-    ///
-    /// Clients can use their memory as `usage` permits.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if `all` is shorter than the layout, or begins at no multiple of
-    /// 64. Otherwise as [`Peer::new`] and [`Mr::reg`]. Nothing stays registered then.
-    pub fn reg(device: &Device, all: &PmemMap, layout: &Layout, usage: MrUsage) -> Result<Self> {
-        layout.check(all)?;
+    /// Registers the part of each key, on this device. Nothing stays registered after an error.
+    fn reg(device: &Device, all: &PmemMap, layout: &Layout, usage: MrUsage) -> Result<Self> {
         if all.as_ptr().addr() % ALIGN != 0 {
             return Err(Error::invalid(format!(
                 "the memory of a layout must begin at a multiple of {ALIGN}, the length of a cache \
@@ -65,7 +50,6 @@ impl Parts {
         let mut parts = Self {
             device: device.clone(),
             usage,
-            data: Box::default(),
             by_key: Vec::new(),
             unregistered: BTreeMap::new(),
         };
@@ -106,49 +90,35 @@ impl Parts {
         }
     }
 
-    /// Tries the registration of a key again, if it failed.
-    fn try_again(&mut self, key: u64) -> Result<()> {
-        match (index(key), self.unregistered.remove(&key)) {
-            (Some(at), Some(memory)) => self.register_again(at, memory),
-            _ => Ok(()),
-        }
-    }
-
-    /// Sets the bytes that the program sends to each admitted client ([`Offer::data`]). The default
-    /// is none.
-    ///
-    /// Bytes that do not fit into the answer make each admission fail ([`Offer::set_data`]).
-    ///
-    /// [`Offer::data`]: crate::Offer::data
-    /// [`Offer::set_data`]: crate::Offer::set_data
-    pub fn set_data(&mut self, data: &[u8]) -> &mut Self {
-        self.data = data.into();
-        self
-    }
-
-    /// Returns the region of a key. `None` if there is no such key, or if its memory could not be
-    /// registered again ([`Server::answer`]).
-    ///
-    /// Do not keep a clone of the `Arc`: [`Server::answer`] cannot deregister the region
-    /// then.
-    #[must_use]
-    pub fn get(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
-        self.part(key).map(|kept| &kept.region)
-    }
-
-    fn part(&self, key: u64) -> Option<&KeptPart> {
+    fn get(&self, key: u64) -> Option<&KeptPart> {
         self.by_key.get(index(key)?)?.as_ref()
     }
 
-    /// The words for a client whose key has no part.
-    fn no_part(&self, key: u64) -> String {
-        let keys = self.by_key.len();
-        match index(key) {
-            Some(at) if at < keys => "the memory of this key could not be registered again".into(),
-            _ => format!("no memory for this key: the keys are 1 to {keys}"),
-        }
+    pub(super) fn region(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
+        self.get(key).map(|kept| &kept.region)
+    }
+
+    /// The part of a key that asks. Tries its registration again, if that failed.
+    fn asked(&mut self, key: u64) -> Result<KeptPart, NoPart> {
+        let tried = match (index(key), self.unregistered.remove(&key)) {
+            (Some(at), Some(memory)) => self.register_again(at, memory),
+            _ => Ok(()),
+        };
+        self.get(key).cloned().ok_or_else(|| {
+            let keys = self.by_key.len();
+            let words = match index(key) {
+                Some(at) if at < keys => {
+                    "the memory of this key could not be registered again".into()
+                }
+                _ => format!("no memory for this key: the keys are 1 to {keys}"),
+            };
+            (words, tried.err())
+        })
     }
 }
+
+/// The words for a client whose key has no part, and the error of its registration.
+type NoPart = (String, Option<Error>);
 
 /// The index of a key in [`Parts::by_key`].
 fn index(key: u64) -> Option<usize> {
@@ -165,7 +135,10 @@ impl Server {
     /// The port 0 lets the kernel choose one ([`get_port`](Self::get_port)). The server has the
     /// device of the address. The server declares the platform that it detects from the memory and
     /// the device ([`PeerCfg::detect`], [`ServerCfg::set_ddio`]), unless the settings have a
-    /// declaration. Clients can use their memory as `usage` permits ([`Parts::reg`]).
+    /// declaration.
+    ///
+    /// Clients can use their memory as `usage` permits. Each key has a [`Peer`] of its own. The
+    /// directory is in no part, and is never registered.
     ///
     /// The lock of the memory comes first ([`PmemMap::lock`]): of two servers of one memory, the
     /// second one is refused before it registers memory or listens. The directory is opened last
@@ -188,7 +161,7 @@ impl Server {
         layout: &Layout,
         usage: MrUsage,
         cfg: &ServerCfg,
-    ) -> Result<(Self, Parts)> {
+    ) -> Result<Self> {
         layout.check(all)?;
         all.lock()?;
         let device = Device::from_socket_addr(addr, Side::Local)?;
@@ -197,16 +170,19 @@ impl Server {
         let parts = Parts::reg(&device, all, layout, usage)?;
         let ep = Ep::listen_on(&peer, addr)?;
         let directory = layout.open_directory(all)?;
-        Ok((Self::new(ep, directory, &cfg)?, parts))
+        let mut server = Self::new(ep, directory, &cfg)?;
+        server.parts = Some(parts);
+        Ok(server)
     }
 
-    /// Serves clients with these parts, until the server is woken ([`waker`](Self::waker)): calls
-    /// [`next`](Self::next) and [`answer`](Self::answer) in a loop. It has no limit of time.
+    /// Serves clients until the server is woken ([`waker`](Self::waker)): calls [`next`](Self::next)
+    /// and [`answer`](Self::answer) in a loop. It has no limit of time.
     ///
     /// It passes each result to `note`, for the program's log: refusals, arrivals and ends of
     /// clients, events of the device, and failures. A key whose memory could not be registered
     /// again is noted as [`Served::Failed`] with [`Error::PartLost`], and the other keys are served
-    /// as before. If `note` panics, the server is whole.
+    /// as before. If `note` panics, the server is whole. A server without parts
+    /// ([`new`](Self::new)) passes requests to `note` as well, and refuses those that `note` drops.
     ///
     /// It drops completions of operations that the program posted on a client's connection. A
     /// program with such operations calls `next` by itself.
@@ -216,11 +192,11 @@ impl Server {
     /// [`Error::Provider`] with `ENODEV` if this host's device is gone: drop the server. Otherwise
     /// as [`next`](Self::next).
     #[cfg_attr(feature = "sim", track_caller)]
-    pub fn serve(&mut self, parts: &mut Parts, mut note: impl FnMut(Served)) -> Result<()> {
+    pub fn serve(&mut self, mut note: impl FnMut(Served)) -> Result<()> {
         let mut wcs = [Wc::default(); POLLED];
         loop {
             if let Some(served) = self.next(&mut wcs, Duration::MAX)? {
-                if self.handle(served, parts, &mut note)?.is_break() {
+                if self.handle(served, &mut note)?.is_break() {
                     return Ok(());
                 }
             }
@@ -236,10 +212,9 @@ impl Server {
     pub fn handle(
         &mut self,
         served: Served,
-        parts: &mut Parts,
         mut note: impl FnMut(Served),
     ) -> Result<ControlFlow<()>> {
-        match self.answer(served, parts) {
+        match self.answer(served) {
             Ok(Some(Served::Woken)) => return Ok(ControlFlow::Break(())),
             Ok(Some(Served::Failed(error))) if error.raw_os_error() == Some(libc::ENODEV) => {
                 return Err(error);
@@ -251,8 +226,8 @@ impl Server {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Handles one result of [`next`](Self::next): answers a client's request with these parts, and
-    /// returns every other result. This call is the body of a server's loop
+    /// Handles one result of [`next`](Self::next): answers a client's request with the part of its
+    /// key, and returns every other result. This call is the body of a server's loop
     /// ([`serve`](Self::serve)).
     ///
     /// | from [`next`](Self::next) | this does | this returns |
@@ -261,7 +236,7 @@ impl Server {
     /// | the same, and the admission fails | the client was refused | [`Served::Refused`], with the error if there is one |
     /// | [`Served::Asks`] for a key without one | it refuses the client, with words | [`Served::Refused`] |
     /// | [`Served::Gone`], and the key's connection could not be cut off | it registers the key's memory again | [`Served::Gone`] |
-    /// | anything else | nothing | the argument |
+    /// | anything else, or a server of [`new`](Self::new) | nothing | the argument |
     ///
     /// So all refusals are [`Served::Refused`]. If a client gives up before it is refused, the
     /// error is in [`Refused::error`], and this call does not fail. If the answer comes after the
@@ -282,11 +257,15 @@ impl Server {
     /// [`next`](Self::next) returns the event that this call had to return.
     ///
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
-    pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {
+    pub fn answer(&mut self, served: Served) -> Result<Option<Served>> {
+        let Some(parts) = &mut self.parts else {
+            return Ok(Some(served));
+        };
         let (key, served) = match served {
             Served::Asks(asked) => {
                 let key = asked.identity().key;
-                match self.admit_to(asked, parts) {
+                let part = parts.asked(key);
+                match self.admit_to(asked, part) {
                     None => return Ok(None),
                     Some(refused) => (key, Served::Refused(refused)),
                 }
@@ -294,7 +273,7 @@ impl Server {
             Served::Gone(gone) => (gone.identity.key, Served::Gone(gone)),
             other => return Ok(Some(other)),
         };
-        if let Err(cause) = self.renew(key, parts) {
+        if let Err(cause) = self.renew(key) {
             self.told.push_back(served);
             self.keep_readable();
             let cause = Box::new(cause);
@@ -304,15 +283,16 @@ impl Server {
     }
 
     /// Admits a client to its part, or returns its refusal.
-    fn admit_to(&mut self, asked: Asked, parts: &mut Parts) -> Option<Box<Refused>> {
-        let key = asked.identity().key;
-        let tried = parts.try_again(key).err();
-        if let Some(KeptPart { peer, region }) = parts.part(key) {
-            return self.admit(asked, peer, region, &parts.data).err();
-        }
-        let words = parts.no_part(key);
-        let refusal = self.refusal(RefusalCode::Refused, key, &words);
-        let mut refused = asked.refused(refusal, tried);
+    fn admit_to(&mut self, asked: Asked, part: Result<KeptPart, NoPart>) -> Option<Box<Refused>> {
+        let (words, error) = match part {
+            Ok(KeptPart { peer, region }) => {
+                let data = Arc::clone(&self.cfg.data);
+                return self.admit(asked, &peer, &region, &data).err();
+            }
+            Err(no_part) => no_part,
+        };
+        let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, &words);
+        let mut refused = asked.refused(refusal, error);
         if let Err(error) = self.refuse(asked, &words) {
             refused.error.get_or_insert(error);
         }
@@ -320,13 +300,16 @@ impl Server {
     }
 
     /// Registers the memory of a key again if a queue pair that is not destroyed may write to it.
-    fn renew(&mut self, key: u64, parts: &mut Parts) -> Result<()> {
+    fn renew(&mut self, key: u64) -> Result<()> {
+        let Some(parts) = &mut self.parts else {
+            return Ok(());
+        };
         let used = self.keys.region(key).filter(|_| !self.keys.is_cut_off(key));
         let is_used = |kept: &KeptPart| used.is_some_and(|used| Arc::ptr_eq(used, &kept.region));
         let Some(at) = index(key).filter(|at| *at < parts.by_key.len()) else {
             return Ok(());
         };
-        // The server has to hold the region alone.
+        // Only the keys may hold the region.
         if parts.by_key[at].take_if(|kept| is_used(kept)).is_none() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rpma::serve::{Layout, Parts, Served};
+use rpma::serve::{Layout, Served};
 use rpma_async::{Pool, Server};
 
 use crate::awaited::served::{
@@ -11,7 +11,7 @@ use crate::awaited::served::{
 use crate::awaited::support::{CLOSE, all_blocks, is_over, joined, spawn_with, with_reactor};
 use crate::common::failed::Failed;
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, Site, new_directory, usage};
+use crate::serve::support::{LEN, Site, usage};
 
 /// Promise: the task of a server admits clients and answers their commits, while these clients are
 /// tasks of the same thread, and have several commits in flight each.
@@ -115,15 +115,14 @@ fn a_task_serves_until_it_is_woken() -> Result {
         let layout = Layout::new(2, LEN)?;
         let all = PmemMap::open(devdax(), layout.len())?;
         all.write_at(0, &vec![0; layout.directory().len()])?;
-        let (server, mut parts) =
-            rpma::serve::Server::listen(at(0), &all, &layout, usage(), &cfg()?)?;
+        let server = rpma::serve::Server::listen(at(0), &all, &layout, usage(), &cfg()?)?;
         let (addr, waker) = (at(server.get_port()), server.waker());
-        let region = Arc::clone(parts.get(2).ok_or("a part")?);
+        let region = Arc::clone(server.region(2).ok_or("a part")?);
         let mut server = Server::new(reactor, server)?;
         let (sent, mut notes) = tokio::sync::mpsc::unbounded_channel();
         let serving = tokio::spawn(async move {
             let note = |served: Served| sent.send(served.to_string()).expect("a test reads");
-            server.serve(&mut parts, note).await
+            server.serve(note).await
         });
         let writer = awaited(reactor, addr, 2).await;
         let pool = Pool::new(reactor.peer(), 100, 1)?;
@@ -146,17 +145,16 @@ fn a_task_answers_with_parts() -> Result {
     with_reactor(async |reactor| {
         let layout = Layout::new(2, LEN)?;
         let all = PmemMap::open(devdax(), layout.len())?;
-        let directory = new_directory(all.part(layout.directory())?, 2)?;
-        let site = Site::over(0, &cfg()?, all, directory)?;
-        let mut parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
-        let region = Arc::clone(parts.get(2).ok_or("a part")?);
-        let addr = at(site.server.get_port());
-        let mut server = Server::new(reactor, site.server)?;
+        all.write_at(0, &vec![0; layout.directory().len()])?;
+        let server = rpma::serve::Server::listen(at(0), &all, &layout, usage(), &cfg()?)?;
+        let region = Arc::clone(server.region(2).ok_or("a part")?);
+        let addr = at(server.get_port());
+        let mut server = Server::new(reactor, server)?;
         let serving = tokio::spawn(async move {
             let mut wcs = [Wc::default(); 4];
             loop {
                 let served = server.next(&mut wcs).await?;
-                match server.answer(served, &mut parts)? {
+                match server.answer(served)? {
                     Some(Served::Gone(gone)) => return Ok::<_, Failed>(gone.identity.key),
                     None | Some(Served::Arrived(_)) => {}
                     other => panic!("{other:?}"),

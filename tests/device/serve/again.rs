@@ -33,7 +33,7 @@ fn keep_alive() -> [Failing; 3] {
 
 /// The region of the key 1.
 fn region(parted: &Parted) -> Result<*const Mr<PmemMap>> {
-    Ok(Arc::as_ptr(parted.parts.get(1).ok_or("a part")?))
+    Ok(Arc::as_ptr(parted.site.server.region(1).ok_or("a part")?))
 }
 
 /// Promise: after a connection that could not be cut off and still writes, its end is returned, no
@@ -48,7 +48,7 @@ fn a_connection_that_cannot_be_cut_off() -> Result {
             let _alive = keep_alive();
             let served = not_cut_off(&mut parted)?;
             parted.writes(&old, 1, &pattern(LEN, 1))?;
-            let answered = parted.site.server.answer(served, &mut parted.parts)?;
+            let answered = parted.site.server.answer(served)?;
             let Some(Served::Gone(gone)) = answered else {
                 panic!("{answered:?}");
             };
@@ -106,10 +106,10 @@ fn an_admission_that_leaves_its_queue_pair() -> Result {
 
 /// Answers the end of a client with memory that cannot be registered again. Returns the text.
 fn lost(parted: &mut Parted, served: Served) -> Result<String> {
-    let answered = parted.site.server.answer(served, &mut parted.parts);
+    let answered = parted.site.server.answer(served);
     let error = answered.expect_err("not registered again");
     assert!(matches!(error, Error::PartLost { key: 1, .. }), "{error:?}");
-    assert!(parted.parts.get(1).is_none());
+    assert!(parted.site.server.region(1).is_none());
     // The end is not lost, and is not tried again.
     assert_eq!(parted.gone()?.identity.key, 1);
     Ok(error.to_string())
@@ -156,10 +156,8 @@ fn the_loop_notes_a_lost_part() -> Result {
         let failing = fail("ibv_reg_mr");
         let mut notes = Vec::new();
         let mut handle = |parted: &mut Parted, served| {
-            let Parted { site, parts, .. } = parted;
-            let handled = site
-                .server
-                .handle(served, parts, |served| notes.push(served));
+            let server = &mut parted.site.server;
+            let handled = server.handle(served, |served| notes.push(served));
             assert!(handled.expect("goes on").is_continue());
         };
         handle(&mut parted, served);
@@ -190,9 +188,9 @@ fn memory_that_cannot_be_deregistered() -> Result {
             let mut parted = Parted::new(2)?;
             let _old = parted.client(identity(1, 1, 10))?;
             let served = not_cut_off(&mut parted)?;
-            let part = parted.parts.get(1).ok_or("a part")?;
+            let region = parted.site.server.region(1).ok_or("a part")?;
             let (_region, _failing, words) = if is_held {
-                (Some(Arc::clone(part)), None, "drop its other Arcs")
+                (Some(Arc::clone(region)), None, "drop its other Arcs")
             } else {
                 (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed")
             };

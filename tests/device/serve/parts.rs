@@ -1,35 +1,46 @@
 //! A server with memory that is divided by a layout, and that answers with its parts.
 
-use rpma::serve::{Gone, Layout, Parts, Reason, Refused, Served, ServerCfg};
+use std::collections::BTreeMap;
+
+use rpma::commit::{Limits, Method};
+use rpma::serve::{Gone, Layout, Reason, Refused, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
-use crate::serve::support::{LEN, Site, identity, is_refusal, new_directory, refusal, usage};
+use crate::serve::support::{LEN, Site, identity, is_refusal, offer_by, refusal, usage};
 
 /// A server with equal parts.
 pub(crate) struct Parted {
     pub(crate) site: Site,
-    pub(crate) parts: Parts,
     layout: Layout,
 }
 
 impl Parted {
     pub(crate) fn new(keys: u32) -> Result<Self> {
+        Self::with(keys, &mut ServerCfg::new(), usage())
+    }
+
+    fn with(keys: u32, cfg: &mut ServerCfg, usage: MrUsage) -> Result<Self> {
         let layout = Layout::new(keys, LEN)?;
         let all = PmemMap::open(devdax(), layout.len())?;
-        let directory = new_directory(all.part(layout.directory())?, keys)?;
-        let site = Site::over(0, &ServerCfg::new(), all, directory)?;
-        let parts = Parts::reg(&site.device, &site.all, &layout, usage())?;
-        Ok(Self {
-            site,
-            parts,
-            layout,
-        })
+        all.write_at(0, &vec![0; layout.directory().len()])?;
+        let device = Device::from_addr(&addr(), Side::Local)?;
+        // Any host's platform will do.
+        cfg.set_platform(&PeerCfg::new());
+        let at = (addr().parse::<std::net::IpAddr>()?, 0).into();
+        let site = Site {
+            server: Server::listen(at, &all, &layout, usage, cfg)?,
+            far: Peer::new(&device)?,
+            device,
+            all,
+            parts: BTreeMap::new(),
+        };
+        Ok(Self { site, layout })
     }
 
     /// Answers the next event.
     pub(crate) fn answer(&mut self) -> rpma::Result<Option<Served>> {
         let served = self.site.next().expect("waits");
-        self.site.server.answer(served, &mut self.parts)
+        self.site.server.answer(served)
     }
 
     /// A client of this identity that is admitted and established.
@@ -69,8 +80,12 @@ impl Parted {
     /// A client of this identity that is refused, and gets the same refusal.
     pub(crate) fn refused(&mut self, asks: Identity) -> Result<Refused> {
         let conn = self.site.ask(asks)?;
+        self.is_refused(&conn, asks)
+    }
+
+    fn is_refused(&mut self, conn: &Conn, asks: Identity) -> Result<Refused> {
         let refused = self.refuses()?;
-        assert_eq!(refusal(&conn)?, refused.refusal);
+        assert_eq!(refusal(conn)?, refused.refusal);
         assert_eq!(refused.identity, Some(asks));
         assert!(refused.peer_addr.is_some());
         Ok(refused)
@@ -91,7 +106,7 @@ impl Parted {
     pub(crate) fn writes(&self, conn: &Conn, key: u64, bytes: &[u8]) -> Result {
         write(&self.site, conn, conn, bytes)?;
         assert!(self.bytes(key) == bytes);
-        assert!(contents(self.parts.get(key).ok_or("a part")?)? == bytes);
+        assert!(contents(self.site.server.region(key).ok_or("a part")?)? == bytes);
         Ok(())
     }
 }
@@ -115,8 +130,7 @@ pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpm
 #[test]
 fn a_client_writes_to_the_part_of_its_key() -> Result {
     let _test = device_test();
-    let mut parted = Parted::new(3)?;
-    parted.parts.set_data(b"log v1");
+    let mut parted = Parted::with(3, ServerCfg::new().set_data(b"log v1"), usage())?;
     let before = [1, 3].map(|key| parted.bytes(key));
     let conn = parted.client(identity(2, 1, 10))?;
     assert_eq!(conn.offer()?.data(), b"log v1");
@@ -147,10 +161,32 @@ fn a_key_without_a_part() -> Result {
         is_refusal(&refused.refusal, RefusalCode::Refused, 0, words);
         assert!(refused.error.is_none(), "{refused:?}");
         assert_says(&refused, &[words]);
-        assert!(parted.parts.get(key).is_none());
+        assert!(parted.site.server.region(key).is_none());
     }
     assert_eq!(parted.site.server.counters().refused, 2);
     parted.client(identity(2, 1, 20))?;
+    Ok(())
+}
+
+/// Promise: a server without parts leaves requests to the program.
+#[test]
+fn a_server_without_parts() -> Result {
+    let _test = device_test();
+    let mut site = Site::new(1)?;
+    let conn = site.ask(identity(1, 1, 10))?;
+    let served = site.next()?;
+    let Some(Served::Asks(asked)) = site.server.answer(served)? else {
+        panic!("no client asks");
+    };
+    let client = site.establish(&conn, asked)?;
+    let region = site.server.region(1).ok_or("of the admission")?;
+    assert!(std::sync::Arc::ptr_eq(region, &site.parts[&1].1));
+    drop(conn);
+    let served = site.next()?;
+    let Some(Served::Gone(gone)) = site.server.answer(served)? else {
+        panic!("the client is gone");
+    };
+    assert_eq!(gone.client, client);
     Ok(())
 }
 
@@ -158,13 +194,26 @@ fn a_key_without_a_part() -> Result {
 #[test]
 fn an_admission_that_fails_is_returned() -> Result {
     let _test = device_test();
-    let mut parted = Parted::new(1)?;
-    let old = parted.client(identity(1, 1, 10))?;
-    parted.parts.set_data(&[0; 300]);
+    let mut parted = Parted::with(1, ServerCfg::new().set_data(&[0; 300]), usage())?;
     let refused = parted.refused(identity(1, 2, 11))?;
     assert_eq!(refused.refusal.code(), RefusalCode::Refused);
     let error = refused.error.ok_or("an error of this side")?;
     assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+    assert_eq!(parted.site.server.counters().refused, 1);
+    drop(parted);
+
+    // Memory that lacks a right for the server's method.
+    let mut cfg = ServerCfg::new();
+    cfg.set_commits(Some(Limits::new(2, 2, 4096)?));
+    let rights = MrUsage::WRITE_DST | MrUsage::READ_SRC;
+    let mut parted = Parted::with(1, &mut cfg, rights)?;
+    let old = parted.client(identity(1, 1, 10))?;
+    let asks = offer_by(identity(1, 2, 11), Method::Server);
+    let conn = parted.site.ask_with(&asks.encode(Offer::CONNECT)?)?;
+    let refused = parted.is_refused(&conn, identity(1, 2, 11))?;
+    assert_eq!(refused.refusal.code(), RefusalCode::Refused);
+    let error = refused.error.ok_or("an error of this side")?;
+    assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
     assert_eq!(parted.site.server.counters().refused, 1);
     parted.writes(&old, 1, &pattern(LEN, 1))?;
     // The server's own refusals are returned as they are.
@@ -179,20 +228,20 @@ fn an_admission_that_fails_is_returned() -> Result {
 #[test]
 fn wrong_memory() -> Result {
     let _test = device_test();
-    let site = Site::new(1)?;
     let layout = Layout::new(2, LEN)?;
     let words = format!("has {} bytes, and the memory has {}", 3 * LEN, 2 * LEN);
-    let short = site.all.part(..2 * LEN)?;
-    let reg = |all: &PmemMap| Parts::reg(&site.device, all, &layout, usage());
+    let long = PmemMap::open(devdax(), 4 * LEN)?;
+    let short = long.part(..2 * LEN)?;
+    let at = (addr().parse::<std::net::IpAddr>()?, 0).into();
+    let listen = |all: &PmemMap| Server::listen(at, all, &layout, usage(), &ServerCfg::new());
     for refused in [
-        reg(&short).expect_err("too short"),
+        listen(&short).expect_err("too short"),
         layout.open_directory(&short).expect_err("too short"),
     ] {
         assert!(refused.to_string().ends_with(&words), "{refused}");
     }
-    let long = PmemMap::open(devdax(), 4 * LEN)?;
     let inside = long.part(32..)?;
     let words = "must begin at a multiple of 64";
-    assert_says(&reg(&inside).expect_err("not aligned"), &[words]);
+    assert_says(&listen(&inside).expect_err("not aligned"), &[words]);
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use rpma::commit::Limits;
 use rpma::pmem::Ddio;
-use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
+use rpma::serve::{Layout, Served, Server, ServerCfg};
 
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, data, identity, refusal, usage};
@@ -25,7 +25,7 @@ fn memory() -> Result<(PmemMap, Layout)> {
     Ok((all, layout))
 }
 
-fn listen(cfg: &ServerCfg) -> Result<(Server, Parts)> {
+fn listen(cfg: &ServerCfg) -> Result<Server> {
     let (all, layout) = memory()?;
     Ok(Server::listen(at(0)?, &all, &layout, usage(), cfg)?)
 }
@@ -38,13 +38,12 @@ fn ask(peer: &Peer, port: u16, identity: Identity) -> Result<Conn> {
 /// Runs a test with this port beside a server in another thread, which ends with the test.
 fn beside(
     mut server: Server,
-    mut parts: Parts,
     note: impl FnMut(Served) + Send,
     test: impl FnOnce(u16) -> Result,
 ) -> Result {
     let (port, waker) = (server.get_port(), server.waker());
     thread::scope(|scope| {
-        let serving = scope.spawn(here(move || server.serve(&mut parts, note)));
+        let serving = scope.spawn(here(move || server.serve(note)));
         // The server ends also if the test panics: `thread::scope` waits for it.
         let tested = catch_unwind(AssertUnwindSafe(|| test(port)));
         waker.wake();
@@ -68,10 +67,10 @@ fn noted(notes: &mpsc::Receiver<String>, words: &str) -> Result {
 #[test]
 fn a_whole_server_in_two_calls() -> Result {
     let _test = device_test();
-    let (server, parts) = listen(&ServerCfg::new())?;
+    let server = listen(&ServerCfg::new())?;
     let (note, notes) = mpsc::channel();
     let note = move |served: Served| note.send(served.to_string()).expect("the test waits");
-    beside(server, parts, note, |port| {
+    beside(server, note, |port| {
         let peer = peer()?;
         let conn = ask(&peer, port, identity(2, 1, 10))?;
         assert_eq!(event(&conn)?, ConnEvent::Established);
@@ -93,10 +92,10 @@ fn a_whole_server_in_two_calls() -> Result {
 #[test]
 fn woken_before_it_serves() -> Result {
     let _test = device_test();
-    let (mut server, mut parts) = listen(&ServerCfg::new())?;
+    let mut server = listen(&ServerCfg::new())?;
     for _ in 0..2 {
         server.waker().wake();
-        server.serve(&mut parts, |served| panic!("{served}"))?;
+        server.serve(|served| panic!("{served}"))?;
     }
     Ok(())
 }
@@ -106,7 +105,7 @@ fn woken_before_it_serves() -> Result {
 #[test]
 fn the_end_of_the_device_ends_the_loop() -> Result {
     let _test = device_test();
-    let (mut server, mut parts) = listen(&ServerCfg::new())?;
+    let mut server = listen(&ServerCfg::new())?;
     let failed = |errno| {
         Served::Failed(Error::Provider {
             call: "rdma_get_cm_event",
@@ -116,11 +115,11 @@ fn the_end_of_the_device_ends_the_loop() -> Result {
     };
     let mut notes = Vec::new();
     let note = |served| notes.push(served);
-    let handled = server.handle(failed(libc::EMFILE), &mut parts, note);
+    let handled = server.handle(failed(libc::EMFILE), note);
     assert!(handled?.is_continue());
     assert!(matches!(notes[..], [Served::Failed(_)]), "{notes:?}");
     let note = |served| panic!("{served}");
-    let ended = server.handle(failed(libc::ENODEV), &mut parts, note);
+    let ended = server.handle(failed(libc::ENODEV), note);
     let error = ended.expect_err("it has ended");
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     Ok(())
@@ -150,9 +149,9 @@ fn the_platform_is_declared() -> Result {
             3 => own(&mut cfg, Durable::NativeFlushes),
             _ => own(&mut cfg, Durable::DirectWrites),
         };
-        let (server, parts) = listen(&cfg)?;
+        let server = listen(&cfg)?;
         let silent = |_: Served| {};
-        beside(server, parts, silent, |port| {
+        beside(server, silent, |port| {
             let conn = ask(&peer, port, identity(1, 1, 10))?;
             assert_eq!(event(&conn)?, ConnEvent::Established);
             let offer = conn.offer()?;

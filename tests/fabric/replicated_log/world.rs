@@ -98,10 +98,10 @@ impl World {
             fault: self.fault,
             ..settings()
         };
-        let (mut server, mut parts) = settings.open()?;
+        let mut server = settings.open()?;
         let waker = server.waker();
         let thread = host.spawn(move || {
-            let served = server.serve(&mut parts, |served| log::info!("{served}"));
+            let served = server.serve(|served| log::info!("{served}"));
             served.map_err(|error| error.to_string())
         });
         self.running[n] = Some(Running { waker, thread });
