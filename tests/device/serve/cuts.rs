@@ -262,39 +262,6 @@ fn every_cut<R: std::fmt::Debug>(
     visited
 }
 
-/// Promise: wherever the power is cut in an upgrade, the memory has version 1, which is refused by
-/// name and can be upgraded again, or version 2. All identities stay.
-#[test]
-fn an_upgrade_survives_every_cut() {
-    let upgrade = |all: &PmemMap| Directory::upgrade(all, Some(&two_keys()));
-    let visited = every_cut(
-        |all| {
-            // Version 1 differs in these bytes.
-            all.write_at(8, &[1]).expect("inside");
-            all.write_at(24, &[0; 40]).expect("inside");
-        },
-        |all| upgrade(all).expect("upgraded"),
-        |all| {
-            let is_new = match two_keys().open_directory(all) {
-                Ok(_) => true,
-                Err(error) => {
-                    assert_says(&error, &["has the version 1"]);
-                    upgrade(all).expect("again");
-                    false
-                }
-            };
-            let directory = two_keys().open_directory(all).expect("version 2");
-            (is_new, directory.identities().collect::<Vec<_>>())
-        },
-        |is_done, (is_new, found)| {
-            assert!(!is_done || *is_new, "it was upgraded");
-            let kept = KEPT.map(|(key, epoch, instance)| identity(key, epoch, instance));
-            assert_eq!(*found, kept);
-        },
-    );
-    assert!(visited > 50, "{visited} images");
-}
-
 /// Promise: wherever the power is cut in a copy to a longer layout, the target is refused and the
 /// copy can be repeated, or it has all keys, their bytes and the lowest epoch.
 #[test]

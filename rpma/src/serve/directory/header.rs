@@ -10,12 +10,8 @@ pub(super) const BEGUN: [u8; 8] = *b"rpmanew\0";
 /// These bytes are there while keys are copied, so that no server makes an empty directory then.
 pub(super) const COPYING: [u8; 8] = *b"rpmacpy\0";
 const VERSION: u32 = 2;
-/// The version that does not name the places of the keys' memory.
-const OLD: u32 = 1;
-/// The word of the version and the number of slots: an upgrade changes it by one store.
-pub(super) const VERSION_AT: usize = 8;
-/// The first byte that version 1 does not use.
-pub(super) const NEW_AT: usize = 24;
+const VERSION_AT: usize = 8;
+const PLACES_AT: usize = 24;
 /// The identity, which is in no sum: it changes by one store.
 pub(super) const IDENTITY_AT: usize = 48;
 const SUM_AT: usize = 56;
@@ -77,10 +73,15 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn encode(&self) -> Bytes {
-        let mut bytes = old(self.slots);
+        let mut bytes = [0; LINE];
+        bytes[..8].copy_from_slice(&MAGIC);
         bytes[VERSION_AT..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.slots.to_le_bytes());
+        // The format has 1 here, whatever the version is.
+        let sum = checksum(&[&MAGIC, &1_u32.to_le_bytes(), &bytes[12..16]]);
+        bytes[16..PLACES_AT].copy_from_slice(&sum.to_le_bytes());
         let Places { first, len, count } = self.places;
-        for (at, field) in (NEW_AT..)
+        for (at, field) in (PLACES_AT..)
             .step_by(8)
             .zip([first, len, count, self.identity])
         {
@@ -91,83 +92,37 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header. Version 1 is an error: its places are not known.
     pub(super) fn decode(bytes: &Bytes) -> Result<Self> {
-        match version(bytes)? {
-            VERSION => {}
-            OLD => {
-                return Err(Error::invalid(
-                    "the directory has the version 1, which does not name the places of the keys' \
-                     memory: Directory::upgrade makes it version 2",
-                ));
-            }
-            version => {
-                return Err(Error::invalid(format!(
-                    "the directory has the version {version}, and this library knows {VERSION}: use \
-                     the version of the library that made it"
-                )));
-            }
+        if !bytes.starts_with(&MAGIC) {
+            return Err(Error::invalid(
+                "the memory has no directory: Directory::open_or_create makes one in memory of zeros",
+            ));
+        }
+        let version = u32::from_le_bytes(array(bytes, VERSION_AT));
+        if version != VERSION {
+            return Err(Error::invalid(format!(
+                "the directory has the version {version}, and this library knows {VERSION}: use the \
+                 version of the library that made it"
+            )));
         }
         let word = |at| u64::from_le_bytes(array(bytes, at));
         let header = Self {
             slots: u32::from_le_bytes(array(bytes, 12)),
             places: Places {
-                first: word(NEW_AT),
-                len: word(NEW_AT + 8),
-                count: word(NEW_AT + 16),
+                first: word(PLACES_AT),
+                len: word(PLACES_AT + 8),
+                count: word(PLACES_AT + 16),
             },
             identity: word(IDENTITY_AT),
         };
         if header.encode() == *bytes {
             Ok(header)
         } else {
-            Err(broken())
+            Err(Error::invalid(format!(
+                "the header of the directory is broken: {REMEDY}"
+            )))
         }
     }
-}
-
-/// The number of slots in a header of version 1. `None` if it is one of version 2.
-///
-/// Bytes that version 1 does not use are those of an upgrade that was interrupted.
-pub(super) fn old_slots(bytes: &Bytes) -> Result<Option<u32>> {
-    if version(bytes)? != OLD {
-        return Header::decode(bytes).map(|_| None);
-    }
-    let slots = u32::from_le_bytes(array(bytes, 12));
-    if old(slots)[..NEW_AT] == bytes[..NEW_AT] {
-        Ok(Some(slots))
-    } else {
-        Err(broken())
-    }
-}
-
-fn version(bytes: &Bytes) -> Result<u32> {
-    match bytes.starts_with(&MAGIC) {
-        true => Ok(u32::from_le_bytes(array(bytes, VERSION_AT))),
-        false => Err(Error::invalid(
-            "the memory has no directory: Directory::open_or_create makes one in memory of zeros",
-        )),
-    }
-}
-
-fn broken() -> Error {
-    Error::invalid(format!("the header of the directory is broken: {REMEDY}"))
-}
-
-/// A header of version 1.
-fn old(slots: u32) -> Bytes {
-    let mut bytes = [0; LINE];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[VERSION_AT..12].copy_from_slice(&OLD.to_le_bytes());
-    bytes[12..16].copy_from_slice(&slots.to_le_bytes());
-    let sum = checksum(&[&bytes[..16]]);
-    bytes[16..NEW_AT].copy_from_slice(&sum.to_le_bytes());
-    bytes
-}
-
-#[cfg(test)]
-pub(super) fn old_header(slots: u32) -> Bytes {
-    old(slots)
 }
 
 #[cfg(test)]
@@ -196,10 +151,6 @@ mod tests {
             assert_eq!(bytes[at..at + 8], word.to_le_bytes());
         }
         assert_eq!(bytes[56..], checksum(&[&bytes[..48]]).to_le_bytes());
-        let bytes = old(3);
-        assert_eq!(bytes[..16], *b"rpmadir\0\x01\0\0\0\x03\0\0\0");
-        assert_eq!(bytes[16..24], 0xef60_7b02_1486_81fe_u64.to_le_bytes());
-        assert_eq!(bytes[24..], [0; 40]);
         assert_eq!(BEGUN, *b"rpmanew\0");
     }
 
@@ -213,14 +164,12 @@ mod tests {
         let mut begun = HEADER.encode();
         begun[..8].copy_from_slice(&BEGUN);
         assert_eq!(Header::decode(&HEADER.encode()).expect("a header"), HEADER);
-        assert_eq!(old_slots(&HEADER.encode()).expect("a header"), None);
         for (bytes, reason) in [
             ([0; LINE], "has no directory"),
             (begun, "has no directory"),
             (with(0, b'R'), "has no directory"),
             (with(8, 3), "has the version 3, and this library knows 2"),
-            (with(8, 1), "has the version 1, which does not name"),
-            (old(3), "Directory::upgrade makes it version 2"),
+            (with(8, 1), "has the version 1, and this library knows 2"),
             (with(12, 8), "header of the directory is broken"),
             (with(16, 0), "header of the directory is broken"),
             (with(25, 1), "header of the directory is broken"),
@@ -233,22 +182,6 @@ mod tests {
         }
         let identity = Header::decode(&with(48, 9)).expect("a header").identity;
         assert_eq!(identity, 9, "it changes by one store");
-    }
-
-    /// Promise: an upgrade that was interrupted leaves version 1, until its last store.
-    #[test]
-    fn version_1_is_whole_until_the_last_store() {
-        let new = HEADER.encode();
-        let mut bytes = old(3);
-        assert_eq!(old_slots(&bytes).expect("version 1"), Some(3));
-        bytes[NEW_AT..].copy_from_slice(&new[NEW_AT..]);
-        assert_eq!(old_slots(&bytes).expect("version 1"), Some(3));
-        bytes[VERSION_AT..16].copy_from_slice(&new[VERSION_AT..16]);
-        assert_eq!(bytes, new);
-        let mut broken = old(3);
-        broken[12] = 4;
-        let text = old_slots(&broken).expect_err("refused").to_string();
-        assert!(text.contains("header of the directory is broken"), "{text}");
     }
 
     /// Promise: each field of the places is compared by itself, and the error has both numbers.
@@ -305,12 +238,9 @@ mod tests {
                 _ => other[at - 32],
             });
             let _ = Header::decode(&bytes);
-            let _ = old_slots(&bytes);
             bytes[..8].copy_from_slice(&MAGIC);
             bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
             let _ = Header::decode(&bytes);
-            bytes[8..12].copy_from_slice(&OLD.to_le_bytes());
-            let _ = old_slots(&bytes);
         }
     }
 }

@@ -1,16 +1,15 @@
-//! Making, opening and upgrading a directory.
+//! Making and opening a directory.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use super::header::{BEGUN, COPYING, Header, IDENTITY_AT, MAGIC, NEW_AT, VERSION_AT, old_slots};
+use super::header::{BEGUN, COPYING, Header, IDENTITY_AT, MAGIC};
 use super::line::{Bytes, Entry, LINE, REMEDY, Slot, array};
 use super::repair::Broken;
 use super::tail::{Lowest, lowest_records};
 use super::{Directory, KeyLines, Places, place, read, tail_of};
 use crate::error::{Error, Result};
 use crate::pmem::PmemMap;
-use crate::serve::Layout;
 use crate::verbs::random;
 
 impl Directory {
@@ -27,6 +26,8 @@ impl Directory {
     /// there is no directory and one of the first [`len_for`](Self::len_for) bytes is not zero.
     /// Otherwise as [`open`](Self::open) and [`create`](Self::create). No byte changes then, unless
     /// [`PmemMap::persist`] failed.
+    ///
+    /// [`Layout::open_directory`]: crate::serve::Layout::open_directory
     pub fn open_or_create(memory: PmemMap, slots: u32) -> Result<Self> {
         Self::open_or_create_for(memory, slots, Places::default())
     }
@@ -156,58 +157,6 @@ impl Directory {
             keys: BTreeMap::new(),
             broken: Broken::none(),
         }
-    }
-
-    /// Makes a directory of version 1 version 2, in place. The identities stay. `layout` is the
-    /// program's own word for the places of the keys' memory, which version 1 does not name. It is
-    /// `None` for a directory that was made without a layout.
-    ///
-    /// **A wrong layout loses data**: the first server with it writes over the records of other
-    /// keys. Pass the numbers of the program that made the memory.
-    ///
-    /// A loss of power leaves version 1 or version 2. Version 1 is refused by [`open`](Self::open)
-    /// as before, and the call may be repeated. Version 2 with the same layout is left as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] if there is no directory, if it is broken, if it has another
-    /// number of slots than the layout has keys, if the memory is shorter than the layout or than
-    /// [`len_for`](Self::len_for), which is 64 bytes more than that of version 1, or if it is
-    /// version 2 with another layout. [`Error::Provider`] if `getrandom` fails. No byte has changed
-    /// then. Otherwise as [`PmemMap::persist`].
-    pub fn upgrade(memory: &PmemMap, layout: Option<&Layout>) -> Result<()> {
-        check(memory, 1)?;
-        memory.lock()?;
-        let places = layout.map(Layout::places).unwrap_or_default();
-        let bytes = read(memory, 0)?;
-        let Some(slots) = old_slots(&bytes)? else {
-            return places.check(&Header::decode(&bytes)?.places);
-        };
-        check(memory, slots)?;
-        if let Some(layout) = layout {
-            if slots != layout.keys() {
-                return Err(Error::invalid(format!(
-                    "the directory has {slots} slots, and the layout {} keys: pass the layout of \
-                     the program that made it",
-                    layout.keys()
-                )));
-            }
-            layout.check(memory)?;
-        }
-        let header = Header {
-            slots,
-            places,
-            identity: new_identity()?.get(),
-        };
-        let (header, tail) = (header.encode(), tail_of(slots));
-        memory.write_at(tail, &[0; LINE])?;
-        memory.persist(tail..tail + LINE)?;
-        memory.write_at(NEW_AT, &header[NEW_AT..])?;
-        memory.persist(NEW_AT..LINE)?;
-        // Version 1 is whole until this store is durable.
-        let word = u64::from_ne_bytes(array(&header, VERSION_AT));
-        memory.store_u64(VERSION_AT, word)?;
-        memory.persist(VERSION_AT..VERSION_AT + 8)
     }
 
     /// Clears the mark of another server: the operator's word that this server has ended. Then

@@ -3,7 +3,7 @@
 //! It owns its memory, which no client can write: see [`Directory`]'s own documentation. Dropping
 //! it unmaps the memory and changes no identity in it.
 
-// `making.rs` makes, opens and upgrades a directory. `copying.rs` copies it to other memory.
+// `making.rs` makes and opens a directory. `copying.rs` copies it to other memory.
 // `repair.rs` ends broken slots. `header.rs`, `line.rs` and `tail.rs` have the bytes.
 
 mod copying;
@@ -76,7 +76,7 @@ use crate::site::{self, Site};
 /// | 8 | `rpmadir` and a zero, written last; `rpmanew` and a zero while the directory is made; `rpmacpy` and a zero while keys are copied |
 /// | 4 | the version, 2 |
 /// | 4 | the number of slots |
-/// | 8 | the sum of the 16 bytes before it, with the version 1: so one store makes version 1 version 2 |
+/// | 8 | the sum of the 16 bytes before it, with 1 as the version |
 /// | 24 | the layout: the offset of the first key's part, the length of each part, and their number, u64 each; zeros without a layout |
 /// | 8 | the identity of the memory, a random number; it is in no sum, and one store changes it |
 /// | 8 | the sum of the first 48 bytes |
@@ -94,8 +94,7 @@ use crate::site::{self, Site};
 /// | 32 | the mark of the server that has the memory ([`PmemMap::claim`]) |
 /// | 16 each | two records of the lowest epoch of new keys: the epoch, and the sum of `lowest` and the epoch |
 ///
-/// Version 1 had no line after the slots, and only the first four fields of the header. It is
-/// refused: [`upgrade`](Self::upgrade) makes it version 2.
+/// A directory of another version is refused, with both numbers.
 #[derive(Debug)]
 pub struct Directory {
     memory: Option<PmemMap>,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::header::{BEGUN, COPYING, Header, old_header};
+use super::header::{BEGUN, COPYING, Header};
 use super::line::Slot;
 use super::*;
 use crate::serve::Layout;
@@ -183,7 +183,10 @@ fn a_directory_is_opened_or_made() {
         ),
         (with(&good, 0, &COPYING), "repeat Layout::copy_to"),
         (with(&good, 8, &[3]), "has the version 3"),
-        (with(&good, 0, &old_header(3)), "has the version 1"),
+        (
+            with(&good, 8, &[1]),
+            "has the version 1, and this library knows 2",
+        ),
         (
             with(&good, 0, &header(4, Places::default())),
             "has 4 slots, and not 3",
@@ -350,74 +353,6 @@ fn a_copy_has_everything_or_is_refused() {
     let all = map(0);
     let text = invalid(old.copy_to(&all, &new, &all));
     assert!(text.contains("overlap"), "{text}");
-}
-
-/// The bytes of a directory of version 1.
-fn old(slots: u32, kept: &[Identity]) -> Vec<u8> {
-    let mut bytes = vec![0; 4096];
-    bytes[..LINE].copy_from_slice(&old_header(slots));
-    for (slot, identity) in (0..).zip(kept) {
-        for line in [0, 1] {
-            let (number, identity) = (line as u64 + 1, *identity);
-            let at = place(slot, line);
-            bytes[at..at + LINE].copy_from_slice(&Entry { number, identity }.encode(slot));
-        }
-    }
-    bytes
-}
-
-/// Promise: an upgrade keeps the identities, and refuses a layout that the directory cannot have.
-#[test]
-fn version_1_becomes_version_2() {
-    let layout = |keys| Layout::new(keys, 4096).expect("fits");
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let kept = [identity(1, 1, 1), identity(2, 5, 9)];
-    let mut bytes = old(2, &kept);
-    bytes.extend(vec![0xA5; 3 * 4096]);
-    fs::write(file.path(), &bytes).expect("written");
-    let map = || PmemMap::open(file.path(), 0).expect("mapped");
-    let open: [&dyn Fn() -> Result<Directory>; 3] = [
-        &|| Directory::open(map()),
-        &|| layout(2).open_directory(&map()),
-        &|| Directory::open_or_create(map(), 2),
-    ];
-    for open in open {
-        let text = invalid(open());
-        assert!(text.contains("has the version 1"), "{text}");
-        assert!(text.contains("Directory::upgrade"), "{text}");
-    }
-    let text = invalid(Directory::upgrade(&map(), Some(&layout(3))));
-    assert!(text.contains("2 slots, and the layout 3 keys"), "{text}");
-    let long = Layout::new(2, 1 << 20).expect("fits");
-    let text = invalid(Directory::upgrade(&map(), Some(&long)));
-    assert!(text.contains("and the memory has 16384"), "{text}");
-    assert!(fs::read(file.path()).expect("read") == bytes);
-
-    for _ in 0..2 {
-        Directory::upgrade(&map(), Some(&layout(2))).expect("upgraded");
-        let directory = layout(2).open_directory(&map()).expect("opened");
-        assert!(directory.identities().eq(kept));
-    }
-    let now = fs::read(file.path()).expect("read");
-    assert!(now[4096..] == bytes[4096..], "the parts are as before");
-    let text = invalid(Directory::upgrade(&map(), None));
-    assert!(
-        text.contains("open it with Layout::open_directory"),
-        "{text}"
-    );
-
-    // 31 slots of version 1 leave room for the last line, and no more.
-    fs::write(file.path(), old(31, &kept)).expect("written");
-    Directory::upgrade(&map(), None).expect("upgraded");
-    let directory = Directory::open(map()).expect("opened");
-    assert_eq!(directory.slots(), 31);
-    drop(directory);
-    fs::write(file.path(), &old(31, &kept)[..64 + 31 * 128]).expect("written");
-    let text = invalid(Directory::upgrade(&map(), None));
-    assert!(
-        text.contains("has 4096 bytes, and the memory has 4032"),
-        "{text}"
-    );
 }
 
 /// Promise: each memory has an identity of its own, which stays until it is renewed.
