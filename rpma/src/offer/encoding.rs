@@ -10,8 +10,6 @@ use crate::site::Site;
 
 const MAGIC: [u8; 3] = *b"rpm";
 pub(super) const VERSION: u8 = 3;
-/// The version without a site.
-pub(super) const OLD: u8 = 2;
 /// The bytes that each offer has.
 pub(super) const HEAD: usize = 8;
 const LIMITS: usize = 7;
@@ -26,7 +24,7 @@ const REORDERS: u8 = 1 << 2;
 const HAS_LIMITS: u8 = 1 << 3;
 const HAS_IDENTITY: u8 = 1 << 4;
 /// The bits of the identities of a site.
-pub(super) const HAS_SITE: [u8; 3] = [1 << 5, 1 << 6, 1 << 7];
+const HAS_SITE: [u8; 3] = [1 << 5, 1 << 6, 1 << 7];
 /// A bit of the method's byte.
 const VISIBLE: u8 = 1 << 4;
 
@@ -149,14 +147,11 @@ impl Offer {
                 "the peer's private data is not an offer: it begins with {m0:#04x} {m1:#04x} {m2:#04x}"
             ));
         }
-        if version != VERSION && version != OLD {
+        if version != VERSION {
             return refused(format!(
-                "the peer's offer has the version {version}, and this library knows {OLD} and \
-                 {VERSION}: use versions of it that know each other's"
+                "the peer's offer has the version {version}, and this library knows {VERSION}: use \
+                 versions of it that know each other's"
             ));
-        }
-        if version == OLD && flags & HAS_SITE.into_iter().sum::<u8>() != 0 {
-            return Err(unknown("platform", flags));
         }
         let Some(mut rest) = bytes.get(HEAD..len.into()) else {
             return refused(format!(

@@ -66,8 +66,7 @@ use crate::site::Site;
 /// server's has room for limits, a whole site and 7 regions, or 6 regions with an identity as well.
 /// See [`left`](Self::left).
 ///
-/// Version 2 had no site. This library reads it, as an offer without identities, and always writes
-/// version 3. A library of version 2 refuses it, with both numbers.
+/// An offer of another version is refused, with both numbers.
 ///
 /// An offer is sent without authentication or encryption. Its regions are keys: a program that gets
 /// hold of them may be able to use the memory ([security](crate::guide::security)).

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::encoding::{HAS_SITE, HEAD, OLD, REGION, VERSION};
+use super::encoding::{HEAD, REGION, VERSION};
 use super::*;
 use crate::mr::MrUsage;
 
@@ -82,24 +82,6 @@ fn whole() -> Offer {
         .set_site(Site::from_words([Some(4), Some(5), Some(6)]))
         .set_data(b"d");
     offer
-}
-
-/// Promise: the offer of a peer with version 2 is read, as one without identities. A site in it
-/// is an error.
-#[test]
-fn version_2_is_read() {
-    // As the last library with version 2 wrote it.
-    let region = [
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9,
-    ];
-    let bytes = [&b"rpm\x02\x1f\x02\0\x01"[..], &region, b"hi"].concat();
-    assert_eq!(Offer::decode(&bytes).expect("read"), offer(1, b"hi"));
-    for bit in HAS_SITE {
-        let mut bytes = bytes.clone();
-        bytes[5] |= bit;
-        let text = Offer::decode(&bytes).expect_err("refused").to_string();
-        assert!(text.contains("the byte of its platform"), "{text}");
-    }
 }
 
 /// Promise: each identity of a site travels by itself, and is never left out.
@@ -253,14 +235,8 @@ fn what_is_not_an_offer_is_refused_with_the_reason() {
         (good[..7].to_vec(), "these are 7"),
         (vec![0; 56], "the peer sent no Offer"),
         (vec![1; 56], "not an offer: it begins with 0x01"),
-        (
-            with(3, 1),
-            "has the version 1, and this library knows 2 and 3",
-        ),
-        (
-            with(3, 4),
-            "has the version 4, and this library knows 2 and 3",
-        ),
+        (with(3, 2), "has the version 2, and this library knows 3"),
+        (with(3, 4), "has the version 4, and this library knows 3"),
         (
             good[..20].to_vec(),
             "a length of 33 bytes, and there are 20",
@@ -303,10 +279,8 @@ proptest! {
     #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
         let _ = Offer::decode(&bytes);
-        for version in [OLD, VERSION] {
-            let _ = Offer::decode(&[&[b'r', b'p', b'm', version], &bytes[..]].concat());
-            let len = (HEAD + bytes.len()) as u8;
-            let _ = Offer::decode(&[&[b'r', b'p', b'm', version, len], &bytes[..]].concat());
-        }
+        let _ = Offer::decode(&[&[b'r', b'p', b'm', VERSION], &bytes[..]].concat());
+        let len = (HEAD + bytes.len()) as u8;
+        let _ = Offer::decode(&[&[b'r', b'p', b'm', VERSION, len], &bytes[..]].concat());
     }
 }
