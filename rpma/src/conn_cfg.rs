@@ -50,7 +50,6 @@ pub struct ConnCfg {
     ack_timeout: Option<u8>,
     min_rnr_timer: Option<u8>,
     force_fallback: bool,
-    peer_reorders: bool,
     keep_alive: Option<Duration>,
 }
 
@@ -73,7 +72,6 @@ impl Default for ConnCfg {
             ack_timeout: None,
             min_rnr_timer: Some(12),
             force_fallback: false,
-            peer_reorders: false,
             keep_alive: None,
         }
     }
@@ -386,24 +384,6 @@ impl ConnCfg {
     #[must_use]
     pub fn get_force_fallback(&self) -> bool {
         self.force_fallback
-    }
-
-    /// Declares that the peer's device may execute an operation before earlier ones, as
-    /// [adapters](crate#terms) do. The default is `false`. An [`Offer`](crate::Offer) of such a
-    /// peer declares it as well.
-    ///
-    /// It has an effect on soft-RoCE only, where rpma never posts a fence. An operation that needs
-    /// a fence is then [`Error::NotSupported`]: one with [`Flags::FENCE`](crate::Flags::FENCE), or
-    /// an atomic write after a flush that was not polled.
-    pub fn set_peer_reorders(&mut self, reorders: bool) -> &mut Self {
-        self.peer_reorders = reorders;
-        self
-    }
-
-    /// See [`set_peer_reorders`](Self::set_peer_reorders).
-    #[must_use]
-    pub fn get_peer_reorders(&self) -> bool {
-        self.peer_reorders
     }
 
     /// Ends the connection when the peer gives no sign of life for this time. With `None`, the

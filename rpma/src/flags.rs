@@ -44,7 +44,7 @@ impl Flags {
     ///
     /// On soft-RoCE this flag posts no fence, because there a fence waits for ever after a lost
     /// packet. A peer on soft-RoCE executes in order without it. If the peer's device reorders
-    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)), the flag is
+    /// ([`PeerCfg::set_reorders`](crate::PeerCfg::set_reorders)), the flag is
     /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 

@@ -45,7 +45,6 @@ pub(crate) struct Plan {
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
-    pub(crate) peer_reorders: bool,
     pub(crate) keep_alive: Option<Duration>,
 }
 
@@ -118,7 +117,6 @@ impl Plan {
             min_rnr_timer: cfg.get_min_rnr_timer(),
             retry_count: cfg.get_retry_count(),
             rnr_retry_count: cfg.get_rnr_retry_count(),
-            peer_reorders: cfg.get_peer_reorders(),
             keep_alive: cfg.get_keep_alive(),
         })
     }

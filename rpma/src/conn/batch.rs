@@ -72,8 +72,6 @@ use crate::verbs::{
 #[repr(C)]
 pub struct Batch<'a, const N: usize> {
     conn: &'a Conn,
-    /// It has flushes, which are to be noted if a fence is missing when they are posted.
-    flushes: bool,
     requests: Requests<'a, N>,
 }
 
@@ -84,7 +82,6 @@ impl Conn {
         Batch {
             conn: self,
             requests: Requests::new(),
-            flushes: false,
         }
     }
 }
@@ -242,9 +239,8 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        let behind = self.flushes;
         self.conn
-            .atomic_write_to(self, (dst, src), behind, flags, op_context)
+            .atomic_write_to(self, (dst, src), flags, op_context)
             .map_err(|error| *error)
     }
 
@@ -286,7 +282,6 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[inline]
     pub fn clear(&mut self) {
         self.requests.clear();
-        self.flushes = false;
     }
 
     /// Posts all operations, empties the batch, and returns the [`Posted`] of the last operation.
@@ -323,7 +318,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         let posted = self.conn.post_batch(self.requests.written(), bytes);
         match posted {
             Ok(number) => {
-                let posted = self.conn.named(number, signaled == count, self.flushes);
+                let posted = self.conn.queues.slots.name(number, signaled == count);
                 // Last: the compiler leaves it out where the batch ends here.
                 self.clear();
                 Ok(posted)
@@ -364,13 +359,12 @@ impl<'a, const N: usize> Sink<'a> for &mut Batch<'a, N> {
     fn add(
         self,
         request: impl FnOnce() -> Request<'a>,
-        (form, flushes): (Forms, bool),
+        (form, _flushes): (Forms, bool),
         bytes: u64,
         op_context: u64,
     ) -> Boxed<()> {
         Batch::<N>::added(self.requests.push(request, form, bytes, op_context))
             .map_err(Box::new)?;
-        self.flushes |= flushes;
         Ok(())
     }
 
@@ -384,7 +378,6 @@ impl<'a, const N: usize> Sink<'a> for &mut Batch<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Boxed<()> {
-        self.flushes = true;
         let requests = &mut self.requests;
         Batch::<N>::added(requests.push_long_flush(remote, len, persistent, flags, op_context))
             .map_err(Box::new)

@@ -12,7 +12,7 @@ use crate::flags::Flags;
 use crate::flush::FlushType;
 use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag, require};
 use crate::peer_cfg::Durable;
-use crate::verbs::{LocalBuffer, SendFlags};
+use crate::verbs::LocalBuffer;
 
 /// What is wrong with an operation.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,6 @@ impl Conn {
     pub(super) fn check_atomic_write(
         &self,
         dst: &RemoteSlice,
-        behind: bool,
         flags: Flags,
     ) -> Boxed<AtomicWrites> {
         let checked = (|| {
@@ -131,7 +130,7 @@ impl Conn {
         })();
         match (checked, self.short.atomic_writes()) {
             (Err(fault), _) => Err(self.wrong(fault)),
-            (Ok(()), AtomicWrites::None) => self.unusual_atomic_write(behind),
+            (Ok(()), AtomicWrites::None) => self.unusual_atomic_write(),
             (Ok(()), kind) => Ok(kind),
         }
     }
@@ -201,20 +200,14 @@ impl Conn {
     /// An atomic write that no order keeps behind the flushes before it, or none at all.
     #[cold]
     #[inline(never)]
-    fn unusual_atomic_write(&self, behind: bool) -> Boxed<AtomicWrites> {
+    fn unusual_atomic_write(&self) -> Boxed<AtomicWrites> {
         let native = self.queues.qp.native_ops().atomic_write;
-        let fence = self.fences.possible() & SendFlags::FENCE;
         self.flush_method
-            .fence_of_atomic_write(native, fence)
+            .fence_of_atomic_write(native, self.short.fence())
             .map_err(Box::new)?;
-        let slots = &self.queues.slots;
-        if !self.flush_method.has_plain_atomic_writes(native) {
-            if behind && self.fences.is_missing() {
-                return Err(super::fences::behind_a_flush().into());
-            }
-            self.fences
-                .check_atomic_write(|flush| slots.was_polled(flush))
-                .map_err(Box::new)?;
+        if self.short.no_fences() && !self.flush_method.has_plain_atomic_writes(native) {
+            let why = "an atomic write stays behind flushes by a fence";
+            return Err(Box::new(no_fence(why, "Conn::write")));
         }
         if native && !self.short.reads() {
             return Err(self.in_words(Fault::NoReads).into());
@@ -264,7 +257,7 @@ impl Conn {
                 "{len} bytes are more than one message of this port can carry ({}): split them",
                 limits.message
             )),
-            Fault::Fence => super::fences::missing("Flags::FENCE needs a fence"),
+            Fault::Fence => no_fence("Flags::FENCE needs a fence", "without the flag"),
             // In this order: a connection that opens sets `reads` first, and may have opened after the
             // check.
             Fault::NoReads if self.queues.slots.is_connecting() || self.short.reads() => {
@@ -314,4 +307,14 @@ impl Conn {
             }
         })
     }
+}
+
+/// The error of an operation that needs a fence where there is none.
+#[cold]
+fn no_fence(why: &str, then: &str) -> Error {
+    Error::not_supported(format!(
+        "{why}, and soft-RoCE has none that can be used. The peer's device is declared to execute operations out of \
+         order (PeerCfg::set_reorders, which its Offer carries): poll the completion of the earlier flush or read, \
+         and then post {then}"
+    ))
 }

@@ -9,7 +9,6 @@ mod check;
 mod close;
 mod commit;
 mod cut_off;
-mod fences;
 mod keep_alive;
 mod next;
 mod next_fd;
@@ -28,7 +27,6 @@ use std::time::{Duration, Instant};
 
 pub use self::batch::Batch;
 pub(crate) use self::commit::{Part, Pointer, check_parts};
-use self::fences::Fences;
 use self::keep_alive::KeepAlive;
 pub use self::next::Next;
 pub(crate) use self::next::refuse_no_room;
@@ -136,7 +134,7 @@ use crate::verbs::{
 ///
 /// If you poll the completion of an operation and then post another one, the second is executed
 /// after the first. If this side is on soft-RoCE and the peer is on an [adapter](crate#terms), see
-/// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
+/// [`PeerCfg::set_reorders`].
 ///
 /// The guarantees for a program on the peer's host are weaker (InfiniBand specification 9.5):
 ///
@@ -159,7 +157,6 @@ use crate::verbs::{
 pub struct Conn {
     queues: Queues,
     short: Short,
-    fences: Fences,
     flush_method: FlushMethod,
     /// The peer's declaration, once it was applied.
     durable: Mutex<Option<Durable>>,
@@ -231,7 +228,6 @@ impl Conn {
     }
 
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
-        let fences = Fences::new(queues.peer.attributes().soft_roce, queues.peer_reorders);
         let native = queues.qp.native_ops();
         let flush_method = if native.flush {
             FlushMethod::Native
@@ -242,9 +238,8 @@ impl Conn {
             .keep_alive
             .map(|limit| Box::new(KeepAlive::new(limit)));
         let mut conn = Self {
+            short: Short::new(flush_method, native, queues.peer.attributes().soft_roce),
             queues,
-            short: Short::new(flush_method, native, fences.possible()),
-            fences,
             flush_method,
             durable: Mutex::default(),
             private_data,
@@ -256,7 +251,8 @@ impl Conn {
             keep_alive,
         };
         conn.has_own_channels = !conn.is_on_a_completion_channel();
-        conn.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY);
+        conn.short
+            .set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, false);
         Ok(conn)
     }
 
@@ -456,9 +452,7 @@ impl Conn {
     ///   ([`PeerCfg::set_reorders`]).
     ///
     /// Call it before you post operations, and before you add any to a [`Batch`], which checks
-    /// them when they are added. If the peer reorders, an atomic write after a flush that was not
-    /// polled is refused, even if the flush was posted before this call. The refusal may miss a
-    /// flush or a commit that another thread posts during this call.
+    /// them when they are added.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let durable = cfg.get_durable();
@@ -470,16 +464,7 @@ impl Conn {
         };
         let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
         flushes.set(MrUsage::FLUSH_TYPE_PERSISTENT, persists);
-        if cfg.get_reorders() {
-            self.fences
-                .peer_reorders(|| self.queues.slots.posted_so_far());
-        }
-        self.set_flushes(flushes);
-    }
-
-    fn set_flushes(&self, flushes: MrUsage) {
-        let no_fences = self.fences.is_missing();
-        self.short.set_flushes(flushes, no_fences);
+        self.short.set_flushes(flushes, cfg.get_reorders());
     }
 
     /// Returns the connection's completion queue.

@@ -259,9 +259,9 @@ impl Conn {
     /// As [all operations](Conn#operations); [`Error::InvalidArgument`] unless `dst` has 8 bytes at
     /// an address that is a multiple of 8. [`Error::NotSupported`] on a device with a flush of its
     /// own and no atomic write of its own (no such device is known): no source guarantees an order
-    /// between the two. [`Error::NotSupported`] also on soft-RoCE after a flush that was not
-    /// polled, if the peer's device reorders and the atomic write is a fallback
-    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
+    /// between the two. [`Error::NotSupported`] also on soft-RoCE if the peer's device reorders and
+    /// the atomic write is a fallback ([`PeerCfg::set_reorders`](crate::PeerCfg::set_reorders)):
+    /// wait for the flush, and then post a [`write`](Self::write) of the 8 bytes.
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -273,7 +273,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.atomic_write_to(self, (dst, src), false, flags, op_context)
+        self.atomic_write_to(self, (dst, src), flags, op_context)
             .map_err(|error| *error)
     }
 

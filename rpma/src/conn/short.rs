@@ -24,7 +24,8 @@ pub(super) struct Short {
     possible: SendFlags,
     /// The flags that order a fallback atomic write after the flushes before it.
     pub(super) after_flushes: SendFlags,
-    /// Whether fences are missing.
+    /// Whether an operation that needs a fence is refused: soft-RoCE has none that can be used,
+    /// because it would wait for ever after a lost packet, and the peer's device reorders.
     no_fences: AtomicBool,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
@@ -66,8 +67,13 @@ pub(super) enum AtomicWrites {
 }
 
 impl Short {
-    /// The answers for a connection that is not open yet. `possible`: the flags that requests can have.
-    pub(super) fn new(method: FlushMethod, native: NativeOps, possible: SendFlags) -> Self {
+    /// The answers for a connection that is not open yet.
+    pub(super) fn new(method: FlushMethod, native: NativeOps, on_soft_roce: bool) -> Self {
+        let possible = if on_soft_roce {
+            SendFlags::all().difference(SendFlags::FENCE)
+        } else {
+            SendFlags::all()
+        };
         let fence = possible & SendFlags::FENCE;
         let after_flushes = method.fence_of_atomic_write(native.atomic_write, fence);
         Self {
@@ -97,13 +103,17 @@ impl Short {
         self.set(|settings| settings.reads = Some(reads));
     }
 
-    /// These flushes keep their promise. `no_fences`: an operation that needs a fence is looked at
-    /// more closely.
-    pub(super) fn set_flushes(&self, flushes: MrUsage, no_fences: bool) {
+    /// These flushes keep their promise. `reorders`: the peer's device does, from now on.
+    pub(super) fn set_flushes(&self, flushes: MrUsage, reorders: bool) {
         self.set(|settings| {
             settings.flushes = flushes;
-            settings.no_fences |= no_fences;
+            settings.no_fences |= reorders && self.fence().is_empty();
         });
+    }
+
+    /// The flag of a fence; none on soft-RoCE.
+    pub(super) fn fence(&self) -> SendFlags {
+        self.possible & SendFlags::FENCE
     }
 
     fn set(&self, change: impl FnOnce(&mut Settings)) {
@@ -256,13 +266,13 @@ impl Conn {
 mod tests {
     use super::*;
 
-    /// Every device and every setting: a flush by reading needs reads, and a usual commit needs
-    /// fences and both operations of one kind.
+    /// Every device and every setting: a flush by reading needs reads. A usual commit needs both
+    /// operations of one kind, and a fence or the order of the peer's device.
     #[test]
     fn the_words_have_what_no_setting_lacks() {
         let bools = [false, true];
         for (flush, atomic_write) in bools.iter().flat_map(|a| bools.map(|b| (*a, b))) {
-            for (reads, no_fences) in bools.iter().flat_map(|a| bools.map(|b| (*a, b))) {
+            for (reads, reorders) in bools.iter().flat_map(|a| bools.map(|b| (*a, b))) {
                 let native = NativeOps {
                     flush,
                     atomic_write,
@@ -272,8 +282,13 @@ mod tests {
                 } else {
                     FlushMethod::Read(ReadTarget::EMPTY)
                 };
-                let short = Short::new(method, native, SendFlags::all());
-                short.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, no_fences);
+                // An adapter has fences.
+                let adapter = Short::new(method, native, false);
+                adapter.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, reorders);
+                assert!(!adapter.no_fences());
+                let short = Short::new(method, native, true);
+                short.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY, reorders);
+                assert_eq!(short.no_fences(), reorders);
                 let is_open = |of: &AtomicU8| of.load(Ordering::Relaxed) != 0;
                 // The device's own flush needs no reads, and the queue is closed until then.
                 assert_eq!(
@@ -283,7 +298,7 @@ mod tests {
                 );
                 short.open(reads);
                 assert_eq!(is_open(&short.flushes), reads || flush, "{native:?}");
-                let commits = reads && !no_fences && flush == atomic_write;
+                let commits = reads && !reorders && flush == atomic_write;
                 assert_eq!(is_open(&short.commits), commits, "{native:?}");
             }
         }

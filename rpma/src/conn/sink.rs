@@ -102,17 +102,15 @@ impl Conn {
         }
     }
 
-    /// `behind`: flushes that are not posted yet are before it.
     #[inline(always)]
     pub(super) fn atomic_write_to<'a, S: Sink<'a>>(
         &self,
         sink: S,
         (dst, src): (RemoteSlice, &'a [u8; 8]),
-        behind: bool,
         flags: Flags,
         op_context: u64,
     ) -> Boxed<S::Added> {
-        let kind = self.check_atomic_write(&dst, behind, flags)?;
+        let kind = self.check_atomic_write(&dst, flags)?;
         let (remote, flags) = (dst.address(), self.short.unsolicited(flags));
         match kind {
             #[cfg(native_atomic_write)]
@@ -189,7 +187,7 @@ impl<'a> Sink<'a> for &Conn {
             _ => self.post_one_atomic(&mut request, bytes, op_context),
         };
         match posted {
-            Ok(number) => Ok(self.named(number, completes, flushes)),
+            Ok(number) => Ok(self.queues.slots.name(number, completes)),
             Err(refusal) => Err(self.refused(refusal)),
         }
     }
@@ -218,7 +216,7 @@ impl<'a> Sink<'a> for &Conn {
             Ok(wanted.signaled)
         });
         match waited(posted) {
-            Ok(number) => Ok(self.named(number, signaled, true)),
+            Ok(number) => Ok(self.queues.slots.name(number, signaled)),
             Err(refusal) => {
                 let error = self.queues.send_refused(refusal, "operation", requests);
                 Err(Box::new(error))
@@ -228,16 +226,6 @@ impl<'a> Sink<'a> for &Conn {
 }
 
 impl Conn {
-    /// The name of a post that the device has. Its flush is noted.
-    #[inline(always)]
-    pub(super) fn named(&self, number: u64, completes: bool, flushes: bool) -> Posted {
-        let posted = self.queues.slots.name(number, completes);
-        if flushes {
-            self.fences.flushed(posted);
-        }
-        posted
-    }
-
     /// Posts an operation of any number of local parts, if its check has found nothing.
     #[inline(always)]
     pub(super) fn gather(

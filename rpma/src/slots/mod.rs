@@ -122,11 +122,6 @@ impl ConnSlots {
         (self.send.depth(), self.receive.depth())
     }
 
-    /// The number that the next operation gets.
-    pub(crate) fn posted_so_far(&self) -> u64 {
-        self.send.next_number()
-    }
-
     /// Whether the completion of the operation with this number was polled, or that of a later one.
     #[inline(always)]
     pub(crate) fn was_polled(&self, number: u64) -> bool {
