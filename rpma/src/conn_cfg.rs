@@ -346,6 +346,9 @@ impl ConnCfg {
     /// 0.01 ms, 12 (the default) is 0.64 ms, 31 is 491.52 ms. `None` or 0 is the longest time,
     /// 655.36 ms, as in librpma.
     ///
+    /// It is for receivers that post their receives after the messages come. A short pause delivers
+    /// a waiting message soon. A long one sends it fewer times.
+    ///
     /// On soft-RoCE this longest time exceeds the acknowledgement time-out. So a message that waits
     /// for a receive fails after some seconds, as if the peer were dead. If the receiver is a C
     /// program, which uses the longest time, set [`set_ack_timeout`](Self::set_ack_timeout) to at

@@ -115,7 +115,8 @@ impl Offer {
 
     /// Names the method of this client, and whether its commits are to be durable or only visible.
     /// If the server does not serve that method, it refuses the connection
-    /// ([`judge`](Self::judge)).
+    /// ([`judge`](Self::judge)). A [`Writer`](crate::commit::Writer) sets it by itself: the call is
+    /// for clients that commit without one ([`Conn::commit`](crate::Conn::commit)).
     pub fn set_method(&mut self, method: Method, flush_type: FlushType) -> &mut Self {
         self.method = Some((method, flush_type));
         self

@@ -10,6 +10,7 @@ use crate::peer::Peer;
 use crate::peer_cfg::PeerCfg;
 use crate::pmem::{Ddio, PmemMap};
 use crate::site;
+use crate::verbs::Notify;
 
 /// The settings of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
@@ -168,8 +169,15 @@ impl ServerCfg {
         Ok(cfg)
     }
 
-    /// A durable answer on volatile memory would be a lie.
+    /// A durable answer on volatile memory would be a lie. A server waits with a
+    /// [`Wait`](crate::wait::Wait), to which no client could be added.
     pub(super) fn check(&self) -> Result<()> {
+        if self.conn.get_rcq_notify() == Notify::Solicited {
+            return Err(Error::invalid(
+                "the settings for connections ask for events of solicited messages alone, and a server would \
+                 miss the others: leave out ConnCfg::set_rcq_notify",
+            ));
+        }
         if self.commits.is_some() && !self.declared().get_processor_persists() {
             return Err(Error::not_supported(
                 "commits by the server's method on a platform whose processor makes nothing durable: \

@@ -136,6 +136,13 @@ fn wrong_settings() -> Result {
     let mut cfg = ServerCfg::new();
     says(invalid(cfg.set_most_clients(0).map(drop)), "at least 1");
     says(invalid(cfg.set_most_questions(0).map(drop)), "at least 1");
+    let mut misses = ConnCfg::new();
+    misses.set_rcq_size(8).set_rcq_notify(Notify::Solicited);
+    let all = PmemMap::open(devdax(), LEN)?;
+    let (ep, directory) = (listen(&peer()?)?, new_directory(directory_of(&all)?, 1)?);
+    let refused = Server::new(ep, directory, ServerCfg::new().set_conn(&misses)).map(drop);
+    assert_invalid(refused, &["set_rcq_notify"]);
+    drop(all);
     cfg.set_conn(ConnCfg::new().set_sq_size(u32::MAX));
     let mut site = Site::with(1, &cfg)?;
     let (conn, asked) = site.question(identity(1, 1, 10))?;
