@@ -48,7 +48,7 @@ pub enum ComplChannel {
     Of {
         /// The channel. It must be on the connection's device.
         channel: CompletionChannel,
-        /// The key that the events of this connection carry: [`CqEvent::key`].
+        /// The key that the events of this connection carry: [`CompletionChannel::wait`].
         key: u64,
     },
 }
@@ -95,19 +95,6 @@ pub struct CompletionChannel {
     context: Arc<Context>,
 }
 
-/// A completion event of a [`CompletionChannel`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct CqEvent {
-    /// The key that the program gave for the queue, in [`ComplChannel::Of`],
-    /// [`ConnCfg::set_rcq_channel`](crate::ConnCfg::set_rcq_channel) or
-    /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel). The queue's connection may
-    /// have been dropped in the meantime.
-    pub key: u64,
-    /// The queue that caused the event.
-    pub kind: CqKind,
-}
-
 impl CompletionChannel {
     /// Makes a channel on the device of `peer`.
     ///
@@ -126,8 +113,12 @@ impl CompletionChannel {
         &self.channel
     }
 
-    /// Waits for the next completion event of any queue on the channel, without a limit. The queue
-    /// is armed again before this returns: poll it until it is empty.
+    /// Waits for the next completion event of any queue on the channel, without a limit. Returns the
+    /// queue of the event: the key that the program gave for it ([`ComplChannel::Of`],
+    /// [`ConnCfg::set_rcq_channel`](crate::ConnCfg::set_rcq_channel),
+    /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel)), and its kind. The queue's
+    /// connection may have been dropped in the meantime. The queue is armed again before this
+    /// returns: poll it until it is empty.
     ///
     /// With queues that give events for solicited completions only, use
     /// [`wait_timeout`](Self::wait_timeout): see [`Notify::Solicited`].
@@ -136,7 +127,7 @@ impl CompletionChannel {
     ///
     /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
     /// [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
-    pub fn wait(&self) -> Result<CqEvent> {
+    pub fn wait(&self) -> Result<(u64, CqKind)> {
         self.wait_until(Deadline::Never)
     }
 
@@ -145,16 +136,16 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// As [`wait`](Self::wait), and [`Error::NoCompletion`] when the limit has passed.
-    pub fn wait_timeout(&self, limit: Duration) -> Result<CqEvent> {
+    pub fn wait_timeout(&self, limit: Duration) -> Result<(u64, CqKind)> {
         self.wait_until(Deadline::after(limit))
     }
 
-    fn wait_until(&self, deadline: Deadline) -> Result<CqEvent> {
+    fn wait_until(&self, deadline: Deadline) -> Result<(u64, CqKind)> {
         let CqTag { key, kind } = self
             .channel
             .wait(None, deadline)?
             .ok_or(Error::NoCompletion)?;
-        Ok(CqEvent { key, kind })
+        Ok((key, kind))
     }
 
     /// Takes the next completion event, if there is one, and does not wait. Unlike
@@ -172,9 +163,9 @@ impl CompletionChannel {
     ///
     /// [`Error::Provider`] if `ibv_get_cq_event` or the first call's `fcntl` fails.
     #[inline]
-    pub fn try_take(&self) -> Result<Option<CqEvent>> {
+    pub fn try_take(&self) -> Result<Option<(u64, CqKind)>> {
         let taken = self.channel.try_take()?;
-        Ok(taken.map(|CqTag { key, kind }| CqEvent { key, kind }))
+        Ok(taken.map(|CqTag { key, kind }| (key, kind)))
     }
 
     /// Returns the channel's descriptor, as [`AsRawFd`] does.

@@ -245,7 +245,7 @@ mod verbs;
 pub mod wait;
 
 pub use crate::address::Side;
-pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
+pub use crate::compl_channel::{ComplChannel, CompletionChannel};
 pub use crate::conn::{Batch, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, Resolving};
@@ -460,7 +460,6 @@ mod tests {
         // Completions.
         check::<Cq>();
         check::<CqKind>();
-        check::<CqEvent>();
         check::<Notify>();
         check::<ComplChannel>();
         check::<CompletionChannel>();

@@ -274,9 +274,9 @@ impl Turns {
         for _ in 0..most {
             match self.core.channel().try_take() {
                 Ok(None) => return true,
-                Ok(Some(event)) => {
-                    if let Some(member) = self.core.member(event.key) {
-                        member.completed(event.kind);
+                Ok(Some((key, kind))) => {
+                    if let Some(member) = self.core.member(key) {
+                        member.completed(kind);
                     }
                 }
                 Err(error) => {

@@ -189,7 +189,7 @@ fn a_dead_peer_can_be_known_sooner() -> Result {
             began = began.max(start.elapsed());
         }
         let ended = [(); 3].map(|()| {
-            let key = channel.wait_timeout(LIMIT).expect("ends in time").key;
+            let key = channel.wait_timeout(LIMIT).expect("ends in time").0;
             let failure = completion(&clients[key as usize])
                 .expect("polling works")
                 .result()

@@ -52,11 +52,11 @@ fn find_queues(stable: &[Pair; 2], channel: &CompletionChannel) -> u64 {
         // No other operation was posted to the two, so this is the only event of theirs.
         loop {
             let event = channel.wait_timeout(LIMIT).expect("its event comes");
-            if event.key < DROPPED {
-                assert_eq!((event.key, event.kind), (key, kind));
+            if event.0 < DROPPED {
+                assert_eq!(event, (key, kind));
                 break;
             }
-            highest = highest.max(event.key);
+            highest = highest.max(event.0);
         }
         polled(cq, 1);
         if kind == CqKind::Receive {
@@ -184,7 +184,7 @@ fn a_connections_queues_are_served_by_two_threads() -> Result {
             }
             // The last drain may have polled a completion before its event came.
             if let Ok(event) = channel.wait_timeout(SHORT) {
-                assert_eq!((event.key, event.kind), (key, kind));
+                assert_eq!(event, (key, kind));
                 assert_eq!(drain(cq), 0);
                 none(channel.wait_timeout(SHORT));
             }

@@ -179,7 +179,7 @@ fn one_channel_over_the_queues_of_everything() -> Result {
 
     let next = || -> Result<_> {
         let event = channel.wait_timeout(LIMIT)?;
-        Ok((event.key, event.kind))
+        Ok(event)
     };
     srq.recv(MrSlice::EMPTY, 1)?;
     send_nothing(&one.client)?;
