@@ -201,8 +201,9 @@ pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins
 pub(super) const SHUTDOWNS: &str =
     "a program keeps the count beside its data, and compares (PmemMap::unsafe_shutdowns)";
 
-pub(super) const OTHER_DOMAIN: &str = "if you know the platform better, declare it by PeerCfg::set_durable and \
-     PeerCfg::set_processor_persists (docs/persistence.md)";
+// Nobody knows a virtual memory better: its hypervisor has to be asked.
+pub(super) const OTHER_DOMAIN: &str = "if the kernel names no domain, and you know the platform, declare it by \
+     PeerCfg::set_durable and PeerCfg::set_processor_persists (docs/persistence.md)";
 
 /// For an error of the kernel that has no other remedy.
 const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";
