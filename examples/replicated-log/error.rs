@@ -40,8 +40,7 @@ pub(crate) enum LogError {
 
 impl From<rpma::Error> for LogError {
     fn from(error: rpma::Error) -> Self {
-        let refusal = error.refusal();
-        match refusal.and_then(|refusal| refusal.other_epoch()) {
+        match error.other_epoch() {
             Some(epoch) => Self::Fenced { epoch },
             None => Self::Rpma(error.to_string()),
         }

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use rpma::commit::{ReplicaId, WriterCfg};
-use rpma::reconnect::{ReconnectCfg, ToWriter};
+use rpma::reconnect::ReconnectCfg;
 use rpma::{ConnCfg, Error, FlushType, Identity, MrRemote};
 use rpma_async::{Reconnect, Writer};
 
@@ -15,7 +15,6 @@ use super::{Fault, LogError, Lsn};
 /// Two copies of a record would be one.
 pub(super) const SAME: &str = "two of the addresses lead to one replica";
 
-type Server = Reconnect<ToWriter>;
 /// A replica that is connected.
 type Replica = (Writer, MrRemote);
 
@@ -39,7 +38,7 @@ impl Shared {
         }
     }
 
-    fn server(&self, n: usize) -> Result<Server, LogError> {
+    fn server(&self, n: usize) -> Result<Reconnect, LogError> {
         let (cfg, mut commits) = (&self.cfg, WriterCfg::new(self.cfg.method));
         let (visible, durable) = (FlushType::Visibility, FlushType::Persistent);
         commits.set_parts(1)?;
@@ -52,7 +51,7 @@ impl Shared {
     }
 
     /// One connection: returns when it is over.
-    async fn visit(&self, n: usize, server: &mut Server) -> Result<Infallible, LogError> {
+    async fn visit(&self, n: usize, server: &mut Reconnect) -> Result<Infallible, LogError> {
         let mut cfg = ConnCfg::new();
         cfg.set_keep_alive(Some(self.cfg.silence))?;
         let writer = Writer::new(&self.reactor, server.connect(&cfg).await?)?;

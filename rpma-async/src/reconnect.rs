@@ -55,7 +55,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Reconnect<C: Connects> {
+pub struct Reconnect<C: Connects = ToWriter> {
     watched: Watched,
     reconnect: reconnect::Reconnect<C>,
 }

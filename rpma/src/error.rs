@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, RefusalCode};
 use crate::status::WcFailure;
 
 /// The result of this crate's functions.
@@ -343,6 +343,16 @@ impl Error {
         }
     }
 
+    /// Returns the epoch of another writer if the server refused this client because of it
+    /// ([`RefusalCode::Taken`], [`RefusalCode::OldEpoch`]). To take over, a program sends a higher
+    /// epoch ([`Reconnect::set_offer`](crate::reconnect::Reconnect::set_offer)).
+    #[must_use]
+    pub fn other_epoch(&self) -> Option<u64> {
+        let refusal = self.refusal()?;
+        let is_other = matches!(refusal.code(), RefusalCode::Taken | RefusalCode::OldEpoch);
+        is_other.then_some(refusal.epoch())
+    }
+
     /// Returns the errno of a [`Provider`](Self::Provider) failure, if it has one. For a
     /// [`PartLost`](Self::PartLost) it is the errno of the cause, for
     /// [`NoAddress`](Self::NoAddress) that of the last address, and for [`GaveUp`](Self::GaveUp)
@@ -420,6 +430,29 @@ impl fmt::Display for Hint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Promise: the epoch of another writer is returned if that writer is the reason, and only then.
+    #[test]
+    fn the_epoch_of_another_writer() {
+        use RefusalCode::{Broken, Full, OldEpoch, Other, Refused, Taken};
+        let rejected = |code| {
+            let mut refusal = Refusal::new(code, "words");
+            refusal.set_epoch(41);
+            Error::NotEstablished(Box::new(ConnEvent::Rejected {
+                reason: ConnEvent::BY_PROGRAM,
+                private_data: refusal.encode().into(),
+            }))
+        };
+        for code in [OldEpoch, Taken, Broken, Refused, Full, Other(77)] {
+            let epoch = matches!(code, OldEpoch | Taken).then_some(41);
+            let error = rejected(code);
+            assert_eq!(error.other_epoch(), epoch);
+            assert_eq!(error.refusal().map(|of| of.code()), Some(code));
+            // The limit has passed: the last reason need not be the last word.
+            assert_eq!(Error::GaveUp(Box::new(error)).other_epoch(), None);
+        }
+        assert_eq!(Error::TimedOut("a test").other_epoch(), None);
+    }
 
     #[test]
     fn a_provider_error_names_the_call_the_errno_and_the_hint() {

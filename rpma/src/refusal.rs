@@ -142,14 +142,6 @@ impl Refusal {
         self.epoch
     }
 
-    /// Returns the epoch of another writer if that writer is the reason
-    /// ([`RefusalCode::Taken`], [`RefusalCode::OldEpoch`]). To take over, a program sends a higher
-    /// epoch.
-    #[must_use]
-    pub fn other_epoch(&self) -> Option<u64> {
-        matches!(self.code, RefusalCode::Taken | RefusalCode::OldEpoch).then_some(self.epoch)
-    }
-
     /// The words.
     #[must_use]
     pub fn words(&self) -> &str {
@@ -298,18 +290,6 @@ mod tests {
         ] {
             let text = Refusal::decode(&bytes).expect_err(reason).to_string();
             assert!(text.contains(reason), "{text}");
-        }
-    }
-
-    /// Promise: the epoch of another writer is returned if that writer is the reason, and only then.
-    #[test]
-    fn the_epoch_of_another_writer() {
-        use RefusalCode::{Broken, OldEpoch, Other, Refused, Taken};
-        for code in [OldEpoch, Taken, Broken, Refused, Other(77)] {
-            let mut refusal = Refusal::new(code, "words");
-            refusal.set_epoch(41);
-            let epoch = matches!(code, OldEpoch | Taken).then_some(41);
-            assert_eq!(refusal.other_epoch(), epoch);
         }
     }
 

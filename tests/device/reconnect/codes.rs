@@ -65,8 +65,7 @@ fn a_program_takes_over_with_a_higher_epoch() -> Result {
         current = Some(req.connect(&server.offer()).expect("accepts"));
     };
     let gave_up = connect(&mut client, &mut serve).expect_err("it is taken");
-    let refusal = gave_up.refusal().ok_or("a refusal")?;
-    let epoch = refusal.other_epoch().ok_or("another writer")?;
+    let epoch = gave_up.other_epoch().ok_or("another writer")?;
     let mut offer = client.offer().clone();
     offer.set_identity(Identity {
         epoch: epoch + 1,
