@@ -1,5 +1,9 @@
 //! Faults that can be put into the log by name, to see them found: `--break NAME`.
 
+use rpma::commit::WriterCfg;
+use rpma::serve::ServerCfg;
+use rpma::{Durable, FlushType, PeerCfg};
+
 /// A fault, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Fault {
@@ -47,5 +51,20 @@ impl Fault {
     /// `with` if this is the fault, and otherwise `without`.
     pub(crate) fn either<T>(self, fault: Self, with: T, without: T) -> T {
         if self == fault { with } else { without }
+    }
+
+    /// Settings of writers that only make records visible.
+    pub(super) fn set_writers(self, cfg: &mut WriterCfg) -> rpma::Result<()> {
+        if self == Self::Visible {
+            cfg.set_flush_type(FlushType::Visibility)?;
+        }
+        Ok(())
+    }
+
+    /// Settings of a replica that promises too much.
+    pub(super) fn set_server(self, cfg: &mut ServerCfg) {
+        if self == Self::Platform {
+            cfg.set_platform(PeerCfg::new().set_durable(Durable::DirectWrites));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use rpma::commit::{ReplicaId, WriterCfg};
 use rpma::reconnect::ReconnectCfg;
-use rpma::{ConnCfg, Error, FlushType, Identity, MrRemote};
+use rpma::{ConnCfg, Error, Identity, MrRemote};
 use rpma_async::{Reconnect, Writer};
 
 use super::format::{Found, HEAD, Header, RING, SPARE, TAIL, Tail};
@@ -40,9 +40,8 @@ impl Shared {
 
     fn server(&self, n: usize) -> Result<Reconnect, LogError> {
         let (cfg, mut commits) = (&self.cfg, WriterCfg::new(self.cfg.method));
-        let (visible, durable) = (FlushType::Visibility, FlushType::Persistent);
         commits.set_parts(1)?;
-        commits.set_flush_type(cfg.fault.either(Fault::Visible, visible, durable))?;
+        cfg.fault.set_writers(&mut commits)?;
         let (addr, identity) = (cfg.replicas[n], self.identity);
         let mut server = Reconnect::to_writer(&self.reactor, addr, identity, &commits)?;
         // So a call that waits as long as its limit can give the reason.

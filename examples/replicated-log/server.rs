@@ -7,7 +7,7 @@ use std::time::Duration;
 use rpma::commit::Limits;
 use rpma::pmem::{Ddio, PmemMap};
 use rpma::serve::{Layout, Server, ServerCfg};
-use rpma::{ConnCfg, Durable, MrUsage, PeerCfg};
+use rpma::{ConnCfg, MrUsage};
 
 use super::Fault;
 use super::format::RING;
@@ -53,9 +53,7 @@ impl Settings {
         if self.ddio_off {
             cfg.set_ddio(Ddio::Off);
         }
-        if self.fault == Fault::Platform {
-            cfg.set_platform(PeerCfg::new().set_durable(Durable::DirectWrites));
-        }
+        self.fault.set_server(&mut cfg);
         // Writers flush for persistence. One with a fault does for visibility.
         let flushes = MrUsage::FLUSH_TYPE_PERSISTENT | MrUsage::FLUSH_TYPE_VISIBILITY;
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | flushes;
