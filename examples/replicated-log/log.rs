@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpma::Identity;
-use rpma::commit::{CommitId, Method, Refused, Replicas as Set};
+use rpma::commit::{CommitId, Method, Replicas as Set};
+use rpma::{Error, Identity};
 use rpma_async::{Monitor, Pool, Reactor, Replicas, Task};
 
 use super::format::{Found, HEAD, Header, LINE, Ring, SPARE, TAIL, Tail, end_of, size_of};
@@ -394,22 +394,22 @@ impl Shared {
             drop(gate);
             let done = match committed {
                 // A replica is slow, and holds the memory of its commits: the others go on.
-                Err(Refused::RingFull { .. }) => {
+                Err(Error::RingFull) => {
                     let len = GROUP as usize;
                     self.set.make_room(len, COPIES, self.cfg.limit).await
                 }
-                // A replica has to come back.
-                Err(Refused::TooFew { .. }) => Ok(()),
                 done => done,
             };
-            if let Err(Refused::Error(error)) = done {
-                return self.end(error.into());
+            match done {
+                // After an error a replica has to come back.
+                Ok(()) | Err(Error::RingFull | Error::TooFewReplicas { .. }) => {}
+                Err(error) => return self.end(error.into()),
             }
         }
     }
 
     /// Commits the next head, or the next group with its tail, or the tail alone.
-    fn commit_next(&self, state: &mut State) -> Result<(), Refused> {
+    fn commit_next(&self, state: &mut State) -> rpma::Result<()> {
         let (fault, from, is_head) = (self.cfg.fault, state.committed, state.shown < state.head);
         let end = if is_head { from } else { state.group_end() };
         let found = state.found.iter().flatten().map(|found| found.tail.epoch);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use rpma::commit::{Method, Replicas, Writer, WriterCfg};
 use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg};
 
@@ -56,7 +56,10 @@ impl Log {
     pub(crate) fn append(&mut self, bytes: &[u8; RECORD]) -> Result<()> {
         ensure!(!self.is_over, "an earlier record was not acknowledged");
         self.is_over = true;
-        self.replicas.wait_room(RECORD, LIMIT)?;
+        if let Err(error) = self.replicas.wait_room(RECORD, LIMIT) {
+            let holders: Vec<_> = self.replicas.holders().map(|id| id.to_string()).collect();
+            bail!("{error}: {}", holders.join(", "));
+        }
         let mut record = self.replicas.record(RECORD)?;
         record.put(0, bytes)?;
         let tail = (0, (self.count + 1).to_le_bytes());

@@ -98,6 +98,26 @@ pub enum Error {
         depth: u32,
     },
 
+    /// The ring of a set's source memory has no place for a record: the bytes of the oldest commit
+    /// are still in use.
+    ///
+    /// No replica got a post. [`Replicas::holders`](crate::commit::Replicas::holders) names the
+    /// replicas that use these bytes. Wait for them
+    /// ([`Replicas::wait_room`](crate::commit::Replicas::wait_room)), or set them aside
+    /// ([`Replicas::set_aside`](crate::commit::Replicas::set_aside)).
+    #[error(
+        "the ring of source memory is full: the replicas of Replicas::holders have not released the oldest \
+         commit (Replicas::wait_room, Replicas::set_aside)"
+    )]
+    RingFull,
+
+    /// Fewer replicas can take a commit than copies were asked for. No replica got a post.
+    #[error("only {able} replicas can take a commit")]
+    TooFewReplicas {
+        /// The number of replicas that can take it.
+        able: usize,
+    },
+
     /// The connection takes no operations, for this reason.
     #[error("{0}")]
     NotConnected(NotConnected),
@@ -385,10 +405,11 @@ fn kind(error: &Error) -> io::ErrorKind {
         Error::Provider { cause, .. } => cause.kind(),
         Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
         Error::NotSupported(_) => io::ErrorKind::Unsupported,
-        Error::QueueFull { .. } | Error::ReceivesKept { .. } | Error::NoCompletionDue { .. } => {
-            io::ErrorKind::ResourceBusy
-        }
-        Error::NotConnected(_) => io::ErrorKind::NotConnected,
+        Error::QueueFull { .. }
+        | Error::ReceivesKept { .. }
+        | Error::NoCompletionDue { .. }
+        | Error::RingFull => io::ErrorKind::ResourceBusy,
+        Error::NotConnected(_) | Error::TooFewReplicas { .. } => io::ErrorKind::NotConnected,
         Error::Ended(_) => io::ErrorKind::ConnectionAborted,
         Error::PolledElsewhere => io::ErrorKind::InvalidInput,
         Error::NotEstablished(event) => match **event {

@@ -411,7 +411,6 @@ mod tests {
         check::<commit::ReplicaId>();
         check::<commit::CommitId>();
         check::<commit::Outcome>();
-        check::<commit::Refused>();
         // Memory, and registerable memory.
         check::<Mr<Vec<u8>>>();
         // A region shares memory. The owner of the memory may not be shared itself.

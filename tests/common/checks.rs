@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rpma::commit::ReplicaId;
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer,
     Peer, Posted, Queue, RegisterableMemory, RemoteSlice, Wc, WcFailure, WcOpcode,
@@ -30,6 +31,12 @@ pub(crate) const ON_ERROR: Flags = Flags::COMPLETION_ON_ERROR;
 
 /// The usage of memory that a peer writes and flushes, but does not read.
 pub(crate) const FLUSHED: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_VISIBILITY);
+
+/// A bit for the place of each replica.
+pub(crate) fn mask(ids: impl IntoIterator<Item = ReplicaId>) -> u64 {
+    let bits = ids.into_iter().map(|id| 1 << id.index());
+    bits.fold(0, |mask, bit: u64| mask | bit)
+}
 
 /// Begins a test that needs a peer: the peer goes before objects are counted.
 pub(crate) fn peer_test() -> Result<(Counted, Peer)> {

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rpma::commit::{self, CommitId, Outcome, Refused, ReplicaId};
+use rpma::commit::{self, CommitId, Outcome, ReplicaId};
 use rpma::sync::Mutex;
-use rpma::{Failure, GivenBack, MrRemote, Result, Site};
+use rpma::{Error, Failure, GivenBack, MrRemote, Result, Site};
 
 use super::{Writer, lock};
 use crate::clock;
@@ -33,13 +33,12 @@ use crate::watched::{Look, SILENCE, Watched};
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use rpma::commit::Refused;
 /// use rpma_async::Replicas;
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
-/// async fn append(log: &Replicas, at: u64, bytes: &[u8]) -> Result<bool, Refused> {
+/// async fn append(log: &Replicas, at: u64, bytes: &[u8]) -> rpma::Result<bool> {
 ///     log.room(bytes.len(), LIMIT).await?;
 ///     let tail = at + bytes.len() as u64;
 ///     let id = log.commit(at, &[bytes], Some((0, tail.to_le_bytes())), 2)?;
@@ -99,8 +98,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`](rpma::Error::Provider) also if
-    /// `epoll_ctl` fails. The set is dropped then, which ends its connections.
+    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The set
+    /// is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
         let watched = Watched::new(reactor.handle());
         for writer in set.writers() {
@@ -122,8 +121,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::add`]; [`Error::Provider`](rpma::Error::Provider) also if
-    /// `epoll_ctl` fails.
+    /// As [`commit::Replicas::add`]; [`Error::Provider`] also if `epoll_ctl` fails.
     pub fn add(
         &self,
         writer: commit::Writer,
@@ -165,8 +163,8 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`add`](Self::add). If the connection is over, the error is the reason for its end.
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the writer has other
-    /// handles, or reads that were not awaited. The writer is dropped then.
+    /// [`Error::InvalidArgument`] also if the writer has other handles, or reads that were not
+    /// awaited. The writer is dropped then.
     pub async fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
         let in_use = "the writer has other handles, or reads that were not awaited: drop them";
         if !writer.is_last_handle() {
@@ -210,12 +208,19 @@ impl Replicas {
         lock(&self.shared.state).set.is_able(id)
     }
 
-    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]: as
-    /// [`commit::Replicas::ids`]. If another task has added a replica since the mask was made, the
-    /// new replica may have a place of the mask.
+    /// The replicas of a mask, such as those of [`Outcome`]: as [`commit::Replicas::ids`]. If
+    /// another task has added a replica since the mask was made, the new replica may have a place of
+    /// the mask.
     #[must_use]
     pub fn ids(&self, mask: u64) -> Vec<ReplicaId> {
         lock(&self.shared.state).set.ids(mask).collect()
+    }
+
+    /// Returns the replicas that hold the oldest bytes of the ring: as
+    /// [`commit::Replicas::holders`].
+    #[must_use]
+    pub fn holders(&self) -> Vec<ReplicaId> {
+        lock(&self.shared.state).set.holders().collect()
     }
 
     /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a
@@ -244,8 +249,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
-    /// ran or is gone.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
         let look = || {
             self.shared.with(|state| {
@@ -271,7 +275,7 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`commit::Replicas::record`] and [`commit::Record::commit`]. No replica gets the commit
-    /// then. [`room`](Self::room) waits after [`Refused::RingFull`].
+    /// then. [`room`](Self::room) waits after [`Error::RingFull`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit(
         &self,
@@ -279,7 +283,7 @@ impl Replicas {
         pieces: &[&[u8]],
         pointer: Option<(u64, [u8; 8])>,
         k: usize,
-    ) -> Result<CommitId, Refused> {
+    ) -> Result<CommitId> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let _at = Place::caller().enter();
         self.shared.with(|state| {
@@ -303,8 +307,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
-    /// ran or is gone.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
         let settled = shared.wait(|set| {
@@ -335,8 +338,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
-    /// ran or is gone.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn everywhere(&self, id: CommitId) -> Result<()> {
         let is_everywhere = |set: &mut commit::Replicas| {
             set.look();
@@ -361,30 +363,46 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::wait_room`]: [`Refused::RingFull`] when the limit has passed. A
-    /// [`Refused`] with [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the
-    /// driver of the reactor never ran or is gone.
-    pub async fn room(&self, len: usize, limit: Duration) -> Result<(), Refused> {
+    /// As [`commit::Replicas::wait_room`]: [`Error::RingFull`] when the limit has passed.
+    /// [`Error::InvalidArgument`] also if the driver of the reactor never ran or is gone.
+    pub async fn room(&self, len: usize, limit: Duration) -> Result<()> {
+        match self.room_or(len, limit, |_| ()).await? {
+            None => Ok(()),
+            Some(()) => Err(Error::RingFull),
+        }
+    }
+
+    /// Waits for room. If the ring is full at the limit, it returns a look at the set, before
+    /// another task changes it.
+    async fn room_or<T>(
+        &self,
+        len: usize,
+        limit: Duration,
+        full: impl FnOnce(&commit::Replicas) -> T,
+    ) -> Result<Option<T>> {
         let shared = &self.shared;
         let room = shared.wait(|set| match set.record(len).map(drop) {
-            Err(Refused::RingFull { .. }) => None,
+            Err(Error::RingFull) => None,
             result => Some(result),
         });
         match timeout(shared.watched.reactor(), limit, room).await {
-            Some(room) => room?,
-            None => shared.with(|state| state.set.wait_room(len, Duration::ZERO)),
+            Some(room) => room?.map(|()| None),
+            None => shared.with(|state| match state.set.wait_room(len, Duration::ZERO) {
+                Err(Error::RingFull) => Ok(Some(full(&state.set))),
+                room => room.map(|()| None),
+            }),
         }
     }
 
     /// Waits for room as [`room`](Self::room) does. When the limit has passed, it sets aside the
     /// replicas that still hold the ring's bytes, so that the others go on. It keeps at least `k`
     /// replicas that can take a commit: otherwise it sets none aside, and returns
-    /// [`Refused::RingFull`] with the slow ones. Setting a replica aside may take up to `limit`
-    /// again ([`set_aside`](Self::set_aside)).
+    /// [`Error::RingFull`]. [`holders`](Self::holders) names the slow ones then. Setting a replica
+    /// aside may take up to `limit` again ([`set_aside`](Self::set_aside)).
     ///
     /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
     /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit. The
-    /// commit itself is refused then ([`Refused::TooFew`]).
+    /// commit itself is refused then ([`Error::TooFewReplicas`]).
     ///
     /// # Cancel safety
     ///
@@ -392,28 +410,26 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`room`](Self::room): [`Refused::RingFull`] if fewer than `k` replicas that can take a
-    /// commit would be left. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if `k` is 0.
-    /// As [`set_aside`](Self::set_aside).
-    pub async fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<(), Refused> {
+    /// As [`room`](Self::room): [`Error::RingFull`] if fewer than `k` replicas that can take a
+    /// commit would be left. [`Error::InvalidArgument`] if `k` is 0. As
+    /// [`set_aside`](Self::set_aside).
+    pub async fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<()> {
         if k == 0 {
             let text = "room for a commit with 0 copies was asked for: a commit has 1 or more";
-            return Err(Refused::Error(invalid(text)));
+            return Err(invalid(text));
         }
-        match self.room(len, limit).await {
-            Err(Refused::RingFull { held_by }) => {
-                let slow = self.ids(held_by);
-                let able = slow.iter().filter(|id| self.is_able(**id)).count();
-                if self.able() < k + able {
-                    return Err(Refused::RingFull { held_by });
-                }
-                for id in slow {
-                    self.set_aside(id, limit).await?;
-                }
-                Ok(())
-            }
-            result => result,
+        let holders = |set: &commit::Replicas| set.holders().collect::<Vec<_>>();
+        let Some(slow) = self.room_or(len, limit, holders).await? else {
+            return Ok(());
+        };
+        let able = slow.iter().filter(|id| self.is_able(**id)).count();
+        if self.able() < k + able {
+            return Err(Error::RingFull);
         }
+        for id in slow {
+            self.set_aside(id, limit).await?;
+        }
+        Ok(())
     }
 
     /// Takes a replica out of the set, so that it holds no bytes of the ring: as
@@ -427,9 +443,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::set_aside`].
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the driver of the reactor
-    /// never ran or is gone.
+    /// As [`commit::Replicas::set_aside`]. [`Error::InvalidArgument`] also if the driver of the
+    /// reactor never ran or is gone.
     pub async fn set_aside(&self, id: ReplicaId, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let is_disconnected = shared.with(|state| {

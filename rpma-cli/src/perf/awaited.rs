@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rpma::FlushType;
-use rpma::commit::Refused;
 use rpma_async::{Conn, Frozen, Pool, Reactor, Replicas, Setup, Writer};
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, yield_now};
@@ -282,8 +281,8 @@ impl Target {
                 let id = loop {
                     match set.commit(group.at, &[record], pointer, *copies) {
                         Ok(id) => break id,
-                        Err(Refused::RingFull { .. }) => room(set, record.len()).await?,
-                        Err(refused) => return failed(refused.to_string()),
+                        Err(rpma::Error::RingFull) => room(set, record.len()).await?,
+                        Err(error) => return Err(error.into()),
                     }
                 };
                 let outcome = set.settle(id, *copies, Duration::MAX).await?;
@@ -299,8 +298,8 @@ impl Target {
 
 async fn room(set: &Replicas, len: usize) -> Result {
     match set.room(len, Duration::MAX).await {
-        Ok(()) | Err(Refused::RingFull { .. }) => Ok(()),
-        Err(refused) => failed(refused.to_string()),
+        Ok(()) | Err(rpma::Error::RingFull) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -15,7 +15,7 @@ mod responder;
 mod wire;
 mod writer;
 
-pub use self::replicas::{CommitId, Outcome, Record, Refused, ReplicaId, Replicas};
+pub use self::replicas::{CommitId, Outcome, Record, ReplicaId, Replicas};
 pub use self::responder::{Responder, Slots, Turn};
 pub(crate) use self::writer::Messages;
 pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rpma::commit::{self, CommitId, Method, Outcome, Refused, ReplicaId, WriterCfg};
+use rpma::commit::{self, CommitId, Method, Outcome, ReplicaId, WriterCfg};
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
 use crate::awaited::served::{self, Serving, Stopped, TAIL, cfg, polls, record, writer};
@@ -48,15 +48,15 @@ pub(crate) async fn has_copies(set: &Replicas, id: CommitId, k: usize) -> Result
 
 /// The replicas that hold the bytes of a ring which is full.
 #[track_caller]
-pub(crate) fn holders(room: Result<(), Refused>) -> u64 {
+pub(crate) fn holders(set: &Replicas, room: rpma::Result<()>) -> Vec<ReplicaId> {
     match room {
-        Err(Refused::RingFull { held_by }) => held_by,
+        Err(Error::RingFull) => set.holders(),
         other => panic!("the ring is full: {other:?}"),
     }
 }
 
 /// A record of 100 bytes at 64, in two pieces, with a pointer.
-pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, Refused> {
+pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> rpma::Result<CommitId> {
     let bytes = [number as u8; 100];
     let pointer = Some((TAIL, number.to_ne_bytes()));
     set.commit(64, &[&bytes[..8], &bytes[8..]], pointer, k)
@@ -104,14 +104,14 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> Result<(CommitId, u
             }
             // Completions that are still to come give room, except for those that wait for the
             // server.
-            Err(Refused::RingFull { .. }) => match set.room(100, SHORT).await {
+            Err(Error::RingFull) => match set.room(100, SHORT).await {
                 Ok(()) => {}
-                Err(Refused::RingFull { held_by }) if held_by & slow.mask() != 0 => break,
+                Err(Error::RingFull) if set.holders().contains(&slow) => break,
                 // The other one has not answered yet.
-                Err(Refused::RingFull { .. }) => {}
-                Err(refused) => panic!("{refused}"),
+                Err(Error::RingFull) => {}
+                Err(error) => panic!("{error}"),
             },
-            Err(refused) => panic!("{refused}"),
+            Err(error) => panic!("{error}"),
         }
     }
     Ok(last.ok_or("some fit")?)
@@ -119,10 +119,10 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> Result<(CommitId, u
 
 /// The error of a call that was refused for another reason than the ring and its replicas.
 #[track_caller]
-fn error_of<T: std::fmt::Debug>(refused: Result<T, Refused>) -> Result<T, Error> {
+fn error_of<T: std::fmt::Debug>(refused: rpma::Result<T>) -> rpma::Result<T> {
     match refused {
-        Err(Refused::Error(error)) => Err(error),
-        other => panic!("{other:?}"),
+        Ok(_) | Err(Error::RingFull | Error::TooFewReplicas { .. }) => panic!("{refused:?}"),
+        error => error,
     }
 }
 
@@ -140,7 +140,7 @@ fn a_slow_replica_delays_nobody_else() -> Result {
         assert_eq!(outcome.unknown, slow.mask());
 
         let (last, number) = fill(&set, slow).await?;
-        assert_eq!(holders(set.room(100, SHORT).await), slow.mask());
+        assert_eq!(holders(&set, set.room(100, SHORT).await), [slow]);
         let outcome = set.settle(last, 1, LIMIT).await?;
         assert_eq!(outcome.durable, first.mask());
         let room = spawn_with(&set, |set| async move { set.room(100, LIMIT).await });
@@ -172,7 +172,8 @@ fn a_slow_replica_is_set_aside() -> Result {
             assert_eq!(outcome.durable, first.mask());
             assert_eq!(outcome.failed | outcome.unknown, slow.mask());
             let too_few = commit(&set, 1, 2).expect_err("one replica");
-            assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
+            let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
+            assert!(is_one, "{too_few}");
             has_copies(&set, commit(&set, 1, 1)?, 1).await?;
             drop((set, stopped));
             quick.stop().await;
@@ -192,14 +193,14 @@ fn room_is_made_without_a_slow_replica() -> Result {
         assert_eq!(set.able(), 2);
         fill(&set, slow).await?;
         // Two copies are not possible without the slow one.
-        assert_eq!(holders(set.make_room(100, 2, SHORT).await), slow.mask());
+        assert_eq!(holders(&set, set.make_room(100, 2, SHORT).await), [slow]);
         assert_eq!(set.able(), 2, "none is set aside");
         set.make_room(100, 1, SHORT).await?;
         assert_eq!((set.able(), set.is_able(slow)), (1, false));
         has_copies(&set, commit(&set, 1, 1)?, 1).await?;
         says(error_of(set.make_room(100, 0, LIMIT).await), &[]);
         let long = set.make_room(2 * RING, 1, LIMIT).await;
-        assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
+        says(error_of(long), &[]);
         drop((set, stopped));
         quick.stop().await;
         Ok(())
@@ -260,7 +261,8 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
         assert_eq!(outcome.unknown, dead.mask());
         assert_eq!(set.able(), 1);
         let too_few = commit(&set, 2, 2).expect_err("one replica");
-        assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
+        let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
+        assert!(is_one, "{too_few}");
         let id = commit(&set, 2, 1)?;
         let outcome = set.settle(id, 1, Duration::MAX).await?;
         assert_eq!(outcome.durable, first.mask());

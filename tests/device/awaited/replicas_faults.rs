@@ -1,6 +1,6 @@
 //! Faults of one replica of three while commits are in flight, by each method.
 
-use rpma::commit::{Method, Outcome, Refused, ReplicaId};
+use rpma::commit::{Method, Outcome, ReplicaId};
 use rpma::sim::Errno;
 use rpma_async::Replicas;
 use tokio::time::{Instant, sleep};
@@ -50,6 +50,10 @@ impl Three {
         assert_eq!(outcome.failed | outcome.unknown, self.faulty());
     }
 
+    fn holders(&self, room: rpma::Result<()>) -> u64 {
+        mask(holders(&self.set, room))
+    }
+
     /// Ends the set. Then the power goes, and the replicas must have this commit. The faulty one
     /// has one of these.
     async fn keep(mut self, number: u64, faulty: std::ops::RangeInclusive<u64>) {
@@ -86,7 +90,8 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
         println!("{failure:?}");
         assert!(failure.is_some() || outage.is_told());
         let too_few = commit(&set, 3, 3).expect_err("two are able");
-        assert!(matches!(too_few, Refused::TooFew { able: 2 }), "{too_few}");
+        let are_two = matches!(too_few, Error::TooFewReplicas { able: 2 });
+        assert!(are_two, "{too_few}");
         let third = commit(&set, 3, 2)?;
         let outcome = within(millisecond, set.settle(third, 2, LIMIT)).await?;
         assert_eq!((outcome.durable, outcome.failed), (of.good(), of.faulty()));
@@ -113,7 +118,7 @@ fn a_fault_that_passes_gives_the_ring_back() -> Result {
         outage.begin(world, &mut of.fars[2]).await?;
         let (last, number) = fill(&of.set, of.ids[2]).await?;
         let began = Instant::now();
-        assert_eq!(holders(of.set.room(100, SHORT).await), of.faulty());
+        assert_eq!(of.holders(of.set.room(100, SHORT).await), of.faulty());
         assert_eq!(began.elapsed(), SHORT);
         let outcome = of.set.settle(last, 2, SHORT).await?;
         assert_eq!(outcome.durable, of.good());
@@ -170,7 +175,7 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
         world.hosts[0].freeze();
         while commit(&of.set, 1, 1).is_ok() {}
         let all = of.good() | of.faulty();
-        assert_eq!(holders(of.set.room(100, SHORT).await), all);
+        assert_eq!(of.holders(of.set.room(100, SHORT).await), all);
         for (n, id) in of.ids.into_iter().enumerate() {
             let began = Instant::now();
             of.set.set_aside(id, SHORT).await?;
@@ -178,7 +183,7 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
             let room = of.set.room(100, SHORT).await;
             match n {
                 2 => room?,
-                _ => assert_eq!(holders(room) & id.mask(), 0),
+                _ => assert_eq!(of.holders(room) & id.mask(), 0),
             }
         }
         world.hosts[0].thaw();
@@ -245,7 +250,7 @@ fn a_failed_post_keeps_the_ring() -> Result {
                     assert!(number <= RING as u64 / 100, "its bytes are free");
                     last = (commit(&of.set, number, 2)?, number);
                 };
-                assert_eq!(holders(full), of.faulty());
+                assert_eq!(of.holders(full), of.faulty());
                 let (last, number) = last;
                 let settled = of.set.settle(last, 2, LIMIT).await;
                 assert_eq!(settled?.durable, of.good());

@@ -62,7 +62,7 @@ impl Cluster {
     }
 
     /// Commits a record, and the tail that shows it.
-    pub(crate) fn append(&mut self, number: u64, k: usize) -> Result<CommitId, Refused> {
+    pub(crate) fn append(&mut self, number: u64, k: usize) -> rpma::Result<CommitId> {
         append(&mut self.log, number, k)
     }
 

@@ -132,11 +132,10 @@ impl Program<'_> {
     }
 
     /// Takes the replica that holds the ring out of the set.
-    fn set_aside(&mut self, held_by: u64) -> Result {
-        let held: Vec<_> = (0..3).filter(|n| held_by & 1 << n != 0).collect();
+    fn set_aside(&mut self) -> Result {
+        let held: Vec<_> = self.of.log.holders().collect();
         assert!(self.is_dark() || held.len() == 1, "held by {held:?}");
-        for replica in held {
-            let id = self.of.ids[replica];
+        for id in held {
             let log = &mut self.of.log;
             in_time("set_aside", LIMIT, || log.set_aside(id, LIMIT))?;
             self.ran.set_aside |= id.mask();
@@ -172,16 +171,16 @@ impl Program<'_> {
                 match in_time("wait_room", limit, || log.wait_room(LEN, limit)) {
                     Ok(()) => {}
                     // A replica that is only slow has time before it is set aside.
-                    Err(Refused::RingFull { .. }) if limit < Duration::from_millis(300) => continue,
-                    Err(Refused::RingFull { held_by }) => {
-                        self.set_aside(held_by)?;
+                    Err(Error::RingFull) if limit < Duration::from_millis(300) => continue,
+                    Err(Error::RingFull) => {
+                        self.set_aside()?;
                         continue;
                     }
                     Err(error) => panic!("record {number}: {error}"),
                 }
                 match self.of.append(number, 2) {
                     Ok(id) => ids.push(id),
-                    Err(Refused::TooFew { .. }) if self.is_dark() => return Ok(None),
+                    Err(Error::TooFewReplicas { .. }) if self.is_dark() => return Ok(None),
                     Err(error) => panic!("record {number}: {error}"),
                 }
                 continue;

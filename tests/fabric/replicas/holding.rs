@@ -28,14 +28,13 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() -> Result {
             assert_eq!(outcome.durable, 0b101, "{outcome:?}");
         }
         let full = set.append(6, 2).expect_err("the ring is full");
-        let text = full.to_string();
-        let Refused::RingFull { held_by } = full else {
-            panic!("{text}");
-        };
-        assert_eq!(held_by, set.ids[1].mask(), "{text}");
-        assert!(text.contains("0b10"), "{text}");
+        assert!(matches!(full, Error::RingFull), "{full}");
+        assert!(full.to_string().contains("Replicas::holders"), "{full}");
+        let holders: Vec<_> = set.log.holders().collect();
+        assert_eq!(holders, [set.ids[1]]);
         let waited = set.log.wait_room(8, SHORT);
-        assert!(matches!(waited, Err(Refused::RingFull { held_by: 0b10 })));
+        assert!(matches!(waited, Err(Error::RingFull)));
+        assert_eq!(mask(set.log.holders()), 0b10);
 
         set.servers[1].host.thaw();
         set.log.wait_room(8, LIMIT)?;
@@ -213,11 +212,13 @@ fn a_frozen_replica_is_set_aside() -> Result {
                     assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
                     ids.push(id);
                 }
-                Err(Refused::RingFull { held_by: 0b10 }) => break,
+                Err(Error::RingFull) => break,
                 Err(error) => panic!("{error}"),
             }
         }
+        assert_eq!(mask(set.log.holders()), 0b10);
         set.log.set_aside(set.ids[1], LIMIT)?;
+        assert_eq!(mask(set.log.holders()), 0);
         assert_eq!(set.log.able(), 2);
         assert_eq!(set.log.outcome(ids[0]).durable, 0b111, "it has that one");
         assert_eq!(set.log.outcome(ids[1]).unknown, 0b10, "posted");
@@ -233,7 +234,8 @@ fn a_frozen_replica_is_set_aside() -> Result {
         assert_eq!([shown[0], shown[2]], [20; 2]);
         assert!(shown[1] <= 3, "{shown:?}");
         let refused = set.append(20, 3).expect_err("two can");
-        assert!(matches!(refused, Refused::TooFew { able: 2 }), "{refused}");
+        let are_two = matches!(refused, Error::TooFewReplicas { able: 2 });
+        assert!(are_two, "{refused}");
         set.log.set_aside(set.ids[1], LIMIT)?;
         Ok(())
     })
@@ -350,7 +352,8 @@ fn a_post_that_fails_is_unknown() -> Result {
             assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
         }
         let full = set.append(4, 2);
-        assert!(matches!(full, Err(Refused::RingFull { held_by: 0b10 })));
+        assert!(matches!(full, Err(Error::RingFull)));
+        assert_eq!(mask(set.log.holders()), 0b10);
         set.log.set_aside(set.ids[1], LIMIT)?;
         assert_eq!(set.commit(4, 2)?.failed, 0b10);
     }

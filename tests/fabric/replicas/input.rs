@@ -7,9 +7,9 @@ fn strict() -> Result<Set> {
     Set::new(&Rig::strict().seed(1), Way::visible(), 4)
 }
 
-fn text(refused: Refused) -> String {
+fn text(refused: Error) -> String {
     match refused {
-        Refused::Error(Error::InvalidArgument(text)) => text.into(),
+        Error::InvalidArgument(text) => text.into(),
         other => panic!("{other:?}"),
     }
 }

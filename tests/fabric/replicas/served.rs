@@ -127,7 +127,7 @@ fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
             if number < RECORDS && number < told + pipelined {
                 match append(&mut log, number, 2) {
                     Ok(id) => ids.push(id),
-                    Err(Refused::RingFull { .. }) => {}
+                    Err(Error::RingFull) => {}
                     Err(error) => panic!("{error}"),
                 }
             }

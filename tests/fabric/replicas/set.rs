@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpma::commit::{
-    CommitId, Connecting, Method, Outcome, Record, Refused, ReplicaId, Replicas, Writer, WriterCfg,
+    CommitId, Connecting, Method, Outcome, Record, ReplicaId, Replicas, Writer, WriterCfg,
 };
 use rpma::sim::{Entered, Errno, Failing};
 
@@ -188,12 +188,12 @@ impl Set {
     }
 
     /// Commits a record, and the tail that shows it.
-    pub(crate) fn append(&mut self, number: u64, k: usize) -> Result<CommitId, Refused> {
+    pub(crate) fn append(&mut self, number: u64, k: usize) -> rpma::Result<CommitId> {
         append(&mut self.log, number, k)
     }
 
     /// Commits a record, and waits for so many copies of it.
-    pub(crate) fn commit(&mut self, number: u64, k: usize) -> Result<Outcome, Refused> {
+    pub(crate) fn commit(&mut self, number: u64, k: usize) -> rpma::Result<Outcome> {
         let id = self.append(number, k)?;
         Ok(self.log.settle(id, k, LIMIT))
     }
@@ -217,14 +217,14 @@ impl Set {
 }
 
 /// A record with its bytes.
-pub(crate) fn made(log: &mut Replicas, number: u64) -> Result<Record<'_>, Refused> {
+pub(crate) fn made(log: &mut Replicas, number: u64) -> rpma::Result<Record<'_>> {
     let mut made = log.record(LEN)?;
     made.put(0, record(number)).expect("inside");
     Ok(made)
 }
 
 /// Commits a record, and the tail that shows it.
-pub(crate) fn append(log: &mut Replicas, number: u64, k: usize) -> Result<CommitId, Refused> {
+pub(crate) fn append(log: &mut Replicas, number: u64, k: usize) -> rpma::Result<CommitId> {
     let at = START + number * LEN as u64;
     let tail = (number + 1).to_le_bytes();
     made(log, number)?.commit(at, Some((0, tail)), k)

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rpma::commit::{CommitId, Outcome, Refused, Replicas};
+use rpma::Error;
+use rpma::commit::{CommitId, Outcome, Replicas};
 
 use super::Load;
 use crate::client::{Result, failed};
@@ -65,14 +66,12 @@ impl Load for Copies {
         let pointer = Some((self.pointer, u64::from(slot).to_le_bytes()));
         let mut record = match self.set.record(self.record.len()) {
             Ok(record) => record,
-            Err(Refused::RingFull { .. }) => return Ok(false),
-            Err(refused) => return failed(refused.to_string()),
+            Err(Error::RingFull) => return Ok(false),
+            Err(error) => return Err(error.into()),
         };
         record.put(0, &self.record)?;
-        match record.commit(at, pointer, self.copies) {
-            Ok(id) => self.in_flight.push_back((id, slot)),
-            Err(refused) => return failed(refused.to_string()),
-        }
+        let id = record.commit(at, pointer, self.copies)?;
+        self.in_flight.push_back((id, slot));
         Ok(true)
     }
 

@@ -19,7 +19,7 @@ mod ring;
 mod wait;
 
 use self::outcome::SetId;
-pub use self::outcome::{CommitId, Outcome, Refused, ReplicaId};
+pub use self::outcome::{CommitId, Outcome, ReplicaId};
 use self::replica::{CommitState, Replica};
 use self::ring::{CommitEntry, RecordBytes, RecordRing};
 use crate::address;
@@ -39,12 +39,12 @@ use crate::verbs::{Place, Wc};
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use rpma::commit::{Refused, Replicas};
+/// use rpma::commit::Replicas;
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
-/// fn append(log: &mut Replicas, at: u64, bytes: &[u8]) -> Result<bool, Refused> {
+/// fn append(log: &mut Replicas, at: u64, bytes: &[u8]) -> rpma::Result<bool> {
 ///     log.wait_room(bytes.len(), LIMIT)?;
 ///     let mut record = log.record(bytes.len())?;
 ///     record.put(0, bytes)?;
@@ -65,9 +65,9 @@ use crate::verbs::{Place, Wc};
 /// # Source memory
 ///
 /// The bytes of a commit are free when this host's device no longer reads them for any replica. A
-/// replica that is slow or frozen holds these bytes. Commits go on until the ring is full. Then
-/// [`Refused::RingFull`] names the replica. [`set_aside`](Self::set_aside) takes the replica out of
-/// the set, and needs no answer from it.
+/// replica that is slow or frozen holds these bytes. Commits go on until the ring is full
+/// ([`Error::RingFull`]). Then [`holders`](Self::holders) names the replica.
+/// [`set_aside`](Self::set_aside) takes the replica out of the set, and needs no answer from it.
 ///
 /// # Event loops
 ///
@@ -302,9 +302,8 @@ impl Replicas {
         self.members.iter().filter_map(Replica::writer)
     }
 
-    /// Returns the replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Call
-    /// this before the next [`add`](Self::add), which may give a place of the mask to another
-    /// replica.
+    /// Returns the replicas of a mask, such as those of [`Outcome`]. Call this before the next
+    /// [`add`](Self::add), which may give a place of the mask to another replica.
     pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
         let ids = self.members.iter().map(|member| member.id);
         ids.filter(move |id| id.mask() & mask != 0)
@@ -338,22 +337,21 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Refused::RingFull`] if the ring has no place for the record, or has as many commits as
-    /// [`new`](Self::new) allows. [`Refused::Error`] with [`Error::InvalidArgument`] if `len` is 0
-    /// or longer than the ring; with [`Error::NotSupported`] after a [`set_aside`](Self::set_aside)
-    /// that failed.
-    pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
+    /// [`Error::RingFull`] if the ring has no place for the record, or has as many commits as
+    /// [`new`](Self::new) allows. [`Error::InvalidArgument`] if `len` is 0 or longer than the ring.
+    /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
+    pub fn record(&mut self, len: usize) -> Result<Record<'_>> {
         if !self.has_place(len)? {
             self.look();
         }
         match self.ring.place(len) {
             Some(bytes) => Ok(Record { set: self, bytes }),
-            None => Err(self.full()),
+            None => Err(Error::RingFull),
         }
     }
 
     /// Whether the ring has a place for a record of `len` bytes.
-    fn has_place(&mut self, len: usize) -> Result<bool> {
+    fn has_place(&self, len: usize) -> Result<bool> {
         self.refuse_lost()?;
         self.ring.check_len(len)?;
         Ok(self.ring.place(len).is_some())
@@ -369,20 +367,23 @@ impl Replicas {
         }
     }
 
-    fn full(&self) -> Refused {
-        let oldest = self.ring.oldest();
-        let held_by = self.mask(|member| member.released() < oldest);
-        Refused::RingFull { held_by }
+    /// Returns the replicas that hold the oldest bytes of the ring: their devices may still read
+    /// these bytes. After [`Error::RingFull`], wait for these replicas
+    /// ([`wait_room`](Self::wait_room)), or set them aside ([`set_aside`](Self::set_aside)).
+    pub fn holders(&self) -> impl Iterator<Item = ReplicaId> {
+        // An empty ring has no oldest commit.
+        let oldest = self.ring.oldest().min(self.ring.last());
+        self.ids(self.mask(|member| member.released() < oldest))
     }
 
-    fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId, Refused> {
+    fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
             let present = self.members.iter().filter_map(Replica::writer).count();
-            return Err(Refused::Error(Error::invalid(format!(
+            return Err(Error::invalid(format!(
                 "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
                  that were set aside: ask for 1 to {present}"
-            ))));
+            )));
         }
         for member in &self.members {
             if member.is_able() {
@@ -392,7 +393,7 @@ impl Replicas {
         }
         let able = self.able();
         if able < k {
-            return Err(Refused::TooFew { able });
+            return Err(Error::TooFewReplicas { able });
         }
         self.ring.push(entry);
         self.advance();
@@ -516,18 +517,13 @@ impl Record<'_> {
     ///
     /// # Errors
     ///
-    /// After an error no replica gets a post. [`Refused::TooFew`] if fewer than `k` replicas can
-    /// take the commit. [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or larger
-    /// than the number of replicas, if the record or the pointer is not inside the region of each
-    /// replica, or if the pointer is not aligned to 8 bytes or lies in the record. The text names
-    /// the commit and the replica.
+    /// After an error no replica gets a post. [`Error::TooFewReplicas`] if fewer than `k` replicas
+    /// can take the commit. [`Error::InvalidArgument`] if `k` is 0 or larger than the number of
+    /// replicas, if the record or the pointer is not inside the region of each replica, or if the
+    /// pointer is not aligned to 8 bytes or lies in the record. The text names the commit and the
+    /// replica.
     #[cfg_attr(feature = "sim", track_caller)]
-    pub fn commit(
-        self,
-        at: u64,
-        pointer: Option<(u64, [u8; 8])>,
-        k: usize,
-    ) -> Result<CommitId, Refused> {
+    pub fn commit(self, at: u64, pointer: Option<(u64, [u8; 8])>, k: usize) -> Result<CommitId> {
         let Self { set, bytes } = self;
         let place = Place::caller();
         let entry = CommitEntry {

@@ -1,4 +1,4 @@
-//! The names and the outcomes of commits, and the reasons for which there is no commit.
+//! The names and the outcomes of commits, and a writer that was not added.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl ReplicaId {
         self.index.into()
     }
 
-    /// Returns the bit of the replica in the masks of [`Outcome`] and [`Refused`].
+    /// Returns the bit of the replica in the masks of [`Outcome`].
     /// [`Replicas::ids`](super::Replicas::ids) returns the replicas of a mask.
     #[must_use]
     pub fn mask(self) -> u64 {
@@ -111,47 +111,5 @@ impl Outcome {
     #[must_use]
     pub fn copies(&self) -> usize {
         self.durable.count_ones() as usize
-    }
-}
-
-/// The reason for which there is no record or no commit. No replica got a post.
-#[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "a program answers each")]
-pub enum Refused {
-    /// The ring has no place: the bytes of the oldest commit are still in use.
-    RingFull {
-        /// The replicas that have not released these bytes, as a mask.
-        held_by: u64,
-    },
-    /// Fewer than `k` replicas can take a commit.
-    TooFew {
-        /// The number of replicas that can take it.
-        able: usize,
-    },
-    /// The argument is wrong, or the set takes no more commits. The text gives the reason.
-    Error(Error),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RingFull { held_by } => write!(
-                f,
-                "the ring of source memory is full: the replicas of the mask {held_by:#b} have not \
-                 released the oldest commit (Replicas::wait_room, Replicas::set_aside)"
-            ),
-            Self::TooFew { able } => {
-                write!(f, "only {able} replicas can take a commit")
-            }
-            Self::Error(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
     }
 }

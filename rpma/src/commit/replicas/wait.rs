@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::replica::{CommitState, Replica};
-use super::{CommitId, Outcome, Refused, ReplicaId, Replicas, named};
+use super::{CommitId, Outcome, ReplicaId, Replicas, named};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::looking;
@@ -78,14 +78,13 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`record`](Self::record): [`Refused::RingFull`] when the limit has passed.
-    pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<(), Refused> {
+    /// As [`record`](Self::record): [`Error::RingFull`] when the limit has passed.
+    pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<()> {
         let found = self.until(limit, |set| match set.has_place(len) {
             Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error.into())),
+            result => Some(result.map(drop)),
         });
-        found.unwrap_or_else(|| Err(self.full()))
+        found.unwrap_or(Err(Error::RingFull))
     }
 
     /// Waits until `judge` has a result, for at most `limit`.
