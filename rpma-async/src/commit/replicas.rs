@@ -208,12 +208,25 @@ impl Replicas {
         lock(&self.shared.state).set.is_able(id)
     }
 
-    /// The replicas of a mask, such as those of [`Outcome`]: as [`commit::Replicas::ids`]. If
-    /// another task has added a replica since the mask was made, the new replica may have a place of
-    /// the mask.
+    /// Returns the replicas on which the commit of an outcome is durable: as
+    /// [`commit::Replicas::durable`].
     #[must_use]
-    pub fn ids(&self, mask: u64) -> Vec<ReplicaId> {
-        lock(&self.shared.state).set.ids(mask).collect()
+    pub fn durable(&self, outcome: Outcome) -> Vec<ReplicaId> {
+        lock(&self.shared.state).set.durable(outcome).collect()
+    }
+
+    /// Returns the replicas that never get the commit of an outcome: as
+    /// [`commit::Replicas::failed`].
+    #[must_use]
+    pub fn failed(&self, outcome: Outcome) -> Vec<ReplicaId> {
+        lock(&self.shared.state).set.failed(outcome).collect()
+    }
+
+    /// Returns the replicas that have not answered the commit of an outcome: as
+    /// [`commit::Replicas::unknown`].
+    #[must_use]
+    pub fn unknown(&self, outcome: Outcome) -> Vec<ReplicaId> {
+        lock(&self.shared.state).set.unknown(outcome).collect()
     }
 
     /// Returns the replicas that hold the oldest bytes of the ring: as
@@ -342,7 +355,7 @@ impl Replicas {
     pub async fn everywhere(&self, id: CommitId) -> Result<()> {
         let is_everywhere = |set: &mut commit::Replicas| {
             set.look();
-            (set.pending(id) == 0).then_some(())
+            set.pending(id).next().is_none().then_some(())
         };
         self.shared.wait(is_everywhere).await
     }

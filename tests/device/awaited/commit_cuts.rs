@@ -104,7 +104,7 @@ fn commits_on_replicas_survive_every_cut() -> Result {
                     let outcome = settled.expect("the driver runs");
                     assert!(outcome.copies() >= copies);
                     for (id, acknowledged) in ids.iter().zip(acknowledged) {
-                        if outcome.durable & id.mask() != 0 {
+                        if set.durable(outcome).contains(id) {
                             acknowledged.store(number, Ordering::Relaxed);
                         }
                     }

@@ -333,7 +333,7 @@ fn a_writer_that_recovered_joins_a_set() -> Result {
         let id = add(&set, inner)?;
         let commit = replicas::commit(&set, 4, 1)?;
         let outcome = set.settle(commit, 1, LIMIT).await?;
-        assert_eq!(outcome.durable, id.mask());
+        assert_eq!(set.durable(outcome), [id]);
         drop(set);
         assert_eq!(served::record(&serving.regions[0])?, (4, 4));
         assert_eq!(pool.available(), 2);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rpma::commit::{self, CommitId, Method, Outcome, ReplicaId, WriterCfg};
+use rpma::commit::{self, CommitId, Method, ReplicaId, WriterCfg};
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
 use crate::awaited::served::{self, Serving, Stopped, TAIL, cfg, polls, record, writer};
@@ -134,15 +134,16 @@ fn a_slow_replica_delays_nobody_else() -> Result {
         let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await?;
         let id = commit(&set, 1, 2)?;
         let outcome = set.settle(id, 1, LIMIT).await?;
-        assert_eq!((outcome.durable, outcome.failed), (first.mask(), 0));
+        assert_eq!(set.durable(outcome), [first]);
+        assert_eq!(set.failed(outcome), []);
         let outcome = set.settle(id, 2, SHORT).await?;
-        assert_eq!(outcome.durable, first.mask());
-        assert_eq!(outcome.unknown, slow.mask());
+        assert_eq!(set.durable(outcome), [first]);
+        assert_eq!(set.unknown(outcome), [slow]);
 
         let (last, number) = fill(&set, slow).await?;
         assert_eq!(holders(&set, set.room(100, SHORT).await), [slow]);
         let outcome = set.settle(last, 1, LIMIT).await?;
-        assert_eq!(outcome.durable, first.mask());
+        assert_eq!(set.durable(outcome), [first]);
         let room = spawn_with(&set, |set| async move { set.room(100, LIMIT).await });
         let slow = stopped.start();
         has_copies(&set, last, 2).await?;
@@ -169,8 +170,9 @@ fn a_slow_replica_is_set_aside() -> Result {
             set.room(100, LIMIT).await?;
             assert_eq!(set.able(), 1);
             let outcome = set.settle(last, 1, LIMIT).await?;
-            assert_eq!(outcome.durable, first.mask());
-            assert_eq!(outcome.failed | outcome.unknown, slow.mask());
+            assert_eq!(set.durable(outcome), [first]);
+            let others = [set.failed(outcome), set.unknown(outcome)].concat();
+            assert_eq!(others, [slow]);
             let too_few = commit(&set, 1, 2).expect_err("one replica");
             let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
             assert!(is_one, "{too_few}");
@@ -257,16 +259,16 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
         has_copies(&set, before, 1).await?;
         drop(stopped);
         let outcome = joined(waiting).await?;
-        assert_eq!(outcome.durable, first.mask());
-        assert_eq!(outcome.unknown, dead.mask());
+        assert_eq!(set.durable(outcome), [first]);
+        assert_eq!(set.unknown(outcome), [dead]);
         assert_eq!(set.able(), 1);
         let too_few = commit(&set, 2, 2).expect_err("one replica");
         let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
         assert!(is_one, "{too_few}");
         let id = commit(&set, 2, 1)?;
         let outcome = set.settle(id, 1, Duration::MAX).await?;
-        assert_eq!(outcome.durable, first.mask());
-        assert_eq!(outcome.failed, dead.mask());
+        assert_eq!(set.durable(outcome), [first]);
+        assert_eq!(set.failed(outcome), [dead]);
         drop(set);
         quick.stop().await;
         Ok(())
@@ -311,8 +313,11 @@ fn bad_input_is_refused() -> Result {
 
         let id = commit(&one, 1, 1)?;
         let outcome = other.settle(id, 1, LIMIT).await?;
-        assert_eq!(outcome, Outcome::default(), "of another set");
+        assert_eq!(outcome.copies(), 0, "of another set");
+        assert_eq!(one.failed(outcome), []);
+        assert_eq!(one.unknown(outcome), []);
         has_copies(&one, id, 1).await?;
+        assert_eq!(other.durable(one.outcome(id)), [], "of another set");
         drop((one, other));
         serving.stop().await;
         Ok(())
@@ -332,7 +337,7 @@ fn tasks_append_to_two_replicas() -> Result {
                     set.room(100, LIMIT).await.expect("room");
                     let id = commit(&set, number, 2).expect("posted");
                     let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
-                    assert_eq!((outcome.copies(), outcome.unknown), (2, 0));
+                    assert_eq!((outcome.copies(), set.unknown(outcome).len()), (2, 0));
                 }
             })
         });

@@ -37,17 +37,29 @@ impl Three {
 
     /// Those that are not faulty.
     fn good(&self) -> u64 {
-        self.ids[0].mask() | self.ids[1].mask()
+        mask(self.ids[..2].to_vec())
     }
 
     fn faulty(&self) -> u64 {
-        self.ids[2].mask()
+        mask([self.ids[2]])
     }
 
     /// The faulty one alone has not got a commit.
-    fn is_at_the_good(&self, outcome: &Outcome) {
-        assert_eq!(outcome.durable, self.good());
-        assert_eq!(outcome.failed | outcome.unknown, self.faulty());
+    fn is_at_the_good(&self, outcome: Outcome) {
+        assert_eq!(self.durable(outcome), self.good());
+        assert_eq!(self.failed(outcome) | self.unknown(outcome), self.faulty());
+    }
+
+    fn durable(&self, outcome: Outcome) -> u64 {
+        mask(self.set.durable(outcome))
+    }
+
+    fn failed(&self, outcome: Outcome) -> u64 {
+        mask(self.set.failed(outcome))
+    }
+
+    fn unknown(&self, outcome: Outcome) -> u64 {
+        mask(self.set.unknown(outcome))
     }
 
     fn holders(&self, room: rpma::Result<()>) -> u64 {
@@ -79,10 +91,10 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
         let second = commit(&set, 2, 2)?;
         let millisecond = Duration::from_millis(1);
         let outcome = within(millisecond, set.settle(second, 2, LIMIT)).await?;
-        assert_eq!(outcome.durable, of.good());
-        of.is_at_the_good(&within(SHORT, set.settle(second, 3, SHORT)).await?);
+        assert_eq!(of.durable(outcome), of.good());
+        of.is_at_the_good(within(SHORT, set.settle(second, 3, SHORT)).await?);
         let outcome = within(NOTICED, set.settle(second, 3, Duration::MAX)).await?;
-        of.is_at_the_good(&outcome);
+        of.is_at_the_good(outcome);
         assert_eq!(set.outcome(second), outcome);
 
         assert_eq!(set.able(), 2);
@@ -94,7 +106,10 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
         assert!(are_two, "{too_few}");
         let third = commit(&set, 3, 2)?;
         let outcome = within(millisecond, set.settle(third, 2, LIMIT)).await?;
-        assert_eq!((outcome.durable, outcome.failed), (of.good(), of.faulty()));
+        assert_eq!(
+            (of.durable(outcome), of.failed(outcome)),
+            (of.good(), of.faulty())
+        );
         // Messages that are left arrive.
         outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
@@ -121,7 +136,7 @@ fn a_fault_that_passes_gives_the_ring_back() -> Result {
         assert_eq!(of.holders(of.set.room(100, SHORT).await), of.faulty());
         assert_eq!(began.elapsed(), SHORT);
         let outcome = of.set.settle(last, 2, SHORT).await?;
-        assert_eq!(outcome.durable, of.good());
+        assert_eq!(of.durable(outcome), of.good());
 
         let room = spawn_with(&of.set, |set| async move { set.room(100, LIMIT).await });
         sleep(SHORT).await;
@@ -148,13 +163,13 @@ fn a_faulty_replica_is_set_aside() -> Result {
         within(SHORT, of.set.set_aside(of.ids[2], SHORT)).await?;
         within(Duration::ZERO, of.set.room(100, SHORT)).await?;
         let outcome = of.set.outcome(last);
-        assert_eq!(outcome.failed | outcome.unknown, of.faulty());
+        assert_eq!(of.failed(outcome) | of.unknown(outcome), of.faulty());
         // Twice around the ring.
         let last = number + 2 * RING as u64 / 100;
         for later in number + 1..=last {
             of.set.room(100, LIMIT).await?;
             let outcome = of.set.settle(commit(&of.set, later, 2)?, 2, LIMIT).await?;
-            assert_eq!(outcome.durable, of.good());
+            assert_eq!(of.durable(outcome), of.good());
         }
         outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
@@ -183,7 +198,7 @@ fn an_own_device_that_stands_still_keeps_the_ring() -> Result {
             let room = of.set.room(100, SHORT).await;
             match n {
                 2 => room?,
-                _ => assert_eq!(of.holders(room) & id.mask(), 0),
+                _ => assert_eq!(of.holders(room) & mask([id]), 0),
             }
         }
         world.hosts[0].thaw();
@@ -207,13 +222,13 @@ fn a_replica_that_took_the_request_and_is_gone() -> Result {
         of.fars[2].stop().await;
         let id = commit(&of.set, 1, 3)?;
         let outcome = of.set.settle(id, 3, Duration::from_secs(3)).await?;
-        assert_eq!(outcome.durable, of.good());
+        assert_eq!(of.durable(outcome), of.good());
         assert_eq!(of.set.able(), 3, "its host is there");
         outage.begin(world, &mut of.fars[2]).await?;
         let settled = in_time(of.set.settle(id, 3, Duration::MAX));
         let outcome = within(NOTICED, settled).await?;
-        assert_eq!(outcome.durable, of.good());
-        assert_eq!(outcome.unknown, of.faulty());
+        assert_eq!(of.durable(outcome), of.good());
+        assert_eq!(of.unknown(outcome), of.faulty());
         assert_eq!(of.set.able(), 2);
         outage.end(&of.fars[2]);
         of.keep(1, 0..=1).await;
@@ -253,7 +268,7 @@ fn a_failed_post_keeps_the_ring() -> Result {
                 assert_eq!(of.holders(full), of.faulty());
                 let (last, number) = last;
                 let settled = of.set.settle(last, 2, LIMIT).await;
-                assert_eq!(settled?.durable, of.good());
+                assert_eq!(of.durable(settled?), of.good());
                 within(SHORT, of.set.set_aside(of.ids[2], SHORT)).await?;
                 of.set.room(100, SHORT).await?;
                 of.keep(number, 0..=1).await;

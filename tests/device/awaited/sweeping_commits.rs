@@ -117,8 +117,9 @@ async fn by_set(
         let outcome = in_time(set.settle(id, 2, SHORT)).await?;
         assert!(outcome.copies() >= 2, "{outcome:?}");
         let outcome = in_time(set.settle(id, 3, SHORT)).await?;
+        let durable = set.durable(outcome);
         for (n, id) in ids.iter().enumerate() {
-            if id.is_some_and(|id| outcome.durable & id.mask() != 0) {
+            if id.is_some_and(|id| durable.contains(&id)) {
                 found.acknowledged[n] = number;
             }
         }

@@ -26,12 +26,13 @@ fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> 
         assert!(outcome.copies() >= 2, "{number}: {outcome:?}");
         // The third copy, or the end of its connection.
         let outcome = of.log.settle(id, 3, LIMIT);
+        let named = Named::by(&of.log, outcome);
         for (replica, acknowledged) in acknowledged.iter_mut().enumerate() {
-            if outcome.durable & 1 << replica != 0 {
+            if named.durable & 1 << replica != 0 {
                 *acknowledged = number + 1;
             }
         }
-        if outcome.unknown != 0 {
+        if named.unknown != 0 {
             // Its connection is over, and it holds no bytes after this.
             of.log.set_aside(of.ids[1], LIMIT)?;
         }

@@ -138,7 +138,7 @@ impl Program<'_> {
         for id in held {
             let log = &mut self.of.log;
             in_time("set_aside", LIMIT, || log.set_aside(id, LIMIT))?;
-            self.ran.set_aside |= id.mask();
+            self.ran.set_aside |= mask([id]);
         }
         Ok(())
     }
@@ -146,7 +146,8 @@ impl Program<'_> {
     /// Keeps which replicas have acknowledged which records.
     fn tell(&self, ids: &[CommitId]) {
         for (record, id) in (1..).zip(ids) {
-            let durable = self.of.log.outcome(*id).durable;
+            let outcome = self.of.log.outcome(*id);
+            let durable = mask(self.of.log.durable(outcome));
             for (replica, told) in self.told.iter().enumerate() {
                 if durable & 1 << replica != 0 {
                     told.store(record, Ordering::Relaxed);

@@ -20,7 +20,7 @@ fn a_set_reconnects_for_ever() -> Result {
         let way = Way::visible();
         let mut set = Set::new(&Rig::of(&profile).seed(1), way, 4)?;
         let first = set.append(0, 3)?;
-        assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
+        assert_eq!(set.settle(first, 3, LIMIT).durable, 0b111);
         let mut gone = Vec::new();
         let mut id = set.ids[2];
         for number in 0..150 {
@@ -30,7 +30,7 @@ fn a_set_reconnects_for_ever() -> Result {
             assert!(!gone.contains(&id));
         }
         // Its replica 2 is forgotten, and the new one in its place never got the commit.
-        let after = set.log.outcome(first);
+        let after = set.outcome(first);
         assert_eq!((after.durable, after.failed, after.unknown), (0b11, 0, 0));
 
         for old in &gone {
@@ -51,20 +51,19 @@ fn a_set_reconnects_for_ever() -> Result {
         for wc in &wcs[..count] {
             assert!(!set.log.handle(old, wc));
         }
-        assert_eq!(set.log.outcome(last).durable, 0, "nothing was taken");
+        assert_eq!(set.outcome(last).durable, 0, "nothing was taken");
         for wc in &wcs[..count] {
             assert!(set.log.handle(id, wc));
         }
         let outcome = set.log.settle(last, 3, LIMIT);
-        assert_eq!(outcome.durable, 0b11 | id.mask());
-        let held: Vec<_> = set.log.ids(outcome.durable).collect();
+        let held: Vec<_> = set.log.durable(outcome).collect();
         assert_eq!(held, [set.ids[0], set.ids[1], id]);
     }
     Ok(())
 }
 
 /// Promise: a replica in an old place gets no commit from before it, also if the ring still has
-/// it, and is in no mask of one: neither with copies nor with those that hold the ring.
+/// it, and is named for none: neither with copies nor with those that hold the ring.
 #[test]
 fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
     for profile in Profile::ALL {
@@ -79,8 +78,8 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
         loop {
             match set.append(commits.len() as u64, 2) {
                 Ok(commit) => {
-                    let outcome = set.log.settle(commit, 2, LIMIT);
-                    assert_eq!(outcome.durable, 0b1 | id.mask());
+                    let outcome = set.settle(commit, 2, LIMIT);
+                    assert_eq!(outcome.durable, 0b1 | mask([id]));
                     commits.push(commit);
                 }
                 Err(Error::RingFull) => break,
@@ -98,22 +97,60 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
         assert!(matches!(full, Error::RingFull), "{full}");
         assert_eq!(mask(set.log.holders()), 0b10);
         for commit in &commits {
-            let outcome = set.log.outcome(*commit);
-            assert_eq!(outcome.durable, 0b1 | old.mask());
-            assert_eq!((outcome.failed | outcome.unknown) & id.mask(), 0);
+            let outcome = set.outcome(*commit);
+            assert_eq!(outcome.durable, 0b1 | mask([old]));
+            assert_eq!((outcome.failed | outcome.unknown) & mask([id]), 0);
         }
 
         set.servers[1].host.thaw();
-        let first = set.log.settle(commits[0], 3, LIMIT);
-        assert_eq!(first.durable, 0b11 | old.mask());
+        let first = set.settle(commits[0], 3, LIMIT);
+        assert_eq!(first.durable, 0b11 | mask([old]));
         set.log.wait_room(1, LIMIT)?;
-        assert_eq!(set.commit(number, 3)?.durable, 0b11 | id.mask());
+        assert_eq!(set.commit(number, 3)?.durable, 0b11 | mask([id]));
         for commit in &commits {
-            let outcome = set.log.outcome(*commit);
-            assert_eq!(outcome.durable, 0b11 | old.mask());
+            let outcome = set.outcome(*commit);
+            assert_eq!(outcome.durable, 0b11 | mask([old]));
         }
         assert_eq!(set.shown()?, [number + 1; 3]);
     }
+    Ok(())
+}
+
+/// Promise: an outcome names no replica that was added after its commit, also if that one has got
+/// the place of a replica of the outcome.
+#[test]
+fn an_old_outcome_names_no_new_replica() -> Result {
+    let way = Way::visible();
+    let mut set = Set::new(&Rig::strict().seed(5), way, 4)?;
+    let first = set.append(0, 3)?;
+    let durable = set.log.settle(first, 3, LIMIT);
+    assert!(set.log.durable(durable).eq(set.ids.clone()));
+    let old = set.ids[2];
+    set.servers[2].host.freeze();
+    let second = set.append(1, 2)?;
+    let unknown = set.log.settle(second, 3, Duration::from_millis(20));
+    assert!(set.log.unknown(unknown).eq([old]));
+    set.log.set_aside(old, LIMIT)?;
+    set.servers[2].host.thaw();
+    let third = set.append(2, 2)?;
+    let failed = set.log.settle(third, 2, LIMIT);
+    assert!(set.log.failed(failed).eq([old]));
+
+    let mut id = old;
+    for _ in 0..=Replicas::MOST - 3 {
+        id = reconnect(&mut set, way, id)?;
+    }
+    assert_eq!(id.index(), old.index());
+    assert_ne!(id, old);
+    assert_eq!(durable.copies(), 3);
+    for outcome in [durable, unknown, failed] {
+        assert!(set.log.durable(outcome).eq(set.ids[..2].to_vec()));
+        assert_eq!(set.log.failed(outcome).count(), 0);
+        assert_eq!(set.log.unknown(outcome).count(), 0);
+    }
+    let fourth = set.append(3, 3)?;
+    let outcome = set.log.settle(fourth, 3, LIMIT);
+    assert!(set.log.durable(outcome).eq([set.ids[0], set.ids[1], id]));
     Ok(())
 }
 
@@ -125,7 +162,7 @@ fn places_that_may_be_in_use_stay() -> Result {
     let mut set = Set::new(&Rig::strict().seed(3), way, 4)?;
     set.servers[1].host.freeze();
     let commit = set.append(0, 2)?;
-    assert_eq!(set.log.settle(commit, 2, LIMIT).durable, 0b101);
+    assert_eq!(set.settle(commit, 2, LIMIT).durable, 0b101);
     let fails = set.keeps_queue_pair();
     let [over, lost, mut id] = set.ids[..] else {
         unreachable!("three replicas")
@@ -143,7 +180,7 @@ fn places_that_may_be_in_use_stay() -> Result {
         assert_eq!(id.index(), 2 + (number + 1) % (Replicas::MOST - 2));
     }
     // The answer about an earlier commit stays.
-    let outcome = set.log.outcome(commit);
+    let outcome = set.outcome(commit);
     assert_eq!((outcome.durable, outcome.unknown), (0b1, 0b10));
     Ok(())
 }

@@ -180,7 +180,8 @@ fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
         let began = now();
         let outcome = log.settle(id, 1, Duration::from_secs(3_600));
         let took = now() - began;
-        assert_eq!((outcome.durable, outcome.unknown), (0, replica.mask()));
+        let outcome = Named::by(&log, outcome);
+        assert_eq!((outcome.durable, outcome.unknown), (0, mask([replica])));
         assert!(took < LIMIT, "{}: {took:?}", profile.name());
     }
     Ok(())

@@ -148,6 +148,24 @@ pub(crate) fn add(log: &mut Replicas, writer: Writer) -> Result<ReplicaId> {
     Ok(log.add(writer, region)?)
 }
 
+/// The replicas of an outcome, with a bit for the place of each.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) durable: u64,
+    pub(crate) failed: u64,
+    pub(crate) unknown: u64,
+}
+
+impl Named {
+    pub(crate) fn by(log: &Replicas, outcome: Outcome) -> Self {
+        Self {
+            durable: mask(log.durable(outcome)),
+            failed: mask(log.failed(outcome)),
+            unknown: mask(log.unknown(outcome)),
+        }
+    }
+}
+
 /// Three replicas, and their client, on which the calling thread is.
 pub(crate) struct Set {
     pub(crate) log: Replicas,
@@ -193,9 +211,25 @@ impl Set {
     }
 
     /// Commits a record, and waits for so many copies of it.
-    pub(crate) fn commit(&mut self, number: u64, k: usize) -> rpma::Result<Outcome> {
+    pub(crate) fn commit(&mut self, number: u64, k: usize) -> rpma::Result<Named> {
         let id = self.append(number, k)?;
-        Ok(self.log.settle(id, k, LIMIT))
+        Ok(self.settle(id, k, LIMIT))
+    }
+
+    pub(crate) fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Named {
+        let outcome = self.log.settle(id, k, limit);
+        self.named(outcome)
+    }
+
+    pub(crate) fn outcome(&self, id: CommitId) -> Named {
+        self.named(self.log.outcome(id))
+    }
+
+    /// The replicas of an outcome which was made now: each copy has a name.
+    fn named(&self, outcome: Outcome) -> Named {
+        let named = Named::by(&self.log, outcome);
+        assert_eq!(named.durable.count_ones() as usize, outcome.copies());
+        named
     }
 
     /// The queue pair of the replica that is set aside next stays, and may read the ring.

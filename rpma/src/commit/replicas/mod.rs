@@ -8,10 +8,10 @@
 //! commits posted, durable, and released. It keeps no state for each pair of commit and replica.
 //! The outcome of an old commit on a replica is known for as long as the replica has its place.
 //!
-//! A place is a bit of the masks. A new replica takes a place that no replica had, and then that of
-//! one that was set aside. Its queue pair is destroyed or flushed by then, so it reads no bytes of
-//! the ring. The id has a number that the old id of the place has not. The new replica begins after
-//! the last commit, so it is in no outcome of an earlier one.
+//! A place is a bit of the masks in an [`Outcome`]. A new replica takes a place that no replica had,
+//! and then that of one that was set aside. Its queue pair is destroyed or flushed by then, so it
+//! reads no bytes of the ring. The id has a number that the old id of the place has not. The new
+//! replica begins after the last commit. So a bit of an earlier outcome does not mean this replica.
 
 mod outcome;
 mod replica;
@@ -120,8 +120,7 @@ impl Replicas {
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
     /// replica. The earlier id names no replica any more, and a later [`outcome`](Self::outcome)
     /// does not count the earlier replica's copy. The new replica is in no outcome of an earlier
-    /// commit. But both replicas have the same bit in masks ([`ReplicaId::mask`]). In a mask from
-    /// before the call, the bit means the earlier replica.
+    /// commit.
     ///
     /// # Errors
     ///
@@ -302,11 +301,10 @@ impl Replicas {
         self.members.iter().filter_map(Replica::writer)
     }
 
-    /// Returns the replicas of a mask, such as those of [`Outcome`]. Call this before the next
-    /// [`add`](Self::add), which may give a place of the mask to another replica.
-    pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
-        let ids = self.members.iter().map(|member| member.id);
-        ids.filter(move |id| id.mask() & mask != 0)
+    /// The replicas for which this holds.
+    fn ids(&self, is: impl Fn(&Replica) -> bool) -> impl Iterator<Item = ReplicaId> {
+        let members = self.members.iter().filter(move |member| is(member));
+        members.map(|member| member.id)
     }
 
     /// The place of a replica, if it is one of this set, and no later one has its place.
@@ -358,13 +356,16 @@ impl Replicas {
     }
 
     fn refuse_lost(&self) -> Result<()> {
-        match self.lost {
-            0 => Ok(()),
-            lost => Err(Error::not_supported(format!(
-                "the queue pairs of the replicas of the mask {lost:#b} could not be destroyed, and \
-                 may read the source memory: the set takes no more commits; drop it"
-            ))),
+        if self.lost == 0 {
+            return Ok(());
         }
+        let lost = self.ids(|member| self.lost & member.id.mask() != 0);
+        let lost: Vec<_> = lost.map(|id| id.to_string()).collect();
+        Err(Error::not_supported(format!(
+            "the queue pair of {} could not be destroyed, and may read the source memory: the set \
+             takes no more commits; drop it",
+            lost.join(", ")
+        )))
     }
 
     /// Returns the replicas that hold the oldest bytes of the ring: their devices may still read
@@ -373,7 +374,7 @@ impl Replicas {
     pub fn holders(&self) -> impl Iterator<Item = ReplicaId> {
         // An empty ring has no oldest commit.
         let oldest = self.ring.oldest().min(self.ring.last());
-        self.ids(self.mask(|member| member.released() < oldest))
+        self.ids(move |member| member.released() < oldest)
     }
 
     fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId> {
@@ -436,56 +437,65 @@ impl Replicas {
     /// of another set is empty.
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
-        self.outcome_so_far(id).0
-    }
-
-    /// The outcome of a commit, and the number of replicas whose acknowledgement may still come.
-    fn outcome_so_far(&self, id: CommitId) -> (Outcome, usize) {
-        let (mut outcome, mut coming) = (Outcome::default(), 0);
+        let mut outcome = Outcome::new(id);
         if id.set != self.id {
-            return (outcome, coming);
+            return outcome;
         }
         for member in &self.members {
-            let state = member.state(id.number());
-            coming += usize::from(matches!(
-                state,
-                CommitState::Late | CommitState::Posted | CommitState::Queued
-            ));
-            let mask = match state {
-                CommitState::Durable => &mut outcome.durable,
-                CommitState::Failed => &mut outcome.failed,
-                CommitState::Late | CommitState::Unknown => &mut outcome.unknown,
-                CommitState::NotAMember | CommitState::Posted | CommitState::Queued => continue,
-            };
-            *mask |= member.id.mask();
+            let bit = member.id.mask();
+            match member.state(id.number()) {
+                CommitState::Durable => outcome.durable |= bit,
+                CommitState::Failed => outcome.failed |= bit,
+                CommitState::Late | CommitState::Unknown => outcome.unknown |= bit,
+                CommitState::NotAMember | CommitState::Posted | CommitState::Queued => {}
+            }
         }
-        (outcome, coming)
+        outcome
     }
 
-    /// Returns, as a mask, the replicas on which a commit is in flight or still has to be posted.
-    /// When the mask is 0, no replica can lose the commit and execute a later one. Only then
-    /// overwrite bytes that this commit has set free, such as the records before the new head of a
-    /// log.
+    /// Returns the replicas on which the commit of an outcome is durable, or visible if the
+    /// writers' flush type is [`Visibility`](crate::FlushType::Visibility).
     ///
-    /// The mask is 0 for a commit of another set.
-    #[must_use]
-    pub fn pending(&self, id: CommitId) -> u64 {
-        let is_pending = |member: &Replica| {
-            matches!(
-                member.state(id.number()),
-                CommitState::Posted | CommitState::Queued
-            )
-        };
-        if id.set == self.id {
-            self.mask(is_pending)
-        } else {
-            0
-        }
+    /// The three calls for an outcome ([`failed`](Self::failed) and [`unknown`](Self::unknown) as
+    /// well) name only replicas that were in the set when the commit was made. For an outcome of
+    /// another set, they name none.
+    pub fn durable(&self, outcome: Outcome) -> impl Iterator<Item = ReplicaId> {
+        self.of_outcome(outcome, outcome.durable)
     }
 
-    fn mask(&self, is: impl Fn(&Replica) -> bool) -> u64 {
-        let members = self.members.iter().filter(|member| is(member));
-        members.fold(0, |mask, member| mask | member.id.mask())
+    /// Returns the replicas to which the commit of an outcome was never posted, and never will be.
+    pub fn failed(&self, outcome: Outcome) -> impl Iterator<Item = ReplicaId> {
+        self.of_outcome(outcome, outcome.failed)
+    }
+
+    /// Returns the replicas to which the commit of an outcome was posted, but which had not
+    /// answered. The connection was over, or the limit of [`settle`](Self::settle) had passed. The
+    /// commit may be in their memory, and may become durable later.
+    pub fn unknown(&self, outcome: Outcome) -> impl Iterator<Item = ReplicaId> {
+        self.of_outcome(outcome, outcome.unknown)
+    }
+
+    /// The replicas of a mask of this outcome.
+    fn of_outcome(&self, outcome: Outcome, mask: u64) -> impl Iterator<Item = ReplicaId> {
+        let id = outcome.commit;
+        self.ids(move |member| {
+            // One that took the place of an earlier one begins after the commit.
+            let was_there = id.set == member.id.set && id.number() > member.joined;
+            was_there && mask & member.id.mask() != 0
+        })
+    }
+
+    /// Returns the replicas on which a commit is in flight or still has to be posted. If there are
+    /// none, no replica can lose the commit and execute a later one. Only then overwrite bytes that
+    /// this commit has set free, such as the records before the new head of a log.
+    ///
+    /// There are none for a commit of another set.
+    pub fn pending(&self, id: CommitId) -> impl Iterator<Item = ReplicaId> {
+        self.ids(move |member| {
+            let state = member.state(id.number());
+            let is_pending = matches!(state, CommitState::Posted | CommitState::Queued);
+            id.set == member.id.set && is_pending
+        })
     }
 }
 

@@ -53,10 +53,8 @@ impl ReplicaId {
         self.index.into()
     }
 
-    /// Returns the bit of the replica in the masks of [`Outcome`].
-    /// [`Replicas::ids`](super::Replicas::ids) returns the replicas of a mask.
-    #[must_use]
-    pub fn mask(self) -> u64 {
+    /// The bit of its place.
+    pub(super) fn mask(self) -> u64 {
         1 << self.index
     }
 }
@@ -88,26 +86,37 @@ impl fmt::Display for CommitId {
     }
 }
 
-/// The state of a commit on each replica, as masks with the bits of [`ReplicaId::mask`].
+/// The state of a commit on the replicas of its set, when the outcome was made.
 ///
-/// A replica in no mask still has the commit in flight, has not got it yet, or was added later. A
-/// replica is also in no mask after another one has got its place, even if it has the commit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "there is no fourth answer")]
+/// [`Replicas::durable`], [`Replicas::failed`] and [`Replicas::unknown`] name the replicas. A
+/// replica in none of the three still had the commit in flight, had not got it yet, or was added
+/// later.
+///
+/// [`Replicas::durable`]: super::Replicas::durable
+/// [`Replicas::failed`]: super::Replicas::failed
+/// [`Replicas::unknown`]: super::Replicas::unknown
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The replicas on which the commit is durable, or visible if the writers' flush type is
-    /// [`Visibility`](crate::FlushType::Visibility).
-    pub durable: u64,
-    /// The replicas to which the commit was never posted, and never will be.
-    pub failed: u64,
-    /// The replicas to which the commit was posted, but which have not answered. The connection is
-    /// over, or the limit of [`Replicas::settle`](super::Replicas::settle) has passed. The commit
-    /// may be in their memory, and may become durable later.
-    pub unknown: u64,
+    pub(super) commit: CommitId,
+    // Bits of places.
+    pub(super) durable: u64,
+    pub(super) failed: u64,
+    pub(super) unknown: u64,
 }
 
 impl Outcome {
-    /// Returns the number of replicas on which the commit is durable.
+    /// Without replicas.
+    pub(super) fn new(commit: CommitId) -> Self {
+        Self {
+            commit,
+            durable: 0,
+            failed: 0,
+            unknown: 0,
+        }
+    }
+
+    /// Returns the number of replicas on which the commit is durable, or visible if the writers'
+    /// flush type is [`Visibility`](crate::FlushType::Visibility).
     #[must_use]
     pub fn copies(&self) -> usize {
         self.durable.count_ones() as usize

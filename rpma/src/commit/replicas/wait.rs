@@ -24,9 +24,9 @@ impl Replicas {
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
     /// It waits for at most `limit`. Then it returns the outcome.
     ///
-    /// After the limit, a replica without an answer is [`unknown`](Outcome::unknown). A replica
-    /// that has not got the commit yet is in no mask. The commit goes on there in both cases: a
-    /// later call can find it durable.
+    /// After the limit, a replica without an answer is [`unknown`](Self::unknown), and one that has
+    /// not got the commit yet is [`pending`](Self::pending). The commit goes on there in both cases:
+    /// a later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait goes on
     /// for this time. For a commit of another set, the call returns an empty outcome at once.
@@ -36,16 +36,16 @@ impl Replicas {
     /// final.
     pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
         if id.set != self.id {
-            return Outcome::default();
+            return Outcome::new(id);
         }
         let settled = self.until(limit, |set| set.settled(id, k));
         settled.unwrap_or_else(|| {
+            let mut outcome = self.outcome(id);
             let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
-            let outcome = self.outcome(id);
-            Outcome {
-                unknown: outcome.unknown | self.mask(posted),
-                ..outcome
+            for replica in self.ids(posted) {
+                outcome.unknown |= replica.mask();
             }
+            outcome
         })
     }
 
@@ -58,9 +58,18 @@ impl Replicas {
     /// During this second the result is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
-        let (outcome, coming) = self.outcome_so_far(id);
-        let copies = outcome.copies();
-        (copies >= k || copies + coming < k).then_some(outcome)
+        let (mut copies, mut coming) = (0, 0);
+        if id.set == self.id {
+            for member in &self.members {
+                match member.state(id.number()) {
+                    CommitState::Durable => copies += 1,
+                    CommitState::Late | CommitState::Posted | CommitState::Queued => coming += 1,
+                    CommitState::NotAMember | CommitState::Failed | CommitState::Unknown => {}
+                }
+            }
+        }
+        let is_settled = copies >= k || copies + coming < k;
+        is_settled.then(|| self.outcome(id))
     }
 
     /// Posts a write of 0 bytes to each replica that can take commits, as
@@ -113,9 +122,9 @@ impl Replicas {
     /// Takes a replica out of the set. This needs no answer from the replica. The connection is
     /// disconnected. It is destroyed when the device has released all bytes, or after `limit`. Then
     /// the replica holds no bytes any more. Its commits without an answer stay
-    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place
-    /// goes to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside
-    /// again has no effect.
+    /// [`unknown`](Self::unknown), and later ones are [`failed`](Self::failed). Its place goes to a
+    /// later replica when the set needs it ([`add`](Self::add)). Setting a replica aside again has
+    /// no effect.
     ///
     /// # Errors
     ///
