@@ -9,8 +9,8 @@
 //! ```
 //!
 //! docs/building-a-log.md explains each decision. `log.rs` has the log, `replica.rs` the writer's
-//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes, and `blocking.rs`
-//! the calls for programs with threads.
+//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes, and
+//! `blocking.rs` the calls for programs with threads.
 
 #![allow(dead_code, reason = "only its tests call everything")]
 

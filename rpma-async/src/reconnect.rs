@@ -85,8 +85,8 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// As [`reconnect::Reconnect::connect`]. An error also if the driver of the reactor never ran or
-    /// is gone.
+    /// As [`reconnect::Reconnect::connect`]. An error also if the driver of the reactor never ran
+    /// or is gone.
     pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected> {
         let Self { watched, reconnect } = self;
         reconnect.begin(cfg)?;

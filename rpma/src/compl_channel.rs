@@ -113,8 +113,8 @@ impl CompletionChannel {
         &self.channel
     }
 
-    /// Waits for the next completion event of any queue on the channel, without a limit. Returns the
-    /// queue of the event: the key that the program gave for it ([`ComplChannel::Of`],
+    /// Waits for the next completion event of any queue on the channel, without a limit. Returns
+    /// the queue of the event: the key that the program gave for it ([`ComplChannel::Of`],
     /// [`ConnCfg::set_rcq_channel`](crate::ConnCfg::set_rcq_channel),
     /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel)), and its kind. The queue's
     /// connection may have been dropped in the meantime. The queue is armed again before this

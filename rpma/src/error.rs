@@ -173,9 +173,9 @@ pub enum Error {
     /// server registers the memory again if it could not cut off a connection of that key. It does
     /// the same if a queue pair remains after a failed admission.
     ///
-    /// The key has no memory then. The next request for the key tries the registration again. If the
-    /// memory could not be deregistered, the key has no memory until the program ends. Other keys
-    /// are served as before.
+    /// The key has no memory then. The next request for the key tries the registration again. If
+    /// the memory could not be deregistered, the key has no memory until the program ends. Other
+    /// keys are served as before.
     #[error("the key {key:#x} has no memory, because it could not be registered again: {cause}")]
     PartLost {
         /// The key.
@@ -185,7 +185,8 @@ pub enum Error {
     },
 
     /// Another program of this host may serve the memory, through another inode of the same device
-    /// ([`PmemMap::claim`](crate::pmem::PmemMap::claim)). The text names both inodes and the remedy.
+    /// ([`PmemMap::claim`](crate::pmem::PmemMap::claim)). The text names both inodes and the
+    /// remedy.
     #[error("{0}")]
     Claimed(Box<str>),
 
@@ -452,7 +453,8 @@ impl fmt::Display for Hint {
 mod tests {
     use super::*;
 
-    /// Promise: the epoch of another writer is returned if that writer is the reason, and only then.
+    /// Promise: the epoch of another writer is returned if that writer is the reason, and only
+    /// then.
     #[test]
     fn the_epoch_of_another_writer() {
         use RefusalCode::{Broken, Full, OldEpoch, Other, Refused, Taken};

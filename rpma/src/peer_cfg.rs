@@ -159,10 +159,10 @@ impl PeerCfg {
     /// [`Offer::add_region`](crate::Offer::add_region) declares it by itself, from the region's
     /// device.
     ///
-    /// Only a peer on soft-RoCE, which posts no fence, uses the declaration. An operation that needs
-    /// a fence is [`Error::NotSupported`] there: one with [`Flags::FENCE`](crate::Flags::FENCE), a
-    /// fallback [atomic write](crate::Conn::atomic_write), and a commit with a pointer by the
-    /// fallback.
+    /// Only a peer on soft-RoCE, which posts no fence, uses the declaration. An operation that
+    /// needs a fence is [`Error::NotSupported`] there: one with
+    /// [`Flags::FENCE`](crate::Flags::FENCE), a fallback [atomic write](crate::Conn::atomic_write),
+    /// and a commit with a pointer by the fallback.
     pub fn set_reorders(&mut self, reorders: bool) -> &mut Self {
         self.reorders = reorders;
         self

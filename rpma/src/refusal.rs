@@ -123,8 +123,8 @@ impl Refusal {
         }
     }
 
-    /// Sets the epoch that the server keeps for the client's key. It is for programs that keep epochs
-    /// without a [`serve::Server`](crate::serve::Server), which sets it by itself.
+    /// Sets the epoch that the server keeps for the client's key. It is for programs that keep
+    /// epochs without a [`serve::Server`](crate::serve::Server), which sets it by itself.
     pub fn set_epoch(&mut self, epoch: u64) -> &mut Self {
         self.epoch = epoch;
         self

@@ -1,5 +1,5 @@
-//! The steps and the checks that many tests need, in a line each: the beginning of a test, operations
-//! without bytes, completions, and errors.
+//! The steps and the checks that many tests need, in a line each: the beginning of a test,
+//! operations without bytes, completions, and errors.
 
 #[cfg(feature = "sim")]
 use std::env;
@@ -170,8 +170,8 @@ pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>) {
     assert!(matches!(result, Err(Error::TimedOut(_))), "{result:?}");
 }
 
-/// Posts operations with the numbers from 0 on until this queue, of this depth, is full. Returns how
-/// many there were.
+/// Posts operations with the numbers from 0 on until this queue, of this depth, is full. Returns
+/// how many there were.
 #[track_caller]
 pub(crate) fn fill(
     queue: Queue,

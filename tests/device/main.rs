@@ -1,5 +1,5 @@
-//! The device tests of one process: on a device, and on a simulated fabric. Each module is about one
-//! subject.
+//! The device tests of one process: on a device, and on a simulated fabric. Each module is about
+//! one subject.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -414,8 +414,8 @@ impl Replicas {
     /// aside may take up to `limit` again ([`set_aside`](Self::set_aside)).
     ///
     /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
-    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit. The
-    /// commit itself is refused then ([`Error::TooFewReplicas`]).
+    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit.
+    /// The commit itself is refused then ([`Error::TooFewReplicas`]).
     ///
     /// # Cancel safety
     ///

@@ -45,7 +45,8 @@ use crate::verbs::{
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
 /// use std::time::Duration;
 ///
-/// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) -> Result<(), Error> {
+/// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) ->
+/// Result<(), Error> {
 ///     let mut batch = conn.batch::<17>();
 ///     for n in 0..count {
 ///         let (from, to) = ((n * 64) as usize, at + n * 64);

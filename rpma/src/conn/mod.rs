@@ -429,8 +429,8 @@ impl Conn {
         self.private_data.get().map_or(&[], |data| data)
     }
 
-    /// Decodes the peer's [`Offer`] from its private data, and applies the platform that it declares
-    /// ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
+    /// Decodes the peer's [`Offer`] from its private data, and applies the platform that it
+    /// declares ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
     ///
     /// # Errors
     ///
@@ -442,8 +442,8 @@ impl Conn {
         Ok(offer)
     }
 
-    /// Applies the peer's declaration about its platform. [`offer`](Self::offer) calls it for a peer
-    /// that sent an [`Offer`]. The declaration decides two things:
+    /// Applies the peer's declaration about its platform. [`offer`](Self::offer) calls it for a
+    /// peer that sent an [`Offer`]. The declaration decides two things:
     ///
     /// * Whether [`FlushType::Persistent`](crate::FlushType::Persistent) is possible: always with
     ///   [`Durable::DirectWrites`]; with [`Durable::NativeFlushes`] if this connection

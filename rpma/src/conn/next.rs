@@ -69,10 +69,10 @@ impl Conn {
     ///
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has
     /// reported an error of the queue pair, or the keep-alive has ended the connection, and the
-    /// queues are empty. [`Error::InvalidArgument`] if
-    /// there is no room for a completion, if the connection is on a
-    /// [`CompletionChannel`](crate::CompletionChannel), or if the queue for receives gives events for
-    /// solicited completions only ([`Notify::Solicited`](crate::Notify::Solicited)). [`Error::Provider`] if `ibv_poll_cq`,
+    /// queues are empty. [`Error::InvalidArgument`] if there is no room for a completion, if the
+    /// connection is on a [`CompletionChannel`](crate::CompletionChannel), or if the queue for
+    /// receives gives events for solicited completions only
+    /// ([`Notify::Solicited`](crate::Notify::Solicited)). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {

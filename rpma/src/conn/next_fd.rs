@@ -1,5 +1,5 @@
-//! The descriptor of [`Conn::next`] for event loops: an epoll over the descriptors of the connection
-//! and its queues.
+//! The descriptor of [`Conn::next`] for event loops: an epoll over the descriptors of the
+//! connection and its queues.
 //!
 //! A look that ends before the queues are empty leaves completions that may give no event. So it
 //! makes the descriptor readable by an eventfd, until [`Conn::next`] finds nothing.

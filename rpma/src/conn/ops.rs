@@ -19,8 +19,8 @@ use crate::verbs::{Gather, Opcode, Posting, RemoteAddress};
 /// operation's name ([`Posted`]). [`wait_for`](Self::wait_for) waits for the completion with that
 /// name, and [`Wc::posted`](crate::Wc::posted) returns the name of a completion. `op_context` is a
 /// number for programs that were written for librpma: it comes back as
-/// [`Wc::wr_id`](crate::Wc::wr_id), and several operations may have the same one. The operation uses
-/// the memory until it has completed. A region that is dropped earlier does no harm, see
+/// [`Wc::wr_id`](crate::Wc::wr_id), and several operations may have the same one. The operation
+/// uses the memory until it has completed. A region that is dropped earlier does no harm, see
 /// [`Mr`](crate::Mr).
 ///
 /// If a post fails, the operation is not sent. [`Error::Provider`] is the exception: the device

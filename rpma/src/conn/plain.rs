@@ -20,13 +20,13 @@ use crate::posted::Posted;
 /// its name ([`Posted`]) and not by a number of their own. Their errors are those of the same
 /// operation with flags.
 impl Conn {
-    /// Writes `src` to `dst` of the peer, and returns when the bytes are durable there: they survive
-    /// a loss of power.
+    /// Writes `src` to `dst` of the peer, and returns when the bytes are durable there: they
+    /// survive a loss of power.
     ///
     /// It posts the write and its [`flush`](Self::flush) of the type
     /// [`Persistent`](FlushType::Persistent) with one [`commit`](Self::commit), and waits for the
-    /// flush. Completions of other operations, which it polls meanwhile, are dropped: a program with
-    /// other operations in flight posts a commit, and calls [`wait_for`](Self::wait_for).
+    /// flush. Completions of other operations, which it polls meanwhile, are dropped: a program
+    /// with other operations in flight posts a commit, and calls [`wait_for`](Self::wait_for).
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -45,7 +45,7 @@ impl Conn {
     ///
     /// [`Error::NotSupported`] if no flush of this connection makes data durable in the peer's
     /// memory, or if the peer's declaration is not applied ([`offer`](Self::offer)): then nothing
-    /// was sent. The same after the other errors of [`commit`](Self::commit), but for
+    /// was sent. The same after the other errors of [`commit`](Self::commit), except
     /// [`Error::Provider`]. After an error of [`wait_for`](Self::wait_for) the bytes may be in the
     /// peer's memory, in part or as a whole, and durable or not.
     ///

@@ -299,7 +299,8 @@ impl Conn {
         }
     }
 
-    /// As [`post_all`](Self::post_all), where another thread posts or entries have to be looked for.
+    /// As [`post_all`](Self::post_all), where another thread posts or entries have to be looked
+    /// for.
     #[cold]
     #[inline(never)]
     fn post_waiting(&self, requests: Written<'_>, bytes: u64) -> Result<u64, PostRefusal> {

@@ -125,11 +125,10 @@ impl ConnReq {
     /// address. Call [`Resolving::advance`] whenever the descriptor is readable.
     ///
     /// An event loop connects in these steps: `resolve`; `advance` until it is
-    /// `ControlFlow::Break`; [`connect`](Self::connect), which does not
-    /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
-    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). To open
-    /// the [`Device`](crate::Device) of `peer` without blocking, use an address of this host
-    /// ([`Side::Local`](crate::Side::Local)).
+    /// `ControlFlow::Break`; [`connect`](Self::connect), which does not block;
+    /// [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor is
+    /// readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). To make
+    /// `peer` without blocking, use an address of this host ([`Peer::at`]).
     ///
     /// The kernel gives up on an address and on a route after [`ConnCfg::set_timeout`], and then
     /// the descriptor is readable. If the peer does not answer the request, the kernel gives up

@@ -320,9 +320,8 @@ impl<M> Mr<M> {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the range is not inside the region or has more than 2³² − 1
-    /// bytes, or if the device finds the advice wrong (`EINVAL`, `EFAULT`).
-    /// [`Error::NotSupported`] if the device has no such call. [`Error::Provider`] if
-    /// `ibv_advise_mr` fails otherwise.
+    /// bytes, or if the device finds the advice wrong (`EINVAL`, `EFAULT`). [`Error::NotSupported`]
+    /// if the device has no such call. [`Error::Provider`] if `ibv_advise_mr` fails otherwise.
     #[doc(alias = "rpma_mr_advise")]
     pub fn advise(
         &self,

@@ -119,10 +119,11 @@ impl PmemMap {
     /// # Errors
     ///
     /// [`Error::Claimed`] if another program may have the memory through another inode, such as
-    /// another device node in a container. The text names both. [`forget_claim`](Self::forget_claim)
-    /// is the operator's word that the other program has ended. [`Error::InvalidArgument`] if the
-    /// bytes reach past the end of the map, or if their address is no multiple of 8. Otherwise as
-    /// [`lock`](Self::lock) and [`persist`](Self::persist).
+    /// another device node in a container. The text names both.
+    /// [`forget_claim`](Self::forget_claim) is the operator's word that the other program has
+    /// ended. [`Error::InvalidArgument`] if the bytes reach past the end of the map, or if their
+    /// address is no multiple of 8. Otherwise as [`lock`](Self::lock) and
+    /// [`persist`](Self::persist).
     pub fn claim(&self, offset: usize) -> Result<()> {
         let at = self.part.at(offset, MARK_LEN)?;
         let own = self.word();
@@ -152,8 +153,8 @@ impl PmemMap {
         Ok(())
     }
 
-    /// Takes the lock, and checks the mark at `offset` as [`claim`](Self::claim) does. It changes no
-    /// byte.
+    /// Takes the lock, and checks the mark at `offset` as [`claim`](Self::claim) does. It changes
+    /// no byte.
     ///
     /// # Errors
     ///

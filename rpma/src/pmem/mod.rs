@@ -295,7 +295,8 @@ impl PmemMap {
     ///
     /// The kernel does not see a device's writes to an ordinary file (registered before Linux 6.5):
     /// a page counts as clean after one write-back, although a device has written to it since. So
-    /// each page is marked dirty first, or `msync` would skip it.
+    /// each page is marked dirty first, or `msync` would skip it. This gives holes of a sparse file
+    /// their blocks.
     ///
     /// # Errors
     ///

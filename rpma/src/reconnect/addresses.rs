@@ -145,8 +145,8 @@ impl Tries {
     }
 }
 
-/// Calls `attempt` with each address of a name, until one works. Each call gets the time that it may
-/// take, as [`Tries`] has it. `name` is a host name, or an address as in
+/// Calls `attempt` with each address of a name, until one works. Each call gets the time that it
+/// may take, as [`Tries`] has it. `name` is a host name, or an address as in
 /// [`Device::from_addr`](crate::Device::from_addr).
 ///
 /// [`connect`] is this call for a connection with a [`Peer`] of its own. A
@@ -241,8 +241,8 @@ mod tests {
         addrs.map(|addr| addr.parse().expect("an address")).into()
     }
 
-    /// Promise: each address gets the time that is left, divided by the addresses that are left; and
-    /// the error has the reason of each.
+    /// Promise: each address gets the time that is left, divided by the addresses that are left;
+    /// and the error has the reason of each.
     #[test]
     fn each_address_gets_its_share() {
         let mut tries = Tries::new(&addrs(), Duration::from_secs(90)).expect("addresses");

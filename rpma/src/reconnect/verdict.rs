@@ -10,7 +10,8 @@ pub(super) enum Verdict {
     Again,
     /// To try again after the longest wait.
     Slowly,
-    /// Not to try again: the server refused the client for a reason that does not go away by itself.
+    /// Not to try again: the server refused the client for a reason that does not go away by
+    /// itself.
     Refused,
     /// Not to try again: another try would get the same error.
     Stop,

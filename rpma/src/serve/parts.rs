@@ -175,8 +175,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves clients until the server is woken ([`waker`](Self::waker)): calls [`next`](Self::next)
-    /// and [`answer`](Self::answer) in a loop. It has no limit of time.
+    /// Serves clients until the server is woken ([`waker`](Self::waker)): calls
+    /// [`next`](Self::next) and [`answer`](Self::answer) in a loop. It has no limit of time.
     ///
     /// It passes each result to `note`, for the program's log: refusals, arrivals and ends of
     /// clients, events of the device, and failures. A key whose memory could not be registered

@@ -191,8 +191,8 @@ impl Wait {
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///
-    /// Completions and events that the program takes by itself, from a member's own methods, are not
-    /// returned here.
+    /// Completions and events that the program takes by itself, from a member's own methods, are
+    /// not returned here.
     ///
     /// # Errors
     ///
@@ -308,8 +308,8 @@ impl Wait {
     ///
     /// There are two kinds of such work. The pause of an endpoint after an error is over. A
     /// keep-alive takes its next step
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in `next`
-    /// does not need this method.
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
+    /// `next` does not need this method.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, ..)| *at)

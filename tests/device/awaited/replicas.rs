@@ -185,8 +185,8 @@ fn a_slow_replica_is_set_aside() -> Result {
     Ok(())
 }
 
-/// Promise: room is made without the slow replica after the limit, and has no cost before it. If too
-/// few replicas would be left, none is set aside.
+/// Promise: room is made without the slow replica after the limit, and has no cost before it. If
+/// too few replicas would be left, none is set aside.
 #[test]
 fn room_is_made_without_a_slow_replica() -> Result {
     with_reactor(async |reactor| {

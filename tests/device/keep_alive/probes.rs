@@ -61,7 +61,8 @@ fn a_lost_packet_ends_nothing() -> Result {
     Ok(())
 }
 
-/// A connection with so many slots for operations at both ends. This thread is on the client's host.
+/// A connection with so many slots for operations at both ends. This thread is on the client's
+/// host.
 fn with_slots(depth: u32) -> Result<(World, [End; 2], Entered)> {
     let mut cfg = patient()?;
     cfg.set_sq_size(depth);

@@ -1,4 +1,5 @@
-//! Answers that wait for room in a send queue, and answers that fail: the side that failed is named.
+//! Answers that wait for room in a send queue, and answers that fail: the side that failed is
+//! named.
 
 use rpma::commit::{Fate, Limits, Method, Ticket, Writer, WriterCfg};
 use rpma::serve::{Gone, Reason, Served, ServerCfg};
@@ -144,8 +145,8 @@ fn an_answer_without_room_is_an_own_failure() -> Result {
     Ok(())
 }
 
-/// Promise: a call of the server that fails is no misuse by the client. `ENOMEM` of a post is a full
-/// queue, for a moment.
+/// Promise: a call of the server that fails is no misuse by the client. `ENOMEM` of a post is a
+/// full queue, for a moment.
 #[test]
 fn a_failed_answer_is_an_own_failure() -> Result {
     let mut answering = Answering::new()?;

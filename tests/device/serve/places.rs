@@ -98,7 +98,8 @@ fn one_server_with_two_addresses_is_one_copy() -> Result {
     Ok(())
 }
 
-/// Promise: two memories of this host have two identities, which stay when a memory is opened again.
+/// Promise: two memories of this host have two identities, which stay when a memory is opened
+/// again.
 #[test]
 fn each_memory_has_its_own_identity() -> Result {
     let _test = device_test();

@@ -220,8 +220,8 @@ fn a_shared_receive_queue_is_a_member() -> Result {
     nothing(&mut wait)
 }
 
-/// Promise: a queue that gives events for solicited completions only is refused: the wait would miss
-/// the others.
+/// Promise: a queue that gives events for solicited completions only is refused: the wait would
+/// miss the others.
 #[test]
 fn solicited_events_are_refused() -> Result {
     let _test = device_test();

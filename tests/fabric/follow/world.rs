@@ -16,8 +16,8 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs a test with two hosts of a fabric that follows a paused clock. In the end no object is left on the fabric,
-/// and the future that does the work ends with it.
+/// Runs a test with two hosts of a fabric that follows a paused clock. In the end no object is left
+/// on the fabric, and the future that does the work ends with it.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> Result<T>) -> Result<T> {
     paused::runtime().block_on(async {
         let fabric = paused::fabric(&Rig::new());

@@ -32,8 +32,8 @@ fn serve_and_greet(ep: &Ep, peer: &Peer, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every cut, while the replica stands still in the middle of appends. Returns how many appends took
-/// too long.
+/// Every cut, while the replica stands still in the middle of appends. Returns how many appends
+/// took too long.
 fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Result<u32> {
     let rig = Rig::of(profile).seed(seed);
     let (fabric, [client, replica]) = rig.hosts(["client", "replica"]);

@@ -8,9 +8,9 @@
 //! commits posted, durable, and released. It keeps no state for each pair of commit and replica.
 //! The outcome of an old commit on a replica is known for as long as the replica has its place.
 //!
-//! A place is a bit of the masks in an [`Outcome`]. A new replica takes a place that no replica had,
-//! and then that of one that was set aside. Its queue pair is destroyed or flushed by then, so it
-//! reads no bytes of the ring. The id has a number that the old id of the place has not. The new
+//! A place is a bit of the masks in an [`Outcome`]. A new replica takes a place that no replica
+//! had, and then that of one that was set aside. Its queue pair is destroyed or flushed by then, so
+//! it reads no bytes of the ring. The id has a number that the old id of the place has not. The new
 //! replica begins after the last commit. So a bit of an earlier outcome does not mean this replica.
 
 mod outcome;
@@ -264,8 +264,8 @@ impl Replicas {
     }
 
     /// Permits replicas on one host, and in one failure domain. Such copies are lost together: use
-    /// this only for tests and demonstrations on one host. Two replicas in one memory are refused as
-    /// before.
+    /// this only for tests and demonstrations on one host. Two replicas in one memory are refused
+    /// as before.
     pub fn permit_one_host(&mut self) -> &mut Self {
         self.permits_one_host = true;
         self

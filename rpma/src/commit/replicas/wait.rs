@@ -25,8 +25,8 @@ impl Replicas {
     /// It waits for at most `limit`. Then it returns the outcome.
     ///
     /// After the limit, a replica without an answer is [`unknown`](Self::unknown), and one that has
-    /// not got the commit yet is [`pending`](Self::pending). The commit goes on there in both cases:
-    /// a later call can find it durable.
+    /// not got the commit yet is [`pending`](Self::pending). The commit goes on there in both
+    /// cases: a later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait goes on
     /// for this time. For a commit of another set, the call returns an empty outcome at once.
