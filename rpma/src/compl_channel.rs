@@ -72,9 +72,9 @@ pub enum ComplChannel {
 ///
 /// /// Waits for one connection with completions, and polls its queue until it is empty.
 /// fn turn(channel: &CompletionChannel, conns: &[Conn]) -> Result<()> {
-///     let event = channel.wait()?;
-///     let conn = &conns[event.key as usize];
-///     let cq = match event.kind {
+///     let (key, kind) = channel.wait()?;
+///     let conn = &conns[key as usize];
+///     let cq = match kind {
 ///         CqKind::Main => conn.get_cq(),
 ///         CqKind::Receive => conn.get_rcq().expect("it has one"),
 ///     };
