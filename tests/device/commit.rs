@@ -135,7 +135,7 @@ fn what_is_wrong_is_refused() -> Result {
         let part = (there(64, 32)?, unread.slice(..32)?);
         refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
         let part = (there(64, 32)?, others.slice(..32)?);
-        refused(&[part], None, &["part 1 of 1", "another Peer"]);
+        refused(&[part], None, &["another Peer"]);
         refused(&[good, part], None, &["part 2 of 2", "another Peer"]);
         let part = (read_only.slice(..32)?, here(32)?);
         refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
@@ -152,7 +152,7 @@ fn what_is_wrong_is_refused() -> Result {
         assert_eq!(completion(conn)?.posted(), Some(posted?));
         // The rights are those of each region.
         let part = (read_only.slice(..32)?, here(32)?);
-        refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
+        refused(&[part], None, &["WRITE_DST"]);
         let at = |region: &MrRemote| -> Result<_> { Ok(Some((region.slice(..8)?, [1; 8]))) };
         refused(&[good], at(&read_only)?, &["the pointer", "WRITE_DST"]);
         let part = (unflushed.slice(..32)?, here(32)?);

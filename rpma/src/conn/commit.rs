@@ -310,8 +310,10 @@ impl Conn {
         (flush_type, op_context): (FlushType, u64),
     ) -> Result<()> {
         check_parts(parts, pointer)?;
-        let of_part =
-            |n: usize, error| in_words(&format!("part {} of {}", n + 1, parts.len()), error);
+        // The error of one write and its flush needs no place.
+        let is_one = parts.len() == 1 && pointer.is_none();
+        let named = |name: &str, error| if is_one { error } else { in_words(name, error) };
+        let of_part = |n: usize, error| named(&format!("part {} of {}", n + 1, parts.len()), error);
         for (n, (dst, src)) in parts.iter().enumerate() {
             let added = batch.write(*dst, *src, PLAIN, op_context);
             added.map_err(|error| of_part(n, error))?;
@@ -324,7 +326,7 @@ impl Conn {
         for (n, flush) in flushes[..count].iter().enumerate() {
             let flags = if n + 1 == count { last } else { PLAIN };
             let added = batch.flush(*flush, flush_type, flags, op_context);
-            added.map_err(|error| in_words("the flush of the parts", error))?;
+            added.map_err(|error| named("the flush of the parts", error))?;
         }
         if let Some((dst, bytes)) = pointer {
             let added = batch.atomic_write(*dst, bytes, PLAIN, op_context);
