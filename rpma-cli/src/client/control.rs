@@ -170,6 +170,6 @@ fn no_answer(server: &Endpoint) -> Problem {
     Problem::new(
         format!("{server} did not answer within {} s", LIMIT.as_secs()),
         "Look whether `rpma serve` runs there and is not stopped. RoCE needs UDP port 4791 open \
-         between the hosts",
+         between the hosts, and iWARP the server's TCP port",
     )
 }

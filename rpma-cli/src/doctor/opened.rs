@@ -97,7 +97,8 @@ pub(super) fn iwarp(devices: &[Opened]) -> Vec<Finding> {
     let devices = devices.iter().filter(|device| device.peer.is_iwarp());
     let finding = |device: &Opened| {
         let found = format!(
-            "{}: a peer can write to the destinations of reads (docs/security.md)",
+            "{}: a write completes without an answer of the peer, and immediate data is refused (docs/failures.md); \
+             a peer can write to the destinations of reads (docs/security.md)",
             device.name()
         );
         Finding::note("iWARP", found)

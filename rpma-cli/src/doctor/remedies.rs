@@ -13,7 +13,8 @@ const PAGE: &str = "docs/getting-started.md";
 pub(super) const MEND: &str = "mend each BAD line above, from the top, and run `rpma doctor` again";
 
 pub(super) const TRY_BETWEEN_HOSTS: &str = "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` \
-                                            on the other host. Firewalls must let RoCE pass (UDP port 4791)";
+                                            on the other host. Firewalls must let RoCE pass (UDP port 4791), or \
+                                            iWARP (the TCP port of `rpma serve`)";
 
 /// For a module that is not loaded. The devices' own modules come with the adapter's driver.
 pub(super) fn load(modules: &[&str], container: bool) -> String {
