@@ -291,7 +291,7 @@ impl ConnCfg {
     }
 
     /// Sets how often a message is sent again if the other side has no receive for it: 0 to 6, or
-    /// 7 for ever.
+    /// 7 for ever. It has no effect on iWARP, where such a message ends the connection.
     ///
     /// The accepting side's setting counts for the messages of both sides: the client gets it with
     /// the answer. The connecting side's setting counts in one case only: an accepting side with
@@ -347,7 +347,8 @@ impl ConnCfg {
     /// 655.36 ms, as in librpma.
     ///
     /// It is for receivers that post their receives after the messages come. A short pause delivers
-    /// a waiting message soon. A long one sends it fewer times.
+    /// a waiting message soon. A long one sends it fewer times. It has no effect on iWARP, where no
+    /// message waits for a receive.
     ///
     /// On soft-RoCE this longest time exceeds the acknowledgement time-out. So a message that waits
     /// for a receive fails after some seconds, as if the peer were dead. If the receiver is a C
@@ -403,8 +404,10 @@ impl ConnCfg {
     /// half of this time does not. A connection to a peer that answers never ends, however long it
     /// is idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16
     /// of the time without a sign of life, the library posts a probe: a write of 0 bytes, which
-    /// the peer's device answers. The send queue has one more slot for the probe. The program does
-    /// not get its completion.
+    /// the peer's device answers. On iWARP, where operations complete without an answer, only
+    /// receives and probes are signs of life, and a probe is a read
+    /// ([`Conn`](crate::Conn#which-completions-are-answers)). The send queue has one more slot for
+    /// the probe. The program does not get its completion.
     ///
     /// The end: the queue pair goes to the error state, so that all operations in flight complete.
     /// After their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status

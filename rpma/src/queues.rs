@@ -19,7 +19,8 @@ use crate::plan::{CqPlan, Plan};
 use crate::slots::{ConnSlots, PostRefusal};
 use crate::srq::Srq;
 use crate::verbs::{
-    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Freed, Hooks, OnError, QpAttr, QueuePair,
+    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Freed, Hooks, OnError, Opcode, QpAttr,
+    QueuePair, RemoteAddress, Request, SendFlags,
 };
 
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
@@ -82,13 +83,30 @@ impl Tags {
 }
 
 impl Queues {
+    /// An operation of 0 bytes that the peer's device answers: its completion proves that the device
+    /// has everything that was posted before.
+    ///
+    /// On InfiniBand and RoCE the peer's device acknowledges a write (InfiniBand specification,
+    /// 9.7). On iWARP a write completes when this side's TCP has its bytes. Only a read is answered
+    /// there, after the writes and messages before it were placed (RFC 5040, 5.5). soft-RoCE gets
+    /// no read, because it fails one that is sent again after a write of 0 bytes.
+    pub(crate) fn question(&self) -> Request<'static> {
+        let opcode = if self.peer.is_iwarp() {
+            Opcode::READ
+        } else {
+            Opcode::WRITE
+        };
+        Request::without_data(opcode, RemoteAddress::NONE, SendFlags::SIGNALED)
+    }
+
     /// Makes the queues on `id`, or gives the id back.
     pub(crate) fn new(plan: &Plan, mut id: CmId) -> Result<Self, (Error, CmId)> {
         let peer = &plan.peer;
         // The receives of a shared queue that has a completion queue of its own complete there.
         let shared = plan.srq.as_ref().filter(|srq| srq.get_rcq().is_none());
         let shared = shared.map(|srq| Arc::clone(srq.slots()));
-        let slots = Arc::new(ConnSlots::new(plan.sends, plan.receives).sharing(shared));
+        let slots = ConnSlots::new(plan.sends, plan.receives).sharing(shared);
+        let slots = Arc::new(slots.completing_here(plan.peer.is_iwarp()));
         let prepared = (|| {
             if let Some(exponent) = plan.ack_timeout {
                 id.set_ack_timeout(exponent)?;

@@ -45,8 +45,7 @@ use crate::verbs::{
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
 /// use std::time::Duration;
 ///
-/// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) ->
-/// Result<(), Error> {
+/// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) -> Result<(), Error> {
 ///     let mut batch = conn.batch::<17>();
 ///     for n in 0..count {
 ///         let (from, to) = ((n * 64) as usize, at + n * 64);
@@ -145,6 +144,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
+        self.conn.check_immediate()?;
         let opcode = Opcode::write_with_imm(imm);
         self.conn
             .write_to(self, opcode, (dst, src), flags, op_context)
@@ -200,6 +200,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
+        self.conn.check_immediate()?;
         self.conn
             .send_to(self, Opcode::send_with_imm(imm), src, flags, op_context)
             .map_err(|error| *error)

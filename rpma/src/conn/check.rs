@@ -28,6 +28,8 @@ pub(super) enum Fault {
     Fence,
     NoReads,
     InlineRead,
+    /// Immediate data on iWARP.
+    Immediate,
     EmptyFlush,
     /// The usages of the remote part, and the one of the flush.
     Flush(MrUsage, MrUsage),
@@ -192,6 +194,12 @@ impl Conn {
         ensure(len <= limit.into(), Fault::TooLong(len, flags))
     }
 
+    /// Refuses immediate data, before anything is posted, where the transport has none.
+    #[inline]
+    pub(super) fn check_immediate(&self) -> Result<()> {
+        ensure(!self.queues.peer.is_iwarp(), Fault::Immediate).map_err(|fault| *self.wrong(fault))
+    }
+
     #[inline(always)]
     fn check_fence(&self, flags: Flags) -> Checked {
         ensure(!flags.fence() || !self.short.no_fences(), Fault::Fence)
@@ -267,6 +275,10 @@ impl Conn {
                 "the connection was made with no reads in flight (initiator depth 0), so that a read \
                  would never complete: the peer must connect or accept with more",
             ),
+            Fault::Immediate => Error::not_supported(
+                "immediate data on iWARP: soft-iWARP has none, and most adapters have none. Send the 4 bytes as \
+                 a message of their own, after the write",
+            ),
             Fault::InlineRead => {
                 Error::invalid("Flags::INLINE is for writes and sends, not for reads")
             }
@@ -302,8 +314,9 @@ impl Conn {
                  ConnCfg::set_force_fallback), or let the peer's program persist the data (Method::Server)"
             }
             Some(_) => {
-                "the peer has declared that no flush makes data durable in its memory (Durable::Nothing): flush with \
-                 FlushType::Visibility and let the peer's program persist the data (Method::Server)"
+                "the peer has declared that no flush makes data durable in its memory (Durable::Nothing), because the \
+                 memory is volatile, or the caches of its processors lose their data with the power: flush with \
+                 FlushType::Visibility; the peer's program can make data in persistent memory durable (Method::Server)"
             }
         })
     }

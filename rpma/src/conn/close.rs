@@ -10,7 +10,7 @@ use crate::error::{Error, GivenBack, Result};
 use crate::failure::NotConnected;
 use crate::looking;
 use crate::slots::{ConnState, Kind};
-use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc};
+use crate::verbs::{Deadline, LocalBuffer, Wc};
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -24,9 +24,10 @@ impl Conn {
     ///
     /// [`disconnect`](Self::disconnect) discards operations that have not been sent yet, so that
     /// the peer may never see the last message. This method waits until the peer's device has
-    /// acknowledged all operations. It posts a write of 0 bytes as a marker, and acknowledgements
-    /// come in order. A slot of the send queue is kept for the marker. No operation can be posted
-    /// meanwhile. Then the method disconnects and frees everything. Receives that were posted and
+    /// acknowledged all operations. It posts an operation of 0 bytes as a marker, and answers come
+    /// in order: a write, or on iWARP a read ([which completions are
+    /// answers](Self#which-completions-are-answers)). A slot of the send queue is kept for the
+    /// marker. No operation can be posted meanwhile. Then the method disconnects and frees everything. Receives that were posted and
     /// not used come back as failed completions.
     ///
     /// Let only one side end a connection. A peer that disconnects at once after the last message
@@ -102,7 +103,8 @@ impl Conn {
     /// Waits until everything that was posted is acknowledged.
     fn send_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         self.post_marker(Kind::AllSent)?;
-        self.collect(completions, &[Kind::AllSent], limit, || {
+        let came = || self.queues.slots.marker(Kind::AllSent).is_some();
+        self.collect(completions, came, limit, || {
             if self.ended().is_none() {
                 // Notes the end, if it is one.
                 let _ = self.event_now();
@@ -126,13 +128,22 @@ impl Conn {
 
     /// Moves the queue pair to the error state, notifies the peer, and takes the completions that
     /// this flushes. It waits for the device for at most `limit`.
+    ///
+    /// Requests that are posted in the error state are flushed after all others: they are the
+    /// markers. On iWARP such a request may never complete, as on soft-iWARP. So no marker is posted
+    /// there, and the wait is for the requests that give a completion: the sends that were posted
+    /// for one, and the receives. soft-iWARP has flushed all by the end of the call that changes
+    /// the state.
     pub(super) fn flush_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
         let mut result = self.queues.qp.set_error();
         let mut is_flushed = result.is_ok();
-        let mut wanted = vec![Kind::SendsFlushed];
-        if self.queues.srq.is_none() {
-            wanted.push(Kind::ReceivesFlushed);
+        let mut wanted = Vec::new();
+        if !self.queues.peer.is_iwarp() {
+            wanted.push(Kind::SendsFlushed);
+            if self.queues.srq.is_none() {
+                wanted.push(Kind::ReceivesFlushed);
+            }
         }
         for &marker in &wanted {
             // A marker that was not posted is waited for in vain: completions that come meanwhile
@@ -149,7 +160,12 @@ impl Conn {
         };
         // A queue pair that is not in the error state does not flush.
         let limit = if is_flushed { limit } else { Duration::ZERO };
-        let all = self.collect(completions, &wanted, limit, || false);
+        let came = |marker: &Kind| self.queues.slots.marker(*marker).is_some();
+        let are_flushed = || match wanted[..] {
+            [] => !self.queues.slots.is_due(),
+            _ => wanted.iter().all(came),
+        };
+        let all = self.collect(completions, are_flushed, limit, || false);
         result.and(disconnected)?;
         if all? {
             Ok(())
@@ -158,19 +174,17 @@ impl Conn {
         }
     }
 
-    /// Takes completions until all `wanted` markers have come, in this thread or another one, and
-    /// the queues are empty. Returns `false` if the markers have not come within `limit`, or if
-    /// `is_over` becomes true before that. Each look calls `is_over`.
+    /// Takes completions until `all` have come, in this thread or another one, and the queues are
+    /// empty. Returns `false` if they have not come within `limit`, or if `is_over` becomes true
+    /// before that. Each look calls `is_over`.
     fn collect(
         &self,
         completions: &mut Vec<Wc>,
-        wanted: &[Kind],
+        all: impl Fn() -> bool,
         limit: Duration,
         mut is_over: impl FnMut() -> bool,
     ) -> Result<bool> {
         let queues = &self.queues;
-        let came = |marker: &Kind| queues.slots.marker(*marker).is_some();
-        let all = || wanted.iter().all(came);
         let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool)| {
             let is_over = is_over();
             let before = completions.len();
@@ -200,11 +214,7 @@ impl Conn {
         let qp = &self.queues.qp;
         self.queues.slots.post_marker(marker, |wr_id| match marker {
             Kind::ReceivesFlushed => qp.post_recv::<false>(LocalBuffer::EMPTY, wr_id),
-            _ => {
-                let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
-                let mut write = Request::without_data(Opcode::WRITE, remote, flags);
-                qp.post(&mut write, wr_id)
-            }
+            _ => qp.post(&mut self.queues.question(), wr_id),
         })
     }
 }

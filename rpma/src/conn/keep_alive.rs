@@ -24,7 +24,6 @@ use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::slots::{ConnState, Signs};
 use crate::status::WcStatus;
-use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
 
 /// Between two looks at operations that the device flushes.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -340,11 +339,9 @@ impl Conn {
 
     fn post_probe(&self) -> Result<(), Failure> {
         let Self { queues, .. } = self;
-        queues.slots.post_probe(|wr_id| {
-            let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
-            let mut write = Request::without_data(Opcode::WRITE, remote, flags);
-            queues.qp.post(&mut write, wr_id)
-        })
+        queues
+            .slots
+            .post_probe(|wr_id| queues.qp.post(&mut queues.question(), wr_id))
     }
 }
 

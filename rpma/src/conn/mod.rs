@@ -150,6 +150,27 @@ use crate::verbs::{
 /// So "write the data, then write a flag that the peer's program polls" is wrong, although it
 /// works on soft-RoCE and on many adapters. Send the notice, or write it with immediate data.
 ///
+/// # Which completions are answers
+///
+/// A completion is an answer if it proves that the peer's device has the bytes. Whether it does
+/// depends on the transport:
+///
+/// | operation | InfiniBand, RoCE | iWARP |
+/// |---|---|---|
+/// | write, message | an answer: the peer's device acknowledges it | **no answer**: this side's TCP has the bytes |
+/// | read, fallback flush | an answer | an answer: the peer sends it after it has placed the writes before it |
+/// | native flush, native atomic write | an answer | there are none |
+///
+/// Sources: InfiniBand specification, 9.7; RFC 5040, 5.5, and RFC 5041.
+///
+/// So on iWARP a write with a wrong key, or a message without a receive, completes without an
+/// error, and the connection ends later. Its [`reason`](Self::reason) is then the end that the peer
+/// sent, and no failed operation. [`close`](Self::close), the keep-alive
+/// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)) and
+/// [`Writer::probe`](crate::commit::Writer::probe) ask the peer's device by a read of 0 bytes there.
+/// If the peer must have a message, let it answer with one. [`Peer::is_iwarp`](crate::Peer::is_iwarp)
+/// returns whether the transport is iWARP.
+///
 /// # Threads
 ///
 /// Threads post to a queue one after the other, under its lock. Events are taken under the lock of

@@ -66,8 +66,9 @@ impl Conn {
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
     ///
-    /// Its completion means that the peer's device has the data, not that it is visible or
-    /// persistent there: see [`flush`](Self::flush). Do not change the bytes of `src` before the
+    /// Its completion means that the peer's device has the data ([not on
+    /// iWARP](Self#which-completions-are-answers)), not that it is visible or persistent there: see
+    /// [`flush`](Self::flush). Do not change the bytes of `src` before the
     /// completion, or the peer may get a mixture of old and new bytes.
     ///
     /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and
@@ -98,7 +99,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Conn#operations).
+    /// As [all operations](Conn#operations), and [`Error::NotSupported`] on iWARP.
     #[doc(alias = "rpma_write_with_imm")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -111,6 +112,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
+        self.check_immediate()?;
         let opcode = Opcode::write_with_imm(imm);
         self.write_to(self, opcode, (dst, src), flags, op_context)
             .map_err(|error| *error)
@@ -165,7 +167,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Conn#operations).
+    /// As [all operations](Conn#operations), and [`Error::NotSupported`] on iWARP.
     #[doc(alias = "rpma_send_with_imm")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -177,6 +179,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
+        self.check_immediate()?;
         self.send_to(self, Opcode::send_with_imm(imm), src, flags, op_context)
             .map_err(|error| *error)
     }
@@ -201,6 +204,18 @@ impl Conn {
         let checked = self.check_send_of(src, flags, |buffer| gather.push(buffer));
         self.gather(&mut gather, checked, flags, op_context)
             .map_err(|error| *error)
+    }
+
+    /// Posts an operation of 0 bytes that the peer's device answers: see [`Queues::question`].
+    ///
+    /// [`Queues::question`]: crate::queues::Queues::question
+    pub(crate) fn ask(&self) -> Result<Posted> {
+        let (remote, local) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+        if self.queues.peer.is_iwarp() {
+            self.read(local, remote, Flags::COMPLETION_ALWAYS, 0)
+        } else {
+            self.write(remote, local, Flags::COMPLETION_ALWAYS, 0)
+        }
     }
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.

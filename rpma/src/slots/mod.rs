@@ -37,7 +37,7 @@ mod settle;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use self::counts::Counts;
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
@@ -76,6 +76,8 @@ pub(crate) struct ConnSlots {
     counts: Counts,
     /// A [`Kind::Probe`] is in flight.
     is_probing: AtomicBool,
+    /// How many probes were answered. `None` where each completed operation is an answer.
+    answers: Option<AtomicU64>,
 }
 
 impl ConnSlots {
@@ -88,6 +90,7 @@ impl ConnSlots {
             markers: AtomicU32::new(0),
             counts: Counts::default(),
             is_probing: AtomicBool::new(false),
+            answers: None,
             shared: None,
             send: Box::new(Ring::new(sends, SEND_MARKERS).ending()),
             // Receives may be posted before the connection is there.
@@ -98,6 +101,15 @@ impl ConnSlots {
     /// Receives of a shared queue complete in the connection's queues. `shared` are their entries.
     pub(crate) fn sharing(self, shared: Option<Arc<Pool>>) -> Self {
         Self { shared, ..self }
+    }
+
+    /// Operations may complete without an answer of the peer: its signs of life are probes and
+    /// receives.
+    pub(crate) fn completing_here(self, is_so: bool) -> Self {
+        Self {
+            answers: is_so.then(AtomicU64::default),
+            ..self
+        }
     }
 
     /// The connection's name in this process.
@@ -126,6 +138,11 @@ impl ConnSlots {
     #[inline(always)]
     pub(crate) fn was_polled(&self, number: u64) -> bool {
         self.send.is_done(number)
+    }
+
+    /// Whether a completion is to come: of a send that gives one when it succeeds, or of a receive.
+    pub(crate) fn is_due(&self) -> bool {
+        self.send.is_due() || self.receive.is_due()
     }
 
     /// Notes how a marker has completed.

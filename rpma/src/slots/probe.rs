@@ -13,8 +13,9 @@ use crate::failure::Failure;
 use crate::status::WcStatus;
 use crate::verbs::PostError;
 
-/// How far the completions of a connection have been polled. It changes with each completion of its
-/// own queues, so polling them has no further cost for it.
+/// How far the completions of a connection have been polled that are signs of its peer. It changes
+/// with each completion of its own queues, so polling them has no further cost for it. On iWARP, an
+/// operation completes without an answer: there only probes and receives change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signs {
     pub(crate) sends: u64,
@@ -23,8 +24,9 @@ pub(crate) struct Signs {
 
 impl ConnSlots {
     pub(crate) fn signs(&self) -> Signs {
+        let answers = self.answers.as_ref();
         Signs {
-            sends: self.send.done(),
+            sends: answers.map_or_else(|| self.send.done(), |of| of.load(Ordering::Acquire)),
             receives: self.receive.done(),
         }
     }
@@ -63,6 +65,9 @@ impl ConnSlots {
     pub(crate) fn probe_came(&self, number: u64, status: WcStatus) {
         self.send.beside_is_done(number);
         self.is_probing.store(false, Ordering::Release);
+        if let (WcStatus::SUCCESS, Some(answers)) = (status, &self.answers) {
+            answers.fetch_add(1, Ordering::Release);
+        }
         if status != WcStatus::SUCCESS && self.life.state() == ConnState::Open {
             // A flushed one never reached the peer: the queue pair was in the error state before.
             if status != WcStatus::WR_FLUSH_ERR {

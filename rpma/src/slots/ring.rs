@@ -244,6 +244,13 @@ impl Ring {
         left <= u64::from(self.beside.load(Ordering::Relaxed))
     }
 
+    /// Whether a request that gives a completion when it succeeds is not done.
+    pub(crate) fn is_due(&self) -> bool {
+        let _held = self.posting.acquire();
+        let done = self.done.load(Ordering::Acquire);
+        self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i64 > 0
+    }
+
     /// How many entries may be taken, one beside those of the program included. The caller holds
     /// the lock.
     fn room(&self) -> u64 {

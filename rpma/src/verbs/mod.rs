@@ -4,10 +4,14 @@
 //! that no order of drops on the upper floor can destroy a parent first:
 //!
 //! ```text
-//! CmId ── Arc ─▶ EventChannel Context ─────▶ CmId                            (the id keeps
-//! librdmacm's device open) Pd ── Arc ──▶ Context MemoryRegion ── Arc ─▶ Pd CompChannel ── Arc ─▶
-//! Context CompletionQueue ── Arc ─▶ CompChannel SharedReceiveQueue ── Arc ─▶ Pd QueuePair ── Arc
-//! ─▶ CompletionQueue (send, receive), SharedReceiveQueue, Pd;  owns its CmId
+//! CmId ── Arc ─▶ EventChannel
+//! Context ─────▶ CmId                            (the id keeps librdmacm's device open)
+//! Pd ── Arc ──▶ Context
+//! MemoryRegion ── Arc ─▶ Pd
+//! CompChannel ── Arc ─▶ Context
+//! CompletionQueue ── Arc ─▶ CompChannel
+//! SharedReceiveQueue ── Arc ─▶ Pd
+//! QueuePair ── Arc ─▶ CompletionQueue (send, receive), SharedReceiveQueue, Pd;  owns its CmId
 //! ```
 //!
 //! A [`QueuePair`] destroys its queue pair first, then its id, then lets go of the rest. A destroy
@@ -32,6 +36,7 @@ mod cq;
 mod deadline;
 mod device_events;
 mod home;
+mod iwarp;
 mod memory;
 mod mr;
 mod nonblocking;

@@ -21,7 +21,7 @@ use super::device_events::{OnError, WatchedQueuePair};
 use super::stream::StreamCalls;
 use super::{
     CmEvent, CmId, CompletionQueue, Deadline, Pd, SharedReceiveQueue, check_errno, check_minus_one,
-    check_non_null, log_leak,
+    check_non_null, iwarp, log_leak,
 };
 use crate::bell::Bell;
 use crate::clock::sleep;
@@ -255,9 +255,12 @@ impl QueuePair {
         pd.check_device(id)?;
         // SAFETY: `pd` is borrowed and keeps its context, whose id keeps the device open.
         let ops = unsafe { (*pd.context().as_ptr()).ops };
-        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+        let (Some(mut post_send), Some(mut post_recv)) = (ops.post_send, ops.post_recv) else {
             return Err(Error::not_supported("the provider has no calls that post"));
         };
+        if pd.context().is_iwarp() {
+            (post_send, post_recv) = (iwarp::post_send, iwarp::post_recv);
+        }
         let (raw, native) = match Self::create_with(id, pd, attr, attr.native) {
             // The kernel has the operation, but the provider of the installed rdma-core does not.
             Err(error) if attr.native.send_ops_flags() != 0 && error.is_errno(Errno::OPNOTSUPP) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rpma_sys as sys;
 
 use super::wr::{Call, PostError, check_posted, post_receives, recv_wr};
-use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
+use super::{LocalBuffer, Pd, check_errno, check_non_null, iwarp, log_leak};
 use crate::error::{Error, Result};
 
 /// A receive queue of many queue pairs.
@@ -43,9 +43,12 @@ impl SharedReceiveQueue {
             ..Default::default()
         };
         // SAFETY: `pd` is borrowed and keeps its context, whose id keeps the device open.
-        let post = unsafe { (*pd.context().as_ptr()).ops }
+        let mut post = unsafe { (*pd.context().as_ptr()).ops }
             .post_srq_recv
             .ok_or_else(|| Error::not_supported("the provider has no shared receive queues"))?;
+        if pd.context().is_iwarp() {
+            post = iwarp::post_srq_recv;
+        }
         // SAFETY: `pd` is borrowed and keeps the domain.
         let raw = unsafe { sys::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let raw = check_non_null("ibv_create_srq", raw)?;

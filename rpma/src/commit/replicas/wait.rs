@@ -1,7 +1,7 @@
 //! The waits of a set: looks, with sleeps between them.
 //!
 //! A sleep ends when a connection has something, and always after 50 ms. After such a silence each
-//! connection gets a write of 0 bytes. Without it, the host of a replica may be gone while no
+//! connection gets a probe. Without it, the host of a replica may be gone while no
 //! operation is in flight that would fail.
 
 use std::array;
@@ -72,9 +72,9 @@ impl Replicas {
         is_settled.then(|| self.outcome(id))
     }
 
-    /// Posts a write of 0 bytes to each replica that can take commits, as
-    /// [`Writer::probe`](crate::commit::Writer::probe): the write shows whether the replica's host
-    /// is there. Event loops call this after 50 ms without an event. It never sleeps.
+    /// Posts an operation of 0 bytes to each replica that can take commits, as
+    /// [`Writer::probe`](crate::commit::Writer::probe): it shows whether the replica's host is
+    /// there. Event loops call this after 50 ms without an event. It never sleeps.
     pub fn probe(&mut self) {
         for writer in self.members.iter_mut().filter_map(Replica::awaited) {
             // A failure is one of the connection, which the next look finds.

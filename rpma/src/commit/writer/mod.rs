@@ -17,7 +17,6 @@ pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
 use crate::conn::{Conn, Next};
 use crate::error::{Error, Queue, Result};
-use crate::flags::Flags;
 use crate::looking::{self, Took};
 use crate::method::Limits;
 use crate::mr::{MrSlice, RemoteSlice};
@@ -491,26 +490,21 @@ impl Writer {
         self.server.is_none() && self.released >= ticket.number
     }
 
-    /// Posts a write of 0 bytes, for [`look`](Self::look). Its completion shows that the peer's
-    /// host is there, and its failure that the host is gone. A call has no effect while another
-    /// probe is in flight, or while a commit is not [`released`](Self::released). The completion of
-    /// that probe or commit shows the same.
+    /// Posts a write of 0 bytes, or on iWARP a read, for [`look`](Self::look). Its completion shows
+    /// that the peer's host is there, and its failure that the host is gone. A call has no effect
+    /// while another probe is in flight, or while a commit is not [`released`](Self::released). The
+    /// completion of that probe or commit shows the same.
     ///
     /// # Errors
     ///
     /// As [`Conn::write`], except for [`Error::QueueFull`]: then the operations in flight serve as
     /// a probe.
     pub fn probe(&mut self) -> Result<()> {
-        // soft-RoCE fails a read that is sent again after a write of 0 bytes.
         if self.probe.is_some() || self.released < self.posted {
             return Ok(());
         }
-        let flags = Flags::COMPLETION_ALWAYS;
         let _at = Place::NONE.enter();
-        match self
-            .conn
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 0)
-        {
+        match self.conn.ask() {
             Ok(posted) => {
                 self.probe = Some(posted);
                 Ok(())
