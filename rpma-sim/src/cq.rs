@@ -9,7 +9,6 @@ use rustix::io::Errno;
 
 use crate::async_events::Element;
 use crate::call::{Result, errno_of, minus_one, null};
-use crate::device::MAX_CQE;
 use crate::handle::{CompChannel, of, of_context};
 use crate::pipe::{Pipe, wait_readable};
 use crate::power::NO_POWER;
@@ -114,7 +113,7 @@ impl State {
     ) -> Result<*mut ibv_cq> {
         self.call("ibv_create_cq", nic).object()?;
         let asked = u32::try_from(entries).map_err(|_| Errno::INVAL)?;
-        if asked == 0 || asked > MAX_CQE {
+        if asked == 0 || asked > self.profile(nic).limits.cqe {
             return Err(Errno::INVAL);
         }
         let room = self.profile(nic).room(asked);

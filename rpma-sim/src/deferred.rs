@@ -49,12 +49,13 @@ impl State {
                 if !self.cqs[cq].is_empty() {
                     return;
                 }
-                let before = self.qps[number].sends.len();
+                let before = self.unfinished(number);
                 let is_next = Cell::new(true);
                 self.run_until(number, |_| !is_next.replace(false));
                 let qp = &self.qps[number];
                 let can_go_on = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
-                if !can_go_on || qp.sends.is_empty() || qp.sends.len() == before {
+                let left = self.unfinished(number);
+                if !can_go_on || left == 0 || left == before {
                     break;
                 }
             }
@@ -72,9 +73,8 @@ impl State {
 
     /// The next posts have a time of their own.
     fn time_of_next(&mut self, number: u32) {
-        let qp = &mut self.qps[number];
-        if qp.sends.is_empty() {
-            qp.kept_since = None;
+        if self.unfinished(number) == 0 {
+            self.qps[number].kept_since = None;
         }
     }
 
@@ -84,7 +84,7 @@ impl State {
             let is = self.keeps_back(number)
                 && is_meant(qp)
                 && qp.waiting.is_none()
-                && !qp.sends.is_empty();
+                && self.unfinished(number) > 0;
             (is && qp.state == QpState::ReadyToSend).then_some(number)
         };
         self.qps.iter().filter_map(deferred).collect()

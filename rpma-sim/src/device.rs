@@ -26,13 +26,9 @@ use crate::types::{
 /// `rdma/ib_user_verbs.h`.
 const NATIVE_CAPS: u64 = 0b111 << 38;
 
-// The limits of soft-RoCE (`rxe_param.h`).
-pub(crate) const MAX_QP_WR: u32 = 1 << 20;
-pub(crate) const MAX_SGE: u32 = 32;
-pub(crate) const MAX_CQE: u32 = 32_767;
-pub(crate) const MAX_INLINE: u32 = 512;
+/// How many reads a queue pair may have in flight, and serves, on soft-RoCE (`rxe_param.h`) and on
+/// soft-iWARP (`siw.h`).
 pub(crate) const MAX_RD_ATOM: u8 = 128;
-pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
 
 /// A device, which is open from the beginning: librdmacm opens each one once.
 #[derive(Debug)]
@@ -135,9 +131,19 @@ fn push(
     addrs: [IpAddr; 2],
 ) {
     let nic = state.nics.len();
+    let (node_type, transport_type) = match state.profiles[host].tcp {
+        None => (
+            ibv_node_type::IBV_NODE_CA,
+            ibv_transport_type::IBV_TRANSPORT_IB,
+        ),
+        Some(_) => (
+            ibv_node_type::IBV_NODE_RNIC,
+            ibv_transport_type::IBV_TRANSPORT_IWARP,
+        ),
+    };
     let mut device = Box::new(ibv_device {
-        node_type: ibv_node_type::IBV_NODE_CA,
-        transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
+        node_type,
+        transport_type,
         ..Default::default()
     });
     for (to, byte) in device.name.iter_mut().zip(name.bytes()) {
@@ -203,17 +209,18 @@ pub unsafe extern "C" fn ibv_query_device_ex(
         let fate = state.call("ibv_query_device_ex", nic).begin()?;
         let mut found = ibv_device_attr_ex::default();
         let plain = &mut found.orig_attr;
-        plain.vendor_id = state.profile(nic).vendor_id;
+        let (profile, limits) = (state.profile(nic), &state.profile(nic).limits);
+        plain.vendor_id = profile.vendor_id;
         plain.max_mr_size = u64::MAX;
-        plain.max_qp_wr = MAX_QP_WR as c_int;
-        plain.max_sge = MAX_SGE as c_int;
-        plain.max_cqe = MAX_CQE as c_int;
+        plain.max_qp_wr = limits.qp_wr as c_int;
+        plain.max_sge = limits.sge as c_int;
+        plain.max_cqe = limits.cqe as c_int;
         plain.max_qp_rd_atom = MAX_RD_ATOM.into();
         plain.max_qp_init_rd_atom = MAX_RD_ATOM.into();
-        plain.max_srq_wr = MAX_SRQ_WR as c_int;
-        plain.max_srq_sge = 27;
+        plain.max_srq_wr = limits.srq_wr as c_int;
+        plain.max_srq_sge = limits.srq_sge as c_int;
         plain.phys_port_cnt = 1;
-        if state.profile(nic).native {
+        if profile.native {
             found.device_cap_flags_ex = NATIVE_CAPS;
         }
         // SAFETY: by C's rules `attr` leads to a place for the result.

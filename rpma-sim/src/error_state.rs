@@ -17,6 +17,7 @@ impl State {
             qp.attempt += 1;
         }
         self.flush(number);
+        self.hang_up(number);
     }
 
     /// A failed queue pair takes no more receives from a shared queue. Some time later it gives

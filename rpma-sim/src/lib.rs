@@ -100,6 +100,7 @@ mod strays;
 mod stream;
 mod sweep;
 pub mod sync;
+mod tcp;
 pub mod thread;
 mod tick;
 mod timer;

@@ -162,6 +162,9 @@ impl State {
         attr: &ibv_qp_attr,
         changes: u32,
     ) -> Result<()> {
+        if self.qps.get(number).is_some() && self.is_tcp(number) {
+            return self.modify_of_stream(number, attr, changes);
+        }
         let qp = self.qps.get_mut(number).ok_or(Errno::INVAL)?;
         let state = next_state(qp.state, attr, changes)?;
         check_values(attr, changes)?;
@@ -205,6 +208,28 @@ impl State {
             if is_changed(attribute) {
                 *field = value;
             }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// As [`modify_qp`](Self::modify_qp), where the kernel connects queue pairs, with as few checks
+    /// as `siw_verbs_modify_qp` has.
+    fn modify_of_stream(&mut self, number: u32, attr: &ibv_qp_attr, changes: u32) -> Result<()> {
+        if changes & Mask::IBV_QP_ACCESS_FLAGS.0 != 0 {
+            self.qps[number].rights = attr.qp_access_flags;
+        }
+        if changes & Mask::IBV_QP_STATE.0 == 0 {
+            return Ok(());
+        }
+        match QpState::of(attr.qp_state).ok_or(Errno::INVAL)? {
+            QpState::Error => self.fail_qp(number),
+            // It has no socket.
+            QpState::ReadyToSend if self.qps[number].state == QpState::Init => {
+                return Err(Errno::INVAL);
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::call::{Result, errno_of};
+use crate::call::Result;
 use crate::caller::next_caller;
 use crate::fail::Fate;
 use crate::handle::of;
 use crate::links::Way;
+use crate::profile::Profile;
 use crate::qp::{Data, Operation, QpState, Recv, Send};
 use crate::stream::not_streaming;
 use crate::types::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
@@ -26,6 +27,7 @@ use crate::wait;
 /// inline data may be read.
 unsafe fn sends_of(
     mut wr: *mut ibv_send_wr,
+    profile: &Profile,
     mut take: impl FnMut(*mut ibv_send_wr, bool, Send) -> Result<()>,
 ) -> Result<()> {
     while !wr.is_null() {
@@ -55,7 +57,7 @@ unsafe fn sends_of(
         // SAFETY: by `# Safety` the list has `count` entries.
         let sges = unsafe { sges_of(list, count) };
         let data = match flags & ibv_send_flags::IBV_SEND_INLINE.0 {
-            0 => Data::At(sges.into_iter().map(as_devices_read).collect()),
+            0 => Data::At(as_devices_read(profile, sges)),
             _ => {
                 let mut bytes = Vec::new();
                 for sge in &sges {
@@ -90,16 +92,15 @@ unsafe fn sends_of(
 }
 
 /// In the requests of some devices (mthca's, mlx4's) a local buffer of 0 bytes has 2³¹. Some
-/// providers leave such buffers out, and no provider guarantees it: a program that posts one is
-/// wrong.
-fn as_devices_read(sge: ibv_sge) -> ibv_sge {
-    ibv_sge {
-        length: match sge.length {
-            0 => 1 << 31,
-            length => length,
-        },
-        ..sge
+/// providers leave such buffers out, and few guarantee it: a program that posts one to a device it
+/// does not know is wrong.
+fn as_devices_read(profile: &Profile, mut sges: Vec<ibv_sge>) -> Vec<ibv_sge> {
+    for sge in &mut sges {
+        if sge.length == 0 && profile.mistakes_empty_buffers {
+            sge.length = 1 << 31;
+        }
     }
+    sges
 }
 
 /// # Safety
@@ -156,10 +157,11 @@ pub unsafe extern "C" fn ibv_post_send(
     be_preempted();
     let mut state = not_streaming(&of);
     let fate = state.call("ibv_post_send", of.nic);
+    let profile = state.profile(of.nic).clone();
     let refuse = |wr, errno| {
         // SAFETY: by C's rules `bad` leads to a place for the result.
         unsafe { bad.write(wr) };
-        errno_of(Err(errno))
+        profile.result_of_post(Err(errno))
     };
     if let Err(errno) = fate.begin() {
         return refuse(wr, errno);
@@ -167,7 +169,7 @@ pub unsafe extern "C" fn ibv_post_send(
     let (mut sends, mut refused) = (Vec::new(), None);
     let own = &state.qps[of.number];
     let taken = |at, is_last, send: Send| {
-        let checked = own.check(&send, sends.len());
+        let checked = own.check(&profile, &send, sends.len());
         let last = fate.last(sends.len()).filter(|_| is_last);
         if let Some(answer) = checked.err().map(Err).or(last) {
             refused = Some((at, answer));
@@ -178,18 +180,18 @@ pub unsafe extern "C" fn ibv_post_send(
     };
     // SAFETY: by C's rules `wr` is a chain of requests, and their lists and inline data may be read
     // now.
-    let all = unsafe { sends_of(wr, taken) };
+    let all = unsafe { sends_of(wr, &profile, taken) };
     let posted = state.post(of.number, sends);
     drop(state);
     be_preempted();
     if let Some((at, answer)) = refused {
         // SAFETY: by C's rules `bad` leads to a place for the result.
         unsafe { bad.write(at) };
-        return errno_of(answer.and(posted));
+        return profile.result_of_post(answer.and(posted));
     }
     match all {
         Err(errno) => refuse(wr, errno),
-        Ok(()) => errno_of(posted.and(fate.end())),
+        Ok(()) => profile.result_of_post(posted.and(fate.end())),
     }
 }
 
@@ -201,6 +203,7 @@ pub unsafe extern "C" fn ibv_post_send(
 /// for the refused one.
 pub(crate) unsafe fn post_receives(
     queue: &mut VecDeque<Recv>,
+    profile: &Profile,
     room: usize,
     max_sge: u32,
     mut wr: *mut ibv_recv_wr,
@@ -227,11 +230,11 @@ pub(crate) unsafe fn post_receives(
         if queue.len() >= room {
             return refuse(wr, Err(Errno::NOMEM));
         }
-        if sges.len() > max_sge as usize {
+        if sges.len() > max_sge as usize || sges.is_empty() && !profile.takes_empty_receives {
             return refuse(wr, Err(Errno::INVAL));
         }
         let wr_id = one.wr_id;
-        let sges = sges.into_iter().map(as_devices_read).collect();
+        let sges = as_devices_read(profile, sges);
         queue.push_back(Recv { wr_id, sges });
         taken += 1;
         wr = one.next;
@@ -250,15 +253,21 @@ pub unsafe extern "C" fn ibv_post_recv(
     be_preempted();
     let mut state = of.shared.lock();
     let fate = state.call("ibv_post_recv", of.nic);
+    let profile = state.profile(of.nic).clone();
     let own = &mut state.qps[of.number];
-    let (room, max_sge) = (own.cap.max_recv_wr as usize, own.cap.max_recv_sge);
+    let (room, max_sge) = (own.receives_left(), own.cap.max_recv_sge);
+    let mut posted = VecDeque::new();
     // SAFETY: by C's rules `wr` is a chain of receives, and `bad` leads to a place for the refused
     // one.
-    let posted = unsafe { post_receives(&mut own.receives, room, max_sge, wr, bad, fate) };
+    let result = unsafe { post_receives(&mut posted, &profile, room, max_sge, wr, bad, fate) };
+    match own.state {
+        QpState::Error if !profile.flushes_late_posts => own.dead_receives += posted.len(),
+        _ => own.receives.append(&mut posted),
+    }
     if own.state == QpState::Error {
         state.flush(of.number);
     }
     drop(state);
     be_preempted();
-    errno_of(posted)
+    profile.result_of_post(result)
 }

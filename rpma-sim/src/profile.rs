@@ -1,8 +1,58 @@
 //! The differences between devices.
 
+use std::ffi::c_int;
 use std::time::Duration;
 
+use crate::call::{Result, errno_of};
+use crate::memory::access;
 use crate::types::ibv_wc_status;
+
+/// The limits of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) qp_wr: u32,
+    pub(crate) sge: u32,
+    pub(crate) inline: u32,
+    pub(crate) cqe: u32,
+    pub(crate) srq_wr: u32,
+    pub(crate) srq_sge: u32,
+}
+
+/// The private data of the connection manager's messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PrivateData {
+    /// The room of each message.
+    pub(crate) request: usize,
+    pub(crate) reply: usize,
+    pub(crate) reject: usize,
+    /// Whether all of the room arrives, with zeros after the data.
+    pub(crate) is_padded: bool,
+}
+
+impl PrivateData {
+    /// Private data as it arrives, in a message with so much room.
+    pub(crate) fn arrives(&self, data: &[u8], room: usize) -> Vec<u8> {
+        let mut arrived = data.to_vec();
+        if self.is_padded {
+            arrived.resize(room, 0);
+        }
+        arrived
+    }
+}
+
+/// The times of connections that are TCP streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    /// For how long `rdma_connect` waits for a host that does not answer.
+    pub(crate) connects: Duration,
+    /// For how long a client waits for the server's program.
+    pub(crate) decides: Duration,
+    /// How long the first wait for an acknowledgement is, and the longest one. Each is twice the
+    /// one before it.
+    pub(crate) resends: (Duration, Duration),
+    /// After so many repetitions without an acknowledgement a stream breaks.
+    pub(crate) retries: u8,
+}
 
 /// A kind of device: its abilities, and its behaviour where the specification leaves a choice or
 /// the device departs from it.
@@ -15,10 +65,21 @@ pub struct Profile {
     pub(crate) vendor_id: u32,
     /// Native flush and native atomic write.
     pub(crate) native: bool,
+    /// Whether connections are TCP streams, and their times: iWARP.
+    ///
+    /// Such a device completes a write or a message when the stream has taken it. A responder that
+    /// refuses a request ends the connection, as it does for a message without a receive. The
+    /// kernel connects queue pairs, and a queue pair that fails ends its connection.
+    pub(crate) tcp: Option<Tcp>,
+    pub(crate) limits: Limits,
     pub(crate) max_msg_sz: u32,
+    pub(crate) private_data: PrivateData,
+    /// The reason of a reject that the peer's program has sent.
+    pub(crate) rejected: i32,
     /// The acknowledgement timeout of connections that do not set one: 4.096 µs · 2^this.
     pub(crate) ack_timeout: u8,
-    pub(crate) timewait: Duration,
+    /// After which time the end of a connection is reported as forgotten, if ever.
+    pub(crate) timewait: Option<Duration>,
     /// Whether a retry count of 7 has no end.
     pub(crate) retries_for_ever: bool,
     /// The status of a request with its own memory refused.
@@ -28,6 +89,23 @@ pub struct Profile {
     /// The statuses of a send that is longer than the receive: at the requester, and at the
     /// receive.
     pub(crate) too_long: (ibv_wc_status, ibv_wc_status),
+    /// The status of a receive with its memory refused.
+    pub(crate) receive_error: ibv_wc_status,
+    /// The rights that the destination of a read needs.
+    pub(crate) read_destination: u32,
+    /// Whether requests are refused that the rights of the responder's queue pair do not cover.
+    pub(crate) qps_have_rights: bool,
+    /// Whether messages and writes may have immediate data.
+    pub(crate) has_immediate_data: bool,
+    /// Whether a receive may be without a buffer.
+    pub(crate) takes_empty_receives: bool,
+    /// Whether a local buffer of 0 bytes may be read as one of 2³¹.
+    pub(crate) mistakes_empty_buffers: bool,
+    /// Whether a post that fails returns a negative errno.
+    pub(crate) posts_return_negative: bool,
+    /// Whether requests and receives are flushed that were posted in the error state. Otherwise
+    /// they never complete.
+    pub(crate) flushes_late_posts: bool,
     /// Whether completions of flushed and failed requests are events for a program that asked for
     /// solicited ones.
     pub(crate) errors_are_solicited: bool,
@@ -73,9 +151,28 @@ impl Profile {
         device: "rxe",
         vendor_id: 0xFF_FFFF,
         native: true,
+        tcp: None,
+        // `rxe_param.h`.
+        limits: Limits {
+            qp_wr: 1 << 20,
+            sge: 32,
+            inline: 512,
+            cqe: 32_767,
+            srq_wr: 1 << 20,
+            srq_sge: 27,
+        },
         max_msg_sz: 1 << 31,
+        // `include/rdma/ib_cm.h`; of a request, less the header of RDMA IP.
+        private_data: PrivateData {
+            request: 56,
+            reply: 196,
+            reject: 148,
+            is_padded: true,
+        },
+        // `IB_CM_REJ_CONSUMER_DEFINED`.
+        rejected: 28,
         ack_timeout: 17,
-        timewait: Duration::from_millis(510),
+        timewait: Some(Duration::from_millis(510)),
         retries_for_ever: true,
         local_error: ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
         repeats_natives: false,
@@ -83,6 +180,15 @@ impl Profile {
             ibv_wc_status::IBV_WC_REM_OP_ERR,
             ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
         ),
+        // It makes no difference (`RESPST_ERR_MALFORMED_WQE`).
+        receive_error: ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        read_destination: access::LOCAL_WRITE,
+        qps_have_rights: true,
+        has_immediate_data: true,
+        takes_empty_receives: true,
+        mistakes_empty_buffers: true,
+        posts_return_negative: false,
+        flushes_late_posts: true,
         errors_are_solicited: false,
         tells_failures: false,
         tells_last_receive: true,
@@ -102,7 +208,7 @@ impl Profile {
         native: false,
         max_msg_sz: 1 << 23,
         ack_timeout: 19,
-        timewait: Duration::from_millis(2_050),
+        timewait: Some(Duration::from_millis(2_050)),
         local_error: ibv_wc_status::IBV_WC_LOC_PROT_ERR,
         errors_are_solicited: true,
         tells_last_receive: false,
@@ -146,6 +252,7 @@ impl Profile {
             ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             ibv_wc_status::IBV_WC_LOC_LEN_ERR,
         ),
+        receive_error: ibv_wc_status::IBV_WC_LOC_PROT_ERR,
         repeats_natives: true,
         errors_are_solicited: true,
         tells_failures: true,
@@ -167,11 +274,107 @@ impl Profile {
         ..Self::STRICT
     };
 
-    /// All of them, for loops.
+    /// soft-iWARP of Linux 6.12 (`siw`) with rdma-core 56: connections are TCP streams. It follows
+    /// what was measured on a running one, and the source of that kernel.
+    ///
+    /// * A write or a message completes with success when its stream has taken it, and the stream
+    ///   takes it at once. The peer may refuse it, have no receive for it, be frozen or be gone. So
+    ///   the completion proves nothing about the peer.
+    /// * A read completes when the peer has answered it, after it has placed all earlier writes of
+    ///   the connection. Writes and messages that were posted after a read may complete before it,
+    ///   unless they have a fence.
+    /// * A peer that does not answer is noticed when TCP gives up: 15 minutes after the first byte
+    ///   that is not acknowledged. Without such a byte it is never noticed.
+    /// * A responder that refuses a request, or has no receive for it, ends the connection. The RNR
+    ///   settings have no effect. Both ends get `RDMA_CM_EVENT_DISCONNECTED`, and what they have
+    ///   posted is flushed. No completion has the reason.
+    /// * A queue pair that fails or is destroyed ends its connection, with the same event at both
+    ///   ends. Some of what its stream still has arrives. `RDMA_CM_EVENT_TIMEWAIT_EXIT` never
+    ///   comes.
+    /// * Requests and receives that are posted in the error state never complete.
+    /// * There is no immediate data, no native flush and no native atomic write. A receive needs a
+    ///   buffer, which may have 0 bytes. A post that fails returns a negative errno.
+    /// * `rdma_connect` fails with `ECONNREFUSED` if nobody listens. If the host does not answer,
+    ///   the call blocks until TCP gives up after 131 seconds, and fails with `ETIMEDOUT`. A server
+    ///   has 10 seconds to accept or to reject. A reject has the reason -104, and so has the end of
+    ///   the server's id. Private data arrives without padding.
+    /// * The destination of a read needs a remote write right, as iWARP demands it. `siw` itself
+    ///   asks for a local one only (`siw_proc_rresp`).
+    ///
+    /// The stream never fills. (A real one blocks requests when the peer takes none.) A
+    /// [lost request](crate::Link::lose_request) or acknowledgement interrupts the stream, and both
+    /// ends learn of it. A lost packet, or an acknowledgement that is lost once, costs 200 ms.
+    pub const SIW_6_12: Self = Self {
+        name: "soft-iWARP of Linux 6.12",
+        device: "siw",
+        vendor_id: 0x62_6D74,
+        native: false,
+        tcp: Some(Tcp {
+            // `tcp_syn_retries` and `tcp_syn_linear_timeouts` of that kernel.
+            connects: Duration::from_secs(131),
+            // `MPAREQ_TIMEOUT` (`siw_cm.h`).
+            decides: Duration::from_secs(10),
+            // `TCP_RTO_MIN`, `TCP_RTO_MAX` and `tcp_retries2`: 924.6 s.
+            resends: (Duration::from_millis(200), Duration::from_secs(120)),
+            retries: 15,
+        }),
+        // `siw.h`, `siw-abi.h`.
+        limits: Limits {
+            qp_wr: 32 << 10,
+            sge: 6,
+            inline: 80,
+            cqe: (32 << 10) * 100,
+            srq_wr: (32 << 10) * 10,
+            srq_sge: 6,
+        },
+        max_msg_sz: u32::MAX,
+        // A length of 8 bits, less the header of MPA (`siw_send_mpareqrep`).
+        private_data: PrivateData {
+            request: 251,
+            reply: 251,
+            reject: 251,
+            is_padded: false,
+        },
+        // `-ECONNRESET`.
+        rejected: -104,
+        timewait: None,
+        retries_for_ever: false,
+        local_error: ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        too_long: (
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+            ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        ),
+        receive_error: ibv_wc_status::IBV_WC_GENERAL_ERR,
+        read_destination: access::LOCAL_WRITE | access::REMOTE_WRITE,
+        qps_have_rights: false,
+        has_immediate_data: false,
+        takes_empty_receives: false,
+        mistakes_empty_buffers: false,
+        posts_return_negative: true,
+        flushes_late_posts: false,
+        tells_failures: true,
+        tells_last_receive: false,
+        returns_last_receive: Some(Duration::ZERO),
+        rounds_up: false,
+        last_arm_counts: true,
+        ..Self::RXE_6_12
+    };
+
+    /// Those of InfiniBand and RoCE, for loops. Tests of a program that does not support iWARP use
+    /// these.
     pub const ALL: [Self; 4] = [Self::RXE_6_12, Self::RXE_6_1, Self::STRICT, Self::ADAPTER];
 
-    /// Whether it is an adapter. If not, it is soft-RoCE, and the kernel copies the data that it
-    /// places.
+    /// All of them, with iWARP, for loops.
+    pub const EVERY: [Self; 5] = [
+        Self::RXE_6_12,
+        Self::RXE_6_1,
+        Self::STRICT,
+        Self::ADAPTER,
+        Self::SIW_6_12,
+    ];
+
+    /// Whether it is an adapter. If not, it is soft-RoCE or soft-iWARP, and the kernel copies the
+    /// data that it places.
     #[must_use]
     pub fn is_adapter(&self) -> bool {
         !self.copies
@@ -194,6 +397,14 @@ impl Profile {
     pub fn with_vendor_id(mut self, vendor_id: u32) -> Self {
         self.vendor_id = vendor_id;
         self
+    }
+
+    /// The return value of a post.
+    pub(crate) fn result_of_post(&self, posted: Result<()>) -> c_int {
+        match errno_of(posted) {
+            errno if self.posts_return_negative => -errno,
+            errno => errno,
+        }
     }
 
     /// The room of a queue that was asked for with `asked`.

@@ -12,14 +12,16 @@ use rustix::io::Errno;
 use crate::async_events::Element;
 use crate::call::{Result, errno_of};
 use crate::caller::Caller;
-use crate::device::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
 use crate::links::Way;
+use crate::memory::access;
 use crate::power::Flow;
+use crate::profile::Profile;
 use crate::state::State;
 use crate::stream::{Stream, set_calls};
+use crate::tcp::Connection;
 use crate::types::{
-    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_mtu, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge, ibv_wc,
 };
 
@@ -46,6 +48,9 @@ pub(crate) struct Qp {
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) sends: VecDeque<Send>,
     pub(crate) receives: VecDeque<Recv>,
+    /// Requests and receives that never complete.
+    pub(crate) dead_sends: usize,
+    pub(crate) dead_receives: usize,
     /// For a shared queue: the receive that an incomplete message has taken.
     pub(crate) begun: Option<Recv>,
     pub(crate) last_receive: LastReceive,
@@ -65,6 +70,8 @@ pub(crate) struct Qp {
     pub(crate) unacknowledged: u32,
     /// It gets no acknowledgement any more.
     pub(crate) is_deaf: bool,
+    /// Its connection, if that is a TCP stream.
+    pub(crate) tcp: Option<Connection>,
 }
 
 /// `enum ibv_qp_state`, as far as connections have them.
@@ -135,6 +142,10 @@ impl Operation {
         !matches!(self, Self::Write(_) | Self::Send(_))
     }
 
+    fn has_immediate_data(self) -> bool {
+        matches!(self, Self::Write(Some(_)) | Self::Send(Some(_)))
+    }
+
     /// Whether it takes a receive.
     pub(crate) fn is_message(self) -> bool {
         matches!(self, Self::Write(Some(_)) | Self::Send(_))
@@ -172,8 +183,14 @@ pub(crate) struct Recv {
 
 impl Qp {
     fn slots_left(&self) -> usize {
-        let used = self.sends.len() + self.kept_slots as usize;
+        let used = self.sends.len() + self.dead_sends + self.kept_slots as usize;
         (self.cap.max_send_wr as usize).saturating_sub(used)
+    }
+
+    /// How many more receives its own queue takes.
+    pub(crate) fn receives_left(&self) -> usize {
+        let used = self.receives.len() + self.dead_receives;
+        (self.cap.max_recv_wr as usize).saturating_sub(used)
     }
 
     /// Slots with polled completions.
@@ -182,7 +199,10 @@ impl Qp {
     }
 
     /// The result of a post of one more request, with so many already accepted.
-    pub(crate) fn check(&self, send: &Send, accepted: usize) -> Result<()> {
+    pub(crate) fn check(&self, profile: &Profile, send: &Send, accepted: usize) -> Result<()> {
+        if send.operation.has_immediate_data() && !profile.has_immediate_data {
+            return Err(Errno::INVAL);
+        }
         if accepted >= self.slots_left() {
             return Err(Errno::NOMEM);
         }
@@ -221,19 +241,21 @@ impl State {
             0 => 0,
             _ => attr.send_ops_flags,
         };
-        let cap = &mut attr.cap;
+        let (profile, cap) = (self.profile(nic), &mut attr.cap);
+        let limits = &profile.limits;
         if pd.nic != nic
             || attr.qp_type != ibv_qp_type::IBV_QPT_RC
-            || cap.max_send_wr > MAX_QP_WR
-            || cap.max_recv_wr > MAX_QP_WR
-            || cap.max_send_sge.max(cap.max_recv_sge) > MAX_SGE
-            || cap.max_inline_data > MAX_INLINE
+            || cap.max_send_wr > limits.qp_wr
+            || cap.max_recv_wr > limits.qp_wr
+            || cap.max_send_sge.max(cap.max_recv_sge) > limits.sge
+            || cap.max_inline_data > limits.inline
         {
             return Err(Errno::INVAL);
         }
-        cap.max_send_wr = self.profile(nic).room(cap.max_send_wr);
-        cap.max_recv_wr = self.profile(nic).room(cap.max_recv_wr);
-        cap.max_inline_data = cap.max_inline_data.max(16 * cap.max_send_sge);
+        cap.max_send_wr = profile.room(cap.max_send_wr);
+        cap.max_recv_wr = profile.room(cap.max_recv_wr);
+        let room = (16 * cap.max_send_sge).min(limits.inline);
+        cap.max_inline_data = cap.max_inline_data.max(room);
         let cap = *cap;
         // SAFETY: by `# Safety` the domain that the attributes name is alive.
         let context = unsafe { (*attr.pd).context };
@@ -269,6 +291,8 @@ impl State {
                 max_dest_rd_atomic: 0,
                 sends: VecDeque::new(),
                 receives: VecDeque::new(),
+                dead_sends: 0,
+                dead_receives: 0,
                 begun: None,
                 last_receive: LastReceive::Open,
                 unpolled: 0,
@@ -279,6 +303,7 @@ impl State {
                 kept_since: None,
                 unacknowledged: 0,
                 is_deaf: false,
+                tcp: None,
             }
         });
         Ok(number)
@@ -290,7 +315,16 @@ impl State {
         number: u32,
         sends: impl IntoIterator<Item = Send>,
     ) -> Result<()> {
+        let profile = self.profile_of(number);
+        let (is_tcp, flushes) = (profile.tcp.is_some(), profile.flushes_late_posts);
         let qp = &mut self.qps[number];
+        if qp.state == QpState::Error && !flushes {
+            qp.dead_sends += sends.into_iter().count();
+            return Ok(());
+        }
+        if qp.state < QpState::ReadyToSend && is_tcp {
+            return Err(Errno::NOTCONN);
+        }
         let first = qp.sends.len();
         qp.sends.extend(sends);
         // They are in the queue then, as rxe's provider leaves them (`rxe_post_send`).
@@ -318,20 +352,32 @@ pub unsafe extern "C" fn ibv_query_qp(
         let fate = state.call("ibv_query_qp", of.nic).begin()?;
         let own = &state.qps[of.number];
         let qp_state = own.state.ibv();
-        let found = ibv_qp_attr {
-            qp_state,
-            cur_qp_state: qp_state,
-            dest_qp_num: own.peer.unwrap_or(0),
-            qp_access_flags: own.rights,
-            cap: own.cap,
-            max_rd_atomic: own.max_rd_atomic,
-            max_dest_rd_atomic: own.max_dest_rd_atomic,
-            min_rnr_timer: own.min_rnr_timer,
-            timeout: own.ack_timeout,
-            retry_cnt: own.retry_count,
-            rnr_retry: own.rnr_retry_count,
-            port_num: 1,
-            ..Default::default()
+        let found = match state.is_tcp(of.number) {
+            false => ibv_qp_attr {
+                qp_state,
+                cur_qp_state: qp_state,
+                dest_qp_num: own.peer.unwrap_or(0),
+                qp_access_flags: own.rights,
+                cap: own.cap,
+                max_rd_atomic: own.max_rd_atomic,
+                max_dest_rd_atomic: own.max_dest_rd_atomic,
+                min_rnr_timer: own.min_rnr_timer,
+                timeout: own.ack_timeout,
+                retry_cnt: own.retry_count,
+                rnr_retry: own.rnr_retry_count,
+                port_num: 1,
+                ..Default::default()
+            },
+            // All that `siw_query_qp` sets, with the two depths exchanged as there.
+            true => ibv_qp_attr {
+                qp_state,
+                qp_access_flags: access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ,
+                cap: own.cap,
+                path_mtu: ibv_mtu::IBV_MTU_1024,
+                max_rd_atomic: own.max_dest_rd_atomic,
+                max_dest_rd_atomic: own.max_rd_atomic,
+                ..Default::default()
+            },
         };
         // SAFETY: by C's rules `attr` leads to a place for the result.
         unsafe { attr.write(found) };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::error_state::failed;
 use crate::fetch::gather;
 use crate::links::LinkFault;
-use crate::memory::{Part, access};
+use crate::memory::Part;
 use crate::qp::{Data, Operation, QpState, Send, Waiting};
 use crate::responder::Refusal;
 use crate::state::State;
@@ -49,6 +49,9 @@ impl State {
         }
         if self.is_frozen(number) {
             return;
+        }
+        if self.is_tcp(number) {
+            return self.posted_to_stream(number);
         }
         match qp.waiting {
             Some(Waiting::Answer { .. }) => return self.send_on(number),
@@ -96,6 +99,7 @@ impl State {
             }
         }
         let for_ever = self.profile_of(number).retries_for_ever;
+        let is_stream = self.stream_waits(number);
         let qp = &mut self.qps[number];
         qp.kept_since = None;
         let (left, status) = match &mut qp.waiting {
@@ -113,6 +117,7 @@ impl State {
         };
         match *left {
             7 if for_ever => {}
+            0 if is_stream => return self.stream_breaks(number),
             0 => return self.fail_first(number, status),
             _ => *left -= 1,
         }
@@ -129,6 +134,9 @@ impl State {
 
     /// As [`run`](Self::run), but not this one.
     pub(crate) fn run_until(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
+        if self.is_tcp(number) {
+            return self.send_stream(number, stop);
+        }
         let mut bytes = 0;
         if self.is_frozen(number) {
             return;
@@ -254,7 +262,16 @@ impl State {
         self.put_off(number, delay);
     }
 
-    fn await_answer(&mut self, number: u32) {
+    pub(crate) fn await_answer(&mut self, number: u32) {
+        if let Some(retries) = self.profile_of(number).tcp.as_ref().map(|tcp| tcp.retries) {
+            let qp = &mut self.qps[number];
+            let left = match qp.waiting {
+                Some(Waiting::Answer { left }) => left,
+                _ => retries,
+            };
+            qp.waiting = Some(Waiting::Answer { left });
+            return self.put_off(number, self.resend_after(number, retries - left));
+        }
         let qp = &mut self.qps[number];
         let left = match qp.waiting {
             Some(Waiting::Answer { left }) => left,
@@ -280,7 +297,10 @@ impl State {
         }
         // Its own memory first.
         let is_read = send.operation == Operation::Read;
-        let rights = if is_read { access::LOCAL_WRITE } else { 0 };
+        let rights = match is_read {
+            true => self.profile_of(number).read_destination,
+            false => 0,
+        };
         let parts = match &send.data {
             Data::Inline(_) => Vec::new(),
             Data::At(sges) => match self.parts(pd, sges, rights) {
@@ -339,7 +359,7 @@ impl State {
         }
         let takes_receive = send.operation.is_message() && self.has_receive(peer);
         if takes_receive && self.loses_receive(peer) {
-            self.note_fault(number, index, LinkFault::Receive);
+            self.note_fault(number, &send, LinkFault::Receive);
             // Its own queue still has it, until it fails; a shared one has it no more.
             if self.qps[peer].srq.is_some() {
                 self.qps[peer].begun = self.take_receive(peer);
@@ -435,7 +455,7 @@ impl State {
     }
 }
 
-fn success(number: u32, send: &Send) -> ibv_wc {
+pub(crate) fn success(number: u32, send: &Send) -> ibv_wc {
     let (opcode, len) = match send.operation {
         Operation::Read => (ibv_wc_opcode::IBV_WC_RDMA_READ, send.data.len()),
         Operation::Write(_) => (ibv_wc_opcode::IBV_WC_RDMA_WRITE, send.data.len()),

@@ -29,7 +29,7 @@ impl State {
         right: u32,
     ) -> Result<Option<Part>, Refusal> {
         let qp = &self.qps[peer];
-        if qp.rights & right == 0 {
+        if qp.rights & right == 0 && self.profile_of(peer).qps_have_rights {
             return Err(invalid_request());
         }
         // Without any bytes the key is not looked at.
@@ -141,8 +141,8 @@ impl State {
     ) -> bool {
         match self.serve(peer, from, send, bytes) {
             Ok(()) => return true,
-            Err(Refusal::NoReceive) => {}
-            Err(Refusal::Denied(_, event)) => self.peer_failed(peer, event),
+            Err(Refusal::NoReceive) if !self.is_tcp(peer) => {}
+            Err(refusal) => self.terminate(peer, refusal),
         }
         false
     }
@@ -178,13 +178,9 @@ impl State {
                 return Ok(());
             }
             Ok(_) => (at_requester, here),
-            // rxe makes no difference (`RESPST_ERR_MALFORMED_WQE`).
-            Err(_) if !self.profile_of(peer).tells_failures => {
-                (ibv_wc_status::IBV_WC_REM_OP_ERR, here)
-            }
             Err(_) => (
                 ibv_wc_status::IBV_WC_REM_OP_ERR,
-                ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+                self.profile_of(peer).receive_error,
             ),
         };
         let wc = failed(peer, receive.wr_id, failure.1);

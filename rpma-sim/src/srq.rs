@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 use crate::async_events::Element;
 use crate::call::{errno_of, null};
-use crate::device::MAX_SRQ_WR;
 use crate::handle::of;
 use crate::post::post_receives;
 use crate::qp::Recv;
@@ -40,7 +39,8 @@ pub unsafe extern "C" fn ibv_create_srq(
     let mut state = of.shared.lock();
     null((|| {
         state.call("ibv_create_srq", of.nic).object()?;
-        if asked.max_wr == 0 || asked.max_wr > MAX_SRQ_WR || asked.max_sge > 27 {
+        let limits = &state.profile(of.nic).limits;
+        if asked.max_wr == 0 || asked.max_wr > limits.srq_wr || asked.max_sge > limits.srq_sge {
             return Err(Errno::INVAL);
         }
         let room = state.profile(of.nic).room(asked.max_wr);
@@ -100,10 +100,11 @@ pub unsafe extern "C" fn ibv_post_srq_recv(
     let of = unsafe { of(srq) };
     let mut state = of.shared.lock();
     let fate = state.call("ibv_post_srq_recv", of.nic);
+    let profile = state.profile(of.nic).clone();
     let srq = &mut state.srqs[of.number];
-    let (room, max_sge) = (srq.room, srq.max_sge);
+    let (queue, room, max_sge) = (&mut srq.receives, srq.room, srq.max_sge);
     // SAFETY: by C's rules `wr` is a chain of receives, and `bad` leads to a place for the refused
     // one.
-    let posted = unsafe { post_receives(&mut srq.receives, room, max_sge, wr, bad, fate) };
-    errno_of(posted)
+    let posted = unsafe { post_receives(queue, &profile, room, max_sge, wr, bad, fate) };
+    profile.result_of_post(posted)
 }

@@ -261,6 +261,7 @@ impl State {
             Timer::LastReceive { qp } => self.last_receive(qp),
             Timer::Arrival { qp, delay } => self.arrived(qp, Some(delay)),
             Timer::Late { number } => self.late_lands(number),
+            Timer::Wake => {}
         }
     }
 }

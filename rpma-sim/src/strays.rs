@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::cm::Message;
 use crate::fetch::gather;
 use crate::qp::{Operation, QpState, Send, Waiting};
 use crate::state::State;
@@ -23,6 +24,9 @@ struct Left {
     /// Its peer, and the host that it was on.
     peer: u32,
     host: usize,
+    /// The peer's host, and the peer's id if it learns of the end of the connection after them.
+    to: usize,
+    closes: Option<u32>,
     /// Each request, with the bytes that travel.
     sends: VecDeque<(Send, Vec<u8>)>,
 }
@@ -30,6 +34,9 @@ struct Left {
 impl State {
     /// A queue pair takes no more requests: some of those that it has may be on their way.
     pub(crate) fn leave_requests(&mut self, number: u32) {
+        if self.is_tcp(number) {
+            return self.hang_up(number);
+        }
         let qp = &self.qps[number];
         let in_flight =
             qp.state == QpState::ReadyToSend && matches!(qp.waiting, None | Some(Waiting::Network));
@@ -62,8 +69,25 @@ impl State {
             let bytes = gather(&send, &parts);
             sends.push_back((send, bytes));
         }
+        let to = self
+            .qps
+            .get(peer)
+            .map_or(host, |peer| self.nics[peer.nic].host);
+        self.leave(number, peer, (host, to), sends, None);
+    }
+
+    /// A queue pair leaves these requests on their way between two hosts. After them an id of the
+    /// peer learns of the end of the connection.
+    pub(crate) fn leave(
+        &mut self,
+        number: u32,
+        peer: u32,
+        (host, to): (usize, usize),
+        mut sends: VecDeque<(Send, Vec<u8>)>,
+        closes: Option<u32>,
+    ) {
         if sends.is_empty() {
-            return;
+            return self.says_end((host, to), closes);
         }
         if sends.iter().any(|(send, _)| !send.way.travels()) {
             let (delay, late) = (self.links.new_delay(), self.kept_back());
@@ -72,7 +96,13 @@ impl State {
             }
             self.clock.after(late, Timer::Arrival { qp: number, delay });
         }
-        let left = Left { peer, host, sends };
+        let left = Left {
+            peer,
+            host,
+            to,
+            closes,
+            sends,
+        };
         self.links.strays.0.insert(number, left);
     }
 
@@ -88,13 +118,25 @@ impl State {
             if !self.takes_from(peer, number, host)
                 || !self.serve_stray(number, peer, &send, &bytes)
             {
-                self.links.strays.0.remove(&number);
-                return;
+                return self.no_more_strays(number);
             }
         }
         let left = self.links.strays.0.get(&number);
         if left.is_some_and(|left| left.sends.is_empty()) {
-            self.links.strays.0.remove(&number);
+            self.no_more_strays(number);
+        }
+    }
+
+    fn no_more_strays(&mut self, number: u32) {
+        if let Some(left) = self.links.strays.0.remove(&number) {
+            self.says_end((left.host, left.to), left.closes);
+        }
+    }
+
+    /// The end of a stream comes to an id of the peer.
+    fn says_end(&mut self, way: (usize, usize), closes: Option<u32>) {
+        if let Some(to) = closes {
+            self.send_between(way, Message::Closed { to });
         }
     }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, MutexGuard};
 
 use rustix::io::Errno;
 
-use crate::call::errno_of;
 use crate::caller::next_caller;
 use crate::handle::{Called, of};
 use crate::links::Way;
@@ -107,6 +106,7 @@ unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     be_preempted();
     let mut state = of.shared.lock();
     let stream = end_stream(&of.shared, &mut state, of.number);
+    let profile = state.profile(of.nic).clone();
     let posted = (|| {
         let fate = state.call("ibv_wr_complete", of.nic).begin()?;
         if let Some(errno) = stream.error {
@@ -117,7 +117,7 @@ unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     })();
     drop(state);
     be_preempted();
-    errno_of(posted)
+    profile.result_of_post(posted)
 }
 
 /// `ibv_wr_abort(3)`.
@@ -140,7 +140,6 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
     // fields, before it adds a request.
     let (wr_id, flags) = (unsafe { (*qp).wr_id }, unsafe { (*qp).wr_flags });
     let mut state = of.shared.lock();
-    let own = &mut state.qps[of.number];
     let send = Send {
         wr_id,
         operation,
@@ -153,8 +152,10 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
         fetched: None,
         caller: next_caller(),
     };
+    let own = &state.qps[of.number];
     let accepted = own.stream.as_ref().map_or(0, |stream| stream.sends.len());
-    let checked = own.check(&send, accepted);
+    let checked = own.check(state.profile(of.nic), &send, accepted);
+    let own = &mut state.qps[of.number];
     let stream = own.stream.as_mut().expect("ibv_wr_start comes first");
     match checked {
         Ok(()) => stream.sends.push(send),

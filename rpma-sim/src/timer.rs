@@ -109,6 +109,8 @@ pub(crate) enum Timer {
     Arrival { qp: u32, delay: u64 },
     /// A write becomes visible that was executed before.
     Late { number: u64 },
+    /// A call looks whether its wait is over.
+    Wake,
 }
 
 /// The work that is put off, and until when.

@@ -45,10 +45,32 @@ fn known(to: ibv_qp_state) -> Result<u32> {
     Ok(Mask::IBV_QP_STATE.0 | mask(attributes))
 }
 
+/// As [`State::qp_attr`], where the kernel connects queue pairs: `rdma_init_qp_attr` of `cma.c`
+/// and `iw_cm_init_qp_attr` of `iwcm.c`.
+fn attr_of_stream(to: ibv_qp_state) -> Result<(ibv_qp_attr, u32)> {
+    let attr = ibv_qp_attr {
+        qp_state: to,
+        qp_access_flags: access::REMOTE_WRITE | access::REMOTE_READ,
+        port_num: 1,
+        ..Default::default()
+    };
+    match to {
+        ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
+            let changes = [Mask::IBV_QP_ACCESS_FLAGS, Mask::IBV_QP_PORT];
+            Ok((attr, Mask::IBV_QP_STATE.0 | mask(&changes)))
+        }
+        ibv_qp_state::IBV_QPS_RTS => Ok((attr, Mask::IBV_QP_PORT.0)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 impl State {
     /// The attributes for the step of an id's queue pair to this state, and which these are.
     fn qp_attr(&self, number: u32, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32)> {
         let id = &self.ids[number];
+        if self.is_stream(number) {
+            return attr_of_stream(to);
+        }
         let is_known = match to {
             ibv_qp_state::IBV_QPS_INIT => id.nic.is_some() && id.stage != Stage::Over,
             // Both ends have each other's numbers, and neither has ended the connection.

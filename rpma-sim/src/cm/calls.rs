@@ -9,6 +9,7 @@ use libc::sockaddr;
 use rustix::io::Errno;
 
 use super::channel::of_channel;
+use super::streams::await_stream;
 use super::{Depths, Id, addr};
 use crate::call::{Result, minus_one};
 use crate::here::HostOfIds;
@@ -285,7 +286,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
     // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
     // yet. Nor is its queue pair, if it points to one.
     let qp_num = unsafe { qp_num(id, param) };
-    let mut state = of.shared.lock();
+    let state = of.shared.lock();
+    let mut state = await_stream(&of.shared, state, of.number);
     state.call_id(of.number, "rdma_connect", |state| {
         state.connect(of.number, Depths::of(param), qp_num, data)
     })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::channel::Kind;
-use super::{BACKLOG, CONSUMER, Id, NO_LISTENER, REJECT_DATA, Stage, padded};
+use super::{BACKLOG, Id, NO_LISTENER, Stage};
 use crate::state::State;
 use crate::timer::Timer;
 
@@ -46,6 +46,15 @@ pub(crate) enum Message {
     Disconnected {
         to: u32,
     },
+    /// The end of a TCP stream.
+    Closed {
+        to: u32,
+    },
+    /// A reject through a TCP stream, with private data.
+    Refused {
+        client: u32,
+        data: Vec<u8>,
+    },
 }
 
 impl State {
@@ -57,7 +66,8 @@ impl State {
             self.clock.cancel(Timer::Unanswered { id: number, stage });
         }
         if stage.awaits_answer() {
-            self.limit(number, UNANSWERED);
+            let tcp = self.tcp_of_id(number);
+            self.limit(number, tcp.map_or(UNANSWERED, |tcp| tcp.decides));
         }
     }
 
@@ -82,13 +92,15 @@ impl State {
         self.enter(number, Stage::Over);
         let peer = self.ids[number].peer.take();
         self.notify(number, Kind::Unreachable);
-        if let Some(peer) = peer {
-            self.ask_again(peer);
+        match peer {
+            Some(to) if self.is_stream(number) => self.send(number, Message::Closed { to }),
+            Some(peer) => self.ask_again(peer),
+            None => {}
         }
     }
 
     /// The host of an id, and that of the other end.
-    fn ends(&self, number: u32) -> (usize, usize) {
+    pub(super) fn ends(&self, number: u32) -> (usize, usize) {
         let id = &self.ids[number];
         let to = id.dst.and_then(|dst| self.host_of_addr(dst.ip()));
         (id.host, to.expect("a connection leads to a device"))
@@ -101,7 +113,11 @@ impl State {
 
     /// An id sends a message.
     pub(super) fn send(&mut self, number: u32, message: Message) {
-        let (from, to) = self.ends(number);
+        self.send_between(self.ends(number), message);
+    }
+
+    /// A message goes from one host to another one.
+    pub(crate) fn send_between(&mut self, (from, to): (usize, usize), message: Message) {
         if self.reaches(from, to) {
             self.deliver(message)
         } else {
@@ -140,6 +156,12 @@ impl State {
                     self.over(to);
                 }
             }
+            Message::Closed { to } => self.closed(to),
+            Message::Refused { client, data } => {
+                if self.has_stage(client, &[Stage::Asked]) {
+                    self.rejected(client, self.profiles[self.ids[client].host].rejected, &data);
+                }
+            }
         }
     }
 
@@ -159,12 +181,17 @@ impl State {
         let Some(listener) = self.listener(dst) else {
             return self.rejected(client, NO_LISTENER, &[]);
         };
+        let host = self.ids[listener].host;
+        let is_stream = self.is_stream(client);
+        if self.profiles[host].tcp.is_some() != is_stream {
+            // It speaks another protocol, and does not answer.
+            return;
+        }
         let channel = Arc::clone(&self.ids[listener].channel);
         if channel.requests(listener) >= BACKLOG {
             // It is dropped. The kernel asks again, here its time runs out.
             return;
         }
-        let host = self.ids[listener].host;
         let request = self.ids.add(|_| Id {
             stage: Stage::Requested,
             nic: None,
@@ -177,13 +204,15 @@ impl State {
         });
         self.ids[request].nic = self.nic_of(dst.ip());
         self.ids[client].peer = Some(request);
-        self.limit(client, NOT_DECIDED);
+        if !is_stream {
+            self.limit(client, NOT_DECIDED);
+        }
         let data = self.ids[client].request.clone();
         self.notify(listener, Kind::Request { request, data });
     }
 
     fn replied(&mut self, server: u32, data: Vec<u8>) {
-        if !self.has_stage(server, &[Stage::Accepted]) {
+        if !self.has_stage(server, &[Stage::Accepted, Stage::Established]) {
             return;
         }
         let Some(client) = self.ids[server].peer else {
@@ -194,6 +223,9 @@ impl State {
         }
         self.ids[client].theirs = self.ids[server].own;
         self.ids[client].their_qp = self.ids[server].own_qp;
+        if self.is_stream(client) {
+            return self.stream_is_accepted(client, data);
+        }
         self.enter(client, Stage::Answered);
         self.limit(server, NOT_DECIDED);
         self.notify(client, Kind::Response(data));
@@ -202,10 +234,14 @@ impl State {
     /// An id does not want a connection. That is said once: a client that is not reached asks
     /// again then.
     pub(super) fn refuse(&mut self, number: u32, peer: u32, data: &[u8]) {
+        if self.is_stream(number) {
+            let data = data.to_vec();
+            return self.send(number, Message::Refused { client: peer, data });
+        }
         let waits = [Stage::Asked, Stage::Answered, Stage::Accepted];
         if self.reaches_other(number) {
             if self.has_stage(peer, &waits) {
-                self.rejected(peer, CONSUMER, data);
+                self.rejected(peer, self.profiles[self.ids[peer].host].rejected, data);
             }
         } else {
             self.ask_again(peer);
@@ -224,6 +260,8 @@ impl State {
     pub(super) fn rejected(&mut self, number: u32, reason: i32, data: &[u8]) {
         self.enter(number, Stage::Over);
         self.ids[number].peer = None;
-        self.notify(number, Kind::Rejected(reason, padded(data, REJECT_DATA)));
+        let private_data = self.private_data(number);
+        let data = private_data.arrives(data, private_data.reject);
+        self.notify(number, Kind::Rejected(reason, data));
     }
 }

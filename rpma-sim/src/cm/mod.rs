@@ -11,6 +11,7 @@ mod by_itself;
 mod calls;
 mod channel;
 mod messages;
+mod streams;
 
 use std::net::SocketAddr;
 use std::ptr::NonNull;
@@ -34,20 +35,14 @@ pub use self::channel::{
 pub(crate) use self::messages::Message;
 use crate::call::Result;
 use crate::device::{MAX_RD_ATOM, is_in_network};
+use crate::profile::PrivateData;
 use crate::state::State;
 use crate::timer::Timer;
 use crate::types::{rdma_cm_id, rdma_conn_param};
 
-/// How much private data each message has room for, which is how much arrives, padded with zeros
-/// (`include/rdma/ib_cm.h`; of a request, less the header of RDMA IP).
-const REQUEST_DATA: usize = 56;
-const REPLY_DATA: usize = 196;
-const REJECT_DATA: usize = 148;
-
 /// Why a request is rejected (`enum ib_cm_rej_reason`).
 const NO_LISTENER: i32 = 8;
 const STALE: i32 = 10;
-const CONSUMER: i32 = 28;
 
 /// How many requests wait for a listener; the kernel's maximum.
 const BACKLOG: usize = 1024;
@@ -167,14 +162,11 @@ impl Id {
     }
 }
 
-/// Private data as it arrives.
-fn padded(data: &[u8], len: usize) -> Vec<u8> {
-    let mut padded = data.to_vec();
-    padded.resize(len, 0);
-    padded
-}
-
 impl State {
+    fn private_data(&self, number: u32) -> &PrivateData {
+        &self.profiles[self.ids[number].host].private_data
+    }
+
     /// Notifies the program of an event of an id.
     fn notify(&mut self, number: u32, kind: Kind) {
         self.ids[number].channel.push(number, kind);
@@ -336,14 +328,17 @@ impl State {
     }
 
     fn connect(&mut self, number: u32, depths: Depths, qp_num: u32, data: &[u8]) -> Result<()> {
+        self.check_stream(number)?;
+        let room = self.private_data(number).request;
+        let request = self.private_data(number).arrives(data, room);
         let id = &mut self.ids[number];
-        if id.stage != Stage::RouteResolved || data.len() > REQUEST_DATA {
+        if id.stage != Stage::RouteResolved || data.len() > room {
             return Err(Errno::INVAL);
         }
         id.own = depths;
         id.own_qp = qp_num;
         id.is_client = true;
-        id.request = padded(data, REQUEST_DATA);
+        id.request = request;
         self.enter(number, Stage::Asked);
         self.send(number, Message::Request { client: number });
         Ok(())
@@ -352,10 +347,14 @@ impl State {
     fn accept(&mut self, number: u32, depths: Depths, qp_num: u32, data: &[u8]) -> Result<()> {
         let id = &self.ids[number];
         let (Stage::Requested, Some(_)) = (id.stage, id.peer) else {
-            return Err(Errno::INVAL);
+            return Err(self.client_is_gone(number));
         };
+        if self.is_stream(number) {
+            return self.accept_stream(number, depths, qp_num, data);
+        }
         self.join(number, Some(depths))?;
-        if data.len() > REPLY_DATA {
+        let room = self.private_data(number).reply;
+        if data.len() > room {
             // The kernel rejects the request as well.
             self.reject(number, &[])?;
             if let Some(qp) = self.shown_qp(number) {
@@ -369,7 +368,7 @@ impl State {
         self.enter(number, Stage::Accepted);
         let reply = Message::Reply {
             server: number,
-            data: padded(data, REPLY_DATA),
+            data: self.private_data(number).arrives(data, room),
         };
         self.send(number, reply);
         Ok(())
@@ -394,6 +393,9 @@ impl State {
     /// A client has read that it was accepted: its queue pair is connected, and it notifies the
     /// server.
     fn answered(&mut self, number: u32) -> bool {
+        if self.is_stream(number) {
+            return true;
+        }
         let id = &self.ids[number];
         let (Stage::Answered, Some(server)) = (id.stage, id.peer) else {
             return false;
@@ -416,11 +418,12 @@ impl State {
 
     fn reject(&mut self, number: u32, data: &[u8]) -> Result<()> {
         let id = &self.ids[number];
-        let (Stage::Requested, true) = (id.stage, data.len() <= REJECT_DATA) else {
-            return Err(Errno::INVAL);
+        let room = self.private_data(number).reject;
+        let (Stage::Requested, true) = (id.stage, data.len() <= room) else {
+            return Err(self.client_is_gone(number));
         };
         let Some(client) = id.peer else {
-            return Err(Errno::INVAL);
+            return Err(self.client_is_gone(number));
         };
         self.refuse(number, client, data);
         self.enter(number, Stage::Over);
@@ -448,6 +451,7 @@ impl State {
             return;
         };
         match stage {
+            Stage::Established if self.is_stream(number) => self.fail_qp(id.own_qp),
             Stage::Established => {
                 self.enter(number, Stage::Ending);
                 self.send(number, Message::Disconnect { from: number, to });
@@ -464,8 +468,9 @@ impl State {
     fn over(&mut self, number: u32) {
         self.enter(number, Stage::Over);
         self.ids[number].peer = None;
-        let timewait = self.profiles[self.ids[number].host].timewait;
-        self.clock.after(timewait, Timer::Timewait { id: number });
+        if let Some(timewait) = self.profiles[self.ids[number].host].timewait {
+            self.clock.after(timewait, Timer::Timewait { id: number });
+        }
     }
 
     pub(crate) fn timewait_is_over(&mut self, number: u32) {
@@ -481,6 +486,8 @@ impl State {
         }
         self.take_leave(number);
         self.enter(number, Stage::Over);
+        // The end of its stream.
+        self.ids[number].channel.discard(number);
         self.ids.remove(number);
     }
 
@@ -499,6 +506,9 @@ impl State {
         let (stage, peer) = (id.stage, id.peer);
         if let Some(peer) = peer {
             match stage {
+                Stage::Asked if self.is_stream(number) => {
+                    self.send(number, Message::Closed { to: peer });
+                }
                 // The server's next call fails.
                 Stage::Asked
                     if self.reaches_other(number) && self.has_stage(peer, &[Stage::Requested]) =>

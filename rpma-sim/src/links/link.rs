@@ -19,6 +19,10 @@ use crate::state::Shared;
 /// plus one. With a retry count of 7, soft-RoCE never gives up (`rxe_comp.c`). Here `lose_request`
 /// and `lose_acknowledgement` end a request at once, on each profile.
 ///
+/// On a profile of [iWARP](crate::Profile::SIW_6_12) the connection is a TCP stream. What ends a
+/// request as `RETRY_EXC_ERR` elsewhere interrupts the stream there: both ends get the end of the
+/// connection, and requests that have not completed are flushed. TCP repeats for 15 minutes.
+///
 /// Requests are counted as devices see them: `rpma`'s flush is a read if the device has no flush
 /// of its own, and `Conn::close` writes 0 bytes. A call that arms a fault counts the
 /// requests that come after the call, in the order in which the peer gets them. A request that is
@@ -264,6 +268,8 @@ impl Link {
         if there || back {
             state.go_on(None);
         }
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Takes back all armed faults of this link that have not happened yet: lost requests, lost
@@ -300,6 +306,8 @@ impl Host {
         if state.links.frozen.remove(&self.index()) {
             state.go_on(Some(self.index()));
         }
+        drop(state);
+        self.shared().changed.notify_all();
     }
 
     /// The `nth` message that takes a receive on this host from now on, 1 being the next, is never

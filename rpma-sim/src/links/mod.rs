@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use self::link::Link;
 use crate::cm::Message;
-use crate::qp::{Operation, Qp, QpState, Waiting};
+use crate::qp::{Operation, Qp, QpState, Send, Waiting};
 use crate::state::State;
 use crate::strays::Strays;
 use crate::timer::Timer;
@@ -44,6 +44,8 @@ pub(crate) struct Way {
     is_executed: bool,
     /// It was sent, and is sent again.
     is_resent: bool,
+    /// Its TCP stream has it.
+    is_handed_over: bool,
 }
 
 impl Way {
@@ -57,6 +59,19 @@ impl Way {
 
     pub(crate) fn is_resent(&self) -> bool {
         self.is_resent
+    }
+
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.is_handed_over
+    }
+
+    pub(crate) fn hand_over(&mut self) {
+        self.is_handed_over = true;
+    }
+
+    /// Its fault is over.
+    pub(crate) fn has_no_fault(&mut self) {
+        self.fault = None;
     }
 
     /// It is on its way from now on, unless it is already.
@@ -252,7 +267,8 @@ impl State {
         let Some(qp) = self.qps.get_mut(number) else {
             return;
         };
-        for send in &mut qp.sends {
+        let unsent = qp.tcp.iter_mut().flat_map(|tcp| &mut tcp.unsent);
+        for send in qp.sends.iter_mut().chain(unsent.map(|(send, _)| send)) {
             if delay.is_none() || send.way.travels == delay {
                 send.way.travels = None;
             }
@@ -265,8 +281,15 @@ impl State {
     /// Returns the fault of a request that reaches its peer now. Retries of it are not counted
     /// again.
     pub(crate) fn fault(&mut self, number: u32, index: usize) -> Option<LinkFault> {
+        let mut send = self.qps[number].sends[index].clone();
+        let fault = self.fault_of(number, &mut send);
+        self.qps[number].sends[index].way = send.way;
+        fault
+    }
+
+    /// As that, of a request that need not be in the send queue.
+    pub(crate) fn fault_of(&mut self, number: u32, send: &mut Send) -> Option<LinkFault> {
         let (from, to) = self.way_of(&self.qps[number])?;
-        let send = &mut self.qps[number].sends[index];
         let is_plain_write = send.operation == Operation::Write(None);
         if !send.way.is_counted {
             send.way.is_counted = true;
@@ -282,15 +305,14 @@ impl State {
             });
             let one_in = self.links.loses.get(&(from, to)).copied();
             let is_lost = one_in.is_some_and(|one_in| self.chance(one_in) == 0);
-            let way = &mut self.qps[number].sends[index].way;
-            if is_lost && way.fault.is_none() {
-                way.fault = Some(LinkFault::Packet);
+            if is_lost && send.way.fault.is_none() {
+                send.way.fault = Some(LinkFault::Packet);
             }
-            if let Some(fault) = way.fault {
-                self.note_fault(number, index, fault);
+            if let Some(fault) = send.way.fault {
+                self.note_fault(number, send, fault);
             }
         }
-        self.qps[number].sends[index].way.fault
+        send.way.fault
     }
 
     /// A request has had its fault. If it is tried once more it must not be executed again.

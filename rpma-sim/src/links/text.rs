@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Armed, Delay, LinkFault};
+use crate::qp::Send;
 use crate::state::State;
 
 impl fmt::Display for LinkFault {
@@ -67,8 +68,8 @@ impl State {
     }
 
     /// Keeps a fault of a request for reports.
-    pub(crate) fn note_fault(&mut self, number: u32, index: usize, fault: LinkFault) {
-        let request = self.describe(number, &self.qps[number].sends[index]);
+    pub(crate) fn note_fault(&mut self, number: u32, send: &Send, fault: LinkFault) {
+        let request = self.describe(number, send);
         self.failures.note(format!("{request}: {fault}"), None);
     }
 }

@@ -86,6 +86,7 @@ impl Host {
         drop(state);
         let revived = device::revive(shared, self.index());
         revived.expect("the process has descriptors for its devices");
+        shared.changed.notify_all();
     }
 
     /// Whether it has power.
