@@ -86,14 +86,17 @@ pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
 }
 
 /// The devices that this run is about: `RPMA_SIM_PROFILE` is `rxe-6.12` (also if it is not set),
-/// `rxe-6.1`, `strict` or `adapter`.
+/// `rxe-6.1`, `strict`, `adapter` or `siw-6.12`.
 pub(crate) fn profile() -> Profile {
     match env::var("RPMA_SIM_PROFILE").as_deref() {
         Err(_) | Ok("rxe-6.12") => Profile::RXE_6_12,
         Ok("rxe-6.1") => Profile::RXE_6_1,
         Ok("strict") => Profile::STRICT,
         Ok("adapter") => Profile::ADAPTER,
-        Ok(other) => panic!("RPMA_SIM_PROFILE is {other}: rxe-6.12, rxe-6.1, strict or adapter?"),
+        Ok("siw-6.12") => Profile::SIW_6_12,
+        Ok(other) => {
+            panic!("RPMA_SIM_PROFILE is {other}: rxe-6.12, rxe-6.1, strict, adapter or siw-6.12?")
+        }
     }
 }
 
