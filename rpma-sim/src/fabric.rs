@@ -140,7 +140,8 @@ impl Fabric {
     }
 
     /// Adds a host with another profile than the fabric's. Hosts with different devices can
-    /// connect. The profile of the target decides in which order operations are executed.
+    /// connect, except that iWARP connects to iWARP alone. The profile of the target decides in
+    /// which order operations are executed.
     ///
     /// # Panics
     ///

@@ -21,6 +21,9 @@ pub(crate) const BY_ITSELF: [u32; 5] = [
     Type::RDMA_CM_EVENT_DEVICE_REMOVAL.0,
 ];
 
+/// Those that the connection manager of InfiniBand and RoCE sends alone.
+const IB_ONLY: [u32; 2] = [BY_ITSELF[2], BY_ITSELF[3]];
+
 /// Those that change nothing.
 pub(crate) const NOTICES: [u32; 2] = [BY_ITSELF[0], BY_ITSELF[1]];
 
@@ -36,6 +39,8 @@ impl Host {
     /// | 11 `DEVICE_REMOVAL` | any id that is bound to a device | the device goes (`cma_send_device_removal_put`); here the device stays |
     /// | 14 `ADDR_CHANGE` | any id that is bound to a device | a bond has failed over (`cma_netdev_change`): a notice |
     /// | 16 and more | any id | an event of a later kernel: a notice |
+    ///
+    /// An id of an iWARP device never gets 7 or 8 by itself.
     ///
     /// The functions are those of Linux 6.12 (drivers/infiniband/core). A rejected connection is
     /// over for this host, and not for its peer. The other events change no state.
@@ -57,7 +62,9 @@ impl State {
             "the kernel never sends the event {event} by itself; it may send {BY_ITSELF:?} and higher numbers"
         );
         let gets = |(number, id): (u32, &Id)| {
-            (id.host == host && id.user.is_some() && id.may_get(event)).then_some(number)
+            let is_of_iwarp = self.is_stream(number) && IB_ONLY.contains(&event);
+            let gets = id.host == host && id.user.is_some() && id.may_get(event);
+            (gets && !is_of_iwarp).then_some(number)
         };
         let ids: Vec<u32> = self.ids.iter().filter_map(gets).collect();
         for &number in &ids {
