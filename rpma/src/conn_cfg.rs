@@ -406,8 +406,9 @@ impl ConnCfg {
     /// of the time without a sign of life, the library posts a probe: a write of 0 bytes, which
     /// the peer's device answers. On iWARP, where operations complete without an answer, only
     /// receives and probes are signs of life, and a probe is a read
-    /// ([`Conn`](crate::Conn#which-completions-are-answers)). The send queue has one more slot for
-    /// the probe. The program does not get its completion.
+    /// ([`Conn`](crate::Conn#which-completions-are-answers)). A wait that finds a completion at once
+    /// looks for no silence, so a program that only writes there calls it until nothing comes. The
+    /// send queue has one more slot for the probe. The program does not get its completion.
     ///
     /// The end: the queue pair goes to the error state, so that all operations in flight complete.
     /// After their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status

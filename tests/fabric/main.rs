@@ -10,6 +10,7 @@ mod cm_events;
 mod fabrics;
 mod floods;
 mod follow;
+mod iwarp;
 mod links;
 mod on_thread;
 mod order;

@@ -7,7 +7,18 @@ use rpma_sys as sys;
 
 use super::SendFlags;
 
-/// As the provider's `ibv_post_send`, with a fence for each request except reads.
+/// The entry of a request without local memory.
+static NO_BYTES: sys::ibv_sge = sys::ibv_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
+
+/// As the provider's `ibv_post_send`, with a fence for each request except reads, and an entry for
+/// each read.
+///
+/// soft-iWARP takes a read to have one entry. Without one, it would read into the memory of an
+/// earlier request (`siw_post_send`).
 ///
 /// soft-iWARP completes a write or a message as soon as its TCP stream has the bytes, also if a read
 /// that was posted before has no answer yet (`siw_qp_sq_process`). But completions must come in the
@@ -28,6 +39,8 @@ pub(super) unsafe extern "C" fn post_send(
         let request = unsafe { &mut *next };
         if request.opcode != sys::ibv_wr_opcode::IBV_WR_RDMA_READ {
             request.send_flags |= SendFlags::FENCE.bits();
+        } else if request.num_sge == 0 {
+            (request.sg_list, request.num_sge) = (no_bytes(), 1);
         }
         next = request.next;
     }
@@ -47,7 +60,7 @@ pub(super) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 ///
-/// As `ibv_post_recv`, for a chain that may be changed. Each receive has a place for an entry.
+/// As `ibv_post_recv`, for a chain that may be changed.
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut sys::ibv_qp,
     first: *mut sys::ibv_recv_wr,
@@ -87,14 +100,20 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 
 /// # Safety
 ///
-/// The chain lives, nothing else uses it, and each receive has a place for an entry, which is one of
-/// 0 bytes if the receive has none.
+/// The chain lives, and nothing else uses it.
 unsafe fn give_entries(first: *mut sys::ibv_recv_wr) {
     let mut next = first;
     while !next.is_null() {
         // SAFETY: the caller's promise.
         let receive = unsafe { &mut *next };
-        receive.num_sge = receive.num_sge.max(1);
+        if receive.num_sge == 0 {
+            (receive.sg_list, receive.num_sge) = (no_bytes(), 1);
+        }
         next = receive.next;
     }
+}
+
+/// An entry that providers only read.
+fn no_bytes() -> *mut sys::ibv_sge {
+    (&raw const NO_BYTES).cast_mut()
 }
