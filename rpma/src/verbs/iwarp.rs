@@ -44,8 +44,10 @@ pub(super) unsafe extern "C" fn post_send(
         }
         next = request.next;
     }
-    // SAFETY: by the caller's promise, the queue pair lives, and with it its context.
-    let post = unsafe { (*(*qp).context).ops }.post_send;
+    // SAFETY: by the caller's promise, the queue pair lives.
+    let context = unsafe { (*qp).context };
+    // SAFETY: the queue pair lives, and with it its context.
+    let post = unsafe { (*context).ops }.post_send;
     let Some(post) = post else {
         return libc::EOPNOTSUPP;
     };
@@ -68,8 +70,10 @@ pub(super) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { give_entries(first) };
-    // SAFETY: by the caller's promise, the queue pair lives, and with it its context.
-    let post = unsafe { (*(*qp).context).ops }.post_recv;
+    // SAFETY: by the caller's promise, the queue pair lives.
+    let context = unsafe { (*qp).context };
+    // SAFETY: the queue pair lives, and with it its context.
+    let post = unsafe { (*context).ops }.post_recv;
     let Some(post) = post else {
         return libc::EOPNOTSUPP;
     };
@@ -89,8 +93,10 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { give_entries(first) };
-    // SAFETY: by the caller's promise, the queue lives, and with it its context.
-    let post = unsafe { (*(*srq).context).ops }.post_srq_recv;
+    // SAFETY: by the caller's promise, the queue lives.
+    let context = unsafe { (*srq).context };
+    // SAFETY: the queue lives, and with it its context.
+    let post = unsafe { (*context).ops }.post_srq_recv;
     let Some(post) = post else {
         return libc::EOPNOTSUPP;
     };
