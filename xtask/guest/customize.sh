@@ -31,8 +31,14 @@ mv "kernel/usr/lib/modules/$release" /usr/lib/modules/
     rm -rf sound drivers/gpu drivers/media drivers/net/ethernet drivers/net/wireless drivers/scsi \
         drivers/staging drivers/iio drivers/hid drivers/usb drivers/mtd drivers/video
 )
-depmod -a "$release"
 cp "kernel/boot/vmlinuz-$release" /srv/vmlinuz
+
+echo "== soft-iWARP"
+version=$(dpkg-deb -f linux-image-*.deb Version)
+mkdir siw
+(cd siw && sh "$here/siw.sh" "$release" "$version")
+rm -rf siw
+depmod -a "$release"
 
 echo "== headers of rdma-core 44"
 apt-get -q download libibverbs-dev/bookworm librdmacm-dev/bookworm

@@ -63,15 +63,25 @@ try ip addr add "fd77::$peer/64" dev roce0 nodad
 # its queue pair. That of the connection manager stays in that state, and no program can connect.
 try tc qdisc add dev roce0 root netem limit 100000
 try ip link set roce0 up
-for module in rdma_rxe rdma_ucm ib_uverbs dummy; do try modprobe $module; done
+for module in rdma_rxe siw rdma_ucm ib_uverbs dummy vxlan; do try modprobe $module; done
 try rdma link add rxe0 type rxe netdev roce0
 # A second device, for what must not be mixed.
 try ip link add roce1 type dummy
 try ip addr add 10.78.0.1/24 dev roce1
 try ip link set roce1 up
 try rdma link add rxe1 type rxe netdev roce1
+# A third one, soft-iWARP, with an interface of its own: on one with both kinds of devices, the
+# connection manager could not tell which is meant. It is a tunnel between the two machines' roce0,
+# and so has the faults of that link.
+try ip link add iwarp0 type vxlan id 1 dstport 4789 \
+    local "10.77.0.$peer" remote "10.77.0.$((3 - peer))"
+try ip addr add "10.79.0.$peer/24" dev iwarp0
+try ip addr add "fd79::$peer/64" dev iwarp0 nodad
+try ip link set iwarp0 up
+try rdma link add siw0 type siw netdev iwarp0
 await /sys/class/infiniband/rxe0 "soft-RoCE made no device"
 await /sys/class/infiniband/rxe1 "soft-RoCE made no second device"
+await /sys/class/infiniband/siw0 "soft-iWARP made no device"
 await /dev/infiniband/uverbs0 "the verbs device has no file"
 await /dev/infiniband/rdma_cm "the connection manager has no file"
 

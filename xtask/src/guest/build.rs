@@ -50,7 +50,11 @@ pub(super) fn build(workspace: &Workspace, cache: &Path, name: &str) -> Result<(
     mounts.extend(chroot::resolv_conf());
     let mut customize = chroot::enter(&root, "rw", &mounts, "sh");
     customize.arg("/media/customize.sh");
-    run_step("kernel, old headers, keys", &mut customize, &log)?;
+    run_step(
+        "kernel, soft-iWARP, old headers, keys",
+        &mut customize,
+        &log,
+    )?;
     run_step("disk image", image.arg("/media/image.sh"), &log)?;
 
     for file in "vmlinuz initrd root.img ssh_config ssh_key known_hosts".split(' ') {

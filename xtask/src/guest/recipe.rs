@@ -7,11 +7,12 @@ pub(super) const SUITE: &str = "trixie";
 const PACKAGES: &str = include_str!("../../guest/packages");
 
 /// The scripts that run inside the root, by name.
-pub(super) const FILES: [(&str, &str); 6] = [
+pub(super) const FILES: [(&str, &str); 7] = [
     ("customize.sh", include_str!("../../guest/customize.sh")),
     ("image.sh", include_str!("../../guest/image.sh")),
     ("init.sh", include_str!("../../guest/init.sh")),
     ("initrd.sh", include_str!("../../guest/initrd.sh")),
+    ("siw.sh", include_str!("../../guest/siw.sh")),
     ("ssh_config", include_str!("../../guest/ssh_config")),
     ("sshd_config", include_str!("../../guest/sshd_config")),
 ];
