@@ -23,6 +23,10 @@ esac
 
 if [ -n "${RPMA_GUEST-}" ]; then
     settings="RPMA_TEST_LIMIT=$limit RPMA_TEST_PIDFILE=/run/device-test.pid"
+    for name in RPMA_TEST_ADDR RPMA_TEST_ADDR6; do
+        # Of another device than the guest's first.
+        if [ -n "${!name-}" ]; then settings+=" $name=${!name}"; fi
+    done
     # Through a shell that waits: ssh would report a signal as a failure of its own.
     $RPMA_GUEST "cd /src && $settings bash xtask/runner.sh ${*@Q}; exit \$?" </dev/null
     status=$?

@@ -23,6 +23,12 @@ pub(crate) const FEATURE: &str = "device";
 /// A feature that comes with it, of tests that can do with a simulated fabric as well.
 pub(crate) const ONE_PROCESS: &str = "one-process";
 
+/// The variables of the tests about the guest's soft-iWARP, siw0: its addresses (init.sh).
+const IWARP: [(&str, &str); 2] = [
+    ("RPMA_TEST_ADDR", "10.79.0.1"),
+    ("RPMA_TEST_ADDR6", "fd79::1"),
+];
+
 /// The variable in which runner.sh gets a test's limit in seconds.
 const LIMIT: &str = "RPMA_TEST_LIMIT";
 
@@ -48,6 +54,8 @@ pub(crate) struct Inside<'a> {
     attached: bool,
     /// Its machines are those of this lab alone.
     beside: bool,
+    /// The tests are over soft-iWARP.
+    iwarp: bool,
 }
 
 impl<'a> Lab<'a> {
@@ -85,6 +93,7 @@ impl<'a> Lab<'a> {
             ssh: None,
             attached: false,
             beside,
+            iwarp: false,
         };
         Ok(Self {
             workspace,
@@ -98,6 +107,13 @@ impl<'a> Lab<'a> {
     pub(crate) fn count_instructions(&mut self) {
         if let Some(inside) = &mut self.inside {
             inside.machines.count_instructions();
+        }
+    }
+
+    /// Whether the tests in the guest, from now on, are over soft-iWARP.
+    pub(crate) fn over_iwarp(&mut self, iwarp: bool) {
+        if let Some(inside) = &mut self.inside {
+            inside.iwarp = iwarp;
         }
     }
 
@@ -128,6 +144,9 @@ impl<'a> Lab<'a> {
         if let Some(inside) = &mut self.inside {
             let ssh = inside.ssh(self.workspace)?;
             env.push(("RPMA_GUEST", ssh.words(GUEST_DIR)));
+            if inside.iwarp {
+                env.extend(IWARP.map(|(name, value)| (name, value.to_owned())));
+            }
             root = Path::new("/src");
         }
         let runner = root.join("xtask/runner.sh").display().to_string();

@@ -68,9 +68,13 @@ enum Action {
         /// Use this host's RDMA device instead of the guest
         #[arg(long)]
         host: bool,
+        /// Over the guest's soft-iWARP instead of soft-RoCE. Without a subject: only the tests that
+        /// run over it as a part of everything
+        #[arg(long, conflicts_with_all = ["list", "host"])]
+        iwarp: bool,
         /// Only Miri and the sanitizers, over the library on the simulated fabric; part of
         /// `--long`. Needs a nightly toolchain, which it names
-        #[arg(long, conflicts_with_all = ["subject", "list", "long", "host"])]
+        #[arg(long, conflicts_with_all = ["subject", "list", "long", "host", "iwarp"])]
         miri: bool,
     },
     /// Measure, in the guest
@@ -92,6 +96,8 @@ Examples:
   cargo xtask test connect a_dropped_request   one of them
   cargo xtask test hosts                       what runs between two guests
   cargo xtask test hosts \"power cuts\"          a part of that
+  cargo xtask test --iwarp                     what runs over soft-iWARP
+  cargo xtask test --iwarp connect             all tests about connections over soft-iWARP
 
 RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
 
@@ -190,19 +196,22 @@ fn run(action: Action) -> Result<ExitCode> {
             list,
             long,
             host,
+            iwarp,
             miri,
         } => {
             if miri {
                 return test::checkers(&workspace).map(verdict);
             }
-            let options = test::Options { long, host };
+            let options = test::Options { long, host, iwarp };
             // Code for the guest is compiled in the guest's root.
-            packages::ensure(host || (subject.is_none() && !list), !host)?;
+            let is_all = subject.is_none() && !list && !iwarp;
+            packages::ensure(host || is_all, !host)?;
             match subject.as_deref() {
                 subject if list => {
                     test::list(&workspace, subject, &names, host).map(|()| ExitCode::SUCCESS)
                 }
-                Some("hosts") => test::hosts(&workspace, &names, options).map(verdict),
+                None if iwarp => test::iwarp(&workspace, options).map(verdict),
+                Some("hosts") if !iwarp => test::hosts(&workspace, &names, options).map(verdict),
                 Some(subject) => test::some(&workspace, subject, &names, options).map(code),
                 None => test::all(&workspace, options).map(verdict),
             }

@@ -4,6 +4,7 @@
 mod checkers;
 mod features;
 mod hosts;
+mod iwarp;
 mod libtest;
 mod one;
 mod report;
@@ -25,6 +26,7 @@ use crate::guest::chroot::Headers;
 use crate::host::Workspace;
 use crate::lab::Lab;
 use crate::progress::times;
+pub(crate) use iwarp::alone as iwarp;
 pub(crate) use one::{list, some};
 use report::Report;
 pub(crate) use sim::FEATURES;
@@ -36,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) long: bool,
     /// Device tests on the host's own RDMA device; no guest.
     pub(crate) host: bool,
+    /// Device tests over the guest's soft-iWARP.
+    pub(crate) iwarp: bool,
 }
 
 impl Options {
@@ -206,6 +210,9 @@ fn device_tests(
             Ok(false) => Ok(true),
             Err(error) => Err(error),
         };
+        if !options.host && matches!(answers, Ok(true)) {
+            answers = iwarp::run(report, lab, options);
+        }
         if !options.host && matches!(answers, Ok(true)) {
             // An error of the other thread is reported below.
             let is_built = is_built_44.recv().unwrap_or(false);
@@ -387,15 +394,28 @@ fn tests_on_device(
             }
         };
         test.args(subject.args(&tests)).args(options.long_args());
-        let Some(log) = report.cargo_test(&step, &mut test)? else {
-            continue;
-        };
-        if let Err(error) = lab.replace_machine(&log.with_extension("console")) {
-            report.not_run("the other device tests", &error);
+        if !run_on_device(report, lab, &step, &mut test)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Runs a command of [`Lab::cargo_on_device`] as a step; returns whether there is a device for others.
+fn run_on_device(
+    report: &mut Report<'_>,
+    lab: &mut Lab<'_>,
+    step: &str,
+    test: &mut Command,
+) -> Result<bool> {
+    let Some(log) = report.cargo_test(step, test)? else {
+        return Ok(true);
+    };
+    let replaced = lab.replace_machine(&log.with_extension("console"));
+    if let Err(error) = &replaced {
+        report.not_run("the other device tests", error);
+    }
+    Ok(replaced.is_ok())
 }
 
 /// The script that cargo's runner is.

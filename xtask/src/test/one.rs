@@ -29,6 +29,7 @@ pub(crate) fn some(
 ) -> Result<ExitStatus> {
     let subject = subject(workspace, name)?;
     let mut lab = Lab::open(workspace, "test", options.host)?;
+    lab.over_iwarp(options.iwarp);
     // First the steps that can fail without a machine.
     let build = format!("test --no-run --test {}", subject.program);
     let mut builds = vec![lab.cargo(Native, &build)?];
