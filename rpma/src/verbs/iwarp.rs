@@ -47,8 +47,7 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: by the caller's promise, the queue pair lives.
     let context = unsafe { (*qp).context };
     // SAFETY: the queue pair lives, and with it its context.
-    let post = unsafe { (*context).ops }.post_send;
-    let Some(post) = post else {
+    let Some(post) = (unsafe { (*context).ops.post_send }) else {
         return libc::EOPNOTSUPP;
     };
     // SAFETY: the caller's promise.
@@ -73,8 +72,7 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: by the caller's promise, the queue pair lives.
     let context = unsafe { (*qp).context };
     // SAFETY: the queue pair lives, and with it its context.
-    let post = unsafe { (*context).ops }.post_recv;
-    let Some(post) = post else {
+    let Some(post) = (unsafe { (*context).ops.post_recv }) else {
         return libc::EOPNOTSUPP;
     };
     // SAFETY: the caller's promise.
@@ -96,8 +94,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     // SAFETY: by the caller's promise, the queue lives.
     let context = unsafe { (*srq).context };
     // SAFETY: the queue lives, and with it its context.
-    let post = unsafe { (*context).ops }.post_srq_recv;
-    let Some(post) = post else {
+    let Some(post) = (unsafe { (*context).ops.post_srq_recv }) else {
         return libc::EOPNOTSUPP;
     };
     // SAFETY: the caller's promise.
