@@ -41,7 +41,8 @@ fn a_close_waits_for_an_answer() -> Result {
     Ok(())
 }
 
-/// Promise: a keep-alive notices a host that stands still, also while writes to it complete.
+/// Promise: a keep-alive notices a host that stands still, also while writes to it complete. The
+/// connection ends once.
 #[test]
 fn a_silent_peer_is_noticed_while_writes_complete() -> Result {
     let both = world();
@@ -70,7 +71,12 @@ fn a_silent_peer_is_noticed_while_writes_complete() -> Result {
     };
     assert!(matches!(silent, Error::NotConnected(NotConnected::Silent)));
     assert!(now() < began + 16 * SECOND, "{:?}", now() - began);
+    // The stream is closed as well, which is no second end.
+    assert_eq!(client.wait_ended(LIMIT)?, ConnEvent::Lost { status: -110 });
     both.hosts[1].thaw();
+    assert_eq!(server.wait_ended(LIMIT)?, ConnEvent::Closed);
+    let more = client.next_event_timeout(SECOND);
+    assert!(matches!(more, Err(Error::NoEvent)), "{more:?}");
     drop(server);
     Ok(())
 }

@@ -132,6 +132,8 @@ pub(super) struct KeepAlive {
     /// [`ConnEvent::Established`] was taken. An accepting side can post before that, but the peer
     /// may not have taken the answer.
     is_established: AtomicBool,
+    /// It ends the connection, or has ended it: set before the queue pair goes to the error state.
+    is_ending: AtomicBool,
     phase: Mutex<Phase>,
 }
 
@@ -140,7 +142,7 @@ enum Phase {
     /// The connection is not established.
     Before,
     Watching(Rule),
-    /// It ends the connection, or has ended it: the queue pair is in the error state.
+    /// See [`KeepAlive::is_ending`].
     Ending,
     /// The connection ended otherwise.
     Over,
@@ -162,6 +164,7 @@ impl KeepAlive {
         Self {
             limit,
             is_established: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             phase: Mutex::new(Phase::Before),
         }
     }
@@ -258,11 +261,15 @@ impl Conn {
 
     /// Whether the keep-alive has ended it, or ends it now.
     pub(crate) fn is_ended_by_keep_alive(&self) -> bool {
-        let is_its_end = |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending);
-        self.keep_alive.as_deref().is_some_and(|of| {
-            // A probe that fails ends it before its next turn.
-            self.queues.slots.is_silent() || is_its_end(of)
-        })
+        // A probe that fails ends it before its next turn.
+        self.has_keep_alive() && (self.queues.slots.is_silent() || self.keep_alive_ends_it())
+    }
+
+    /// Whether the keep-alive's own event is the end that is reported. On iWARP, the error state of
+    /// the queue pair closes the stream, and the connection manager reports that at once.
+    pub(super) fn keep_alive_ends_it(&self) -> bool {
+        let is_ending = |of: &KeepAlive| of.is_ending.load(Ordering::Acquire);
+        self.keep_alive.as_deref().is_some_and(is_ending)
     }
 
     /// As [`watch_peer`](Self::watch_peer), for a caller that has not polled: it only completes an
@@ -309,6 +316,7 @@ impl Conn {
                 };
                 // A thread that finds the phase finds the failure.
                 slots.fail(failure);
+                of.is_ending.store(true, Ordering::Release);
                 *phase = Phase::Ending;
                 PeerState::Gone(failure)
             }

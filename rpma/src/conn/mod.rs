@@ -395,7 +395,9 @@ impl Conn {
             };
             let event = self.queues.qp.next_event(bell, deadline.earlier(until))?;
             if let Some(event) = event {
-                let event = self.note(event)?;
+                let Some(event) = self.note(event)? else {
+                    continue;
+                };
                 self.log(&event);
                 return Ok(event);
             }
@@ -411,8 +413,9 @@ impl Conn {
         log::info!("{}: {event}", self.queues.ends);
     }
 
-    /// Applies the effects of an event here.
-    fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
+    /// Applies the effects of an event here. `None`: it only follows from the keep-alive's end,
+    /// whose own event is the one that is reported.
+    fn note(&self, mut event: CmEvent) -> Result<Option<ConnEvent>> {
         if event.kind == CmEventKind::Established {
             // The accepting side has the client's data already, and gets no data here.
             if !event.private_data.is_empty() {
@@ -429,9 +432,12 @@ impl Conn {
         }
         let event = ConnEvent::from(event);
         if event.is_end() {
+            if self.keep_alive_ends_it() {
+                return Ok(None);
+            }
             self.queues.slots.ended_with(&event);
         }
-        Ok(event)
+        Ok(Some(event))
     }
 
     /// The bound of one look at its queues.

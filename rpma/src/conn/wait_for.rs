@@ -242,8 +242,10 @@ impl Conn {
             return Ok(());
         }
         let now = Deadline::after(Duration::ZERO);
-        if let Some(event) = self.queues.qp.next_event(None, now)? {
-            let event = self.note(event)?;
+        let Some(event) = self.queues.qp.next_event(None, now)? else {
+            return Ok(());
+        };
+        if let Some(event) = self.note(event)? {
             events.kept.push_back(event.clone());
             drop(events);
             self.log(&event);
