@@ -217,6 +217,7 @@ mod failure;
 mod flags;
 mod flush;
 mod hints;
+mod joined_fd;
 mod lock;
 mod looking;
 mod method;

@@ -30,7 +30,6 @@ pub(crate) use self::commit::{Part, Pointer, check_parts};
 use self::keep_alive::KeepAlive;
 pub use self::next::Next;
 pub(crate) use self::next::refuse_no_room;
-use self::next_fd::NextFd;
 use self::short::Short;
 use self::wait_for::Events;
 use crate::bell::Bell;
@@ -41,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::flush::FlushMethod;
+use crate::joined_fd::JoinedFd;
 use crate::looking::{self, BOUND, Budget};
 use crate::mr::MrUsage;
 use crate::offer::Offer;
@@ -191,7 +191,7 @@ pub struct Conn {
     /// turn.
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
-    next_fd: OnceLock<NextFd>,
+    next_fd: OnceLock<JoinedFd>,
     keep_alive: Option<Box<KeepAlive>>,
 }
 

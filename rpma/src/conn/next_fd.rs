@@ -1,61 +1,14 @@
-//! The descriptor of [`Conn::next`] for event loops: an epoll over the descriptors of the
-//! connection and its queues.
+//! The descriptor of [`Conn::next`] for event loops, which joins those of the connection and its
+//! queues.
 //!
 //! A look that ends before the queues are empty leaves completions that may give no event. So it
 //! makes the descriptor readable by an eventfd, until [`Conn::next`] finds nothing.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::Conn;
-use crate::error::{Error, Result};
-
-#[derive(Debug)]
-pub(super) struct NextFd {
-    epoll: OwnedFd,
-    more: OwnedFd,
-    is_lit: AtomicBool,
-}
-
-impl NextFd {
-    fn new() -> Result<Self> {
-        let flags = epoll::CreateFlags::CLOEXEC;
-        let epoll =
-            epoll::create(flags).map_err(|errno| Error::provider("epoll_create1", errno))?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let more = eventfd(0, flags).map_err(|errno| Error::provider("eventfd2", errno))?;
-        let fd = Self {
-            epoll,
-            more,
-            is_lit: AtomicBool::new(false),
-        };
-        fd.watch(fd.more.as_fd())?;
-        Ok(fd)
-    }
-
-    /// Adds a descriptor. Which of them is readable, `next` finds out.
-    fn watch(&self, watched: BorrowedFd<'_>) -> Result<()> {
-        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-        epoll::add(&self.epoll, watched, data, flags)
-            .map_err(|errno| Error::provider("epoll_ctl", errno))
-    }
-
-    /// Makes the descriptor readable, with a new edge.
-    fn light(&self) {
-        self.is_lit.store(true, Ordering::Release);
-        // It fails only if the counter is full: then the descriptor is readable already.
-        let _ = rustix::io::write(&self.more, &1_u64.to_ne_bytes());
-    }
-
-    fn put_out(&self) {
-        if self.is_lit.load(Ordering::Relaxed) && self.is_lit.swap(false, Ordering::Acquire) {
-            // Nothing to read: another thread has lit it, and not written yet. It stays readable.
-            let _ = rustix::io::read(&self.more, &mut [0; 8]);
-        }
-    }
-}
+use crate::error::Result;
+use crate::joined_fd::JoinedFd;
 
 impl Conn {
     /// Returns one descriptor for event loops, in the place of those of the connection and its
@@ -86,9 +39,9 @@ impl Conn {
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
         if let Some(fd) = self.next_fd.get() {
-            return Ok(fd.epoll.as_fd());
+            return Ok(fd.as_fd());
         }
-        let fd = NextFd::new()?;
+        let fd = JoinedFd::new()?;
         // The device's own descriptor is not among them: one that many watch through others wakes
         // all of them, and the kernel allows 500.
         let (of_main, of_receives) = (main.as_fd(), of_receives.map(|channel| channel.as_fd()));
@@ -97,7 +50,7 @@ impl Conn {
         }
         fd.watch(self.queues.slots.bell().fd()?)?;
         // Another thread's may have been first.
-        Ok(self.next_fd.get_or_init(|| fd).epoll.as_fd())
+        Ok(self.next_fd.get_or_init(|| fd).as_fd())
     }
 
     /// A look has left something: the descriptor of [`get_next_fd`](Self::get_next_fd) is readable,
