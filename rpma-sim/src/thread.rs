@@ -64,6 +64,22 @@ pub fn yield_now() {
 
 const NO_THREAD: &str = "the system has a thread";
 
+/// Runs something on a thread of its own, which ends by itself. A fabric that
+/// [follows](crate::Fabric::follow) the program's clock knows the time of no other thread: there it
+/// runs here, and its waits are jumped over.
+///
+/// # Errors
+///
+/// If the system cannot start a thread.
+#[doc(hidden)]
+pub fn aside(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if here::place().is_some_and(|(shared, _)| shared.order.time.follows()) {
+        run();
+        return Ok(());
+    }
+    Builder::new().name(name.to_owned()).spawn(run).map(drop)
+}
+
 /// As [`std::thread::Builder`], for [`spawn`] and [`Scope::spawn`].
 #[derive(Debug)]
 #[must_use = "must eventually spawn the thread"]

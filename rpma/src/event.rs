@@ -37,7 +37,8 @@ pub enum ConnEvent {
     Rejected {
         /// The reason code of the transport (for InfiniBand and RoCE those of the connection
         /// manager's REJ message), or a negative errno. [`NO_LISTENER`](Self::NO_LISTENER) and
-        /// [`BY_PROGRAM`](Self::BY_PROGRAM) are two of them.
+        /// [`BY_PROGRAM`](Self::BY_PROGRAM) are two of them. iWARP has errnos: `-ECONNREFUSED` is
+        /// `NO_LISTENER` here, and `-ECONNRESET` is `BY_PROGRAM`.
         reason: i32,
         /// The private data that the peer sent with the reject, padded with zeros to 148 bytes;
         /// empty if the transport carried none.

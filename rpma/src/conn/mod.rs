@@ -107,6 +107,10 @@ use crate::verbs::{
 /// these packets hold the queue pair. It gives up after 3 s by default (`mcast_solicit` and
 /// `retrans_time_ms` of the neighbour table).
 ///
+/// On iWARP a connection may be dropped, deleted or cut off before the peer has answered. Then a
+/// thread frees its objects when the kernel permits it: at the latest after TCP has given up, which
+/// takes two minutes by default. The queue pair is in the error state at once, so it never connects.
+///
 /// # Order
 ///
 /// These rules hold within one connection. Operations of two connections have no order. rpma
@@ -802,7 +806,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] if `rdma_disconnect` fails.
+    /// [`Error::Provider`] if `rdma_disconnect` fails. On iWARP it is `EBUSY` while the kernel asks
+    /// for the connection: drop the connection, which ends that.
     #[doc(alias = "rpma_conn_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         log::info!("{}: disconnecting", self.queues.ends);

@@ -253,6 +253,10 @@ impl ConnReq {
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
     /// [`Conn::next_event`] reports the result.
     ///
+    /// On iWARP the kernel may wait for the peer in `rdma_connect`, so a thread makes that call. Its
+    /// failure is an event as well: [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody
+    /// listens. [`Conn`](Conn#dropping) has the rule for a connection that is dropped meanwhile.
+    ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
     /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of
     /// variable length must include its length.
@@ -262,7 +266,9 @@ impl ConnReq {
     /// [`Error::InvalidArgument`] if the private data is too long: then the request is unchanged,
     /// and [`GivenBack::object`] is `Some`. After every other error the request is gone.
     ///
-    /// [`Error::Provider`] if `rdma_connect` fails. When accepting, it is [`Error::Provider`] if
+    /// [`Error::Provider`] if `rdma_connect` fails, or on iWARP if there is no thread
+    /// (`pthread_create`), or if 64 connections of the [`Peer`] were given up for which the kernel
+    /// still waits (`EAGAIN`). When accepting, it is [`Error::Provider`] if
     /// `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp` fails. `EINVAL` from
     /// `rdma_init_qp_attr` or `rdma_accept` means that the client is gone.
     #[doc(alias = "rpma_conn_req_connect")]

@@ -36,7 +36,7 @@ impl Resolving {
     /// Asks the kernel for the address. Each stage has `limit`.
     pub(crate) fn new(plan: Plan, addr: SocketAddr, limit: Duration) -> Result<Self> {
         let addr = address::usable(addr)?;
-        let mut id = CmId::of(plan.peer.pd().context())?;
+        let mut id = CmId::to_connect(plan.peer.pd().context())?;
         id.resolve_addr(addr, limit)
             .map_err(|error| address::hint(error, addr, Side::Remote))?;
         Ok(Self {

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use super::accept::ack_timeout;
+use super::asking::Asking;
 use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
@@ -106,6 +107,8 @@ pub(crate) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<EventChannel>,
     released: bool,
+    /// Of an id that asks for a connection of iWARP.
+    asking: Option<Arc<Asking>>,
 }
 
 // SAFETY: librdmacm keeps no state of an id in a thread. Calls that change the id hold the lock of
@@ -180,6 +183,7 @@ impl IncomingRequest {
                     raw,
                     channel,
                     released: false,
+                    asking: None,
                 },
                 private_data: event.private_data,
                 initiator_depth: event.initiator_depth,
@@ -210,6 +214,15 @@ impl CmId {
         unsafe { for_device(device.as_ptr(), Self::new) }
     }
 
+    /// As [`of`](Self::of), for an id that asks for a connection.
+    pub(crate) fn to_connect(device: &Context) -> Result<Self> {
+        let mut id = Self::of(device)?;
+        if device.is_iwarp() {
+            id.asking = Some(Asking::new(id.channel.as_fd(), device.abandoned())?);
+        }
+        Ok(id)
+    }
+
     /// An id for reliable connections that is not bound yet.
     pub(crate) fn new() -> Result<Self> {
         let channel = EventChannel::new()?;
@@ -225,6 +238,7 @@ impl CmId {
             raw,
             channel,
             released: false,
+            asking: None,
         })
     }
 
@@ -387,7 +401,14 @@ impl CmId {
         let device = device.as_ref();
         let beside = Beside { device, bell };
         take_event(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
-            Ok(self.get_event(device)?.map(|event| event.acknowledge()))
+            if let Some(failure) = self.asking().and_then(|asking| asking.failure()) {
+                return Ok(Some(failure));
+            }
+            let event = self.get_event(device)?.map(RawEvent::acknowledge);
+            if let (Some(asking), Some(event)) = (self.asking(), &event) {
+                asking.saw(event.kind);
+            }
+            Ok(event)
         })
     }
 
@@ -437,7 +458,7 @@ impl CmId {
 
     /// Reads one event, under the channel's lock.
     fn get_event(&self, device: Option<&DeviceEvents<'_>>) -> Result<Option<RawEvent>> {
-        let fd = self.as_fd();
+        let fd = self.channel.as_fd();
         if !readable_now(fd, device)? {
             return Ok(None);
         }
@@ -478,6 +499,20 @@ impl CmId {
         self.raw.as_ptr()
     }
 
+    pub(super) fn asking(&self) -> Option<&Arc<Asking>> {
+        self.asking.as_ref()
+    }
+
+    /// The id, for another owner. This value does not destroy it any more.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            raw: self.raw,
+            channel: Arc::clone(&self.channel),
+            released: std::mem::replace(&mut self.released, true),
+            asking: self.asking.take(),
+        }
+    }
+
     /// Destroys the id, once. A failure leaves it allocated.
     pub(crate) fn release(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.released, true) {
@@ -494,7 +529,8 @@ impl CmId {
 
 impl AsFd for CmId {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        let asking = self.asking.as_deref().map(Asking::as_fd);
+        asking.unwrap_or_else(|| self.channel.as_fd())
     }
 }
 

@@ -59,6 +59,25 @@ impl CmEventKind {
     }
 }
 
+impl CmEvent {
+    /// The event of an iWARP connection that could not be made, for this reason: as the kernel
+    /// reports it for adapters (`cma_iw_handler`).
+    pub(super) fn not_connected(errno: i32) -> Self {
+        let kind = match errno {
+            libc::ECONNREFUSED | libc::ECONNRESET => CmEventKind::Rejected,
+            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => CmEventKind::Unreachable,
+            _ => CmEventKind::ConnectError,
+        };
+        Self {
+            kind,
+            status: -errno,
+            private_data: Box::default(),
+            initiator_depth: 0,
+            responder_resources: 0,
+        }
+    }
+}
+
 impl From<CmEvent> for ConnEvent {
     fn from(event: CmEvent) -> Self {
         let status = event.status;
@@ -68,7 +87,7 @@ impl From<CmEvent> for ConnEvent {
             CmEventKind::TimewaitExit => Self::TimewaitExit,
             CmEventKind::ConnectError | CmEventKind::DeviceRemoval => Self::Lost { status },
             CmEventKind::Rejected => Self::Rejected {
-                reason: status,
+                reason: reason(status),
                 private_data: event.private_data,
             },
             CmEventKind::Unreachable => Self::Unreachable { status },
@@ -80,6 +99,18 @@ impl From<CmEvent> for ConnEvent {
             CmEventKind::RouteError => Self::Other { event: 3, status },
             CmEventKind::ConnectRequest => Self::Other { event: 4, status },
         }
+    }
+}
+
+/// The reason of a reject, with the two of [`ConnEvent`] for the errnos of iWARP, which stand for
+/// the same: `siw_cm.c` reports a reject of the peer's kernel, and that of a program.
+fn reason(status: i32) -> i32 {
+    const REFUSED: i32 = -libc::ECONNREFUSED;
+    const RESET: i32 = -libc::ECONNRESET;
+    match status {
+        REFUSED => ConnEvent::NO_LISTENER,
+        RESET => ConnEvent::BY_PROGRAM,
+        _ => status,
     }
 }
 
@@ -185,5 +216,14 @@ mod tests {
         assert_eq!(of(10, 0), ConnEvent::Closed);
         assert_eq!(of(11, -19), ConnEvent::Lost { status: -19 });
         assert_eq!(of(15, 0), ConnEvent::TimewaitExit);
+    }
+
+    /// Promise: two reasons of a reject are the same on every transport.
+    #[test]
+    fn reasons_of_rejects() {
+        for (status, expected) in [(8, 8), (28, 28), (-111, 8), (-104, 28), (10, 10), (-13, -13)] {
+            assert_eq!(reason(status), expected);
+        }
+        assert_eq!(reason(i32::MIN), i32::MIN);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rpma_sys as sys;
 
+use super::asking::Abandoned;
 use super::device_events::DeviceEvents;
 use super::{CmId, check_errno, check_non_null, log_leak};
 use crate::error::{Error, Result};
@@ -35,6 +36,7 @@ const SOFT_ROCE: u32 = 0xFF_FFFF;
 pub(crate) struct Context {
     raw: NonNull<sys::ibv_context>,
     _id: CmId,
+    abandoned: Abandoned,
 }
 
 // SAFETY: libibverbs keeps no state of a context in a thread, and `_id` is `Send`.
@@ -66,13 +68,22 @@ impl Context {
     /// The context of the device that `id` is bound to, or the id back if it is not bound.
     pub(crate) fn of(id: CmId) -> Result<Arc<Self>, CmId> {
         match id.verbs() {
-            Some(raw) => Ok(Arc::new(Self { raw, _id: id })),
+            Some(raw) => Ok(Arc::new(Self {
+                raw,
+                _id: id,
+                abandoned: Abandoned::default(),
+            })),
             None => Err(id),
         }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// The threads of this device whose owners are gone.
+    pub(super) fn abandoned(&self) -> &Abandoned {
+        &self.abandoned
     }
 
     /// The events of the device.

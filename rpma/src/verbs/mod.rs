@@ -25,6 +25,7 @@
 #![expect(unsafe_code, reason = "this is the floor that calls C")]
 
 mod accept;
+mod asking;
 mod batch;
 mod caller;
 mod cm;

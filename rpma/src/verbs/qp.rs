@@ -192,7 +192,7 @@ pub(crate) struct ConnParam<'data> {
 impl ConnParam<'_> {
     /// The caller has checked that the private data fits. librdmacm reads the last two fields only
     /// if it sees no queue pair of the id.
-    fn to_raw(self, qp_num: u32, has_srq: bool) -> sys::rdma_conn_param {
+    pub(super) fn to_raw(self, qp_num: u32, has_srq: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
             private_data_len: u8::try_from(self.private_data.len()).unwrap_or(u8::MAX),
@@ -354,6 +354,12 @@ impl QueuePair {
 
     /// Asks the peer for the connection. Its answer is an event.
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
+        if let Some(asking) = self.id.asking() {
+            let numbers = (self.number(), self.srq.is_some());
+            // SAFETY: the state is that of the id, which has this queue pair. `release` destroys
+            // both, after it has asked `hand_over`.
+            return unsafe { asking.ask(self.id.as_ptr(), param, numbers) };
+        }
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
             // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`. The call
@@ -393,6 +399,10 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state and notifies the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
+        if self.id.asking().is_some_and(|asking| asking.is_calling()) {
+            return Err(Error::provider("rdma_disconnect", Errno::BUSY)
+                .with_hint("The kernel still asks for the connection: drop it, which ends that"));
+        }
         self.id.serialised(|id| {
             // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`.
             let ret = unsafe { sys::rdma_disconnect(id) };
@@ -540,8 +550,46 @@ impl QueuePair {
         }
     }
 
+    /// Gives the thread that asks for the connection the queue pair, if its destroy might wait.
+    fn is_handed_over(&mut self) -> bool {
+        let Some(asking) = self.id.asking().cloned() else {
+            return false;
+        };
+        if !asking.is_unanswered() {
+            return false;
+        }
+        // The peer cannot use it from here on: a queue pair in error gets no connection, and
+        // soft-iWARP places nothing by it (`siw_qp_llp_data_ready`).
+        if let Err(error) = self.set_error() {
+            log::warn!(
+                "queue pair {}: {error}, before its connection",
+                self.number()
+            );
+        }
+        asking.hand_over(|| Self {
+            raw: self.raw,
+            calls: self.calls,
+            #[cfg(any(native_flush, native_atomic_write))]
+            stream: self.stream.take(),
+            native: self.native,
+            id: self.id.take(),
+            released: false,
+            watched: self.watched.take(),
+            before_destroy: self.before_destroy.take(),
+            may_be_kept: self.may_be_kept,
+            alive: self.alive.take(),
+            _send_cq: Arc::clone(&self._send_cq),
+            _recv_cq: Arc::clone(&self._recv_cq),
+            srq: self.srq.clone(),
+            _pd: Arc::clone(&self._pd),
+        })
+    }
+
     fn release(&mut self) -> Result<()> {
         if mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        if self.is_handed_over() {
             return Ok(());
         }
         let may_be_kept = self.end_shared_receives();
