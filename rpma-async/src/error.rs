@@ -96,15 +96,6 @@ pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn) -> Error {
     unnumbered(conn.reason_of(failure))
 }
 
-#[cold]
-pub(crate) fn read_on_iwarp() -> Error {
-    Error::NotSupported(
-        "on iWARP the peer can write to the destination of a read, so a lease cannot be a \
-         destination: read with rpma::Conn into a region of its own"
-            .into(),
-    )
-}
-
 /// The error of a wait: without the number of its operation, which is this crate's.
 #[cold]
 pub(crate) fn unnumbered(error: Error) -> Error {

@@ -94,6 +94,7 @@ mod primitives;
 mod raw;
 mod reactor;
 mod reconnect;
+mod region;
 mod serve;
 mod setup;
 mod slots;

@@ -11,9 +11,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rpma::{AlignedBuf, Error, Mr, MrSlice, MrUsage, Peer, Result};
+use rpma::{Error, MrSlice, Peer, Result};
 
 use crate::raw::{Blocks, Common, Exclusive};
+use crate::region::Region;
 use crate::waiters::Ticket;
 
 /// Blocks begin at multiples of it: two of them share no cache line.
@@ -22,11 +23,13 @@ const ALIGNMENT: usize = 64;
 /// Registered memory in blocks of one size, from which operations take their sources and
 /// destinations. Clones are handles of the same pool.
 ///
-/// A peer has no right to a pool's memory: no write or read of a peer reaches its bytes. (That is
-/// why a pool of an iWARP device is no destination of reads: see
-/// [`Conn::read`](crate::Conn::read).) A block is free again when its [`Lease`], or the last of its
-/// [`Frozen`]s, is dropped. The memory is deregistered when the last handle and the last block are
-/// gone.
+/// A peer has no right to a pool's memory: no write or read of a peer reaches its bytes. A block is
+/// free again when its [`Lease`], or the last of its [`Frozen`]s, is dropped. The memory is
+/// deregistered when the last handle and the last block are gone.
+///
+/// On iWARP the first read registers as much memory again, in which the bytes of reads land. They
+/// are copied into the block when the read is complete, because the destination of a read has a
+/// right of the peers to write there.
 ///
 /// ```
 /// # #[cfg(feature = "sim")]
@@ -45,7 +48,7 @@ const ALIGNMENT: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Pool {
-    blocks: Arc<Blocks<Mr<AlignedBuf>>>,
+    blocks: Arc<Blocks<Region>>,
 }
 
 impl Pool {
@@ -78,11 +81,7 @@ impl Pool {
         if u32::try_from(count).is_err() || isize::try_from(bytes).is_err() {
             return Err(too_many());
         }
-        let mut usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV;
-        // There it is a right of the peer to write.
-        usage.set(MrUsage::READ_DST, !peer.is_iwarp());
-        let memory = AlignedBuf::zeroed(bytes)?;
-        let region = Mr::reg(peer, memory, usage)?;
+        let region = Region::new(peer, bytes)?;
         Ok(Self {
             blocks: Arc::new(Blocks::new(region, block, stride)),
         })
@@ -164,12 +163,12 @@ impl Drop for Leasing {
 
 /// Holds a block of a [`Pool`] alone, with the right to write. It derefs to the block's bytes.
 pub struct Lease {
-    block: Exclusive<Mr<AlignedBuf>>,
+    block: Exclusive<Region>,
     len: usize,
 }
 
 impl Lease {
-    fn new(block: Exclusive<Mr<AlignedBuf>>) -> Self {
+    fn new(block: Exclusive<Region>) -> Self {
         let len = block.blocks().size();
         Self { block, len }
     }
@@ -207,10 +206,24 @@ impl Lease {
         self.block.region(self.len)
     }
 
-    /// Whether reads may land in it. They must not on iWARP.
-    pub(crate) fn takes_reads(&self) -> bool {
-        let region = self.block.blocks().memory();
-        region.get_usage().contains(MrUsage::READ_DST)
+    /// Makes sure that there is memory where a read lands. After that, an error of the read's call is
+    /// one of its post.
+    #[inline]
+    pub(crate) fn prepare_read(&self) -> Result<()> {
+        self.block.blocks().memory().prepare_read()
+    }
+
+    /// Where the bytes of a read land.
+    #[inline]
+    pub(crate) fn destination(&self) -> Result<MrSlice<'_>> {
+        self.block.destination(self.len)
+    }
+
+    /// Has the bytes of a read that is complete.
+    #[inline]
+    pub(crate) fn take_read(&mut self) {
+        let taken = self.block.take_read(self.len);
+        taken.expect("the read had this length");
     }
 }
 
@@ -246,7 +259,7 @@ impl fmt::Debug for Lease {
 /// in a ring and posts it later, so use it for copies of one log.
 #[derive(Clone)]
 pub struct Frozen {
-    block: Common<Mr<AlignedBuf>>,
+    block: Common<Region>,
     from: usize,
     to: usize,
 }

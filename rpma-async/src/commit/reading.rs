@@ -16,7 +16,7 @@ use rpma::{Error, Flags, Posted, Queue, RemoteSlice, Result, Wc, WcFailure};
 
 use super::lock;
 use super::state::{WriterShared, WriterState};
-use crate::error::{Failed, Refused, read_on_iwarp, reason};
+use crate::error::{Failed, Refused, reason};
 use crate::pool::Lease;
 use crate::watched::{Look, Sleeper};
 
@@ -215,8 +215,8 @@ impl WriterState {
     /// Posts a read.
     pub(super) fn read(&mut self, dst: Lease, src: RemoteSlice) -> Result<Posted, Refused<Lease>> {
         let refused = |error, memory| Err(Refused { error, memory });
-        if !dst.takes_reads() {
-            return refused(read_on_iwarp(), Some(dst));
+        if let Err(error) = dst.prepare_read() {
+            return refused(error, Some(dst));
         }
         // Completions that no task has waited for give room.
         if !self.reads.has_room() {
@@ -228,7 +228,7 @@ impl WriterState {
         }
         let conn = self.writer().conn();
         let post = |region| conn.read(region, src, Flags::COMPLETION_ALWAYS, 0);
-        match dst.region().and_then(post) {
+        match dst.destination().and_then(post) {
             Ok(posted) => {
                 self.reads.push(Some(posted), dst);
                 Ok(posted)
@@ -252,7 +252,10 @@ impl WriterState {
             taken = self.reads.take(posted);
         }
         match taken {
-            Some((dst, Ok(()))) => Some(Ok(dst)),
+            Some((mut dst, Ok(()))) => {
+                dst.take_read();
+                Some(Ok(dst))
+            }
             Some((dst, Err(failure))) => Some(Err(Failed {
                 error: reason(failure, self.writer().conn()),
                 memory: Some(dst),

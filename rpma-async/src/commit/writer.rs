@@ -232,9 +232,9 @@ impl Writer {
     /// # Errors
     ///
     /// [`Refused`] as [`rpma::Conn::read`], with the block. [`Error::QueueFull`] if there are too
-    /// many reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
-    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over. The
-    /// block goes back to its pool when the connection is destroyed.
+    /// many reads: await one of them. On iWARP also the errors of a registration, with the block, as
+    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] without the block the connection
+    /// is over. The block goes back to its pool when the connection is destroyed.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
         self.read_at(Place::caller(), dst, src)

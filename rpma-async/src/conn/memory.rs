@@ -15,6 +15,16 @@ mod sealed {
     pub trait Memory {
         #[doc(hidden)]
         fn into_held(self) -> Option<super::HeldMemory>;
+
+        /// The operation has succeeded.
+        #[doc(hidden)]
+        #[inline]
+        fn succeeded(self) -> Self
+        where
+            Self: Sized,
+        {
+            self
+        }
     }
 }
 
@@ -31,6 +41,12 @@ pub(super) fn into_held(memory: impl Memory) -> Option<Held> {
     memory.into_held().map(|held| held.0)
 }
 
+/// The memory of an operation that has succeeded.
+#[inline]
+pub(super) fn succeeded<B: Memory>(memory: B) -> B {
+    memory.succeeded()
+}
+
 impl sealed::Memory for () {
     fn into_held(self) -> Option<HeldMemory> {
         None
@@ -42,6 +58,13 @@ impl Memory for () {}
 impl sealed::Memory for Lease {
     fn into_held(self) -> Option<HeldMemory> {
         Some(HeldMemory(Held::Lease(self)))
+    }
+
+    #[inline]
+    fn succeeded(mut self) -> Self {
+        // Only a read has a lease.
+        self.take_read();
+        self
     }
 }
 

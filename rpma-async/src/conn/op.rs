@@ -87,7 +87,10 @@ impl<B: Memory> Op<B> {
         };
         let memory = self.memory.take();
         match awaited {
-            Awaited::Succeeded => memory.ok_or_else(|| unreachable!("it was there")),
+            Awaited::Succeeded => {
+                let memory = memory.map(memory::succeeded);
+                memory.ok_or_else(|| unreachable!("it was there"))
+            }
             Awaited::Failed(error) => Err(Failed { error, memory }),
             Awaited::Unknown(error) => {
                 let held = memory.and_then(memory::into_held);
@@ -118,7 +121,7 @@ impl<B: Memory> Future for Op<B> {
         };
         if has_succeeded {
             if let Some(memory) = this.memory.take() {
-                return Poll::Ready(Ok(memory));
+                return Poll::Ready(Ok(memory::succeeded(memory)));
             }
         }
         match this.shared.sleep(this.number, &mut this.parked, cx) {

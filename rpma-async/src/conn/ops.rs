@@ -6,7 +6,7 @@ use rpma::{Error, Flags, FlushType, Posted, RemoteSlice, Result};
 
 use super::memory::{self, Memory};
 use super::{Conn, Op, Sources};
-use crate::error::{Refused, invalid, read_on_iwarp};
+use crate::error::{Refused, invalid};
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::slots::MOST_WEIGHT;
@@ -65,19 +65,19 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [all operations](Self#operations); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
-    /// device of iWARP, where the peer could write to the destination of a read at any time.
-    /// There, read with [`rpma::Conn`] into an [`rpma::Mr`].
+    /// As [all operations](Self#operations); see [`rpma::Conn::read`]. On iWARP also the errors of
+    /// a registration, with the block: the first read registers the memory in which reads land
+    /// ([`Pool`](crate::Pool)).
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
-        if self.shared.reactor().peer().is_iwarp() {
+        if let Err(error) = dst.prepare_read() {
             return Err(Refused {
-                error: read_on_iwarp(),
+                error,
                 memory: Some(dst),
             });
         }
         self.post(dst, 1, |conn, dst, number| {
-            conn.read(dst.region()?, src, Flags::COMPLETION_ALWAYS, number)
+            conn.read(dst.destination()?, src, Flags::COMPLETION_ALWAYS, number)
         })
     }
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
-use rpma::{AlignedBuf, Mr, MrSlice, Result};
+use rpma::{MrSlice, Result};
 
 use crate::primitives::Mutex;
+use crate::region::Region;
 use crate::waiters::{Ticket, Waiters};
 
 /// Bytes that blocks are made of.
@@ -32,16 +33,16 @@ pub(crate) unsafe trait Memory: Send + Sync {
     fn len(&self) -> usize;
 }
 
-// SAFETY: `self` owns its memory, which does not move and is initialised. `Pool::new` makes it,
-// lends it to no other code, and gives a peer no right to it.
+// SAFETY: `self` owns the memory of `blocks`, which does not move and is initialised. `Region` lends
+// it to no other code, and gives a peer no right to it.
 #[expect(unsafe_code, reason = "see there")]
-unsafe impl Memory for Mr<AlignedBuf> {
+unsafe impl Memory for Region {
     fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.get_ptr()).expect("registered memory has an address")
+        NonNull::new(self.blocks().get_ptr()).expect("registered memory has an address")
     }
 
     fn len(&self) -> usize {
-        self.get_size()
+        self.blocks().get_size()
     }
 }
 
@@ -147,12 +148,12 @@ impl<M: Memory> Blocks<M> {
     }
 }
 
-impl Blocks<Mr<AlignedBuf>> {
+impl Blocks<Region> {
     /// The bytes of a block from `from` to `to`, for an operation.
     #[inline]
     fn region(&self, index: u32, from: usize, to: usize) -> Result<MrSlice<'_>> {
         let begin = index as usize * self.stride;
-        self.memory.slice(begin + from..begin + to)
+        self.memory.blocks().slice(begin + from..begin + to)
     }
 }
 
@@ -257,11 +258,41 @@ impl<M: Memory> Exclusive<M> {
     }
 }
 
-impl Exclusive<Mr<AlignedBuf>> {
+impl Exclusive<Region> {
     /// The first `len` bytes of the block, for an operation.
     #[inline]
     pub(crate) fn region(&self, len: usize) -> Result<MrSlice<'_>> {
         self.0.blocks.region(self.0.index, 0, len)
+    }
+
+    /// Where the bytes land that a read fetches into the first `len` bytes of the block.
+    pub(crate) fn destination(&self, len: usize) -> Result<MrSlice<'_>> {
+        match self.0.blocks.memory.landing() {
+            None => self.region(len),
+            Some(landing) => {
+                let begin = self.landed_at();
+                landing.slice(begin..begin + len)
+            }
+        }
+    }
+
+    /// Copies the bytes of a read that is complete into the first `len` bytes of the block, if they
+    /// have landed elsewhere.
+    #[inline]
+    pub(crate) fn take_read(&mut self, len: usize) -> Result<()> {
+        if self.0.blocks.memory.landing().is_none() {
+            return Ok(());
+        }
+        let blocks = Arc::clone(&self.0.blocks);
+        let (begin, landing) = (self.landed_at(), blocks.memory.landing());
+        landing.map_or(Ok(()), |landing| {
+            landing.read_at(begin, self.bytes_mut(len))
+        })
+    }
+
+    /// Where the block begins, in the memory of all blocks.
+    fn landed_at(&self) -> usize {
+        self.0.index as usize * self.0.blocks.stride
     }
 }
 
@@ -285,7 +316,7 @@ impl<M: Memory> Common<M> {
     }
 }
 
-impl Common<Mr<AlignedBuf>> {
+impl Common<Region> {
     /// The bytes of the block from `from` to `to`, for an operation.
     #[inline]
     pub(crate) fn region(&self, from: usize, to: usize) -> Result<MrSlice<'_>> {
