@@ -129,6 +129,13 @@ impl Offer {
     /// have bits that are unknown to this version, or if they name impossible regions or limits.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let refused = |why: String| Err(Error::invalid(why));
+        // What InfiniBand and RoCE pad with zeros, iWARP leaves empty.
+        if bytes.iter().take(MAGIC.len()).all(|byte| *byte == 0) {
+            return refused(
+                "the peer sent no Offer: its program passes the bytes of Offer::encode to ConnReq::connect"
+                    .to_owned(),
+            );
+        }
         let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else {
             return refused(format!(
                 "an offer has {HEAD} bytes at least, and these are {}: did the peer send one?",
@@ -136,12 +143,6 @@ impl Offer {
             ));
         };
         let [m0, m1, m2, version, len, flags, method, regions] = *head;
-        if [m0, m1, m2] == [0; 3] {
-            return refused(
-                "the peer sent no Offer: its program passes the bytes of Offer::encode to ConnReq::connect"
-                    .to_owned(),
-            );
-        }
         if [m0, m1, m2] != MAGIC {
             return refused(format!(
                 "the peer's private data is not an offer: it begins with {m0:#04x} {m1:#04x} {m2:#04x}"

@@ -231,7 +231,8 @@ fn what_is_not_an_offer_is_refused_with_the_reason() {
         bytes
     };
     for (bytes, reason) in [
-        (vec![], "these are 0"),
+        (vec![], "the peer sent no Offer"),
+        (vec![0; 2], "the peer sent no Offer"),
         (good[..7].to_vec(), "these are 7"),
         (vec![0; 56], "the peer sent no Offer"),
         (vec![1; 56], "not an offer: it begins with 0x01"),
