@@ -53,7 +53,7 @@ impl Conn {
     /// * [`Error::Ended`] if the peer closed the connection, and the acknowledgement did not come
     ///   within a second after that ([`quiet_from`](Self::quiet_from)). If
     ///   another call took that event earlier, this error is returned only if a failed operation
-    ///   of this side is among the completions.
+    ///   of this side is among the completions, or on iWARP if an operation has not completed.
     /// * [`Error::NotConnected`] if the connection ended before the acknowledgement, without an
     ///   event of the peer.
     /// * [`Error::Provider`] if a verb fails.
@@ -95,8 +95,15 @@ impl Conn {
     /// side.
     fn nothing_was_cut_off(&self, state: ConnState, completions: &[Wc]) -> Result<()> {
         let is_cut_off = |wc: &Wc| wc.posted().is_some() && wc.result().is_err();
+        // On iWARP, an operation that was posted after the end, before this side knew it, never
+        // completes.
+        let queues = &self.queues;
+        let is_missing = || queues.peer.is_iwarp() && !queues.slots.are_sends_done();
         match self.ended() {
-            Some(event) if state == ConnState::Closed && completions.iter().any(is_cut_off) => {
+            Some(event)
+                if state == ConnState::Closed
+                    && (completions.iter().any(is_cut_off) || is_missing()) =>
+            {
                 Err(Error::Ended(Box::new(event.clone())))
             }
             _ => Ok(()),

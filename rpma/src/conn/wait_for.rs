@@ -19,15 +19,21 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
 use super::next::take;
+use crate::clock;
 use crate::cq::Got;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::failure::Failure;
 use crate::looking::{self, BOUND, Took};
 use crate::posted::Posted;
 use crate::verbs::{Deadline, Wc};
 
 const INCOMPLETE: &str = "the operation did not complete and goes on; before you change its memory, wait for it again \
                           or drop the connection";
+
+/// The time between the flush of the queues and the event of the end.
+const END_LIMIT_OF_IWARP: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
 #[derive(Debug, Default)]
@@ -183,8 +189,27 @@ impl Conn {
     /// The result of the completion that was waited for.
     fn outcome(&self, wc: &Wc) -> Result<Wc> {
         let slots = &self.queues.slots;
-        wc.result().map_err(|failure| slots.reason_of(failure))?;
+        wc.result().map_err(|failure| {
+            if Failure::from(failure).is_flushed() && self.queues.peer.is_iwarp() {
+                self.keep_the_end();
+            }
+            slots.reason_of(failure)
+        })?;
         Ok(*wc)
+    }
+
+    /// Takes the event of the end, which has the reason for a flushed operation. On iWARP the kernel
+    /// flushes the queues first, and reports the end a moment later.
+    #[cold]
+    fn keep_the_end(&self) {
+        let until = Deadline::after(END_LIMIT_OF_IWARP);
+        // Without the event, the error is that of the flushed operation.
+        while self.keep_event().is_ok()
+            && self.queues.slots.cause_or_event().is_none()
+            && !until.has_passed()
+        {
+            clock::sleep(PAUSE);
+        }
     }
 
     /// Why this operation cannot be waited for.
