@@ -268,6 +268,12 @@ impl Wait {
         ) {
             self.timers.insert((now_and(REST), member, Timer::Rested));
         }
+        // Its keep-alive has nothing to do any more.
+        if matches!(&happened, Some(Happened::Event(_, event)) if event.is_end()) {
+            if let Some(due) = slot.marks.keep_alive.take() {
+                self.timers.remove(&(due, member, Timer::KeepAlive));
+            }
+        }
         happened
     }
 
