@@ -33,6 +33,7 @@ pub(crate) mod records;
 mod rig;
 #[cfg(feature = "sim")]
 mod share;
+mod transport;
 #[cfg(feature = "sim")]
 mod world;
 
@@ -54,6 +55,7 @@ pub(crate) use self::place::*;
 pub(crate) use self::rig::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::share::*;
+pub(crate) use self::transport::*;
 #[cfg(feature = "sim")]
 pub(crate) use self::world::*;
 

@@ -112,9 +112,11 @@ fn a_peer_that_is_gone_is_noticed() -> Result {
     let memories = Memories::new(&peer, &peer, 8)?;
     let Pair { client, server } = Pair::new(&peer)?;
     drop(server);
-    memories.write(&client, 1)?;
-    let failure = fails(&client)?;
-    assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+    if !is_iwarp() {
+        memories.write(&client, 1)?;
+        let failure = fails(&client)?;
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+    }
     assert_eq!(event(&client)?, ConnEvent::Closed);
     assert_not_connected(memories.write(&client, 2));
     Ok(())

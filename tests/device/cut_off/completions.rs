@@ -123,7 +123,9 @@ fn another_thread_may_poll() -> Result {
     let _test = device_test();
     let peer = peer()?;
     for _ in 0..20 {
-        let Pair { server, .. } = Pair::new(&peer)?;
+        let Pair { client, server } = Pair::new(&peer)?;
+        // Without it the writes are unanswered. On iWARP, those after the end never complete.
+        let _client = is_iwarp().then_some(client);
         receive_nothing(&server, 0..10)?;
         for number in 10..20 {
             write_nothing(&server, number)?;

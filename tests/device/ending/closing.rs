@@ -349,7 +349,9 @@ fn closing_after_a_wait_has_taken_the_end() -> Result {
     assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
     let closed = client.close(LIMIT).expect_err("the write was cut off");
     unacknowledged(&closed.error);
-    assert_eq!(closed.object.len(), 1, "{closed:?}");
+    // On iWARP it was posted after the end, and never completes.
+    let completed = usize::from(!is_iwarp());
+    assert_eq!(closed.object.len(), completed, "{closed:?}");
 
     // All was acknowledged.
     let Pair { client, server } = Pair::new(&peer()?)?;

@@ -322,13 +322,13 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// A connection with a client that waits for a message without a receive at the server. The
-/// client's device sends it again for minutes.
+/// A connection with a client that waits for an operation which the server's device does not
+/// answer. The client's device sends it again for minutes.
 fn unheard() -> Result<(Pair, Posted)> {
     // 8.6 s, seven times.
     let cfg = ConnCfg::new().set_ack_timeout(Some(21))?.clone();
     let pair = Pair::with(&peer()?, &cfg, &ConnCfg::new())?;
-    let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    let sent = post_unanswered(&pair.client, 1)?;
     Ok((pair, sent))
 }
 
@@ -340,12 +340,13 @@ fn a_wait_for_an_operation_sees_the_end() -> Result {
     let (Pair { client, server }, sent) = unheard()?;
     assert_timed_out(client.wait_for(sent, Duration::ZERO, |_| {}));
     drop(server);
-    for _ in 0..2 {
-        let waited = client.wait_for(sent, LIMIT, |_| {});
-        let Err(Error::Ended(end)) = waited else {
-            panic!("{waited:?}")
-        };
-        assert_eq!(*end, ConnEvent::Closed);
+    for again in [false, true] {
+        match client.wait_for(sent, LIMIT, |_| {}) {
+            Err(Error::Ended(end)) => assert_eq!(*end, ConnEvent::Closed),
+            // There the end flushes it, so that the first wait has its completion.
+            Err(Error::PolledElsewhere) if again && is_iwarp() => {}
+            waited => panic!("{waited:?}"),
+        }
     }
     assert_eq!(client.ended(), Some(&ConnEvent::Closed));
     let next = client.next(&mut [Wc::default()], Duration::ZERO)?;
@@ -399,7 +400,13 @@ fn an_accepted_queue_pair_ends_with_its_connection() -> Result {
             // It has not taken the answer: that is a reject.
             drop(client);
             let end = event(&server)?;
-            assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
+            if is_iwarp() {
+                // Its kernel has taken the answer.
+                assert_eq!(end, ConnEvent::Established);
+                assert_eq!(event(&server)?, ConnEvent::Closed);
+            } else {
+                assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
+            }
         } else {
             let _client = client.wait_established(LIMIT)?;
             assert_eq!(event(&server)?, ConnEvent::Established);

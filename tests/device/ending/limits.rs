@@ -112,8 +112,7 @@ fn every_wait_can_be_limited() -> Result {
     let mut cfg = ConnCfg::new();
     cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
     let pair = Pair::with(&peer, &ConnCfg::new(), &cfg)?;
-    // The peer has no receive for it.
-    let unheard = pair.client.send(MrSlice::EMPTY, ALWAYS, 1)?;
+    let unheard = post_unanswered(&pair.client, 1)?;
     let waits: [(&str, Wait<'_>); 5] = [
         ("Ep::next_conn_req_timeout", &|limit| {
             ep.next_conn_req_timeout(&ConnCfg::new(), limit).err()

@@ -16,8 +16,9 @@ fn a_reject_tells_why() -> Result {
                 reason,
                 private_data,
             } => {
-                assert_eq!(reason, ConnEvent::BY_PROGRAM);
-                assert!(private_data.is_empty() || private_data.len() == 148);
+                assert_eq!(reason, by_program());
+                let len = private_data.len();
+                assert!(len == 0 || len == arrives(data.len(), 148), "{len}");
                 assert!(private_data.starts_with(data), "{private_data:?}");
                 let padding = private_data.get(data.len()..).unwrap_or(&[]);
                 assert!(padding.iter().all(|&byte| byte == 0), "{private_data:?}");

@@ -38,17 +38,25 @@ fn only_solicited_messages_give_events() -> Result {
         none(rcq.wait_timeout(SHORT));
         solicited_gives_one(client, rcq)?;
     }
+
+    // The main queue's events are not affected.
+    write(&pair.server);
+    takes_event(pair.server.get_cq())
+}
+
+/// Promise: so it does for a write with immediate data.
+#[test]
+fn only_solicited_writes_give_events() -> Result {
+    let _test = device_test();
+    let pair = solicited(&peer()?, ComplChannel::PerCq)?;
+    let (client, rcq) = (&pair.client, rcq(&pair.server));
     let imm = |flags| client.write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 1, 4);
     imm(ALWAYS)?;
     polled(rcq, 1);
     let is_readable = readable(rcq, SHORT);
     assert!(!is_readable, "nor does a plain write with immediate data");
     imm(ALWAYS | Flags::SOLICITED)?;
-    event_comes(rcq)?;
-
-    // The main queue's events are not affected.
-    write(&pair.server);
-    takes_event(pair.server.get_cq())
+    event_comes(rcq)
 }
 
 /// Promise: an operation that succeeds is not solicited, with any flags: these are for the peer.

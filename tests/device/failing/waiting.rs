@@ -166,7 +166,13 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() -> Result {
         let client = ask(&peer, &ep, &cfg)?;
         let server = accept(&ep, &cfg)?;
         Failing::next("rdma_get_cm_event", Errno::IO)?.told(client.wait_established(LIMIT));
-        assert_ne!(event(&server)?, ConnEvent::Established);
+        let mut end = event(&server)?;
+        if is_iwarp() {
+            // The client's kernel has taken the answer.
+            assert_eq!(end, ConnEvent::Established);
+            end = event(&server)?;
+        }
+        assert_ne!(end, ConnEvent::Established);
         Ok(())
     })
 }

@@ -83,7 +83,7 @@ fn this_program_away_ends_nothing() -> Result {
             let (_world, mut ends, _entered) = patient_ends(way, 0)?;
             ends[0].idle(D + STEP * phase / (PHASES / 2))?;
             // An answer lies there until it is back.
-            ends[0].write(ALWAYS, 7)?;
+            ends[0].ask(ALWAYS, 7)?;
             sleep(AWAY);
             let saw = ends[0].wait(D / 2)?;
             let (came, event) = (saw.completions, saw.event);

@@ -37,7 +37,7 @@ fn each_failing_call_ends_it_once() -> Result {
                 // never complete: the end does not wait for it for ever.
                 let (world, mut ends, _entered) = patient_ends(way, here)?;
                 world.hosts[1 - here].freeze();
-                ends[here].write(ALWAYS, 7)?;
+                ends[here].ask(ALWAYS, 7)?;
                 let failing = world.fabric.fail("ibv_modify_qp").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
                 let (took, saw) = ends[here].wait_for_the_end()?;

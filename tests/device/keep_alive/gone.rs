@@ -63,7 +63,7 @@ fn a_peer_that_is_gone_is_noticed_in_time() -> Result {
                 }
                 let failure = ends[here].conn()?.failure();
                 assert_eq!((event, failure), (lost(), silent()), "{what}");
-                is_silent(&ends[here].write(ALWAYS, 1).expect_err("it has ended"));
+                is_silent(&ends[here].ask(ALWAYS, 1).expect_err("it has ended"));
                 ends[here].says_no_more()?;
             }
         }
@@ -81,7 +81,7 @@ fn operations_in_flight_complete_before_the_end() -> Result {
             world.hosts[1 - here].freeze();
             let quiet = Flags::COMPLETION_ON_ERROR;
             for (number, flags) in [(1, quiet), (2, ALWAYS), (3, quiet)] {
-                ends[here].write(flags, number)?;
+                ends[here].ask(flags, number)?;
             }
             let (took, saw) = ends[here].wait_for_the_end()?;
             assert!(took <= D, "{way:?}: {took:?}");
@@ -101,7 +101,7 @@ fn a_wait_for_an_operation_notices() -> Result {
     let conn = ends[0].conn()?;
     world.link.partition();
     let began = rpma::sim::now();
-    let waited = conn.wait_for(ends[0].write(ALWAYS, 1)?, 100 * D, |_| {});
+    let waited = conn.wait_for(ends[0].ask(ALWAYS, 1)?, 100 * D, |_| {});
     is_silent(&waited.expect_err("nobody answers"));
     assert!(rpma::sim::now() - began <= D);
     assert_eq!(conn.next_event_timeout(Duration::ZERO)?, lost());

@@ -95,7 +95,7 @@ fn a_client_may_take_the_answer_late() -> Result {
 fn traffic_is_a_sign() -> Result {
     let (world, mut ends, _entered) = patient_ends(Way::Next, 0)?;
     for number in 0..100 {
-        ends[0].write(ALWAYS, number)?;
+        ends[0].ask(ALWAYS, number)?;
         assert_eq!(ends[0].wait(STEP / 2)?.completions.len(), 1);
     }
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);

@@ -80,7 +80,7 @@ fn a_probe_takes_no_slot() -> Result {
             world.hosts[1].freeze();
             let post = |ends: &[End; 2], posted: u32| {
                 let flags = if posted == DEPTH - 1 { ALWAYS } else { flags };
-                ends[0].write(flags, posted.into())
+                ends[0].ask(flags, posted.into())
             };
             for posted in 0..posted_before {
                 post(&ends, posted)?;
@@ -117,14 +117,14 @@ fn a_probe_is_no_completion_that_is_due() -> Result {
     world.hosts[1].freeze();
     ends[0].idle(STEP * 2 + STEP / 2)?;
     for _ in 1..DEPTH {
-        ends[0].write(Flags::COMPLETION_ON_ERROR, 1)?;
+        ends[0].ask(Flags::COMPLETION_ON_ERROR, 1)?;
     }
-    let last = ends[0].write(Flags::COMPLETION_ON_ERROR, 1);
+    let last = ends[0].ask(Flags::COMPLETION_ON_ERROR, 1);
     let last = last.expect_err("it must complete");
     assert!(matches!(last, Error::NoCompletionDue { .. }), "{last:?}");
     world.hosts[1].thaw();
     ends[0].idle(STEP)?;
-    ends[0].write(ALWAYS, 1)?;
+    ends[0].ask(ALWAYS, 1)?;
     assert_eq!(ends[0].wait(STEP)?.completions.len(), 1);
     Ok(())
 }
@@ -137,7 +137,7 @@ fn the_slot_of_a_probe_is_not_the_programs() -> Result {
     ends[0].idle(D)?;
     assert!(world.fabric.calls()["ibv_post_send"] > 0, "it was asked");
     world.hosts[1].freeze();
-    let post = |_: &u32| ends[0].write(ALWAYS, 1).is_ok();
+    let post = |_: &u32| ends[0].ask(ALWAYS, 1).is_ok();
     assert_eq!((0..100).take_while(post).count() as u32, DEPTH);
     Ok(())
 }
@@ -170,7 +170,7 @@ fn a_probe_leaves_room_for_the_close() -> Result {
     ends[0].idle(STEP * 2 + STEP / 2)?;
     assert_eq!(world.fabric.calls()["ibv_post_send"], 1, "the probe");
     for number in 0..2 {
-        ends[0].write(ALWAYS, number)?;
+        ends[0].ask(ALWAYS, number)?;
     }
     let [client, _server] = ends;
     let began = now();
@@ -190,7 +190,7 @@ fn an_operation_longer_than_the_limit_ends_as_gone() -> Result {
     for (delay, ends_it) in [(D / 2, false), (D, true)] {
         let (world, mut ends, _entered) = patient_ends(Way::Next, 0)?;
         world.link.delay(delay);
-        ends[0].write(ALWAYS, 7)?;
+        ends[0].ask(ALWAYS, 7)?;
         let saw = ends[0].wait(2 * D)?;
         assert_eq!(saw.completions, [(7, !ends_it)]);
         let event = ends_it.then(|| (lost(), 1));

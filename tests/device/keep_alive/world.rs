@@ -136,10 +136,9 @@ impl End {
         }
     }
 
-    /// Posts a write of 0 bytes.
-    pub(crate) fn write(&self, flags: Flags, number: u64) -> Result<Posted, Error> {
-        let conn = self.conn().expect("a member");
-        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, number)
+    /// Posts an operation of 0 bytes, which the peer's device answers.
+    pub(crate) fn ask(&self, flags: Flags, number: u64) -> Result<Posted, Error> {
+        ask_nothing(self.conn().expect("a member"), flags, number)
     }
 
     /// Waits for so long, or until an event comes.

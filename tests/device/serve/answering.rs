@@ -71,7 +71,7 @@ impl Answering {
         let client = server.client(writer as u64 + 1).ok_or("connected")?;
         let conn = server.conn(client).ok_or("connected")?;
         let full = loop {
-            if let Err(full) = write_nothing(conn, 7) {
+            if let Err(full) = ask_nothing(conn, ALWAYS, 7) {
                 break full;
             }
         };

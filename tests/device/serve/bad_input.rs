@@ -26,10 +26,16 @@ fn broken_private_data() -> Result {
         bytes
     };
     let encoded = |offer: Offer| offer.encode(Offer::CONNECT);
+    // Otherwise zeros follow.
+    let cut = if is_iwarp() {
+        "8 bytes at least, and these are 7"
+    } else {
+        "the key is 0"
+    };
     for (data, epoch, words) in [
         (vec![], 0, "the peer sent no Offer"),
         (vec![0xA5; 56], 0, "not an offer"),
-        (good[..7].to_vec(), 0, "the key is 0"),
+        (good[..7].to_vec(), 0, cut),
         (with(3, 1), 0, "has the version 1"),
         (with(4, 31), 0, "ends inside its identity"),
         (with(5, 0x13), 0, "bits in the byte of its platform"),

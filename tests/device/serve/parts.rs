@@ -116,12 +116,12 @@ pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpm
     let far = offered(given)?;
     let source = region(&site.far, LEN, MrUsage::WRITE_SRC).expect("registers");
     source.write_at(0, bytes)?;
-    conn.write(far.slice(..)?, source.slice(..)?, ALWAYS, 1)?;
-    completion(conn).expect("polling works").result()?;
+    let posted = conn.write(far.slice(..)?, source.slice(..)?, ALWAYS, 1)?;
+    conn.wait_for(posted, LIMIT, |_| {})?;
     // A write may be visible later than its completion, and not later than a read after it.
     let here = region(&site.far, 8, MrUsage::READ_DST).expect("registers");
-    conn.read(here.slice(..)?, far.slice(LEN as u64 - 8..)?, ALWAYS, 2)?;
-    completion(conn).expect("polling works").result()?;
+    let posted = conn.read(here.slice(..)?, far.slice(LEN as u64 - 8..)?, ALWAYS, 2)?;
+    conn.wait_for(posted, LIMIT, |_| {})?;
     Ok(())
 }
 
