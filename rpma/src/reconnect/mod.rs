@@ -174,7 +174,10 @@ impl All {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "a reconnect has one, and a connection is as large")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a reconnect has one, and a connection is as large"
+)]
 enum Step<A> {
     /// The next try, or the next round, begins then.
     Resting(Deadline),
