@@ -4,7 +4,7 @@
 #[cfg(not(feature = "sim"))]
 use std::sync::OnceLock;
 
-use rpma::{Conn, ConnEvent, Error, Flags, MrSlice, Posted, RemoteSlice, WcStatus};
+use rpma::{Conn, Error, Flags, MrSlice, Posted, RemoteSlice, WcStatus};
 
 use super::{ALWAYS, LIMIT, Result, completion, write_nothing};
 
@@ -19,15 +19,6 @@ pub(crate) fn is_iwarp() -> bool {
 pub(crate) fn is_iwarp() -> bool {
     static IS_IWARP: OnceLock<bool> = OnceLock::new();
     *IS_IWARP.get_or_init(|| super::peer().expect("a peer on the test device").is_iwarp())
-}
-
-/// The reason of a reject by the peer's program: that of InfiniBand, and `-ECONNRESET` on iWARP.
-pub(crate) fn by_program() -> i32 {
-    if is_iwarp() {
-        -104
-    } else {
-        ConnEvent::BY_PROGRAM
-    }
 }
 
 /// The bytes of private data that arrive, of so many in a message with so much room.

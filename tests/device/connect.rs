@@ -202,7 +202,7 @@ fn a_dropped_request_is_a_reject() -> Result {
         } else {
             drop(req)
         }
-        assert_eq!(rejected(&client)?, by_program());
+        assert_eq!(rejected(&client)?, ConnEvent::BY_PROGRAM);
         // As in librpma, disconnecting is possible.
         client.disconnect()?;
     }
@@ -285,8 +285,12 @@ fn a_request_outlives_its_client_and_its_endpoint() -> Result {
         // The accept fails, or the connection ends with an event. If the client's last message
         // got lost, the kernel gives up after more than a minute.
         if let Ok(server) = req.connect(&[]) {
-            let event = server.next_event_timeout(3 * LIMIT)?;
-            assert_ne!(event, ConnEvent::Established, "the client is gone");
+            let mut end = server.next_event_timeout(3 * LIMIT)?;
+            if is_iwarp() && end == ConnEvent::Established {
+                // The kernel of the client has the connection until it has the answer.
+                end = event(&server)?;
+            }
+            assert_ne!(end, ConnEvent::Established, "the client is gone");
         }
     }
     Ok(())

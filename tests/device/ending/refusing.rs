@@ -16,7 +16,7 @@ fn a_reject_tells_why() -> Result {
                 reason,
                 private_data,
             } => {
-                assert_eq!(reason, by_program());
+                assert_eq!(reason, ConnEvent::BY_PROGRAM);
                 let len = private_data.len();
                 assert!(len == 0 || len == arrives(data.len(), 148), "{len}");
                 assert!(private_data.starts_with(data), "{private_data:?}");

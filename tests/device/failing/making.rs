@@ -61,7 +61,7 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() -> Result {
                 let client = ask()?;
                 Failing::nth(nth, call, Errno::NOSPC, How::Refused)?
                     .told(ep.next_conn_req_timeout(&cfg, LIMIT));
-                assert_eq!(rejected(&client)?, by_program(), "{call}");
+                assert_eq!(rejected(&client)?, ConnEvent::BY_PROGRAM, "{call}");
             }
             let client = ask()?;
             let _server = accept(&ep, &cfg)?;

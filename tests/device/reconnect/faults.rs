@@ -42,7 +42,8 @@ fn run(
     for (call, count) in before {
         *calls.get_mut(call).ok_or("it was made")? -= count;
     }
-    let left = hosts.client.objects().into_keys().collect();
+    let left = settled(|| hosts.client.objects(), &Objects::new());
+    let left = left.into_keys().collect();
     if let Some(failing) = failing {
         // It may be one that only the server makes so often.
         failing.disarm();

@@ -188,7 +188,7 @@ fn a_drop_at_each_step_leaves_nothing() -> Result {
             sleep(SECOND / 1000);
         }
         drop(client);
-        let left = hosts.client.objects();
+        let left = settled(|| hosts.client.objects(), &Objects::new());
         assert!(left.is_empty(), "{step}: {left:?}");
         let is_late = at.is_pending();
         drop(at);
@@ -250,7 +250,7 @@ fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> Result<bool
         }
     }
     drop((conn, client));
-    let left = hosts.client.objects();
+    let left = settled(|| hosts.client.objects(), &Objects::new());
     assert!(left.is_empty(), "{what}: {left:?}");
     let is_late = at.is_pending();
     drop(at);

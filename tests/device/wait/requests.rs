@@ -77,7 +77,7 @@ fn requests_that_are_not_accepted() -> Result {
         else {
             panic!("{rejected}");
         };
-        assert_eq!(reason, by_program());
+        assert_eq!(reason, ConnEvent::BY_PROGRAM);
         Ok(private_data)
     };
     let data = rejected(&|request| request.reject(b"full").expect("rejects"))?;
