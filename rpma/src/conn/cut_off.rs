@@ -53,6 +53,10 @@ impl Conn {
     /// * soft-RoCE (Linux 6.1 and 6.12): `__rxe_cleanup` removes the queue pair from the index by
     ///   which packets find it, and waits for packets that found it before. `rxe_qp_do_cleanup`
     ///   ends the responder's task. The error state only schedules that task (`rxe_qp_error`).
+    /// * soft-iWARP (Linux 6.12): bytes are placed only in the callback of the TCP stream, which
+    ///   takes a lock of the queue pair to read and gives up in any state but that of a connected
+    ///   one (`siw_qp_llp_data_ready`). `siw_destroy_qp` changes the state with that lock held to
+    ///   write, and so waits for a callback that is under way.
     /// * Adapters: in the error state queue processing is stopped (InfiniBand specification, volume
     ///   1, table 91). mlx5, for example, also resets the queue pair before it destroys it
     ///   (`destroy_qp_common`).

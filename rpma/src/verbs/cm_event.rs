@@ -221,7 +221,14 @@ mod tests {
     /// Promise: two reasons of a reject are the same on every transport.
     #[test]
     fn reasons_of_rejects() {
-        for (status, expected) in [(8, 8), (28, 28), (-111, 8), (-104, 28), (10, 10), (-13, -13)] {
+        for (status, expected) in [
+            (8, 8),
+            (28, 28),
+            (-111, 8),
+            (-104, 28),
+            (10, 10),
+            (-13, -13),
+        ] {
             assert_eq!(reason(status), expected);
         }
         assert_eq!(reason(i32::MIN), i32::MIN);

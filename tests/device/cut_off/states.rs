@@ -109,6 +109,45 @@ fn writes_of_the_peer_fail() -> Result {
     Ok(())
 }
 
+/// Promise: when it has returned, nothing lands any more, although the peer writes without a pause.
+#[test]
+fn nothing_lands_after_it() -> Result {
+    const SIZE: usize = 1 << 16;
+    let _test = device_test();
+    let peer = peer()?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(1)?.set_ack_timeout(Some(8))?;
+    for _ in 0..10 {
+        let memories = Memories::new(&peer, &peer, SIZE)?;
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg)?;
+        let writes = || {
+            for number in 1.. {
+                let bytes = pattern(SIZE, number);
+                memories.source.write_at(0, &bytes).expect("it fits");
+                let written = memories.write(&client, number);
+                if written
+                    .and_then(|it| client.wait_for(it, LIMIT, |_| {}))
+                    .is_err()
+                {
+                    return;
+                }
+            }
+        };
+        rpma::thread::scope(|scope| -> Result {
+            let writing = scope.spawn(writes);
+            while contents(&memories.target)? == [0; SIZE] {
+                rpma::thread::yield_now();
+            }
+            server.cut_off()?;
+            let then = contents(&memories.target)?;
+            writing.join().expect("no panic");
+            assert!(contents(&memories.target)? == then, "bytes have landed");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
 /// It stops a connection and no key: another connection of the same `Peer` still writes. (As
 /// documented.)
 #[test]
