@@ -320,13 +320,14 @@ fn parse_time(text: &str) -> Result<f64, String> {
 #[cfg(feature = "sim")]
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SimulatedFabric {
-    /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict or adapter
+    /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict, adapter or siw-6.12
     #[arg(long, value_name = "NAME", default_value = "rxe-6.12", value_parser = profile)]
     pub(crate) profile: rpma::sim::Profile,
 }
 
+/// The profile of a name, which is also a value of `RPMA_SIM_PROFILE`.
 #[cfg(feature = "sim")]
-fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
+pub(crate) fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
     use rpma::sim::Profile;
 
     match name {
@@ -334,7 +335,8 @@ fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
         "rxe-6.1" => Ok(Profile::RXE_6_1),
         "strict" => Ok(Profile::STRICT),
         "adapter" => Ok(Profile::ADAPTER),
-        _ => Err("the profiles are rxe-6.12, rxe-6.1, strict and adapter".to_owned()),
+        "siw-6.12" => Ok(Profile::SIW_6_12),
+        _ => Err("the profiles are rxe-6.12, rxe-6.1, strict, adapter and siw-6.12".to_owned()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rpma::sim::{Fabric, Host, Platform, Profile};
 use serde_json::Value;
 
-use crate::args::{Check, Ddio, Endpoint, Fault, Serve, SimulatedFabric};
+use crate::args::{self, Check, Ddio, Endpoint, Fault, Serve, SimulatedFabric};
 use crate::fabric::Running;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -21,11 +21,8 @@ const PORT: u16 = 7204;
 /// The devices of this run: `RPMA_SIM_PROFILE`, as in tests/common/fabric.rs.
 pub(super) fn profile() -> Profile {
     match env::var("RPMA_SIM_PROFILE").as_deref() {
-        Err(_) | Ok("rxe-6.12") => Profile::RXE_6_12,
-        Ok("rxe-6.1") => Profile::RXE_6_1,
-        Ok("strict") => Profile::STRICT,
-        Ok("adapter") => Profile::ADAPTER,
-        Ok(other) => panic!("RPMA_SIM_PROFILE is {other}: rxe-6.12, rxe-6.1, strict or adapter?"),
+        Err(_) => Profile::RXE_6_12,
+        Ok(name) => args::profile(name).unwrap_or_else(|error| panic!("RPMA_SIM_PROFILE: {error}")),
     }
 }
 
