@@ -93,6 +93,8 @@ pub struct Profile {
     pub(crate) receive_error: ibv_wc_status,
     /// The rights that the destination of a read needs.
     pub(crate) read_destination: u32,
+    /// Whether the peer answers a read of 0 bytes. Otherwise its own device completes it.
+    pub(crate) asks_for_nothing: bool,
     /// Whether requests are refused that the rights of the responder's queue pair do not cover.
     pub(crate) qps_have_rights: bool,
     /// Whether messages and writes may have immediate data.
@@ -183,6 +185,7 @@ impl Profile {
         // It makes no difference (`RESPST_ERR_MALFORMED_WQE`).
         receive_error: ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
         read_destination: access::LOCAL_WRITE,
+        asks_for_nothing: true,
         qps_have_rights: true,
         has_immediate_data: true,
         takes_empty_receives: true,
@@ -396,6 +399,13 @@ impl Profile {
     #[must_use]
     pub fn with_vendor_id(mut self, vendor_id: u32) -> Self {
         self.vendor_id = vendor_id;
+        self
+    }
+
+    /// The same device, but it completes a read of 0 bytes without an answer of the peer.
+    #[must_use]
+    pub fn with_unanswered_empty_reads(mut self) -> Self {
+        self.asks_for_nothing = false;
         self
     }
 

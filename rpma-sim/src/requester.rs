@@ -295,6 +295,9 @@ impl State {
         if takes_credit && max_reads == 0 {
             return Outcome::Never;
         }
+        if self.completes_by_itself(number, &send) {
+            return Outcome::Done(success(number, &send));
+        }
         // Its own memory first.
         let is_read = send.operation == Operation::Read;
         let rights = match is_read {
@@ -405,6 +408,12 @@ impl State {
                 Outcome::NoAnswer
             }
         }
+    }
+
+    /// Whether the device completes a request without its peer.
+    pub(crate) fn completes_by_itself(&self, number: u32, send: &Send) -> bool {
+        let is_empty_read = send.operation == Operation::Read && send.data.len() == 0;
+        is_empty_read && !self.profile_of(number).asks_for_nothing
     }
 
     /// A request that was executed is sent again: the responder acknowledges it, and reads once
