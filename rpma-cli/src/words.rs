@@ -4,7 +4,7 @@
 //! program to change. Messages come from the other host as well, so the text itself is changed.
 
 /// Parts of messages, and the parts that take their places. The order counts.
-const PARTS: [(&str, &str); 17] = [
+const PARTS: [(&str, &str); 18] = [
     (
         "connect again, and use ConnCfg::set_force_fallback on a network that loses packets",
         "on a network that loses packets, use `rpma check --fallback` or `rpma perf --method reading`",
@@ -32,6 +32,10 @@ const PARTS: [(&str, &str); 17] = [
         "",
     ),
     ("; drop the connection, and connect again", ""),
+    (
+        ". Send the 4 bytes as a message of their own, after the write",
+        "",
+    ),
     ("; connect again", ""),
     (": connect again", ""),
     (". PmemMap::part takes any part of a map", ""),

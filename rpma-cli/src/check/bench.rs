@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use rpma::{
     AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Failure, Flags, FlushType, Mr, MrRemote,
-    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Wc,
+    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
 };
 
 use crate::args::Endpoint;
 use crate::bytes::{checksum, pattern};
-use crate::client::{Clock, Result, Stop, failed, not_possible};
+use crate::client::{Clock, InStep, Result, Stop, failed, not_possible};
 use crate::client::{Control, unreachable};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::serve::conn_cfg;
-use crate::wire::{self, ARENA, Answer, Answers, Arrival, Asks, Expect, Part, Request, Tag};
+use crate::wire::{self, ARENA, Answer, Answers, Arrival, Asks, Expect, FIRST, Part, Request, Tag};
 
 /// A session with a server, and the memory of this side.
 pub(crate) struct Bench {
@@ -355,8 +355,12 @@ impl Line {
         self.wait(flushed).map(drop)
     }
 
-    /// Waits for an operation that the server's device has to refuse. Returns the status.
-    pub(crate) fn is_refused(&self, posted: Posted) -> Result<String> {
+    /// Waits for an operation that the server's device has to refuse. Returns the status, or on
+    /// iWARP the end of the connection.
+    pub(crate) fn is_refused(&self, bench: &Bench, posted: Posted) -> Result<String> {
+        if bench.peer.is_iwarp() {
+            return self.is_ended_by(bench, posted);
+        }
         match (self.wait(posted), self.conn.failure()) {
             (Ok(_), _) => failed("the server's device executed it, and an error was expected"),
             (Err(Stop::Failed(_)), Some(Failure::Operation(failure))) => {
@@ -364,6 +368,57 @@ impl Line {
             }
             (Err(stop), _) => Err(stop),
         }
+    }
+
+    /// As [`is_refused`](Self::is_refused), on iWARP. A write or a message completes without an
+    /// answer there, so a read follows it. The server's device cannot answer this read.
+    fn is_ended_by(&self, bench: &Bench, posted: Posted) -> Result<String> {
+        if let Ok(wc) = self.outcome(posted)? {
+            let is_read = |success: WcSuccess| success.opcode() == WcOpcode::RDMA_READ;
+            if wc.result().is_ok_and(is_read) {
+                return failed("the server's device executed it, and an error was expected");
+            }
+            if self.is_answered(bench)? {
+                return failed(
+                    "the server's device answered a read after it, and the end of the connection was expected",
+                );
+            }
+        }
+        let event = self
+            .clock
+            .within(|limit| self.conn.wait_ended(limit))
+            .step(|| "the end of the connection".to_owned())?;
+        Ok(match self.conn.failure() {
+            Some(failure) if !failure.is_flushed() => failure.to_string(),
+            _ => format!("the connection has ended, and no completion has the reason: {event}"),
+        })
+    }
+
+    /// Whether the server's device answers a read of 8 bytes. If it does not, the connection has
+    /// ended.
+    pub(crate) fn is_answered(&self, bench: &Bench) -> Result<bool> {
+        let (dst, src) = (
+            bench.local.slice(..8)?,
+            bench.arena.slice(FIRST..FIRST + 8)?,
+        );
+        match self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0) {
+            Ok(read) => Ok(self.outcome(read)?.is_ok()),
+            Err(_) if self.is_over() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for an operation, or for the end of the connection.
+    pub(crate) fn outcome(&self, posted: Posted) -> Result<std::result::Result<Wc, String>> {
+        match self.wait(posted) {
+            Ok(wc) => Ok(Ok(wc)),
+            Err(Stop::Failed(text)) if self.is_over() => Ok(Err(text)),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.conn.reason().is_some()
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::{Result, rpma};
 
-const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
+const PROFILES: [&str; 5] = ["rxe-6.12", "rxe-6.1", "strict", "adapter", "siw-6.12"];
 const SHORT: [&str; 3] = ["--only", "transfer-zero", "batch"];
 
 /// Each line of the simulated build has its label.

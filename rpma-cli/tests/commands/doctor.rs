@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::{Result, command, rpma};
 
-const PROFILES: [&str; 4] = ["rxe-6.12", "rxe-6.1", "strict", "adapter"];
+const PROFILES: [&str; 5] = ["rxe-6.12", "rxe-6.1", "strict", "adapter", "siw-6.12"];
 const DAX: &str = "/dev/dax0.0";
 
 /// Each line of the simulated build has its label, and a simulated host is a good one.

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
-use rpma::{ConnEvent, Failure, Flags, FlushType, Next, Wc};
+use rpma::{ConnEvent, Failure, Flags, FlushType, Next, RemoteSlice, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
 use super::Case;
-use crate::client::{InStep, Result, Stop, failed};
+use crate::client::{InStep, Result, Stop, failed, not_possible};
 use crate::wire::{Answer, FIRST, Part, Request};
 
 pub(super) const CASES: &[Case] = &[
@@ -83,6 +83,12 @@ fn in_words(next: &Next) -> String {
 
 /// The server's queue pair fails, and no message tells this side.
 fn silent(bench: &mut Bench) -> Result<String> {
+    if bench.peer.is_iwarp() {
+        return not_possible(
+            "on iWARP a queue pair that fails ends its connection at both hosts. Only a host or a network that \
+             is down is silent: unplug the cable to check this",
+        );
+    }
     let line = bench.line(&wanted())?;
     write(bench, &line, 1)?;
     bench.tell(&Request::Vanish { line: line.number })?;
@@ -137,6 +143,12 @@ fn cut_off(bench: &mut Bench) -> Result<String> {
         .map_err(Stop::from)
         .and_then(|posted| line.wait(posted));
     match outcome {
+        // Its completion is local there.
+        Ok(_) if bench.peer.is_iwarp() => {
+            if line.is_answered(bench)? {
+                return failed("the server's device answered a read after the cut-off");
+            }
+        }
         Ok(_) => return failed("a write after the cut-off completed without an error"),
         Err(Stop::Failed(_)) => {}
         Err(stop) => return Err(stop),
@@ -187,7 +199,7 @@ const PART: Part = Part {
     len: LEN as u64,
 };
 
-fn target(bench: &Bench) -> Result<rpma::RemoteSlice> {
+fn target(bench: &Bench) -> Result<RemoteSlice> {
     Ok(bench.arena.slice(PART.at..PART.at + PART.len)?)
 }
 

@@ -196,7 +196,7 @@ fn too_long(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::receives(1, 64))?;
     let src = bench.local.slice(..65)?;
     let sent = line.conn.send(src, Flags::COMPLETION_ALWAYS, 0)?;
-    let here = line.is_refused(sent)?;
+    let here = line.is_refused(bench, sent)?;
     let arrival = bench.arrival(&line, 0)?;
     match arrival.failed {
         Some(there) => Ok(format!("here: {here}; at the server: {there}")),

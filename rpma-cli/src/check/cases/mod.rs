@@ -1,5 +1,6 @@
 //! The cases, in the order in which they run. Each file has a group, and a table of its cases.
 
+mod answer;
 mod atomic;
 mod batch;
 mod commit;
@@ -51,7 +52,7 @@ impl Case {
     }
 }
 
-const GROUPS: [&[Case]; 11] = [
+const GROUPS: [&[Case]; 12] = [
     declaration::CASES,
     transfer::CASES,
     message::CASES,
@@ -61,6 +62,7 @@ const GROUPS: [&[Case]; 11] = [
     batch::CASES,
     commit::CASES,
     rights::CASES,
+    answer::CASES,
     connection::CASES,
     private_data::CASES,
 ];

@@ -49,18 +49,23 @@ fn refused_read(bench: &Bench, line: &Line, region: &MrRemote, at: u64) -> Resul
     let src = region.slice(at..at + 8)?;
     let dst = bench.local.slice(..8)?;
     let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
-    line.is_refused(read)
+    line.is_refused(bench, read)
+}
+
+/// The region that no client may write to, as if a client might.
+pub(super) fn guarded(bench: &Bench) -> Result<MrRemote> {
+    let mut descriptor = bench.server.guarded.clone();
+    descriptor[USAGE] |= MrUsage::WRITE_DST.bits();
+    Ok(MrRemote::from_descriptor(&descriptor)?)
 }
 
 fn write(bench: &mut Bench) -> Result<String> {
-    let mut descriptor = bench.server.guarded.clone();
-    descriptor[USAGE] |= MrUsage::WRITE_DST.bits();
-    let region = MrRemote::from_descriptor(&descriptor)?;
+    let region = guarded(bench)?;
     let line = bench.line(&Wanted::default())?;
     let dst = region.slice(64..128)?;
     bench.put(0, 1, 64)?;
     let (src, flags) = (bench.local.slice(..64)?, Flags::COMPLETION_ALWAYS);
-    let reason = line.is_refused(line.conn.write(dst, src, flags, 0)?)?;
+    let reason = line.is_refused(bench, line.conn.write(dst, src, flags, 0)?)?;
     is_unchanged(bench).step(|| "the region after a write that was refused".to_owned())?;
     Ok(reason)
 }

@@ -98,6 +98,31 @@ fn the_cases_after_a_fault_run() -> Result {
     Ok(())
 }
 
+/// Promise: a read of 0 bytes that this host's device completes by itself is found, and the
+/// guarantees that need its answer are named.
+#[test]
+fn a_read_of_nothing_without_an_answer_is_found() -> Result {
+    for (profile, words) in [
+        (
+            Profile::SIW_6_12,
+            &["close", "keep-alive", "writer's probe"][..],
+        ),
+        (Profile::RXE_6_12, &["by writes of 0 bytes"]),
+        (Profile::ADAPTER, &["by writes of 0 bytes"]),
+    ] {
+        let world = World::of(profile.clone().with_unanswered_empty_reads(), profile);
+        let server = world.start(&world.serve())?;
+        let checked = world.check(&["answer"])?;
+        server.stop()?;
+        let (result, detail) = checked.case("answer-zero").ok_or("it ran")?;
+        assert_eq!(result, "failed", "{detail}");
+        for words in words {
+            assert!(detail.contains(words), "{detail}");
+        }
+    }
+    Ok(())
+}
+
 /// An adapter that counts as soft-RoCE gets no fences, and executes out of order. The server's
 /// processor has to look at the right moment: one check of ten misses it.
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rpma::sim::{Platform, Profile};
 
-use super::world::{Result, Text, World, profile};
+use super::world::{Checked, Result, Text, World, profile};
 use crate::args::{Ddio, Serve};
 use crate::interrupt::Interrupt;
 use crate::report::{Outcome, Output};
@@ -23,25 +23,61 @@ const NATIVE_DURABLE: [&str; 2] = ["flush-native-durable", "commit-native-durabl
 const READING_DURABLE: [&str; 2] = ["flush-reading-durable", "commit-reading-durable"];
 const SERVER_DURABLE: [&str; 1] = ["commit-server-durable"];
 
+/// Cases of what iWARP does not have: immediate data, and a queue pair that fails in silence.
+const NOT_ON_IWARP: [&str; 4] = [
+    "message-immediate",
+    "message-write-immediate",
+    "order-immediate",
+    "connection-silent",
+];
+
 /// Promise: with ordinary memory, all cases pass except for those of persistence, and those of
-/// native operations that the device does not have.
+/// operations that the device does not have.
 #[test]
 fn all_cases_pass_with_ordinary_memory() -> Result {
-    let world = World::new();
+    all_cases_pass(&profile()).map(drop)
+}
+
+/// Promise: on iWARP, where a write or a message completes without an answer, a check claims no
+/// reason that no completion has.
+#[test]
+fn a_refusal_is_the_end_of_the_connection_on_iwarp() -> Result {
+    let checked = all_cases_pass(&Profile::SIW_6_12)?;
+    let ended = "the connection has ended, and no completion has the reason";
+    for case in [
+        "message-too-long",
+        "rights-outside",
+        "rights-write",
+        "rights-key",
+    ] {
+        let (_, detail) = checked.case(case).ok_or("the case ran")?;
+        assert!(detail.contains(ended), "{case}: {detail}");
+    }
+    for case in NOT_ON_IWARP {
+        let (_, detail) = checked.case(case).ok_or("the case ran")?;
+        assert!(detail.contains("on iWARP"), "{case}: {detail}");
+    }
+    Ok(())
+}
+
+fn all_cases_pass(profile: &Profile) -> Result<Checked> {
+    let world = World::of(profile.clone(), profile.clone());
     let server = world.start(&world.serve())?;
     let checked = world.check(&[])?;
     server.stop()?;
     assert!(checked.with("failed").is_empty(), "{:#}", checked.report);
     assert_eq!(checked.outcome, Outcome::Good);
     let durable = [&NATIVE_DURABLE[..], &READING_DURABLE, &SERVER_DURABLE].concat();
-    let expected = if profile().flushes_natively() {
-        durable
-    } else {
-        [&NATIVE[..], &durable].concat()
-    };
-    assert_same(checked.with("not-possible"), &expected);
+    let not_native = !profile.flushes_natively();
+    let iwarp = *profile == Profile::SIW_6_12;
+    let expected = [
+        &durable[..],
+        if not_native { &NATIVE } else { &[] },
+        if iwarp { &NOT_ON_IWARP } else { &[] },
+    ];
+    assert_same(checked.with("not-possible"), &expected.concat());
     assert!(world.is_empty());
-    Ok(())
+    Ok(checked)
 }
 
 /// Promise: a bond that fails over, or an event with an unknown number, ends no session of the
