@@ -69,8 +69,8 @@ impl PeerCfg {
     /// combination that is not known to be durable is [`Durable::Nothing`]. For volatile or virtual
     /// memory, or an unknown persistence domain, the processor makes nothing durable either
     /// ([`get_processor_persists`](Self::get_processor_persists)).
-    /// [`PmemMap::persistence_domain`] returns the kernel's report in words. soft-RoCE copies with
-    /// the processor, so `ddio` is ignored for it.
+    /// [`PmemMap::persistence_domain`] returns the kernel's report in words. soft-RoCE and
+    /// soft-iWARP copy with the processor, so `ddio` is ignored for them.
     ///
     /// The report is a hint. An operator with better knowledge declares it by
     /// [`set_durable`](Self::set_durable) and

@@ -52,8 +52,8 @@ pub enum Ddio {
 /// The path of a device's writes to the memory of its own host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DevicePath {
-    /// Through the caches, and the device has no native flush: an adapter with DDIO on, or
-    /// soft-RoCE before Linux 6.2.
+    /// Through the caches, and the device has no native flush: an adapter with DDIO on, soft-RoCE
+    /// before Linux 6.2, or soft-iWARP.
     #[default]
     ThroughCaches,
     /// Through the caches, and a native flush of the device writes them back: soft-RoCE since
@@ -66,11 +66,11 @@ pub(crate) enum DevicePath {
 impl DevicePath {
     /// Returns the path of the device of `peer`. `ddio` is the operator's word for an adapter.
     ///
-    /// soft-RoCE copies with the processor, so `ddio` is ignored for it. A device counts as
-    /// flushing if [`Peer::is_native_flush_capable`] returns `true`.
+    /// soft-RoCE and soft-iWARP copy with the processor, so `ddio` is ignored for them. A device
+    /// counts as flushing if [`Peer::is_native_flush_capable`] returns `true`.
     pub(crate) fn of(peer: &Peer, ddio: Ddio) -> Self {
         match ddio {
-            Ddio::Off if !peer.attributes().soft_roce => Self::PastCaches,
+            Ddio::Off if !peer.attributes().copies => Self::PastCaches,
             _ if peer.is_native_flush_capable() => Self::ThroughCachesFlushing,
             _ => Self::ThroughCaches,
         }

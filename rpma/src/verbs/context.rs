@@ -29,6 +29,9 @@ const CAP_ATOMIC_WRITE: u64 = 1 << 40;
 /// needs no fence: its responder executes requests one by one, in order (`rxe_resp.c`).
 const SOFT_ROCE: u32 = 0xFF_FFFF;
 
+/// The vendor id of soft-iWARP (`siw.h`, `SIW_VENDOR_ID`).
+const SOFT_IWARP: u32 = 0x62_6D74;
+
 /// An open RDMA device.
 ///
 /// librdmacm opens each device once and owns the context; an id that is bound to the device keeps
@@ -62,6 +65,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) odp: bool,
     /// Whether this is soft-RoCE. Its fence is not to be used: see [`SOFT_ROCE`].
     pub(crate) soft_roce: bool,
+    /// Whether the kernel copies the data of its operations with a processor.
+    pub(crate) copies: bool,
 }
 
 impl Context {
@@ -156,6 +161,7 @@ impl Context {
                 && caps & CAP_FLUSH_PERSISTENT != 0,
             native_atomic_write: cfg!(native_atomic_write) && caps & CAP_ATOMIC_WRITE != 0,
             soft_roce: attr.orig_attr.vendor_id == SOFT_ROCE,
+            copies: matches!(attr.orig_attr.vendor_id, SOFT_ROCE | SOFT_IWARP),
             odp: odp.general_caps & odp_general != 0
                 && odp.per_transport_caps.rc_odp_caps & odp_rc == odp_rc,
         })

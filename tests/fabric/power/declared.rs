@@ -9,7 +9,7 @@ use crate::power::world::{Own, SIZE, fabric};
 /// that the simulator keeps, and never more.
 #[test]
 fn a_declaration_is_the_simulators_table() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for platform in Platform::ALL {
             let own = Own::new(fabric(&profile), platform, SIZE);
             let ddio = match platform {
