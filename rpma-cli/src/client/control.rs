@@ -5,6 +5,8 @@ use std::time::Duration;
 use rpma::reconnect::first_that_works;
 use rpma::{Conn, ConnEvent, ConnReq, Device, Error, Next, Offer, Peer, Refusal, Side, Wc};
 
+use rustix::io::Errno;
+
 use super::stop::{Clock, Result, Stop};
 use crate::args::Endpoint;
 use crate::interrupt::Interrupt;
@@ -140,6 +142,10 @@ fn not_connected(server: &Endpoint, error: &Error) -> Problem {
     match error {
         Error::NotEstablished(event) => refused(server, event),
         Error::TimedOut(_) => no_answer(server),
+        // On iWARP, TCP refuses the connection.
+        error if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => {
+            Problem::new(format!("no connection to {server}: {error}"), START)
+        }
         error => unreachable(server, error),
     }
 }
@@ -157,7 +163,8 @@ fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
         (_, Ok(refusal)) => {
             return Problem::new(format!("{server} refuses: {refusal}"), "");
         }
-        (Some(ConnEvent::NO_LISTENER), _) => "Start `rpma serve` on that host, with this address",
+        (Some(ConnEvent::NO_LISTENER), _) => START,
+        _ if matches!(event, ConnEvent::Unreachable { .. }) => LOOK,
         _ => {
             "Look at the output of `rpma serve` on that host. If it has no line about this client, the \
              server listens on another address of its host: use the address of its first line"
@@ -169,7 +176,11 @@ fn refused(server: &Endpoint, event: &ConnEvent) -> Problem {
 fn no_answer(server: &Endpoint) -> Problem {
     Problem::new(
         format!("{server} did not answer within {} s", LIMIT.as_secs()),
-        "Look whether `rpma serve` runs there and is not stopped. RoCE needs UDP port 4791 open \
-         between the hosts, and iWARP the server's TCP port",
+        LOOK,
     )
 }
+
+const START: &str = "Start `rpma serve` on that host, with this address";
+
+const LOOK: &str = "Look whether `rpma serve` runs there and is not stopped. RoCE needs UDP port 4791 open between \
+     the hosts, and iWARP the server's TCP port";
