@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use rpma::sim::{Fabric, Host, JoinHandle, Profile};
-use rpma::{Device, Side};
+use rpma::{Device, Peer, Side};
 
 use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Serve};
 use crate::facts::{Facts, Files, Pmem, Port, RdmaDevice};
@@ -53,6 +53,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     };
     let device = RdmaDevice {
         name: device.get_name().into(),
+        node_type: Peer::new(&device)?.is_iwarp().then(|| "RNIC".into()),
         description: Some(profile.name().into()),
         ports: vec![port],
         ..RdmaDevice::default()

@@ -60,11 +60,12 @@ fn describe(device: &RdmaDevice) -> String {
         device
             .node_type
             .clone()
-            .filter(|kind| kind == "RNIC")
+            .filter(|_| device.is_iwarp())
             .map(|_| "iWARP".into()),
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
-    let ports: Vec<String> = device.ports.iter().map(port).collect();
+    let ports = device.ports.iter();
+    let ports: Vec<String> = ports.map(|it| port(it, device.is_iwarp())).collect();
     let ports = if ports.is_empty() {
         "no port".into()
     } else {
@@ -77,7 +78,7 @@ fn describe(device: &RdmaDevice) -> String {
     }
 }
 
-fn port(port: &Port) -> String {
+fn port(port: &Port, is_iwarp: bool) -> String {
     let mut words = vec![format!(
         "port {} is {}",
         port.number,
@@ -85,7 +86,10 @@ fn port(port: &Port) -> String {
     )];
     words.extend(port.link_layer.clone());
     words.extend(port.interfaces.iter().map(interface));
-    words.push(gids(port));
+    if !is_iwarp {
+        // That of iWARP is the address of its hardware, and no program needs it.
+        words.push(gids(port));
+    }
     words.join(", ")
 }
 
@@ -187,5 +191,11 @@ mod tests {
             "rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500, no gid"
         );
         assert_eq!(describe(&RdmaDevice::default()), ": no port");
+        let iwarp = RdmaDevice {
+            node_type: Some("RNIC".into()),
+            ..device("siw0", "ACTIVE", "Ethernet")
+        };
+        let found = "siw0 (rxe, iWARP): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500";
+        assert_eq!(describe(&iwarp), found);
     }
 }

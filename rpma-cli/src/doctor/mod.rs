@@ -193,6 +193,14 @@ impl Exam<'_> {
         }
     }
 
+    fn try_between_hosts(&self) -> String {
+        let is_there = |iwarp| {
+            let mut devices = self.devices.iter();
+            devices.any(|device| device.peer.is_iwarp() == iwarp)
+        };
+        remedies::try_between_hosts(is_there(true), is_there(false))
+    }
+
     fn summary(&self) -> Finding {
         const CHECK: &str = "remote flush";
         match self.outcome() {
@@ -204,7 +212,7 @@ impl Exam<'_> {
                     ""
                 };
                 let found = format!("can work on {}{meaning}", places.join(", "));
-                Finding::good(CHECK, found).with_remedy(remedies::TRY_BETWEEN_HOSTS)
+                Finding::good(CHECK, found).with_remedy(self.try_between_hosts())
             }
             Outcome::Bad => Finding::bad(CHECK, "cannot work", remedies::MEND),
         }

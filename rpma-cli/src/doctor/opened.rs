@@ -97,7 +97,8 @@ pub(super) fn iwarp(devices: &[Opened]) -> Vec<Finding> {
     let devices = devices.iter().filter(|device| device.peer.is_iwarp());
     let finding = |device: &Opened| {
         let found = format!(
-            "{}: a write completes without an answer of the peer, and immediate data is refused (docs/failures.md); \
+            "{}: a write or a message completes without an answer of the peer, so a refused one is reported late; no \
+             immediate data, no native flush, no retries for a message without a receive (docs/failures.md#iwarp); \
              a peer can write to the destinations of reads (docs/security.md)",
             device.name()
         );

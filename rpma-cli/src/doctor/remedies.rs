@@ -12,9 +12,18 @@ const PAGE: &str = "docs/getting-started.md";
 
 pub(super) const MEND: &str = "mend each BAD line above, from the top, and run `rpma doctor` again";
 
-pub(super) const TRY_BETWEEN_HOSTS: &str = "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` \
-                                            on the other host. Firewalls must let RoCE pass (UDP port 4791), or \
-                                            iWARP (the TCP port of `rpma serve`)";
+/// After a good end. The devices are of iWARP, are not, or some are.
+pub(super) fn try_between_hosts(iwarp: bool, others: bool) -> String {
+    let firewalls = match (iwarp, others) {
+        (true, false) => "let the TCP port of `rpma serve` pass (7204, unless you give another)",
+        (false, _) => "let RoCE pass (UDP port 4791)",
+        (true, true) => "let RoCE pass (UDP port 4791), and for iWARP the TCP port of `rpma serve`",
+    };
+    format!(
+        "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` on the other host. Firewalls must \
+         {firewalls}"
+    )
+}
 
 /// For a module that is not loaded. The devices' own modules come with the adapter's driver.
 pub(super) fn load(modules: &[&str], container: bool) -> String {

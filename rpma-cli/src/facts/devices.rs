@@ -57,6 +57,10 @@ impl RdmaDevice {
         self.ports.iter().any(Port::is_active)
     }
 
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.node_type.as_deref() == Some("RNIC")
+    }
+
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
         self.ports.iter().flat_map(|port| &port.interfaces)
     }

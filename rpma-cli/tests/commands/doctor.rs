@@ -29,6 +29,24 @@ fn a_simulated_host_is_good_on_each_profile() -> Result {
     Ok(())
 }
 
+/// Promise: the limits of iWARP, and its own port.
+#[test]
+fn a_device_of_iwarp_has_its_limits_and_its_port() -> Result {
+    let ended = rpma(&["doctor", "--profile", "siw-6.12"])?;
+    assert_eq!(ended.status, Some(0), "{ended:#?}");
+    ended.line("note    iWARP: siw0: a write or a message completes without an answer")?;
+    ended.line("the TCP port of `rpma serve`")?;
+    for other in ["4791", "gid"] {
+        assert!(!ended.stdout.contains(other), "{ended:#?}");
+    }
+    let ended = rpma(&["doctor"])?;
+    ended.line("UDP port 4791")?;
+    for other in ["iWARP", "TCP"] {
+        assert!(!ended.stdout.contains(other), "{ended:#?}");
+    }
+    Ok(())
+}
+
 /// The table of docs/persistence.md, for ADR memory.
 #[test]
 fn the_method_depends_on_the_device_and_on_ddio() -> Result {
