@@ -169,6 +169,14 @@ pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
             "Give a smaller --depth",
         ));
     }
+    if point.op == Op::Send && bench.peer.is_iwarp() {
+        return Err(Problem::new(
+            format!(
+                "{point}: on iWARP a message does not wait for a receive, and messages of this measurement would"
+            ),
+            "Give another --op",
+        ));
+    }
     let receives = u64::from(RECEIVES) * u64::from(point.depth);
     let fit = (RECEIVED / point.size.max(1)).min(MOST_RECEIVES.into());
     if point.op == Op::Send && receives > fit {

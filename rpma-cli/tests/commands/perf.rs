@@ -45,6 +45,27 @@ const OPERATIONS: [&str; 6] = [
 ];
 const COMPLETIONS: [&str; 3] = ["poll", "wait", "async"];
 
+/// Promise: on iWARP, where a message without a receive ends the connection, messages are refused
+/// before the measurement. All other operations are measured.
+#[test]
+fn messages_are_not_measured_on_iwarp() -> Result {
+    for op in OPERATIONS {
+        let args = format!("--profile siw-6.12 --op {op} --count 24 --depth 4");
+        if op == "send" {
+            let ended = run(&format!("perf {args}"))?;
+            assert_eq!(ended.status, Some(1), "{ended:#?}");
+            let error = error(&ended)?;
+            assert!(
+                error.contains("on iWARP a message does not wait"),
+                "{error}"
+            );
+        } else {
+            assert_eq!(measured(&args)?[0]["result"]["operations"], 24, "{args}");
+        }
+    }
+    Ok(())
+}
+
 /// Promise: each operation works with each way to await completions, and each of them is counted
 /// once.
 #[test]
