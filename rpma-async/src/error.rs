@@ -126,6 +126,7 @@ pub(crate) fn once_more(error: &Error) -> Error {
             },
             hint: *hint,
         },
+        Error::Ended(event) => Error::Ended(event.clone()),
         _ => Error::NotConnected(NotConnected::GivenUp),
     }
 }

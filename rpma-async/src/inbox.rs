@@ -153,6 +153,12 @@ impl Receives {
         Err(true)
     }
 
+    /// Whether the device has one of them.
+    pub(crate) fn is_one_posted(&self) -> bool {
+        let is_posted = |receive: &Receive| matches!(receive, Receive::Posted(_));
+        self.state().receives.iter().any(is_posted)
+    }
+
     /// Posts a receive again.
     fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) -> Result<()> {
         memory.restore();
@@ -314,6 +320,7 @@ impl Inbox {
                     Ok(arrived) => return Some(Ok(Some(arrived))),
                     Err(is_complete) => is_complete,
                 };
+                let is_complete = is_complete || shared.has_stuck_receives();
                 if is_complete && shared.end().is_some() {
                     return Some(Ok(None));
                 }

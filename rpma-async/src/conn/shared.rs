@@ -16,6 +16,7 @@ use rpma::{
 
 use super::memory::Held;
 use super::queue::Queue;
+use crate::clock::now;
 use crate::driver::{Due, Handle, Member, Timer};
 use crate::error::{once_more, reason, without_number};
 use crate::inbox::Receives;
@@ -481,6 +482,21 @@ impl Shared {
         self.conn().ended()
     }
 
+    /// Whether something is in flight that never completes. On iWARP these are the operations and
+    /// receives that were posted after the end, before this side knew it.
+    fn is_stuck(&self) -> bool {
+        let is_over = || self.conn().quiet_from().is_some_and(|quiet| now() >= quiet);
+        let is_posted = |receives: &Receives| receives.is_one_posted();
+        self.reactor.peer().is_iwarp()
+            && is_over()
+            && (self.used() > 0 || self.receives.as_ref().is_some_and(is_posted))
+    }
+
+    /// Whether the rest of the receives never completes, after the end.
+    pub(crate) fn has_stuck_receives(&self) -> bool {
+        matches!(self.given_up.get(), Some(Error::Ended(_)))
+    }
+
     /// No operation completes any more: waits fail, and the slots keep the memory.
     pub(crate) fn give_up(&self, error: Error) {
         if self.given_up.set(error).is_ok() {
@@ -521,6 +537,10 @@ impl Member for Shared {
         self.look_at_queues();
         if self.conn().failure() == Some(Failure::Device) {
             self.give_up(Error::NotConnected(NotConnected::GivenUp));
+        } else if self.is_stuck() {
+            let ended = || Error::NotConnected(NotConnected::GivenUp);
+            let event = self.end().cloned().map(Box::new).map(Error::Ended);
+            self.give_up(event.unwrap_or_else(ended));
         }
     }
 

@@ -6,7 +6,7 @@ use rpma::sim::{Profile, now};
 use crate::common::prelude::*;
 
 mod asking;
-mod leases;
+mod awaited;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,9 +1,13 @@
-//! Reads of `rpma-async`, which land beside their leases.
+//! `rpma-async`: reads, which land beside their leases, and operations that never complete.
 
-use rpma::sim::Errno;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Wake, Waker};
+
+use rpma::sim::{Errno, now};
 use rpma_async::{Pool, Reactor, Setup, block_on};
 
-use super::{connected, world};
+use super::{SECOND, connected, world};
 use crate::common::prelude::*;
 
 /// The two ends of a connection of `rpma-async`, the client's first.
@@ -115,5 +119,68 @@ fn no_peer_writes_to_a_lease() -> Result {
     // The same attack reaches a region with the right.
     attack(last.get_ptr(), after(4))?;
     assert_eq!(contents(&last)?, b"attacker");
+    Ok(())
+}
+
+/// A waker that stops the thread that calls it.
+#[derive(Default)]
+struct Stops {
+    /// Whether a thread is there, and whether it may go on.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Stops {
+    fn wait(&self, until: impl Fn(&(bool, bool)) -> bool, then: impl Fn(&mut (bool, bool))) {
+        let mut state = self.state.lock().expect("no panic");
+        then(&mut state);
+        self.changed.notify_all();
+        let waiting = |state: &mut (bool, bool)| !until(state);
+        let _state = self.changed.wait_while(state, waiting).expect("no panic");
+    }
+}
+
+impl Wake for Stops {
+    fn wake(self: Arc<Self>) {
+        self.wait(|state| state.1, |state| state.0 = true);
+    }
+}
+
+/// Promise of `rpma-async`: each wait ends, also that for an operation which was posted after the
+/// end of the connection, before this side knew it. soft-iWARP never completes it.
+#[test]
+fn an_operation_posted_after_the_end_ends() -> Result {
+    let both = world();
+    let _here = both.hosts[0].enter();
+    let memory = both.memories(8)?;
+    let [client, server] = awaited(&both)?;
+    let pool = Pool::new(&both.peers[0], 8, 3)?;
+    let lease = || pool.try_lease().ok_or("free");
+    let to = remote(&memory.target).slice(..)?;
+    // The driver stops where it wakes the task of this read.
+    both.link.hold();
+    let (stops, mut asleep) = (Arc::new(Stops::default()), client.read(lease()?, to)?);
+    let waker = Waker::from(Arc::clone(&stops));
+    let polled = Pin::new(&mut asleep).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    both.link.release();
+    stops.wait(|state| state.0, |_| {});
+    server.abort();
+    rpma::sim::sleep(SECOND);
+    let late = client.read(lease()?, to)?;
+    client.write(to, lease()?.freeze())?.detach();
+    stops.wait(|_| true, |state| state.1 = true);
+
+    let began = now();
+    let failed = late.wait(LIMIT).expect_err("it was posted too late");
+    assert!(matches!(failed.error, Error::Ended(_)), "{failed:?}");
+    assert!(now() < began + 4 * SECOND);
+    assert!(failed.memory.is_none(), "the queue pair has it: {failed:?}");
+    block_on(client.idle(), LIMIT)
+        .ok_or("in time")?
+        .expect_err("never complete");
+    drop(asleep);
+    drop((client, server));
+    assert_eq!(pool.available(), 3);
     Ok(())
 }
