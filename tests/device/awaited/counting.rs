@@ -9,7 +9,7 @@ use rpma_async::{Conn, Driver, Reactor};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::awaited::support::{Memories, begun, dropped_after, joined, receives, turns};
+use crate::awaited::support::{Memories, ask, begun, dropped_after, joined, receives, turns};
 use crate::awaited::world::{World, virtually};
 use crate::common::prelude::*;
 
@@ -77,7 +77,7 @@ fn the_driver_rests_while_nobody_sleeps() -> Result {
         assert!(during(false).await? <= 2);
         // A sleep arms the queue, and the wake-up ends that.
         world.link.hold();
-        let mut asleep = client.write(memories.to(), memories.word())?;
+        let mut asleep = ask(&client, &memories)?;
         assert!(begun(&mut asleep).await.is_none());
         client.write(memories.to(), memories.word())?.detach();
         assert!(begun(&mut client.idle()).await.is_none());
@@ -112,7 +112,7 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
         world.link.delay(DELAY);
         for begins in [true, false, false] {
             let began = Instant::now();
-            let mut write = client.write(memories.to(), memories.word())?;
+            let mut write = ask(&client, &memories)?;
             if begins {
                 assert!(begun(&mut write).await.is_none());
             }
@@ -122,7 +122,7 @@ fn nothing_waits_for_the_next_look_of_the_driver() -> Result {
         }
         for n in [10, 0] {
             let began = Instant::now();
-            let write = client.write(memories.to(), memories.word())?;
+            let write = ask(&client, &memories)?;
             match n {
                 0 => client.idle().await?,
                 n => client.ready(n).await?,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rpma_async::{Conn, Reactor, Setup, block_on};
 use tokio::task::JoinHandle;
 
-use crate::awaited::held::{hold, leaving_nothing, release};
+use crate::awaited::held::{hold, hold_unanswered, leaving_nothing, release};
 use crate::awaited::sleepers::Sleepers;
 use crate::awaited::support::{
     CLOSE, Memories, accept_next, all_blocks, begun, both, connect, count_words, fill, joined,
-    listen, receives, run, spawn_with, turns, with_ends,
+    listen, receives, run, spawn_with, turns, unanswered, with_ends,
 };
 use crate::common::prelude::*;
 
@@ -35,6 +35,7 @@ fn the_peer_ends_and_all_wake() -> Result {
     for (name, end) in ends {
         println!("{name}");
         with_ends(4, [2, 0], async |memories, (client, server)| {
+            hold_unanswered();
             let sleepers = Sleepers::new(&client, memories).await?;
             let ended = end(server);
             sleepers.woken().await.is_closed_by_the_peer();
@@ -99,13 +100,14 @@ fn close_waits_for_what_is_in_flight() -> Result {
 #[test]
 fn close_keeps_its_limit() -> Result {
     with_ends(4, [0, 0], async |memories, (client, server)| {
-        let ops = fill(&client, memories, 1)?;
+        hold_unanswered();
+        let ops = unanswered(&client, memories, 1)?;
         let closed = client.close(Duration::from_millis(2)).await;
         assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
         assert_eq!(server.closed().await?, ConnEvent::Closed);
         for op in ops {
             let failed = op.await.expect_err("nobody took it");
-            assert!(failed.memory.is_some(), "no device uses it: {failed:?}");
+            assert!(failed.has_memory, "no device uses it: {failed:?}");
         }
         Ok(())
     })
@@ -159,6 +161,7 @@ fn a_dropped_driver_is_an_error() -> Result {
         let accepting = accept_next(&listener, &setup, b"");
         let (client, server) = both(connecting, accepting).await;
         let (client, server) = (client?, server?);
+        hold_unanswered();
         let sleepers = Sleepers::without_close(&client, &memories).await?;
         let own = Arc::new(own);
         let accepting = spawn_with(&own, |own| async move { own.accept().await.map(drop) });
@@ -172,7 +175,7 @@ fn a_dropped_driver_is_an_error() -> Result {
         woken.each_tells(tells_of_the_driver);
         let idle = woken.idle.as_ref();
         assert!(tells_of_the_driver(idle.expect_err("an error")));
-        let held = woken.ops.iter().flat_map(Result::as_ref).count();
+        let held = woken.ops.iter().filter(|op| op.is_ok()).count();
         assert_eq!(held, 0, "they go on");
         let refused = reactor.connect(addr, &setup, b"").await;
         for result in [
@@ -258,12 +261,13 @@ fn the_last_handle_ends_the_thread() -> Result {
 #[test]
 fn abort_ends_at_once() -> Result {
     with_ends(4, [2, 0], async |memories, (client, server)| {
+        hold_unanswered();
         let sleepers = Sleepers::new(&client, memories).await?;
         client.abort();
         let woken = sleepers.woken().await;
         for op in &woken.ops {
             let failed = op.as_ref().expect_err("it was in flight");
-            assert!(failed.memory.is_some(), "{woken:?}");
+            assert!(failed.has_memory, "{woken:?}");
         }
         assert!(woken.closed.is_ok() && woken.idle.is_ok(), "{woken:?}");
         assert!(matches!(woken.inbox, Ok(false)), "{woken:?}");

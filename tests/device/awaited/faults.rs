@@ -69,6 +69,16 @@ impl UnderWay {
     }
 }
 
+/// The number of the two sources that come back while the server does not answer. On iWARP a message
+/// completes, so that its source is free, before the server has it.
+fn sent(method: Method) -> usize {
+    if is_iwarp() && method == Method::Server {
+        2
+    } else {
+        0
+    }
+}
+
 /// Whether the reason is that of this fault.
 #[track_caller]
 fn is_of(error: &Error, outage: Outage) {
@@ -92,7 +102,8 @@ fn a_fault_ends_all_waits_with_its_reason() -> Result {
         let waits = Waits::begin(&writer, tickets).await;
         let spoiling = spoil(&of.pool);
         sleep(Duration::from_millis(200)).await;
-        assert!(!waits.any() && of.pool.available() == 0);
+        assert!(!waits.any());
+        assert_eq!(of.pool.available(), sent(method));
         outage.begin(world, &mut far).await?;
         // A message about the end is there before the requests.
         sleep(Duration::from_millis(10)).await;
@@ -114,6 +125,8 @@ fn a_fault_ends_all_waits_with_its_reason() -> Result {
         }
         is_of(&joined(waits.room).await.expect_err("no room"), outage);
         match joined(waits.closed).await {
+            // There the keep-alive ends it, and not the retries.
+            Ok(ConnEvent::Lost { .. }) if is_iwarp() => {}
             Ok(event) => assert_eq!(event, ConnEvent::Closed),
             Err(error) => is_of(&error, outage),
         }
@@ -148,7 +161,8 @@ fn a_fault_that_passes_loses_nothing() -> Result {
         let waits = Waits::begin(&writer, [first, second]).await;
         let spoiling = spoil(&pool);
         sleep(Duration::from_millis(500)).await;
-        assert!(!waits.any() && pool.available() == 0);
+        assert!(!waits.any());
+        assert_eq!(pool.available(), sent(method));
         outage.end(&far);
         for waiting in waits.durable {
             joined(waiting).await?;

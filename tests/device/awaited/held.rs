@@ -47,3 +47,10 @@ mod way {
 }
 
 pub(crate) use way::{hold, leaving_nothing, release};
+
+/// Holds the operations of [`unanswered`](super::support::unanswered) back, which are reads on iWARP.
+pub(crate) fn hold_unanswered() {
+    if crate::common::is_iwarp() {
+        hold();
+    }
+}

@@ -10,12 +10,20 @@ use crate::awaited::support::{CLOSE, Memories, both, joined, receives};
 use crate::awaited::world::{impatient, is_unanswered, virtually, within};
 use crate::common::prelude::*;
 
+/// Holds the operations of [`Sleepers`] back, which are reads on iWARP.
+fn hold_unanswered(link: &Link) {
+    if is_iwarp() {
+        link.hold();
+    }
+}
+
 /// Promise: a peer with killed programs wakes all sleeping tasks, with the reason.
 #[test]
 fn a_killed_peer_wakes_all() -> Result {
     virtually(async |world| {
         let memories = Memories::new(&world.peers[0]);
         let (client, _server) = world.connect(&receives(2), &Setup::default()).await?;
+        hold_unanswered(&world.link);
         let sleepers = Sleepers::new(&client, &memories).await?;
         world.hosts[1].kill();
         sleepers.woken().await.is_closed_by_the_peer();
@@ -34,13 +42,14 @@ fn a_peer_that_is_cut_off_wakes_all() -> Result {
         let memories = Memories::new(&world.peers[0]);
         let setup = Setup::new(&impatient()).with_receives(2, 64);
         let (client, _server) = world.connect(&setup, &Setup::default()).await?;
+        hold_unanswered(&world.link);
         let sleepers = Sleepers::new(&client, &memories).await?;
         world.link.partition();
         let woken = within(Duration::from_secs(5), sleepers.woken()).await;
         woken.each_tells(is_unanswered);
         for op in &woken.ops {
             let failed = op.as_ref().expect_err("the peer has not answered");
-            assert!(failed.memory.is_some(), "{failed:?}");
+            assert!(failed.has_memory, "{failed:?}");
         }
         woken.idle?;
         assert!(client.closed().await.is_err());
@@ -119,12 +128,14 @@ fn a_broken_queue_pair_wakes_all() -> Result {
         let [of_client, of_server] = world.peers.each_ref().map(Memories::new);
         let setup = Setup::new(&impatient());
         let (client, server) = world.connect(&setup, &receives(2)).await?;
+        hold_unanswered(&world.fabric.between(&world.hosts[1], &world.hosts[0]));
         let sleepers = Sleepers::new(&server, &of_server).await?;
         // The client asks for memory that is not there any more.
         let remote = of_server.remote.slice(8..15)?;
         of_server.target.dereg()?;
         let write = client.write(remote, of_client.word())?;
-        write.await.expect_err("it is refused");
+        let is_refused = write.await.is_err();
+        assert!(is_refused || is_iwarp());
         let woken = sleepers.woken().await;
         println!("{woken:?}");
         for op in &woken.ops {
@@ -134,7 +145,7 @@ fn a_broken_queue_pair_wakes_all() -> Result {
         assert!(matches!(woken.close, Some(Err(_))), "{woken:?}");
         // The device may have kept completions back.
         let mut failed = woken.ops.iter().flat_map(|op| op.as_ref().err());
-        if failed.all(|failed| failed.memory.is_some()) {
+        if failed.all(|failed| failed.has_memory) {
             assert!(woken.idle.is_ok());
         }
         let flush = client.flush(of_client.to(), FlushType::Visibility);

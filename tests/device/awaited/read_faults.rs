@@ -97,12 +97,15 @@ fn a_host_that_is_gone_fails_reads() -> Result {
         let live = of.read()?;
         let behind = of.read()?;
         drop(of.read()?);
+        // On iWARP TCP gives up, and no completion has the reason.
+        let is_gone =
+            |error: &Error| is_unanswered(error) || is_iwarp() && matches!(error, Error::Ended(_));
         let failed = live.await.expect_err("nobody answers");
-        assert!(is_unanswered(&failed.error), "{failed}");
+        assert!(is_gone(&failed.error), "{failed}");
         drop(failed.memory.ok_or("it is complete")?);
         // The cause, and not that it was flushed.
         let failed = behind.await.expect_err("the same");
-        assert!(is_unanswered(&failed.error), "{failed}");
+        assert!(is_gone(&failed.error), "{failed}");
         drop(failed);
         assert_eq!(of.pool.available(), BLOCKS);
         Ok(())

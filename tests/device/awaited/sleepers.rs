@@ -1,15 +1,16 @@
 //! All that can sleep on a connection.
 
 use rpma::Result;
-use rpma_async::{Conn, Failed, Frozen};
+use rpma_async::Conn;
 use tokio::task::JoinHandle;
 
-use crate::awaited::support::{CLOSE, Memories, fill, joined, turns};
+use crate::awaited::support::{CLOSE, Memories, Unanswered, joined, turns, unanswered};
 use crate::common::prelude::*;
 
-/// Two operations in flight, and each wait, on a connection with receives. Its peer has none.
+/// Two operations in flight, and each wait, on a connection with receives. Its peer has none. On
+/// iWARP the caller holds the link ([`unanswered`]).
 pub(crate) struct Sleepers {
-    ops: Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>>,
+    ops: Vec<JoinHandle<Result<(), Unanswered>>>,
     ready: JoinHandle<Result<()>>,
     idle: JoinHandle<Result<()>>,
     closed: JoinHandle<Result<ConnEvent>>,
@@ -20,7 +21,7 @@ pub(crate) struct Sleepers {
 /// The results that have woken them.
 #[derive(Debug)]
 pub(crate) struct Woken {
-    pub(crate) ops: Vec<Result<Frozen, Failed<Frozen>>>,
+    pub(crate) ops: Vec<Result<(), Unanswered>>,
     pub(crate) ready: Result<()>,
     pub(crate) idle: Result<()>,
     pub(crate) closed: Result<ConnEvent>,
@@ -49,7 +50,7 @@ impl Sleepers {
         memories: &Memories,
         close: Option<JoinHandle<Result<()>>>,
     ) -> crate::common::Result<Self> {
-        let ops = fill(conn, memories, 2)?.into_iter().map(tokio::spawn);
+        let ops = unanswered(conn, memories, 2)?.into_iter().map(tokio::spawn);
         let mut inbox = conn.inbox()?;
         let sleepers = Self {
             ops: ops.collect(),
@@ -94,9 +95,9 @@ impl Woken {
     /// The peer ended the connection.
     pub(crate) fn is_closed_by_the_peer(&self) {
         for op in &self.ops {
-            let failed = op.as_ref().expect_err("the peer has no receive");
+            let failed = op.as_ref().expect_err("the peer has not answered");
             assert!(matches!(failed.error, Error::Ended(_)), "{self:?}");
-            assert!(failed.memory.is_some(), "no device uses it: {self:?}");
+            assert!(failed.has_memory, "no device uses it: {self:?}");
         }
         assert!(matches!(self.ready, Err(Error::Ended(_))), "{self:?}");
         assert!(self.idle.is_ok(), "{self:?}");
@@ -111,7 +112,7 @@ impl Woken {
             assert!(is_it(result.expect_err("an error")), "{self:?}");
         };
         for op in &self.ops {
-            tells(op.as_ref().map(drop).map_err(|failed| &failed.error));
+            tells(op.as_ref().map(|()| ()).map_err(|failed| &failed.error));
         }
         tells(self.ready.as_ref().map(drop));
         tells(self.closed.as_ref().map(drop));

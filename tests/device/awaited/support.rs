@@ -3,10 +3,10 @@
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use rpma::commit::Ticket;
-use rpma_async::{Conn, Frozen, Inbox, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
+use rpma_async::{Conn, Failed, Frozen, Inbox, Lease, Listener, Op, Pool, Reactor, Refused, Setup};
 use tokio::task::{JoinHandle, yield_now};
 
 use crate::common::prelude::*;
@@ -272,6 +272,57 @@ pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Result<Vec<O
     let word = memories.word();
     let ops = (0..count).map(|_| conn.send(word.clone()));
     Ok(ops.collect::<Result<_, _>>()?)
+}
+
+/// An operation that the peer's device answers, on each transport.
+pub(crate) fn ask(conn: &Conn, memories: &Memories) -> Result<Op<Lease>, Refused<Lease>> {
+    conn.read(memories.block(&[0; 7]), memories.to())
+}
+
+/// An operation that [`unanswered`] has posted.
+pub(crate) enum Pending {
+    Sent(Op<Frozen>),
+    Read(Op<Lease>),
+}
+
+/// How such an operation failed.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    /// Whether its memory came back.
+    pub(crate) has_memory: bool,
+}
+
+impl<B> From<Failed<B>> for Unanswered {
+    fn from(failed: Failed<B>) -> Self {
+        Self {
+            has_memory: failed.memory.is_some(),
+            error: failed.error,
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<(), Unanswered>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::Sent(op) => Pin::new(op).poll(cx).map(|sent| Ok(drop(sent?))),
+            Self::Read(op) => Pin::new(op).poll(cx).map(|read| Ok(drop(read?))),
+        }
+    }
+}
+
+/// Posts operations that are in flight until the end: messages as [`fill`]. On iWARP, where no
+/// message waits, these are reads, which the caller holds back.
+pub(crate) fn unanswered(conn: &Conn, memories: &Memories, count: u32) -> Result<Vec<Pending>> {
+    if is_iwarp() {
+        let reads = (0..count).map(|_| ask(conn, memories).map(Pending::Read));
+        Ok(reads.collect::<Result<_, _>>()?)
+    } else {
+        let sent = fill(conn, memories, count)?;
+        Ok(sent.into_iter().map(Pending::Sent).collect())
+    }
 }
 
 /// The error is about an argument, and its text has all of `parts`.

@@ -30,6 +30,11 @@ pub(crate) fn impatient() -> ConnCfg {
     let mut cfg = ConnCfg::new();
     cfg.set_ack_timeout(Some(15)).expect("5 bits");
     cfg.set_retry_count(2).expect("3 bits");
+    // There TCP repeats for a quarter of an hour.
+    if is_iwarp() {
+        let silence = Duration::from_secs(4);
+        cfg.set_keep_alive(Some(silence)).expect("possible");
+    }
     cfg
 }
 
@@ -42,9 +47,13 @@ pub(crate) async fn within<T>(limit: Duration, wait: impl Future<Output = T>) ->
     result
 }
 
-/// The peer has not answered an operation, and the retries are over.
+/// The peer has not answered an operation, and the time of [`impatient`] is over.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
-    matches!(error, Error::Operation(failure) if failure.status == WcStatus::RETRY_EXC_ERR)
+    match error {
+        Error::Operation(failure) => failure.status == WcStatus::RETRY_EXC_ERR,
+        Error::NotConnected(NotConnected::Silent) => is_iwarp(),
+        _ => false,
+    }
 }
 
 /// Runs a test in virtual time. In the end no object is left on the fabric.

@@ -112,6 +112,10 @@ fn a_call_before_that_fails() -> Result {
             "ibv_post_send",
             "ibv_post_recv",
         ] {
+            // On iWARP it posts none.
+            if is_iwarp() && call.starts_with("ibv_post") {
+                continue;
+            }
             cuts_off(&[], ComplChannel::PerCq, &[(1, call)], |result| {
                 all(&result?);
                 Ok(())
