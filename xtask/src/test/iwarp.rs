@@ -1,10 +1,11 @@
 //! Device tests over soft-iWARP: the same programs, with the address of the guest's device `siw0`.
-//! Every test of the subjects below runs there, or is listed with the reason why it cannot pass.
+//! Every test of the subjects below runs there, or `left_out.rs` has the reason why it cannot pass.
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use super::left_out::{self, LeftOut, On, PROGRAM};
 use super::report::Report;
 use super::subjects::{Subject, tests_of};
 use super::{Options, check_all, run_on_device};
@@ -16,103 +17,16 @@ use crate::progress::say;
 /// The step's name.
 const STEP: &str = "soft-iWARP";
 
-const PROGRAM: &str = "device";
-const SUBJECTS: [&str; 3] = ["connect", "messages", "transfer"];
-
-/// The tests of these subjects that do not run, and why.
-const LEFT_OUT: &[(&str, &str)] = &[
-    (
-        "connect::a_client_that_vanishes_does_not_hurt_the_endpoint",
-        "passes in 215 s: siw destroys the queue pair of an unanswered client after 10 s",
-    ),
-    (
-        "connect::a_dropped_request_is_a_reject",
-        "the reason of a reject is -104 on iWARP, not 28",
-    ),
-    (
-        "connect::a_name_with_two_addresses_connects",
-        "nobody listens: the connect fails by itself, there is no reject with a reason",
-    ),
-    (
-        "connect::a_request_whose_queues_cannot_be_made_is_refused",
-        "siw makes queues as large as these",
-    ),
-    (
-        "connect::closing_is_seen_by_both_sides",
-        "iWARP has no TimewaitExit",
-    ),
-    (
-        "connect::nobody_listens",
-        "the connect fails by itself, there is no reject with a reason",
-    ),
-    (
-        "connect::private_data_travels_both_ways",
-        "iWARP does not pad private data",
-    ),
-    (
-        "connect::threads_that_wait_for_requests_take_nothing_else",
-        "iWARP does not pad private data, and the test reads a byte of none",
-    ),
-    (
-        "messages::arriving::immediate_data_is_the_same_number_on_both_sides",
-        "siw has no immediate data",
-    ),
-    (
-        "messages::arriving::operations_of_no_bytes",
-        "siw has no immediate data",
-    ),
-    (
-        "messages::parts::every_refusal_of_gathered_parts",
-        "siw has at most 6 parts, not 16",
-    ),
-    (
-        "messages::parts::every_refusal_of_inline_data",
-        "siw has less room for inline data than the test asks for",
-    ),
-    (
-        "messages::parts::inline_data_may_change_at_once",
-        "siw has no immediate data, and no message waits for a receive",
-    ),
-    (
-        "messages::queues::waiting_for_one_operation_that_fails",
-        "a write that the peer refuses completes with success on iWARP",
-    ),
-    (
-        "messages::receives::a_message_longer_than_its_receive_fails_on_both_sides",
-        "a message that the peer refuses completes with success on iWARP",
-    ),
-    (
-        "messages::receives::a_message_without_a_receive_may_fail_instead",
-        "a message that nobody receives completes with success on iWARP",
-    ),
-    (
-        "messages::receives::a_message_without_a_receive_waits_for_one",
-        "no message waits for a receive on iWARP; siw has no immediate data",
-    ),
-    (
-        "messages::receives::a_message_without_a_receive_waits_longer_than_for_a_dead_peer",
-        "no message waits for a receive on iWARP",
-    ),
-    (
-        "messages::receives::receives_posted_before_the_connection_exists",
-        "the accepting side sends first, which ends a connection of siw",
-    ),
-    (
-        "messages::receives::the_receiver_says_how_long_to_wait_for_a_receive",
-        "no message waits for a receive on iWARP",
-    ),
-    (
-        "transfer::a_failed_connection_loses_no_completion",
-        "siw reports no operation that is posted after the failure",
-    ),
-    (
-        "transfer::parts_of_a_device_have_keys_of_their_own",
-        "siw reports no operation that is posted after the failure",
-    ),
-    (
-        "transfer::the_native_flush_is_there_to_be_tested",
-        "iWARP has no native flush",
-    ),
+const SUBJECTS: [&str; 9] = [
+    "awaited",
+    "commit",
+    "connect",
+    "cut_off",
+    "ending",
+    "keep_alive",
+    "messages",
+    "transfer",
+    "writer",
 ];
 
 /// Only these tests.
@@ -131,7 +45,7 @@ pub(crate) fn alone(workspace: &Workspace, options: Options) -> Result<bool> {
         ),
     ];
     if check_all(&mut report, builds)? {
-        for (test, why) in LEFT_OUT {
+        for (test, _, why) in left_out() {
             say(&format!("       left out: {test}: {why}"));
         }
         run(&mut report, &mut lab, options)?;
@@ -150,14 +64,16 @@ pub(super) fn run(report: &mut Report<'_>, lab: &mut Lab<'_>, options: Options) 
     };
     let there = run_on_device(report, lab, STEP, &mut test);
     say(&format!(
-        "       {} tests cannot pass there: xtask/src/test/iwarp.rs has the reasons",
-        LEFT_OUT.len()
+        "       {} tests cannot pass there: xtask/src/test/left_out.rs has the reasons",
+        left_out().count()
     ));
     there
 }
 
 fn command(lab: &mut Lab<'_>, options: Options) -> Result<Command> {
-    let tests = without(&tests_of(lab, Native, PROGRAM, &[])?, LEFT_OUT)?;
+    let all = tests_of(lab, Native, PROGRAM, &[])?;
+    let ours = subjects().flat_map(|subject| subject.of(&all, &[]));
+    let tests = left_out::without(ours, &all, left_out())?;
     lab.over_iwarp(true);
     let test = lab.cargo_on_device(Native, "test", options.limit());
     lab.over_iwarp(false);
@@ -166,37 +82,15 @@ fn command(lab: &mut Lab<'_>, options: Options) -> Result<Command> {
     Ok(test)
 }
 
-/// Of a program's tests those of the subjects that are not left out, each of which has to exist.
-fn without(all: &[String], left_out: &[(&str, &str)]) -> Result<Vec<String>> {
-    let ours = SUBJECTS.iter().flat_map(|name| {
-        let subject = Subject {
-            program: PROGRAM.to_owned(),
-            name: (*name).to_owned(),
-        };
-        subject.of(all, &[])
-    });
-    let (left, run): (Vec<_>, Vec<_>) =
-        ours.partition(|test| left_out.iter().any(|(name, _)| name == test));
-    for (name, _) in left_out {
-        ensure!(
-            left.iter().any(|test| test == name),
-            "{name} is left out, and no such test is there"
-        );
-    }
-    Ok(run)
+fn subjects() -> impl Iterator<Item = Subject> {
+    SUBJECTS.iter().map(|name| Subject {
+        program: PROGRAM.to_owned(),
+        name: (*name).to_owned(),
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::without;
-
-    #[test]
-    fn a_test_that_is_left_out_exists() {
-        let all = ["connect::a", "connect::b", "connected::a", "transfer::a::b"].map(str::to_owned);
-        let run = without(&all, &[("connect::b", "why")]).unwrap();
-        assert_eq!(run, ["connect::a", "transfer::a::b"]);
-        for name in ["connect::c", "connected::a"] {
-            without(&all, &[(name, "why")]).unwrap_err();
-        }
-    }
+/// The tests of these subjects that do not run.
+fn left_out() -> impl Iterator<Item = &'static LeftOut> {
+    let is_ours = |test| subjects().any(|subject| subject.without_program(test).is_some());
+    left_out::of(On::Guest).filter(move |(test, ..)| is_ours(test))
 }

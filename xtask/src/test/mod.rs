@@ -5,6 +5,7 @@ mod checkers;
 mod features;
 mod hosts;
 mod iwarp;
+mod left_out;
 mod libtest;
 mod one;
 mod report;

@@ -2,15 +2,18 @@
 //! and those of the simulated fabric itself.
 
 use std::fmt;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
 use super::Options;
+use super::left_out::{self, On};
 use super::report::Report;
-use super::subjects::programs_with;
+use super::subjects::{listed, programs_with};
 use crate::bench;
 use crate::host::Workspace;
 use crate::lab::{ONE_PROCESS, PACKAGE};
+use crate::process::output;
 
 /// A kind of device, by its name in tests/common/fabric.rs, and the tests that are not for it.
 const PROFILES: [(&str, &[&str]); 4] = [
@@ -25,6 +28,9 @@ const NATIVE: &[&str] = &[
     "is_there_to_be_tested",
     "a_native_operation_that_fails_and_happens_all_the_same",
 ];
+
+/// soft-iWARP, on which `left_out.rs` has the tests that cannot pass.
+const IWARP: &str = "siw-6.12";
 
 /// Test programs, as arguments of cargo.
 struct Programs(Vec<String>);
@@ -102,5 +108,27 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
         }
         report.cargo_test(&format!("simulated: {profile}"), &mut test)?;
     }
+    let step = format!("simulated: {IWARP}");
+    match over_iwarp(workspace, &tests) {
+        Ok(mut test) => {
+            test.env("RPMA_SIM_SHARE", share(0));
+            report.cargo_test(&step, &mut test)?;
+        }
+        Err(error) => report.not_run(&step, &error),
+    }
     Ok(())
+}
+
+/// The tests of soft-iWARP: those that can pass there.
+fn over_iwarp(workspace: &Workspace, tests: &str) -> Result<Command> {
+    let of_program = format!("{tests} --test {} --", left_out::PROGRAM);
+    let mut list = workspace.cargo(&of_program);
+    let all = listed(&output(list.args(["--list", "--format=terse"]))?);
+    let left = left_out::of(On::Simulated);
+    let able = left_out::without(all.iter().cloned(), &all, left)?;
+    let mut test = workspace.cargo(&of_program);
+    test.env("RPMA_SIM_PROFILE", IWARP);
+    test.env("RUST_TEST_THREADS", THREADS);
+    test.arg("--exact").args(able);
+    Ok(test)
 }

@@ -53,11 +53,13 @@ pub(super) fn tests_of(
 ) -> Result<Vec<String>> {
     let mut cargo = lab.cargo(headers, &format!("test --test {program}"))?;
     cargo.args(["--", "--list", "--format=terse"]).args(options);
-    let listed = output(&mut cargo)?;
-    let tests = listed
-        .lines()
-        .filter_map(|line| line.strip_suffix(": test"));
-    Ok(tests.map(str::to_owned).collect())
+    Ok(listed(&output(&mut cargo)?))
+}
+
+/// The names in a list of `--list --format=terse`.
+pub(super) fn listed(list: &str) -> Vec<String> {
+    let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    tests.map(str::to_owned).collect()
 }
 
 /// The subjects of the device tests, by name.
