@@ -112,7 +112,7 @@ impl Woken {
             assert!(is_it(result.expect_err("an error")), "{self:?}");
         };
         for op in &self.ops {
-            tells(op.as_ref().map(|()| ()).map_err(|failed| &failed.error));
+            tells(op.as_ref().copied().map_err(|failed| &failed.error));
         }
         tells(self.ready.as_ref().map(drop));
         tells(self.closed.as_ref().map(drop));

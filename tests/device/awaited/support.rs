@@ -307,8 +307,8 @@ impl Future for Pending {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Sent(op) => Pin::new(op).poll(cx).map(|sent| Ok(drop(sent?))),
-            Self::Read(op) => Pin::new(op).poll(cx).map(|read| Ok(drop(read?))),
+            Self::Sent(op) => Pin::new(op).poll(cx).map_ok(drop).map_err(Unanswered::from),
+            Self::Read(op) => Pin::new(op).poll(cx).map_ok(drop).map_err(Unanswered::from),
         }
     }
 }
