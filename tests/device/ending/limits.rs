@@ -30,7 +30,7 @@ fn waiting_to_be_accepted_and_rejected() -> Result {
     let (client, ep, req) = asked(&peer)?;
     req.reject(b"not you")?;
     let error = client.wait_established(LIMIT).expect_err("rejected");
-    let reason = format!("reason {}", by_program());
+    let reason = format!("reason {}", ConnEvent::BY_PROGRAM);
     assert_says(&error, &["not established", &reason]);
     let Error::NotEstablished(event) = &error else {
         panic!("{error:?}")
