@@ -52,6 +52,7 @@ use crate::slots::{ConnSlots, ConnState};
 use crate::status::WcFailure;
 use crate::verbs::{
     CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
+    RDMA_CONNECT,
 };
 
 /// A connection to another program: writes to that program's memory, flushes the writes, and
@@ -314,7 +315,8 @@ impl Conn {
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
     /// [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::Provider`] also if the call
     /// establishes the connection and cannot set up its queue pair (`ibv_modify_qp`,
-    /// `ibv_query_qp`). The connection then takes no operations.
+    /// `ibv_query_qp`). The connection then takes no operations. On iWARP it is [`Error::Provider`]
+    /// if `rdma_connect` fails with an errno that is no event.
     #[doc(alias = "rpma_conn_next_event")]
     pub fn next_event(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::Never)
@@ -397,8 +399,8 @@ impl Conn {
                 Ok(event) => return Ok(event),
                 Err(sleeper) => sleeper,
             };
-            let event = self.queues.qp.next_event(bell, deadline.earlier(until))?;
-            if let Some(event) = event {
+            let event = self.queues.qp.next_event(bell, deadline.earlier(until));
+            if let Some(event) = event.map_err(|error| self.cannot_take(error))? {
                 let Some(event) = self.note(event)? else {
                     continue;
                 };
@@ -410,6 +412,17 @@ impl Conn {
                 return Err(Error::NoEvent);
             }
         }
+    }
+
+    /// An event cannot be taken. On iWARP it may be the call that asked for the connection, which
+    /// is over then.
+    #[cold]
+    fn cannot_take(&self, error: Error) -> Error {
+        let is_of_call = matches!(&error, Error::Provider { call, .. } if *call == RDMA_CONNECT);
+        if is_of_call {
+            self.queues.slots.call_failed(&error);
+        }
+        error
     }
 
     /// For a caller that holds no lock: the program's logger may call anything.

@@ -267,7 +267,8 @@ impl Conn {
             return Ok(());
         }
         let now = Deadline::after(Duration::ZERO);
-        let Some(event) = self.queues.qp.next_event(None, now)? else {
+        let event = self.queues.qp.next_event(None, now);
+        let Some(event) = event.map_err(|error| self.cannot_take(error))? else {
             return Ok(());
         };
         if let Some(event) = self.note(event)? {

@@ -253,9 +253,9 @@ impl ConnReq {
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
     /// [`Conn::next_event`] reports the result.
     ///
-    /// On iWARP the kernel may wait for the peer in `rdma_connect`, so a thread makes that call. Its
-    /// failure is an event as well: [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody
-    /// listens. [`Conn`](Conn#dropping) has the rule for a connection that is dropped meanwhile.
+    /// On iWARP the kernel may wait for the peer in `rdma_connect`, so a thread makes that call. A
+    /// failure comes from [`Conn::next_event`] as well:
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody listens. [`Conn`](Conn#dropping) has the rule for a connection that is dropped meanwhile.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
     /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of

@@ -7,8 +7,8 @@
 //! this thread or another one gets the queue pair, and destroys it.
 //!
 //! An adapter connects by itself, and the kernel reports a failure as an event (`cma_iw_handler` in
-//! drivers/infiniband/core/cma.c). The failure of the call becomes the same event here. It has no
-//! descriptor, so the id has one that joins its channel's and an eventfd.
+//! drivers/infiniband/core/cma.c). A failure of the call that has the same reason becomes the same
+//! event here. It has no descriptor, so the id has one that joins its channel's and an eventfd.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use crate::error::{Error, Result};
 use crate::joined_fd::JoinedFd;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+/// The call, as errors name it.
+pub(crate) const RDMA_CONNECT: &str = "rdma_connect";
+
 /// How many threads whose owner is gone an open device may have. A program that tries again and
 /// again to reach a host that is down has no more of them, and is refused.
 const MAX_ABANDONED: u32 = 64;
@@ -37,7 +40,7 @@ impl Abandoned {
         if self.0.load(Ordering::Relaxed) < MAX_ABANDONED {
             return Ok(());
         }
-        Err(Error::provider("rdma_connect", Errno::AGAIN).with_hint(
+        Err(Error::provider(RDMA_CONNECT, Errno::AGAIN).with_hint(
             "64 connections of this device were given up, and the kernel still waits for their \
              peers, up to two minutes each. Connect again later, and less often",
         ))
@@ -90,7 +93,7 @@ enum Stage {
     /// The call has succeeded, and there is no answer.
     Asked,
     /// The call has failed, and nobody has taken the event.
-    Failed(i32),
+    Failed(Error),
     /// It is answered, or the owner is gone.
     Over,
 }
@@ -162,7 +165,7 @@ impl Asking {
             Ok(()) if is_answered => {}
             Ok(()) => *stage = Stage::Asked,
             Err(error) => {
-                *stage = Stage::Failed(error.raw_os_error().unwrap_or(0));
+                *stage = Stage::Failed(error);
                 self.fd.light();
             }
         }
@@ -171,15 +174,20 @@ impl Asking {
         drop(abandoned);
     }
 
-    /// The event of a call that has failed, once.
-    pub(super) fn failure(&self) -> Option<CmEvent> {
+    /// The event of a call that has failed, or its error, once.
+    pub(super) fn failure(&self) -> Option<Result<CmEvent>> {
         let mut stage = self.stage();
-        let Stage::Failed(errno) = *stage else {
-            return None;
-        };
-        *stage = Stage::Over;
-        self.fd.put_out();
-        Some(CmEvent::not_connected(errno))
+        match std::mem::replace(&mut *stage, Stage::Over) {
+            Stage::Failed(error) => {
+                self.fd.put_out();
+                let event = error.raw_os_error().and_then(CmEvent::not_connected);
+                Some(event.ok_or(error))
+            }
+            other => {
+                *stage = other;
+                None
+            }
+        }
     }
 
     /// The connection manager has reported this.
@@ -291,6 +299,6 @@ impl Call {
         // parameters, and as much private data as `to_raw` has counted. On iWARP an event of the id
         // changes neither the id nor the queue pair (`rdma_get_cm_event`).
         let ret = unsafe { sys::rdma_connect(self.id, &raw mut raw) };
-        check_minus_one("rdma_connect", ret)
+        check_minus_one(RDMA_CONNECT, ret)
     }
 }

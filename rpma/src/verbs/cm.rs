@@ -402,7 +402,7 @@ impl CmId {
         let beside = Beside { device, bell };
         take_event(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
             if let Some(failure) = self.asking().and_then(|asking| asking.failure()) {
-                return Ok(Some(failure));
+                return failure.map(Some);
             }
             let event = self.get_event(device)?.map(RawEvent::acknowledge);
             if let (Some(asking), Some(event)) = (self.asking(), &event) {

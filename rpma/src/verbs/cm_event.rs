@@ -60,21 +60,21 @@ impl CmEventKind {
 }
 
 impl CmEvent {
-    /// The event of an iWARP connection that could not be made, for this reason: as the kernel
-    /// reports it for adapters (`cma_iw_handler`).
-    pub(super) fn not_connected(errno: i32) -> Self {
+    /// The event of an iWARP connection that the peer or the network refuses, for this reason: as
+    /// the kernel reports it for adapters (`cma_iw_handler`).
+    pub(super) fn not_connected(errno: i32) -> Option<Self> {
         let kind = match errno {
             libc::ECONNREFUSED | libc::ECONNRESET => CmEventKind::Rejected,
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => CmEventKind::Unreachable,
-            _ => CmEventKind::ConnectError,
+            _ => return None,
         };
-        Self {
+        Some(Self {
             kind,
             status: -errno,
             private_data: Box::default(),
             initiator_depth: 0,
             responder_resources: 0,
-        }
+        })
     }
 }
 

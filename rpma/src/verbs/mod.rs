@@ -55,6 +55,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
+pub(crate) use self::asking::RDMA_CONNECT;
 pub(crate) use self::batch::{
     ANY_FORM, ATOMIC, CHAIN, FLUSH, Forms, GATHER, NoRoom, Requests, Written,
 };

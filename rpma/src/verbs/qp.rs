@@ -16,6 +16,7 @@ use rpma_sys as sys;
 use rustix::io::Errno;
 
 use super::accept::{accept, modify, set_error};
+use super::asking::RDMA_CONNECT;
 use super::device_events::{OnError, WatchedQueuePair};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
@@ -365,7 +366,7 @@ impl QueuePair {
             // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`. The call
             // copies the parameters, and as much private data as `to_raw` has counted.
             let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
-            check_minus_one("rdma_connect", ret)
+            check_minus_one(RDMA_CONNECT, ret)
         })
     }
 

@@ -74,8 +74,12 @@ fn nobody_accepts_in_time() -> Result {
     // Skipped, or taken and failing; never established.
     let req = ep.next_conn_req_timeout(&ConnCfg::new(), SOON);
     if let Ok(server) = req.and_then(|req| Ok(req.connect(&[])?)) {
-        let gone = server.wait_established(LIMIT);
-        assert!(matches!(gone, Err(Error::NotEstablished(_))), "{gone:?}");
+        match server.wait_established(LIMIT) {
+            Err(Error::NotEstablished(_)) => {}
+            // The client's kernel learns of the end with the answer.
+            Ok(server) if is_iwarp() => assert_eq!(event(&server)?, ConnEvent::Closed),
+            gone => panic!("{gone:?}"),
+        }
     }
     Ok(())
 }

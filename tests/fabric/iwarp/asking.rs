@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use rpma::sim::now;
+use rpma::sim::{Errno, now};
 
 use super::{SECOND, connected, world};
 use crate::common::prelude::*;
@@ -79,6 +79,27 @@ fn a_call_that_fails_is_an_event() -> Result {
     let (_server, [req]) = unanswered(&both)?;
     let event = req.connect(&[])?.next_event_timeout(140 * SECOND)?;
     assert_eq!(event, ConnEvent::Unreachable { status: -110 });
+    Ok(())
+}
+
+/// Promise: a call that fails for another reason is an error that names it, once; the connection is
+/// over for that reason.
+#[test]
+fn a_call_that_fails_is_an_error() -> Result {
+    let both = world();
+    let _here = both.hosts[0].enter();
+    let server = both.listen()?;
+    let failing = both.fabric.fail("rdma_connect").next(Errno::NOMEM);
+    let conn = both.ask(&server, &ConnCfg::new())?;
+    let error = conn.next_event_timeout(LIMIT).expect_err("the call failed");
+    assert!(!failing.is_pending());
+    let is_it = |error: &Error| assert_says(error, &["rdma_connect", "Cannot allocate memory"]);
+    is_it(&error);
+    is_it(&conn.reason().ok_or("it is over")?);
+    assert!(matches!(
+        conn.next_event_timeout(SECOND),
+        Err(Error::NoEvent)
+    ));
     Ok(())
 }
 
