@@ -217,7 +217,21 @@ impl Bench {
             event => return Err(self.not_established(number, &event)),
         }
         conn.offer()?;
+        self.has_accepted()?;
         Ok(self.line_of(conn, number))
+    }
+
+    /// Waits on iWARP until the server has accepted.
+    ///
+    /// soft-iWARP does not see operations that arrive while it accepts, until more arrive
+    /// (`siw_accept` sends its answer, and then calls `siw_qp_socket_assoc`). The server has one
+    /// thread, so its answer to a request comes after that.
+    pub(crate) fn has_accepted(&mut self) -> Result {
+        if !self.peer.is_iwarp() {
+            return Ok(());
+        }
+        let part = Part { at: FIRST, len: 1 };
+        self.control.request(&Request::Bytes(part)).map(drop)
     }
 
     pub(crate) fn line_of(&self, conn: Conn, number: u32) -> Line {

@@ -185,6 +185,7 @@ fn again(bench: &mut Bench) -> Result<String> {
     for round in 1..=ROUNDS {
         let conn = server.connect(&cfg);
         let conn = conn.map_err(|gave_up| Stop::Failed(gave_up.to_string()))?;
+        bench.has_accepted()?;
         let line = bench.line_of(conn, number);
         write(bench, &line, round).step(|| format!("connection {round}"))?;
         cut(bench, &line)?;
