@@ -142,7 +142,7 @@ mod fabric {
     /// hosts are two copies, unless they are in one failure domain.
     #[test]
     fn two_copies_are_on_two_hosts() -> Result {
-        for profile in Profile::ALL {
+        for profile in Profile::EVERY {
             let (_fabric, [client, a, b]) = Rig::of(&profile).hosts(["client", "a", "b"]);
             let nic = a.add_nic();
             let near = {

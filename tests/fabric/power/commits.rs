@@ -142,7 +142,7 @@ fn a_commit_survives_every_cut() {
 #[test]
 fn a_commit_on_a_wrong_promise_is_found() {
     let way = Way::on(Platform::AdrDdioOn).by_reading(true).promising();
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let log = Log {
             parts: Parts::Two,
             in_flight: 1,

@@ -86,7 +86,7 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
 /// flush that was polled, or an atomic write after any flush.
 #[test]
 fn a_plain_flag_is_seen_before_its_data() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for flag in ALL {
             let began = Instant::now();
             let (mut old, mut told) = (0, 0);

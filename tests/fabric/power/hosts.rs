@@ -21,7 +21,7 @@ fn world(fabric: &Fabric) -> Result<World> {
 /// Flushed data is there after the cut, in new memory; the old mapping is unused.
 #[test]
 fn what_was_flushed_is_there_after_a_restart() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let fabric = fabric(&profile);
         let old = world(&fabric)?;
         old.write(0, b"durable!")?;
@@ -55,7 +55,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result {
 /// memory.
 #[test]
 fn a_killed_program_loses_no_memory() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let fabric = fabric(&profile);
         let old = world(&fabric)?;
         old.write(0, b"written!")?;
@@ -115,7 +115,7 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result {
 /// dropped; no object leaks.
 #[test]
 fn a_program_on_a_dead_host_ends() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let fabric = fabric(&profile);
         let server = fabric.host("server");
         let addr = server.addr().to_string();

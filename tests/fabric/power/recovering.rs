@@ -96,7 +96,7 @@ fn run_in(
 /// A recovery that can be cut anywhere and run again survives.
 #[test]
 fn an_idempotent_recovery_survives() {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for platform in PLATFORMS {
             let visited = run(&profile, platform, Folds::InOneWord);
             let visited = visited.unwrap_or_else(|loss| panic!("{platform}: {loss}"));
@@ -108,7 +108,7 @@ fn an_idempotent_recovery_survives() {
 /// One that counts twice when it is cut in the middle is found, and the report has where it began.
 #[test]
 fn a_recovery_that_counts_twice_is_found() {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for platform in PLATFORMS {
             let loss = run(&profile, platform, Folds::InTwoWords).expect_err("it counts twice");
             assert_says(&loss, &["The recovery lost its power as well."]);

@@ -179,7 +179,7 @@ fn an_answered_commit_survives_every_cut() {
     const SEEDS: u64 = 3;
     on_each_platform(|platform| {
         let mut events = 0;
-        for profile in Profile::ALL {
+        for profile in Profile::EVERY {
             for in_flight in [1, 3] {
                 for two_pointers in [false, true] {
                     for seed in 0..SEEDS {
@@ -216,7 +216,7 @@ fn serve(far: &Conn, mut responder: Responder<u8>) -> Result<()> {
 /// before its bytes are durable would be seen by the client in between.
 #[test]
 fn an_answer_comes_after_the_bytes_are_durable() -> Result<()> {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for seed in 0..10 {
             let fabric = Rig::of(&profile).seed(seed).fabric();
             let mut served = Served::new(&fabric, Platform::AdrDdioOn)?;

@@ -67,7 +67,7 @@ fn is_possible(profile: &Profile, by_reading: bool) -> bool {
 /// A message after a flush that was polled is sent when the data is durable.
 #[test]
 fn a_message_after_a_polled_flush_is_its_word() {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for by_reading in [false, true] {
             if is_possible(&profile, by_reading) {
                 let lost = losses(&profile, by_reading, Order::Polled);

@@ -64,7 +64,7 @@ impl Way {
 /// flush there is one kind.)
 pub(crate) fn ways() -> Vec<(Profile, Way)> {
     let mut ways = Vec::new();
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for platform in PLATFORMS {
             for by_reading in [false, true] {
                 let way = Way::on(platform).by_reading(by_reading);

@@ -50,7 +50,7 @@ fn run(profile: &Profile, way: Way, lose: Lose, from_server: bool, nth: u32) -> 
 /// The other two replicas go on, and each replica keeps the records that it has acknowledged.
 #[test]
 fn an_acknowledgement_is_lost_at_each_request() {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for method in [methods(&profile), vec![Method::Server]].concat() {
             let platform = match method {
                 Method::Reading => Platform::AdrDdioOff,

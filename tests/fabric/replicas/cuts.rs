@@ -39,7 +39,7 @@ fn run(profile: &Profile, way: Way, pipelined: u64, seed: u64) -> Result<Visited
 fn two_of_three_survive_every_cut() {
     let mut ran = 0;
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
-        for profile in Profile::ALL {
+        for profile in Profile::EVERY {
             for method in methods(&profile) {
                 let way = Way::durable(method, platform);
                 if !way.may_be_durable(&profile) {

@@ -11,7 +11,7 @@ fn set(profile: &Profile, records: usize, way: Way) -> Result<Set> {
 
 /// Runs a test with a set on each profile.
 fn each(records: usize, way: Way, test: impl Fn(Set) -> Result) -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         test(set(&profile, records, way)?)?;
     }
     Ok(())
@@ -296,7 +296,12 @@ fn a_replica_that_loses_its_power_is_unknown() -> Result {
         let began = set.fabric.now();
         let outcome = set.settle(cut_off, 3, Duration::from_secs(600));
         assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
-        assert!(set.fabric.now() - began < Duration::from_secs(60));
+        if set.servers[2].peer.is_iwarp() {
+            // TCP repeats for longer than that limit.
+            set.log.set_aside(set.ids[2], LIMIT)?;
+        } else {
+            assert!(set.fabric.now() - began < Duration::from_secs(60));
+        }
         for number in 2..8 {
             set.log.wait_room(1, LIMIT)?;
             let outcome = set.commit(number, 2)?;
@@ -383,7 +388,7 @@ fn a_wait_ends_when_a_host_is_gone() -> Result {
 /// of them, and two losses can.
 #[test]
 fn replicated_volatile_memory_survives_one_loss_of_power() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let (fabric, [client]) = Rig::of(&profile).seed(3).hosts(["client"]);
         let way = Way::visible();
         let servers = ["a", "b", "c"].map(|name| Server::new(&fabric, name, way).expect("made"));

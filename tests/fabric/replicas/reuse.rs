@@ -16,7 +16,7 @@ fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> Result<ReplicaId> {
 /// replica.
 #[test]
 fn a_set_reconnects_for_ever() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let way = Way::visible();
         let mut set = Set::new(&Rig::of(&profile).seed(1), way, 4)?;
         let first = set.append(0, 3)?;
@@ -66,7 +66,7 @@ fn a_set_reconnects_for_ever() -> Result {
 /// it, and is named for none: neither with copies nor with those that hold the ring.
 #[test]
 fn a_new_replica_in_an_old_place_has_no_earlier_commit() -> Result {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         let way = Way::visible().sending(4, 7);
         let mut set = Set::new(&Rig::of(&profile).seed(2), way, 4)?;
         let mut id = set.ids[2];

@@ -149,7 +149,7 @@ fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
 
 #[test]
 fn the_servers_method_on_two_of_three_survives_every_cut() {
-    for profile in Profile::ALL {
+    for profile in Profile::EVERY {
         for pipelined in [1, 3] {
             let visited = run(&profile, pipelined);
             let visited = visited.unwrap_or_else(|loss| panic!("{}: {loss}", profile.name()));
@@ -159,7 +159,8 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
 }
 
 /// A host that is gone after it took the request leaves no operation in flight that would fail. The
-/// wait ends by a write of its own, long before its limit.
+/// wait ends by a write of its own, long before its limit. (iWARP has no retries: there a keep-alive
+/// has to notice it.)
 #[test]
 fn a_settle_ends_when_the_host_that_took_the_request_is_gone() -> Result {
     for profile in Profile::ALL {
