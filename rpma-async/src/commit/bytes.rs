@@ -5,18 +5,21 @@
 //! that was away. Both copy. They hold no block for longer than an operation takes.
 
 use std::collections::VecDeque;
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::ops::Range;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use rpma::commit::{Method, Ticket};
 use rpma::{Error, MrRemote, Queue, RemoteSlice, Result};
 
 use super::reading::Reading;
+use super::state::WriterState;
 use super::writer::Writer;
 use crate::error::invalid;
 use crate::place::Place;
-use crate::pool::{Frozen, Pool};
+use crate::pool::{Frozen, Lease, Pool};
 use crate::timeout::timeout;
 
 /// The pause before a post is tried again for which the device had no memory.
@@ -105,7 +108,7 @@ impl Writer {
     ) -> Result<Option<Reading>> {
         let mut to = match pool.try_lease() {
             Some(to) => to,
-            None if is_first => pool.lease().await,
+            None if is_first => self.block(pool).await?,
             None => return Ok(None),
         };
         to.truncate(src.len() as usize);
@@ -160,7 +163,7 @@ impl Writer {
         let mut last = Err(invalid("a commit without a byte"));
         let mut at = at;
         for piece in bytes.chunks(self.piece(pool)) {
-            let mut from = pool.lease().await;
+            let mut from = self.block(pool).await?;
             from.truncate(piece.len());
             from.copy_from_slice(piece);
             let part = (to.slice(at..at + piece.len() as u64)?, from.freeze());
@@ -169,6 +172,23 @@ impl Writer {
             last = Ok(self.commit_part(place, part, pointer).await?);
         }
         self.durable(last?).await
+    }
+
+    /// A block, or the end of the connection: on iWARP the blocks of operations that were posted
+    /// after the end, before this side knew it, come back with the writer alone.
+    async fn block(&self, pool: &Pool) -> Result<Lease> {
+        if let Some(block) = pool.try_lease() {
+            return Ok(block);
+        }
+        let (mut leased, mut closed) = (pin!(pool.lease()), pin!(self.closed()));
+        poll_fn(|cx| {
+            if let Poll::Ready(block) = leased.as_mut().poll(cx) {
+                return Poll::Ready(Ok(block));
+            }
+            let ended = |_event| Err(self.shared.with(WriterState::why_over));
+            closed.as_mut().poll(cx).map(|end| end.and_then(ended))
+        })
+        .await
     }
 
     /// The most bytes of one commit.

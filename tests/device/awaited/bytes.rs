@@ -6,7 +6,7 @@ use rpma::serve::ServerCfg;
 use rpma_async::{Pool, Reactor, Writer};
 
 use crate::awaited::served::{Serving, client, polls};
-use crate::awaited::support::{all_blocks, in_time, joined, says, spawn_with, with_reactor};
+use crate::awaited::support::{all_blocks, in_time, joined, says, spawn_with, turns, with_reactor};
 use crate::common::prelude::*;
 use crate::serve::support::{LEN, Site};
 
@@ -189,6 +189,38 @@ fn an_end_ends_both() -> Result {
         joined(commits).await.expect_err("it is over");
         drop(writer);
         assert_eq!(pool.available(), 2);
+        Ok(())
+    })
+}
+
+/// Promise: a call that waits for a block ends with the connection as well. On iWARP the blocks of
+/// operations that were posted too late do not come back before the writer is gone.
+#[test]
+fn a_wait_for_a_block_ends_with_the_connection() -> Result {
+    with_reactor(async |reactor| {
+        let serving = serving(reactor)?;
+        let (writer, memory) = writer(reactor, &serving, Method::Server).await?;
+        let pool = Pool::new(reactor.peer(), BLOCK, 1)?;
+        let taken = pool.try_lease().ok_or("free")?;
+        let commits = spawn_with(&writer, |writer| {
+            let pool = pool.clone();
+            async move {
+                writer
+                    .commit_bytes(&pool, (&memory, 0), &bytes(1), None)
+                    .await
+            }
+        });
+        let memory = writer.offer().regions()[0];
+        let reads = spawn_with(&writer, |writer| {
+            let pool = pool.clone();
+            async move { writer.read_bytes(&pool, &memory, 0..BYTES as u64).await }
+        });
+        turns(3).await;
+        assert!(!commits.is_finished() && !reads.is_finished());
+        serving.kill().await;
+        joined(commits).await.expect_err("it is over");
+        joined(reads).await.expect_err("it is over");
+        drop((taken, writer));
         Ok(())
     })
 }
