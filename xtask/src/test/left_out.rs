@@ -398,6 +398,11 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         NOBODY,
     ),
     (
+        "replicated_log::sweep::each_fault_is_survived",
+        Simulated,
+        BLOCKS,
+    ),
+    (
         "serve::again::a_connection_that_cannot_be_cut_off",
         Simulated,
         "on iWARP the connection ends with its id, also if the queue pair stays",

@@ -32,6 +32,17 @@ const NATIVE: &[&str] = &[
 /// soft-iWARP, on which `left_out.rs` has the tests that cannot pass.
 const IWARP: &str = "siw-6.12";
 
+/// Of the tests about the simulator these run on the device that the environment names.
+const LOG: Log = Log {
+    program: "fabric",
+    subject: "replicated_log::",
+};
+
+struct Log {
+    program: &'static str,
+    subject: &'static str,
+}
+
 /// Test programs, as arguments of cargo.
 struct Programs(Vec<String>);
 
@@ -119,14 +130,19 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
     Ok(())
 }
 
-/// The tests of soft-iWARP: those that can pass there.
+/// The tests of soft-iWARP: those of the device and of the replicated log that can pass there.
 fn over_iwarp(workspace: &Workspace, tests: &str) -> Result<Command> {
-    let of_program = format!("{tests} --test {} --", left_out::PROGRAM);
-    let mut list = workspace.cargo(&of_program);
-    let all = listed(&output(list.args(["--list", "--format=terse"]))?);
+    let tests_of = |program: &str| -> Result<_> {
+        let mut list = workspace.cargo(&format!("{tests} --test {program} --"));
+        Ok(listed(&output(list.args(["--list", "--format=terse"]))?))
+    };
+    let mut all = tests_of(left_out::PROGRAM)?;
+    let log = tests_of(LOG.program)?.into_iter();
+    all.extend(log.filter(|test| test.starts_with(LOG.subject)));
     let left = left_out::of(On::Simulated);
     let able = left_out::without(all.iter().cloned(), &all, left)?;
-    let mut test = workspace.cargo(&of_program);
+    let programs = format!("--test {} --test {}", left_out::PROGRAM, LOG.program);
+    let mut test = workspace.cargo(&format!("{tests} {programs} --"));
     test.env("RPMA_SIM_PROFILE", IWARP);
     test.env("RUST_TEST_THREADS", THREADS);
     test.arg("--exact").args(able);
