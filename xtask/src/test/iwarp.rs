@@ -1,9 +1,9 @@
-//! Device tests over soft-iWARP: the same programs, with the address of the guest's device `siw0`.
+//! Tests over soft-iWARP: the same programs, with the address of the guest's device `siw0`.
 //! Every test of the subjects below runs there, or `left_out.rs` has the reason why it cannot pass.
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::left_out::{self, LeftOut, On, PROGRAM};
 use super::report::Report;
@@ -14,19 +14,34 @@ use crate::host::Workspace;
 use crate::lab::Lab;
 use crate::progress::say;
 
-/// The step's name.
-const STEP: &str = "soft-iWARP";
+/// Subjects of a program, one step.
+struct Tests {
+    step: &'static str,
+    program: &'static str,
+    subjects: &'static [&'static str],
+}
 
-const SUBJECTS: [&str; 9] = [
-    "awaited",
-    "commit",
-    "connect",
-    "cut_off",
-    "ending",
-    "keep_alive",
-    "messages",
-    "transfer",
-    "writer",
+const ALL: [Tests; 2] = [
+    Tests {
+        step: "soft-iWARP",
+        program: PROGRAM,
+        subjects: &[
+            "awaited",
+            "commit",
+            "connect",
+            "cut_off",
+            "ending",
+            "keep_alive",
+            "messages",
+            "transfer",
+            "writer",
+        ],
+    },
+    Tests {
+        step: "soft-iWARP: examples",
+        program: "programs",
+        subjects: &["examples::pairs::dram"],
+    },
 ];
 
 /// Only these tests.
@@ -37,15 +52,15 @@ pub(crate) fn alone(workspace: &Workspace, options: Options) -> Result<bool> {
     let builds = vec![
         (
             "device: build".to_owned(),
-            build("test --no-run --test device")?,
+            build("test --no-run --test device --test programs")?,
         ),
         (
-            "device: build 01".to_owned(),
-            build("build --example 01-connection")?,
+            "device: build examples".to_owned(),
+            build("build --examples")?,
         ),
     ];
     if check_all(&mut report, builds)? {
-        for (test, _, why) in left_out() {
+        for (test, _, why) in ALL.iter().flat_map(Tests::left_out) {
             say(&format!("       left out: {test}: {why}"));
         }
         run(&mut report, &mut lab, options)?;
@@ -53,44 +68,54 @@ pub(crate) fn alone(workspace: &Workspace, options: Options) -> Result<bool> {
     Ok(report.close())
 }
 
-/// Runs them as one step; returns whether there is a device for others.
+/// Runs them; returns whether there is a device for others.
 pub(super) fn run(report: &mut Report<'_>, lab: &mut Lab<'_>, options: Options) -> Result<bool> {
-    let mut test = match command(lab, options) {
-        Ok(test) => test,
-        Err(error) => {
-            report.not_run(STEP, &error);
-            return Ok(true);
+    for tests in &ALL {
+        let mut test = match tests.command(lab, options) {
+            Ok(test) => test,
+            Err(error) => {
+                report.not_run(tests.step, &error);
+                continue;
+            }
+        };
+        if !run_on_device(report, lab, tests.step, &mut test)? {
+            return Ok(false);
         }
-    };
-    let there = run_on_device(report, lab, STEP, &mut test);
+    }
     say(&format!(
         "       {} tests cannot pass there: xtask/src/test/left_out.rs has the reasons",
-        left_out().count()
+        ALL.iter().flat_map(Tests::left_out).count()
     ));
-    there
+    Ok(true)
 }
 
-fn command(lab: &mut Lab<'_>, options: Options) -> Result<Command> {
-    let all = tests_of(lab, Native, PROGRAM, &[])?;
-    let ours = subjects().flat_map(|subject| subject.of(&all, &[]));
-    let tests = left_out::without(ours, &all, left_out())?;
-    lab.over_iwarp(true);
-    let test = lab.cargo_on_device(Native, "test", options.limit());
-    lab.over_iwarp(false);
-    let mut test = test?;
-    test.args(["--test", PROGRAM, "--", "--exact"]).args(tests);
-    Ok(test)
-}
+impl Tests {
+    fn command(&self, lab: &mut Lab<'_>, options: Options) -> Result<Command> {
+        let all = tests_of(lab, Native, self.program, &[])?;
+        let ours = self.subjects().flat_map(|subject| subject.of(&all, &[]));
+        let tests = left_out::without(ours, &all, self.left_out())?;
+        ensure!(!tests.is_empty(), "{} has no such tests", self.program);
+        lab.over_iwarp(true);
+        let test = lab.cargo_on_device(Native, "test", options.limit());
+        lab.over_iwarp(false);
+        let mut test = test?;
+        test.args(["--test", self.program, "--", "--exact"])
+            .args(tests);
+        Ok(test)
+    }
 
-fn subjects() -> impl Iterator<Item = Subject> {
-    SUBJECTS.iter().map(|name| Subject {
-        program: PROGRAM.to_owned(),
-        name: (*name).to_owned(),
-    })
-}
+    fn subjects(&self) -> impl Iterator<Item = Subject> {
+        self.subjects.iter().map(|name| Subject {
+            program: self.program.to_owned(),
+            name: (*name).to_owned(),
+        })
+    }
 
-/// The tests of these subjects that do not run.
-fn left_out() -> impl Iterator<Item = &'static LeftOut> {
-    let is_ours = |test| subjects().any(|subject| subject.without_program(test).is_some());
-    left_out::of(On::Guest).filter(move |(test, ..)| is_ours(test))
+    /// The tests of these subjects that do not run.
+    fn left_out(&self) -> impl Iterator<Item = &'static LeftOut> {
+        let is_ours = |test| {
+            self.program == PROGRAM && self.subjects().any(|of| of.without_program(test).is_some())
+        };
+        left_out::of(On::Guest).filter(move |(test, ..)| is_ours(test))
+    }
 }
