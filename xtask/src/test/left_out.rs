@@ -25,8 +25,6 @@ const WRITES: &str = "a write that the peer refuses completes with success on iW
 const MESSAGES: &str = "no message waits for a receive on iWARP: the connection ends";
 const IMMEDIATE: &str = "siw has no immediate data";
 const ACCEPTED: &str = "on iWARP the kernel completes the connection, and not the client's program";
-const NOBODY: &str = "nobody listens: the connect fails by itself, there is no reject";
-const BLOCKS: &str = "the connect blocks for as long as TCP tries, in a call that has no limit";
 const RETRIES: &str = "iWARP has no retries of its own: TCP repeats for a quarter of an hour";
 const TIMEOUTS: &str = "iWARP has no acknowledgement time-out";
 const HELD: &str = "a device of iWARP holds no operation back; the simulated link does";
@@ -108,7 +106,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         Simulated,
         RETRIES,
     ),
-    ("awaited::input::addresses_that_do_not_fit", Both, NOBODY),
     (
         "awaited::input::awaited_outside_of_the_drivers_runtime",
         Both,
@@ -197,12 +194,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         IMMEDIATE,
     ),
     (
-        "connect::a_client_that_vanishes_does_not_hurt_the_endpoint",
-        Guest,
-        "passes in 215 s: siw destroys the queue pair of an unanswered client after 10 s",
-    ),
-    ("connect::a_name_with_two_addresses_connects", Guest, NOBODY),
-    (
         "connect::a_request_whose_queues_cannot_be_made_is_refused",
         Both,
         "siw makes queues as large as these",
@@ -212,7 +203,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         Both,
         "iWARP has no TimewaitExit",
     ),
-    ("connect::nobody_listens", Both, NOBODY),
     ("counters::failures_are_counted_by_status", Both, WRITES),
     ("ending::closing::closing_a_failed_connection", Both, WRITES),
     (
@@ -256,11 +246,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         "ending::limits::nobody_takes_the_answer_in_time",
         Both,
         ACCEPTED,
-    ),
-    (
-        "ending::limits::waiting_to_be_accepted_and_rejected",
-        Both,
-        NOBODY,
     ),
     (
         "events::solicited::only_solicited_writes_give_events",
@@ -371,36 +356,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         "next::failures_come_before_the_end",
         Both,
         "a message that the peer refuses completes with success on iWARP",
-    ),
-    (
-        "reconnect::faults::each_fault_keeps_the_limit",
-        Simulated,
-        BLOCKS,
-    ),
-    (
-        "reconnect::limits::a_drop_at_each_step_leaves_nothing",
-        Simulated,
-        BLOCKS,
-    ),
-    (
-        "reconnect::limits::a_fault_at_each_step_keeps_the_limit",
-        Simulated,
-        BLOCKS,
-    ),
-    (
-        "reconnect::limits::each_address_has_its_share_and_its_reason",
-        Simulated,
-        NOBODY,
-    ),
-    (
-        "reconnect::limits::each_step_has_a_limit",
-        Simulated,
-        NOBODY,
-    ),
-    (
-        "replicated_log::sweep::each_fault_is_survived",
-        Simulated,
-        BLOCKS,
     ),
     (
         "serve::again::a_connection_that_cannot_be_cut_off",
