@@ -13,9 +13,9 @@ use crate::joined_fd::JoinedFd;
 impl Conn {
     /// Returns one descriptor for event loops, in the place of those of the connection and its
     /// queues. It is readable when [`next`](Self::next) may have something. Then call `next` with a
-    /// limit of 0, again and again, until it returns [`Error::TimedOut`]. After that the descriptor
-    /// becomes readable when there is new work. Any other error of `next`, except
-    /// [`Error::InvalidArgument`], is the end of the connection.
+    /// limit of 0, again and again, until it returns [`TimedOut`](crate::Error::TimedOut). After
+    /// that the descriptor becomes readable when there is new work. Any other error of `next`,
+    /// except [`InvalidArgument`](crate::Error::InvalidArgument), is the end of the connection.
     ///
     /// The descriptor is the same one, and stays open, as long as the connection exists. A copy of
     /// it (`try_clone_to_owned`) belongs to the program.
@@ -32,10 +32,10 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the connection is on a
-    /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `epoll_create1`,
-    /// `epoll_ctl` or `eventfd2` fails. After one call has succeeded, no later call fails in this
-    /// way.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the connection is on a
+    /// [`CompletionChannel`](crate::CompletionChannel). [`Provider`](crate::Error::Provider) if
+    /// `epoll_create1`, `epoll_ctl` or `eventfd2` fails. After one call has succeeded, no later call
+    /// fails in this way.
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
         if let Some(fd) = self.next_fd.get() {

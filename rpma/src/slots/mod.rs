@@ -145,6 +145,11 @@ impl ConnSlots {
         self.send.is_due() || self.receive.is_due()
     }
 
+    /// Whether a request of the send queue that gives a completion when it succeeds is not done.
+    pub(crate) fn is_send_due(&self) -> bool {
+        self.send.is_due()
+    }
+
     /// Notes how a marker has completed.
     #[cold]
     pub(crate) fn marker_came(&self, marker: Kind, status: WcStatus) {
