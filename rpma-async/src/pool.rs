@@ -58,7 +58,7 @@ impl Pool {
     ///
     /// [`Error::InvalidArgument`] if there are no blocks, if a block has no bytes, or if all of
     /// them together are more than the device registers as one region. [`Error::Provider`] if the
-    /// memory cannot be allocated or registered ([`Mr::reg`]).
+    /// memory cannot be allocated or registered ([`Mr::reg`](rpma::Mr::reg)).
     pub fn new(peer: &Peer, block: usize, count: usize) -> Result<Self> {
         if block == 0 || count == 0 {
             return Err(Error::InvalidArgument(
