@@ -91,6 +91,8 @@ pub(super) fn run(
     let checks = check::scenarios().into_iter();
     all.extend(checks.map(|(what, scenario, method)| (what.to_owned(), scenario, method)));
     all.push((perf::NAME.to_owned(), Test::perf_of_a_frozen_server, ""));
+    let over_iwarp = keep_alive::NAME_OVER_IWARP.to_owned();
+    all.push((over_iwarp, Test::keep_alive_over_iwarp, ""));
     // Last: they leave a host without power.
     all.push((keep_alive::NAME.to_owned(), Test::keep_alive, ""));
     for (what, scenario, method) in all {

@@ -12,6 +12,7 @@ use crate::process::{Remote, poll};
 use crate::vm::NUMBERS;
 
 pub(super) const NAME: &str = "silent peers are noticed, and idle ones are not dropped";
+pub(super) const NAME_OVER_IWARP: &str = "a silent peer is noticed over soft-iWARP";
 
 /// The keep-alive.
 const SECONDS: u64 = 6;
@@ -20,6 +21,8 @@ const REPORTED: Duration = Duration::from_secs(2);
 /// The connections of each host: two as a client, two as a server.
 const CONNECTIONS: usize = 4;
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+/// The same hosts' soft-iWARP (init.sh).
+const OVER_IWARP: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 const PORT: &str = "7206";
 
 impl Test<'_> {
@@ -29,7 +32,7 @@ impl Test<'_> {
     pub(super) fn keep_alive(&mut self, _: &str) -> Result<String> {
         let idle = if self.long { 600 } else { 2 * SECONDS };
         self.all_up()?;
-        let mut sides = self.hold()?;
+        let mut sides = self.hold(ADDRESSES)?;
         sleep(Duration::from_secs(idle));
         for side in &sides {
             let gone = ends_of(side);
@@ -45,7 +48,7 @@ impl Test<'_> {
             side.finish(LIMIT)?;
         }
 
-        let mut sides = self.hold()?;
+        let mut sides = self.hold(ADDRESSES)?;
         for number in NUMBERS {
             self.hosts.machines.net(number, "loss 100%")?;
         }
@@ -60,7 +63,7 @@ impl Test<'_> {
             side.finish(LIMIT)?;
         }
 
-        let sides = self.hold()?;
+        let sides = self.hold(ADDRESSES)?;
         let started = Instant::now();
         self.hosts.machines.cut(2)?;
         let no_power = silent(&sides[..1], started).context("no power")?;
@@ -73,14 +76,35 @@ impl Test<'_> {
         ))
     }
 
+    /// As [`keep_alive`](Self::keep_alive), of a host that stands still. There each write and each
+    /// message would complete.
+    pub(super) fn keep_alive_over_iwarp(&mut self, _: &str) -> Result<String> {
+        self.all_up()?;
+        let mut sides = self.hold(OVER_IWARP)?;
+        sleep(Duration::from_secs(2 * SECONDS));
+        for side in &sides {
+            let gone = ends_of(side);
+            ensure!(gone.is_empty(), "while it was idle: {gone:?}");
+        }
+        let started = Instant::now();
+        self.hosts.machines.signal(2, Signal::STOP)?;
+        let frozen = silent(&sides[..1], started);
+        self.hosts.machines.signal(2, Signal::CONT)?;
+        let frozen = frozen?;
+        for side in &mut sides {
+            side.finish(LIMIT)?;
+        }
+        Ok(format!("after {frozen:.1} s of {SECONDS} s"))
+    }
+
     /// Starts both sides, and waits until all connections are there.
-    fn hold(&mut self) -> Result<[Remote; 2]> {
+    fn hold(&mut self, addresses: [&str; 2]) -> Result<[Remote; 2]> {
         let seconds = SECONDS.to_string();
         let args = |own: usize| {
             [
                 "keep-alive",
-                ADDRESSES[own],
-                ADDRESSES[1 - own],
+                addresses[own],
+                addresses[1 - own],
                 PORT,
                 &seconds,
             ]
