@@ -77,6 +77,16 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         Both,
         MESSAGES,
     ),
+    (
+        "awaited::crowd::a_hundred_connections_on_one_thread",
+        Guest,
+        "the guest's siw makes no more completion queues: EAGAIN",
+    ),
+    (
+        "awaited::crowd::killed::a_killed_program_wakes_all",
+        Guest,
+        HELD,
+    ),
     ("awaited::ends::a_dropped_driver_is_an_error", Guest, HELD),
     ("awaited::ends::abort_ends_at_once", Guest, HELD),
     ("awaited::ends::close_keeps_its_limit", Guest, HELD),
@@ -222,6 +232,11 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         RETRIES,
     ),
     (
+        "ending::dying::a_thousand_clients_die",
+        Guest,
+        "siw may report the error of the queue pair before the end of the connection",
+    ),
+    (
         "ending::dying::a_wait_for_an_operation_leaves_events_to_their_waiters",
         Guest,
         HELD,
@@ -230,6 +245,11 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         "ending::dying::a_wait_for_an_operation_sees_the_end",
         Guest,
         HELD,
+    ),
+    (
+        "ending::dying::clients_that_are_killed",
+        Guest,
+        "a server of siw has 10 s to accept, and the programs start more slowly in the guest",
     ),
     (
         "ending::dying::short_waits_for_an_operation_see_the_end",
