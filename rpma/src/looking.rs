@@ -11,8 +11,9 @@
 //! one event of a channel have loops of their own, because there one sleep is also the look: as two
 //! steps they would cost a system call more.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::verbs::Deadline;
 
@@ -61,6 +62,36 @@ impl Budget {
                 self.events > 0
             }
         }
+    }
+}
+
+/// When a look is due, for a wait that polls the completion queues before it does anything else.
+///
+/// A poll makes no system call. It does not see the end of a connection, nor the silence of a peer.
+/// So a look comes after so many polls, or so long after the last one, also if every poll finds what
+/// its wait is for.
+#[derive(Debug, Default)]
+pub(crate) struct LookDue {
+    polls: u32,
+    /// `None`: there was no look.
+    at: Option<Instant>,
+}
+
+impl LookDue {
+    const POLLS: u32 = 64;
+    const AFTER: Duration = Duration::from_millis(10);
+
+    /// A poll is to come at this time. Returns whether a look is due instead.
+    #[inline]
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        self.polls += 1;
+        self.polls > Self::POLLS || self.at.is_none_or(|at| now >= at)
+    }
+
+    /// A look begins.
+    pub(crate) fn looks(&mut self) {
+        self.polls = 0;
+        self.at = clock::now().checked_add(Self::AFTER);
     }
 }
 
@@ -162,6 +193,24 @@ mod tests {
         assert_eq!(run(2, Ok(())), (Ok(None), 1));
         assert_eq!(run(1, Err(())), (Ok(Some(())), 1));
         assert_eq!(run(2, Err(())), (Err(()), 1));
+    }
+
+    /// Promise: a look is due at first, after 64 polls, and 10 ms after the last look.
+    #[test]
+    fn a_look_is_due_by_number_and_by_time() {
+        let mut due = LookDue::default();
+        let now = clock::now();
+        assert!(due.is_due(now), "there was no look");
+        for _ in 0..3 {
+            due.looks();
+            let polls = (0..1000).take_while(|_| !due.is_due(now));
+            assert_eq!(polls.count(), 64);
+        }
+        let before = clock::now();
+        due.looks();
+        let after = clock::now();
+        assert!(!due.is_due(before + LookDue::AFTER - Duration::from_nanos(1)));
+        assert!(due.is_due(after + LookDue::AFTER));
     }
 
     /// Promise: events that a caller skips do not hold it beyond its limit, and the wanted one ends

@@ -325,7 +325,11 @@ impl Replicas {
         let shared = &self.shared;
         let settled = shared.wait(|set| {
             let at_once = set.settled(id, k).filter(|of| of.copies() >= k);
-            at_once.or_else(|| {
+            let polled = at_once.or_else(|| {
+                set.poll();
+                set.settled(id, k)
+            });
+            polled.or_else(|| {
                 set.look();
                 set.settled(id, k)
             })

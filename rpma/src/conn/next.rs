@@ -154,6 +154,16 @@ impl Conn {
         }
     }
 
+    /// Polls the queues as [`next`](Self::next) does, and does nothing else.
+    #[inline]
+    pub(crate) fn poll_own(&self, wcs: &mut [Wc]) -> Result<usize> {
+        match &self.queues.rcq {
+            None if self.has_own_channels => self.queues.cq.polled().get_wc(wcs),
+            Some(_) if self.has_own_channels => self.poll(wcs),
+            _ => Err(on_a_completion_channel()),
+        }
+    }
+
     /// The event that is there, or [`Error::NoEvent`].
     pub(crate) fn event_now(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::after(Duration::ZERO))

@@ -255,6 +255,15 @@ impl Conn {
             && usually((hull.usage() & possible).contains(flush_type.usage()))
     }
 
+    /// Whether a commit of a part of so many bytes is possible, in a region with the rights.
+    #[inline]
+    pub(crate) fn commits_in_regions(&self, len: u64, flush_type: FlushType) -> bool {
+        let possible = MrUsage::from_bits_retain(self.short.commits.load(Ordering::Relaxed));
+        len <= self.longest_message()
+            && len.wrapping_sub(1) < MAX_FLUSH
+            && possible.contains(flush_type.usage())
+    }
+
     /// Whether a commit's pointer is 8 bytes in one atomic write.
     #[inline(always)]
     pub(super) fn points_at(&self, dst: &RemoteSlice) -> bool {

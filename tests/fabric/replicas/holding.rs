@@ -370,6 +370,31 @@ fn a_post_that_fails_is_unknown() -> Result {
     Ok(())
 }
 
+/// Promise: the event with which a replica ends is seen while the others settle each commit by polls
+/// alone: within 64 commits, and by the first commit that begins 10 ms later.
+#[test]
+fn an_end_is_seen_while_the_others_settle() -> Result {
+    for is_slow in [false, true] {
+        each(6, Way::visible(), |mut set| {
+            set.commit(0, 3)?;
+            set.servers[1].host.kill();
+            // The kernel of that host ends the connection.
+            rpma::sim::sleep(SHORT);
+            let mut commits = 0;
+            while set.log.is_able(set.ids[1]) {
+                commits += 1;
+                if is_slow {
+                    rpma::sim::sleep(SHORT);
+                }
+                set.commit(commits, 2)?;
+            }
+            assert!(commits <= if is_slow { 1 } else { 66 }, "{commits}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
 /// A wait without a near limit ends when retries show that a host is gone.
 #[test]
 fn a_wait_ends_when_a_host_is_gone() -> Result {

@@ -23,6 +23,7 @@ pub use self::outcome::{CommitId, Outcome, ReplicaId};
 use self::replica::{CommitState, Replica};
 use self::ring::{CommitEntry, RecordBytes, RecordRing};
 use crate::address;
+use crate::clock;
 use crate::commit::Writer;
 use crate::error::{Error, GivenBack, Result};
 use crate::mr::MrRemote;
@@ -386,26 +387,32 @@ impl Replicas {
                  that were set aside: ask for 1 to {present}"
             )));
         }
+        let mut able = 0;
         for member in &self.members {
             if member.is_able() {
                 let of = |error| named(id, named(member.id, error));
                 member.check(&entry, &self.ring).map_err(of)?;
+                able += 1;
             }
         }
-        let able = self.able();
         if able < k {
             return Err(Error::TooFewReplicas { able });
         }
         self.ring.push(entry);
-        self.advance();
+        self.post();
         Ok(id)
+    }
+
+    /// Posts the commits that wait in the ring.
+    fn post(&mut self) {
+        for member in &mut self.members {
+            member.advance(&self.ring);
+        }
     }
 
     /// Posts the commits that wait in the ring, and frees those that all replicas have released.
     fn advance(&mut self) {
-        for member in &mut self.members {
-            member.advance(&self.ring);
-        }
+        self.post();
         let released = self.members.iter().map(Replica::released).min();
         self.ring.free_up_to(released.unwrap_or(0));
     }
@@ -417,6 +424,19 @@ impl Replicas {
     pub fn look(&mut self) {
         for member in &mut self.members {
             member.look();
+        }
+        self.advance();
+    }
+
+    /// As [`look`](Self::look), but it takes the events of a replica only if that is due: after 64
+    /// polls, or 10 ms after its last look. Otherwise it makes no system call, apart from those of
+    /// posts. The waits poll before they look.
+    ///
+    /// An event loop calls it while it has other work. Before it sleeps, it calls `look`.
+    pub fn poll(&mut self) {
+        let now = clock::now();
+        for member in &mut self.members {
+            member.poll(now);
         }
         self.advance();
     }
@@ -437,20 +457,30 @@ impl Replicas {
     /// of another set is empty.
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
-        let mut outcome = Outcome::new(id);
+        self.outcome_and_coming(id).0
+    }
+
+    /// The outcome of a commit, and how many more copies may come.
+    fn outcome_and_coming(&self, id: CommitId) -> (Outcome, usize) {
+        let (mut outcome, mut coming) = (Outcome::new(id), 0);
         if id.set != self.id {
-            return outcome;
+            return (outcome, coming);
         }
         for member in &self.members {
             let bit = member.id.mask();
             match member.state(id.number()) {
                 CommitState::Durable => outcome.durable |= bit,
                 CommitState::Failed => outcome.failed |= bit,
-                CommitState::Late | CommitState::Unknown => outcome.unknown |= bit,
-                CommitState::NotAMember | CommitState::Posted | CommitState::Queued => {}
+                CommitState::Late => {
+                    outcome.unknown |= bit;
+                    coming += 1;
+                }
+                CommitState::Unknown => outcome.unknown |= bit,
+                CommitState::Posted | CommitState::Queued => coming += 1,
+                CommitState::NotAMember => {}
             }
         }
-        outcome
+        (outcome, coming)
     }
 
     /// Returns the replicas on which the commit of an outcome is durable, or visible if the

@@ -4,7 +4,7 @@
 //! up to which commit it has them durable, posted, and released.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::outcome::ReplicaId;
 use super::ring::{CommitEntry, RecordRing};
@@ -26,6 +26,8 @@ pub(super) struct Replica {
     /// `None`: it was set aside.
     writer: Option<Writer>,
     remote: MrRemote,
+    /// Whether the region begins at a multiple of 8, as pointers have to.
+    is_aligned: bool,
     /// Its number among the replicas that were set aside, if it is one of them.
     pub(super) set_aside: Option<u64>,
     /// The set's last commit before the replica was added.
@@ -64,8 +66,10 @@ pub(super) enum CommitState {
 
 impl Replica {
     pub(super) fn new(id: ReplicaId, writer: Writer, remote: MrRemote, joined: u64) -> Self {
+        let all = remote.slice(..);
         Self {
             id,
+            is_aligned: all.is_ok_and(|all| all.address().address % 8 == 0),
             base: writer.posted(),
             writer: Some(writer),
             remote,
@@ -127,23 +131,49 @@ impl Replica {
 
     /// The bytes of commits up to this one are free, as far as this replica uses them.
     pub(super) fn released(&self) -> u64 {
-        match self.is_able() {
-            false if self.released >= self.posted => u64::MAX,
-            _ => self.released,
+        if self.released < self.posted || self.is_able() {
+            self.released
+        } else {
+            u64::MAX
         }
     }
 
     /// Checks a commit without posting it.
+    #[inline]
     pub(super) fn check(&self, entry: &CommitEntry, ring: &RecordRing) -> Result<()> {
         match &self.writer {
-            Some(writer) => check(writer, &self.remote, entry, ring),
-            None => Ok(()),
+            Some(writer) if !self.is_right(writer, entry) => {
+                check(writer, &self.remote, entry, ring)
+            }
+            _ => Ok(()),
         }
     }
 
+    /// Whether a commit is right, as far as that is seen without its slices. The region has the
+    /// rights, because a commit of its first byte was checked when the replica was added.
+    #[inline]
+    fn is_right(&self, writer: &Writer, entry: &CommitEntry) -> bool {
+        let (at, len) = (entry.at, entry.bytes.len);
+        let size = self.remote.get_size();
+        let is_inside = |at: u64, len: u64| at <= size && len <= size - at;
+        let is_apart = |to: u64| to + 8 <= at || to >= at + len;
+        let points = |to: u64| to % 8 == 0 && is_inside(to, 8) && is_apart(to);
+        self.is_aligned
+            && is_inside(at, len)
+            && entry.pointer.is_none_or(|(to, _)| points(to))
+            && writer.commits_in_regions(len)
+    }
+
     /// Posts the commits that wait in the ring, in their order, as far as there is room.
+    #[inline]
     pub(super) fn advance(&mut self, ring: &RecordRing) {
-        while self.is_able() {
+        if self.posted < ring.last() {
+            self.post(ring);
+        }
+    }
+
+    fn post(&mut self, ring: &RecordRing) {
+        while self.posted < ring.last() && self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
             else {
                 return;
@@ -176,6 +206,30 @@ impl Replica {
         }
     }
 
+    /// Takes completions, and also events when that is due.
+    pub(super) fn poll(&mut self, now: Instant) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let was_over = writer.is_over();
+        match writer.poll(now, drop) {
+            Ok(true) => self.count(),
+            Ok(false) => self.look(),
+            Err(error) => {
+                self.warn(was_over, &error);
+                self.count();
+            }
+        }
+    }
+
+    /// A look, or a poll, has failed.
+    #[cold]
+    fn warn(&self, was_over: bool, error: &Error) {
+        if !was_over {
+            log::warn!("{}, after commit {}: {error}", self.id, self.posted);
+        }
+    }
+
     /// Takes completions and events.
     pub(super) fn look(&mut self) {
         let Some(writer) = &mut self.writer else {
@@ -183,8 +237,8 @@ impl Replica {
         };
         let was_over = writer.is_over();
         self.had_last_look |= writer.conn().is_quiet();
-        if let (Err(error), false) = (writer.look(drop), was_over) {
-            log::warn!("{}, after commit {}: {error}", self.id, self.posted);
+        if let Err(error) = writer.look(drop) {
+            self.warn(was_over, &error);
         }
         self.count();
     }

@@ -58,18 +58,9 @@ impl Replicas {
     /// During this second the result is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
-        let (mut copies, mut coming) = (0, 0);
-        if id.set == self.id {
-            for member in &self.members {
-                match member.state(id.number()) {
-                    CommitState::Durable => copies += 1,
-                    CommitState::Late | CommitState::Posted | CommitState::Queued => coming += 1,
-                    CommitState::NotAMember | CommitState::Failed | CommitState::Unknown => {}
-                }
-            }
-        }
-        let is_settled = copies >= k || copies + coming < k;
-        is_settled.then(|| self.outcome(id))
+        let (outcome, coming) = self.outcome_and_coming(id);
+        let copies = outcome.copies();
+        (copies >= k || copies + coming < k).then_some(outcome)
     }
 
     /// Posts an operation of 0 bytes to each replica that can take commits, as
@@ -100,7 +91,7 @@ impl Replicas {
     fn until<T>(
         &mut self,
         limit: Duration,
-        judge: impl FnMut(&mut Self) -> Option<T>,
+        mut judge: impl FnMut(&mut Self) -> Option<T>,
     ) -> Option<T> {
         let (look, sleep) = (
             |set: &mut Self| {
@@ -114,6 +105,13 @@ impl Replicas {
         );
         if self.members.iter().any(Replica::lacks_last_look) {
             self.look();
+        }
+        if let Some(found) = judge(self) {
+            return Some(found);
+        }
+        self.poll();
+        if let Some(found) = judge(self) {
+            return Some(found);
         }
         let Ok(found) = looking::wait(self, Deadline::after(limit), judge, look, sleep);
         found

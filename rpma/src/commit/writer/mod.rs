@@ -9,15 +9,16 @@ mod cfg;
 mod connecting;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::asks::Asks;
 pub(crate) use self::asks::Messages;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
+use crate::clock;
 use crate::conn::{Conn, Next};
 use crate::error::{Error, Queue, Result};
-use crate::looking::{self, Took};
+use crate::looking::{self, LookDue, Took};
 use crate::method::Limits;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::offer::Offer;
@@ -61,6 +62,7 @@ pub struct Writer {
     released: u64,
     /// The empty write that is under way.
     probe: Option<Posted>,
+    due: LookDue,
 }
 
 /// A commit in flight.
@@ -83,6 +85,11 @@ impl Ticket {
     pub fn number(self) -> u64 {
         self.number
     }
+}
+
+#[cold]
+fn of_another_writer() -> Error {
+    Error::invalid("the commit was posted by another writer: ask that one")
 }
 
 /// The fate of a commit, as far as it is known.
@@ -115,6 +122,7 @@ impl Writer {
             durable: 0,
             released: 0,
             probe: None,
+            due: LookDue::default(),
         }
     }
 
@@ -190,9 +198,7 @@ impl Writer {
     /// [`Error::InvalidArgument`] for a commit of another writer.
     pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
         if ticket.conn != self.conn.id() {
-            return Err(Error::invalid(
-                "the commit was posted by another writer: ask that one",
-            ));
+            return Err(of_another_writer());
         }
         Ok(match ticket.number {
             number if number <= self.durable => Fate::Durable,
@@ -233,17 +239,28 @@ impl Writer {
             None => conn.commit(parts, pointer, self.cfg.flush_type(), number),
             Some((limits, asks)) => asks.commit(conn, *limits, number, parts, pointer),
         };
-        let last = match posted {
-            Ok(posted) => Some(posted),
-            Err(Error::Provider { .. }) => None,
-            Err(error) => return Err(error),
-        };
+        match posted {
+            Ok(posted) => {
+                self.flies(Some(posted));
+                Ok(Ticket {
+                    conn: self.conn.id(),
+                    number,
+                })
+            }
+            Err(error) => {
+                if let Error::Provider { .. } = error {
+                    self.flies(None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A commit is in flight, with this last operation.
+    #[inline]
+    fn flies(&mut self, last: Option<Posted>) {
         self.posted += 1;
         self.flights.push_back(Flight { last });
-        posted.map(|_| Ticket {
-            conn: self.conn.id(),
-            number: self.posted,
-        })
     }
 
     /// The error of a commit without room. There is no more room after the connection's end.
@@ -257,6 +274,13 @@ impl Writer {
                 depth: self.in_flight as u32,
             }
         }
+    }
+
+    /// Whether a commit of `len` bytes and a pointer has no fault, if both are apart and inside a
+    /// region with the rights for the writer's commits, and the pointer is aligned.
+    #[inline]
+    pub(crate) fn commits_in_regions(&self, len: u64) -> bool {
+        self.server.is_none() && self.conn.commits_in_regions(len, self.cfg.flush_type())
     }
 
     /// Checks a commit without posting it: whether [`commit`](Self::commit) would post it, if the
@@ -284,8 +308,16 @@ impl Writer {
             self.probe = None;
             return true;
         }
-        let known = self.flights.iter().position(|of| of.last == Some(posted));
-        let Some(at) = known else {
+        let is_it = |of: &Flight| of.last == Some(posted);
+        let is_oldest = self.flights.front().is_some_and(is_it);
+        if is_oldest && self.server.is_none() && wc.status() == WcStatus::SUCCESS {
+            // The usual case.
+            self.flights.pop_front();
+            self.released = self.posted - self.flights.len() as u64;
+            self.durable = self.released;
+            return true;
+        }
+        let Some(at) = self.flights.iter().position(is_it) else {
             return false;
         };
         // Everything that was posted before it is complete as well.
@@ -360,6 +392,7 @@ impl Writer {
     ///
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
+        self.due.looks();
         let mut budget = self.conn.budget();
         loop {
             match self.next(Duration::ZERO, &mut other)? {
@@ -369,6 +402,30 @@ impl Writer {
                     self.conn.keep_readable();
                     return Ok(());
                 }
+            }
+        }
+    }
+
+    /// Polls the connection's queues once, and does nothing else. `false`: a look is due, or more
+    /// may be there. An error ends the connection, as that of a look.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Instant, mut other: impl FnMut(Wc)) -> Result<bool> {
+        if self.due.is_due(now) {
+            return Ok(false);
+        }
+        let mut wcs = [Wc::default(); 4];
+        match self.conn.poll_own(&mut wcs) {
+            Ok(count) => {
+                for wc in &wcs[..count] {
+                    if !self.handle(wc) {
+                        other(*wc);
+                    }
+                }
+                Ok(count < wcs.len())
+            }
+            Err(error) => {
+                self.conn.end_after(&error);
+                Err(error)
             }
         }
     }
@@ -409,11 +466,21 @@ impl Writer {
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<()> {
-        self.fate(ticket)?;
+        if ticket.conn != self.conn.id() {
+            return Err(of_another_writer());
+        }
+        let is_durable = |writer: &Self| writer.durable >= ticket.number;
+        if !is_durable(self) {
+            // After an error the wait below finds the reason.
+            let _ = self.poll(clock::now(), &mut other);
+        }
+        if is_durable(self) {
+            return Ok(());
+        }
         self.look_until(
             limit,
             &mut other,
-            |writer| writer.durable >= ticket.number,
+            is_durable,
             |writer| writer.has_completed(ticket),
             "the commit is not known to be durable, and its source memory is still in use: wait again, or \
              drop the writer and connect again",
