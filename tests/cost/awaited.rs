@@ -26,8 +26,8 @@ pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
     ("awaited_flush", "by_hand_flush", 220),
     ("awaited_write_flush", "by_hand_write_flush", 820),
     ("awaited_flush_slept", "awaited_flush", 860),
-    ("awaited_writer_commit", "by_hand_writer_commit", 3400),
-    ("awaited_set_commit", "by_hand_set_commit", 4000),
+    ("awaited_writer_commit", "by_hand_writer_commit", 1250),
+    ("awaited_set_commit", "by_hand_set_commit", 1500),
 ];
 
 pub(crate) fn run(addr: &str) -> Outcome {

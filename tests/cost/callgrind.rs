@@ -27,8 +27,9 @@ pub(crate) fn dump(name: &str) {
 /// The instructions of each object, by its path, between two dumps.
 pub(crate) type Objects = BTreeMap<String, u64>;
 
-/// The calls of the simulated fabric, which is in the program itself, and tokio.
-const BELOW: [&str; 12] = [
+/// The calls of the simulated fabric, which is in the program itself, and tokio. `wait` stands for
+/// the system call `poll`, and the locks for those of std.
+const BELOW: [&str; 15] = [
     "rpma_sim::post::ibv_post_",
     "rpma_sim::srq::ibv_post_",
     "rpma_sim::cq::ibv_poll_cq",
@@ -39,9 +40,19 @@ const BELOW: [&str; 12] = [
     "rpma_sim::power::memory::Memory::persisted",
     "rpma_sim::power::memory::<impl",
     "rpma_sim::wait::now",
+    "rpma_sim::wait::wait",
+    LOCKS,
+    "<rpma_sim::sync::",
     "tokio::",
     "<tokio::",
 ];
+
+/// The locks of the simulated fabric, and the call that takes one.
+const LOCKS: &str = "rpma_sim::sync::";
+const LOCK: &str = "rpma_sim::sync::mutex::Mutex<T>::lock";
+/// The instructions of one of std's, from its lock to the end of its guard, if no other thread has
+/// it (counted by callgrind, Rust 1.95).
+const OF_STD: u64 = 20;
 
 /// Reads one dump: the function after which it was made, and the costs. If there were calls of the
 /// simulated fabric, they are one object, with those of tokio, and all else is another one.
@@ -62,47 +73,62 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
             function = whole(name, &mut functions);
         } else if let Some(name) = line.strip_prefix("cfn=") {
             called = whole(name, &mut functions);
-        } else if line.starts_with("calls=") {
+        } else if let Some(times) = line.strip_prefix("calls=") {
             // The next line has the cost of the call with all below, which is counted where it
             // arises.
-            let cost = cost(lines.next()?)?;
-            let of_function = calls.entry(function.clone()).or_default();
-            of_function.push((called.clone(), cost));
+            let call = Call {
+                to: called.clone(),
+                times: times.split_whitespace().next()?.parse().ok()?,
+                cost: cost(lines.next()?)?,
+            };
+            calls.entry(function.clone()).or_default().push(call);
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
             *objects.entry(object.clone()).or_default() += cost(line)?;
         }
     }
-    let below = below(&calls);
+    let (below, locks) = below(&calls);
     if below > 0 {
         let all: u64 = objects.values().sum();
-        let both = [("program", all - below), ("fabric.so", below)];
+        let both = [
+            ("program", all - below + locks * OF_STD),
+            ("fabric.so", below),
+        ];
         objects = both.map(|(name, cost)| (name.to_owned(), cost)).into();
     }
     Some((trigger?, objects))
 }
 
-/// The calls that a function makes, and the cost of each with all that it calls.
-type Calls = BTreeMap<String, Vec<(String, u64)>>;
+/// The calls that a function makes of another one, and their cost with all that they call.
+struct Call {
+    to: String,
+    times: u64,
+    cost: u64,
+}
+
+type Calls = BTreeMap<String, Vec<Call>>;
 
 /// The instructions of the layers below, as far as they are called by a function that is measured,
-/// or by one that this calls.
-fn below(calls: &Calls) -> u64 {
+/// or by one that this calls; and the locks that such functions take.
+fn below(calls: &Calls) -> (u64, u64) {
     let mut seen: BTreeSet<&str> = calls
         .keys()
         .map(String::as_str)
         .filter(|function| function.contains("measured_") && !is_below(function))
         .collect();
-    let (mut left, mut below) = (Vec::from_iter(seen.clone()), 0);
+    let (mut left, mut below, mut locks) = (Vec::from_iter(seen.clone()), 0, 0);
     while let Some(function) = left.pop() {
-        for (called, cost) in calls.get(function).into_iter().flatten() {
-            if is_below(called) {
+        for Call { to, times, cost } in calls.get(function).into_iter().flatten() {
+            if is_below(to) {
                 below += cost;
-            } else if seen.insert(called) {
-                left.push(called);
+                if to.starts_with(LOCK) {
+                    locks += times;
+                }
+            } else if seen.insert(to) {
+                left.push(to);
             }
         }
     }
-    below
+    (below, locks)
 }
 
 /// The second number of a line.
