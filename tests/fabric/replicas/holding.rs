@@ -379,12 +379,12 @@ fn an_end_is_seen_while_the_others_settle() -> Result {
             set.commit(0, 3)?;
             set.servers[1].host.kill();
             // The kernel of that host ends the connection.
-            rpma::sim::sleep(SHORT);
+            sleep(SHORT);
             let mut commits = 0;
             while set.log.is_able(set.ids[1]) {
                 commits += 1;
                 if is_slow {
-                    rpma::sim::sleep(SHORT);
+                    sleep(SHORT);
                 }
                 set.commit(commits, 2)?;
             }
