@@ -255,7 +255,8 @@ impl ConnReq {
     ///
     /// On iWARP the kernel may wait for the peer in `rdma_connect`, so a thread makes that call. A
     /// failure comes from [`Conn::next_event`] as well:
-    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody listens. [`Conn`](Conn#dropping) has the rule for a connection that is dropped meanwhile.
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody listens. [`Conn`](Conn#dropping)
+    /// has the rule for a connection that is dropped meanwhile.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
     /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of
