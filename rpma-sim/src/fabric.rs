@@ -162,7 +162,9 @@ impl Fabric {
 
     /// Returns the number of objects of each kind, on all hosts. Kinds without any are left out.
     ///
-    /// The kinds: `pd`, `mr`, `comp_channel`, `cq`, `srq`, `qp`, `cm_id`.
+    /// The kinds: `pd`, `mr`, `comp_channel`, `cq`, `srq`, `qp`, `cm_id`. A `Peer` has a `pd` and a
+    /// `cm_id`. On soft-iWARP a connection that was dropped before its answer is freed by a thread,
+    /// up to 131 s later if the other host does not answer ([`sleep`](crate::sleep) until then).
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
         self.shared.lock_to_look().objects(None)

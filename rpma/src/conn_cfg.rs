@@ -270,7 +270,9 @@ impl ConnCfg {
     }
 
     /// Sets how often this side sends an unacknowledged message again: 0 to 7. The default is 6.
-    /// librpma's default is 7, which means for ever on soft-RoCE: a dead peer is never noticed.
+    /// librpma's default is 7, which means for ever on soft-RoCE: a dead peer is never noticed. It
+    /// has no effect on iWARP, where TCP repeats for about 15 minutes: set a
+    /// [keep-alive](Self::set_keep_alive) there.
     ///
     /// Each side's setting counts for its own messages. A client's request carries the client's
     /// count, but rpma's accepting side uses its own setting. librpma's accepting side uses the
@@ -320,7 +322,7 @@ impl ConnCfg {
     /// Sets the time after which an unacknowledged message is sent again: 4.096 µs · 2^`exponent`.
     /// The default, `None`, leaves the exponent to the kernel: 17 on Linux 6.12, about 0.5 s, and
     /// 19 on 6.1. If the [retry count](Self::set_retry_count) is n, this side notices a dead peer
-    /// after n + 1 such periods.
+    /// after n + 1 such periods. It has no effect on iWARP.
     ///
     /// # Errors
     ///
@@ -448,7 +450,8 @@ impl ConnCfg {
     ///   ([`set_ack_timeout`](Self::set_ack_timeout); by default 2.2 s on Linux 6.12, and 8.6 s on
     ///   6.1), so that a lost packet is repeated in time. On an [adapter](crate#terms) set eight
     ///   time-outs or more: the adapter may wait for up to four time-outs before it repeats a
-    ///   packet (InfiniBand specification 9.7.6.1.3).
+    ///   packet (InfiniBand specification 9.7.6.1.3). On iWARP the shortest time is 0.8 s: TCP sends
+    ///   again after 0.2 s at the earliest.
     ///
     /// A shorter time is refused. If [`set_ack_timeout`](Self::set_ack_timeout) is set, making the
     /// request fails. Otherwise the check needs the kernel's time-out, and comes later. On the
@@ -459,8 +462,7 @@ impl ConnCfg {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] below a millisecond. For a device without acknowledgement
-    /// time-outs this is the only lower limit.
+    /// [`Error::InvalidArgument`] below a millisecond.
     pub fn set_keep_alive(&mut self, silence: Option<Duration>) -> Result<&mut Self> {
         const SHORTEST: Duration = Duration::from_millis(1);
         if let Some(silence) = silence.filter(|silence| *silence < SHORTEST) {

@@ -157,7 +157,8 @@ impl Ep {
     /// [`Request::into_req`].
     ///
     /// A client that vanishes meanwhile is skipped, and its request is dropped
-    /// ([the reasons](Self#requests-that-are-not-returned)).
+    /// ([the reasons](Self#requests-that-are-not-returned)). If it has given up without a word,
+    /// [`Request::into_req`] fails, with that hint.
     /// To wait for the endpoint and connections at the same time, use
     /// [`Wait::add_ep`](crate::wait::Wait::add_ep).
     ///

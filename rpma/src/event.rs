@@ -128,7 +128,11 @@ impl fmt::Display for ConnEvent {
                     None => write!(f, "Connection rejected: {}", RejectReason(*reason)),
                 }
             }
-            Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
+            Self::Unreachable { status } => write!(
+                f,
+                "Connection unreachable, because the peer's host or its program did not answer{}",
+                Status(*status)
+            ),
             Self::Other { event: 14, .. } => f.write_str(
                 "The interface has another hardware address (RDMA_CM_EVENT_ADDR_CHANGE); the \
                  connection goes on",

@@ -90,9 +90,10 @@
 //! |---|---|
 //! | peer, in lower case | the other side of a connection: its program, its host and its device |
 //! | [`Peer`] | an object of this host, a protection domain, under librpma's name |
-//! | [`Device`] | an RDMA device: an adapter, or soft-RoCE |
-//! | adapter | an RDMA device in hardware: every device except soft-RoCE counts as one |
+//! | [`Device`] | an RDMA device: an adapter, soft-RoCE or soft-iWARP |
+//! | adapter | an RDMA device in hardware: every device except soft-RoCE and soft-iWARP counts as one |
 //! | soft-RoCE | an RDMA device in software, by Linux's driver rxe (`rdma_rxe`) |
+//! | soft-iWARP | an RDMA device in software over TCP, by Linux's driver siw |
 //! | native flush | a flush by the device's own operation ([`Conn::has_native_flush`]) |
 //! | fallback flush | a flush by reading, on a connection without native flush ([`Conn::flush`]) |
 //!

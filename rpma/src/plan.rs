@@ -77,8 +77,12 @@ impl Plan {
         if let Some(srq) = srq {
             check_srq(peer, cfg, srq)?;
         }
-        // The kernel's own time-out is known when the connection opens.
-        check_keep_alive(cfg.get_keep_alive(), cfg.get_ack_timeout())?;
+        if peer.is_iwarp() {
+            check_keep_alive_over_tcp(cfg.get_keep_alive())?;
+        } else {
+            // The kernel's own time-out is known when the connection opens.
+            check_keep_alive(cfg.get_keep_alive(), cfg.get_ack_timeout())?;
+        }
         let (channel, receive_channel) = channels(peer, cfg)?;
         if sizes.rcq.is_none() {
             check_no_rcq(cfg)?;
@@ -259,9 +263,39 @@ pub(crate) fn check_keep_alive(
     }
 }
 
+/// Refuses a keep-alive below four times the shortest time after which TCP sends again
+/// (`TCP_RTO_MIN`), as [`check_keep_alive`] does for other devices.
+fn check_keep_alive_over_tcp(keep_alive: Option<Duration>) -> Result<()> {
+    const SHORTEST: Duration = Duration::from_millis(4 * 200);
+    match keep_alive {
+        Some(keep_alive) if keep_alive < SHORTEST => Err(Error::invalid(format!(
+            "a keep-alive of {keep_alive:?} is less than four times the 200 ms after which TCP \
+             sends again on iWARP, so one lost packet could end the connection: raise \
+             ConnCfg::set_keep_alive to {SHORTEST:?} or more"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Promise: on iWARP a keep-alive is long enough for a packet that TCP sends again.
+    #[test]
+    fn a_limit_below_four_of_tcp_is_refused() {
+        let four = Duration::from_millis(800);
+        for right in [None, Some(four)] {
+            check_keep_alive_over_tcp(right).expect("four");
+        }
+        let less = Some(four - Duration::from_nanos(1));
+        let error = check_keep_alive_over_tcp(less)
+            .expect_err("less")
+            .to_string();
+        for part in ["799.999999ms", "200 ms", "800ms", "set_keep_alive"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
 
     /// Promise: less than four acknowledgement time-outs is refused, with both numbers and the
     /// remedy; a device without a time-out has no such limit.

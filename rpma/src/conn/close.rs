@@ -53,7 +53,9 @@ impl Conn {
     /// * [`Error::Ended`] if the peer closed the connection, and the acknowledgement did not come
     ///   within a second after that ([`quiet_from`](Self::quiet_from)). If
     ///   another call took that event earlier, this error is returned only if a failed operation
-    ///   of this side is among the completions, or on iWARP if an operation has not completed.
+    ///   of this side is among the completions, or on iWARP if an operation has not completed. There
+    ///   `Ok` after such an end is no proof that the peer has the operations: look at
+    ///   [`ended`](Self::ended) before the call.
     /// * [`Error::NotConnected`] if the connection ended before the acknowledgement, without an
     ///   event of the peer.
     /// * [`Error::Provider`] if a verb fails.

@@ -336,7 +336,9 @@ impl Conn {
     /// the program's knowledge. If the peer answers at that moment, the peer may see the
     /// connection established and then closed.
     ///
-    /// The kernel's own limit for a peer that does not answer is more than a minute.
+    /// The kernel's own limit for a peer that does not answer is more than a minute. On soft-iWARP
+    /// it is 10 s for a server's program, and 131 s for its host
+    /// ([`ConnEvent::Unreachable`]).
     ///
     /// # Errors
     ///
@@ -353,9 +355,10 @@ impl Conn {
             _notice => None,
         });
         match established {
-            Err(Error::NoEvent) if deadline.has_passed() => {
-                Err(Error::TimedOut("the peer did not answer"))
-            }
+            Err(Error::NoEvent) if deadline.has_passed() => Err(Error::TimedOut(
+                "the peer did not answer: its host is down, a firewall drops the packets, or its \
+                     program has not accepted",
+            )),
             established => established.map(|()| self),
         }
     }

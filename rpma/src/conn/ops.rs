@@ -73,7 +73,8 @@ impl Conn {
     ///
     /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST). [`MrSlice::EMPTY`] and
-    /// [`RemoteSlice::EMPTY`] make a write of 0 bytes, which tests the connection.
+    /// [`RemoteSlice::EMPTY`] make a write of 0 bytes, which tests the connection (on iWARP a
+    /// [`read`](Self::read) of 0 bytes does).
     ///
     /// # Errors
     ///

@@ -132,7 +132,8 @@ impl ConnReq {
     ///
     /// The kernel gives up on an address and on a route after [`ConnCfg::set_timeout`], and then
     /// the descriptor is readable. If the peer does not answer the request, the kernel gives up
-    /// only after more than a minute. So the loop needs its own limit for the answer.
+    /// only after more than a minute, on soft-iWARP after 10 s. So the loop needs its own limit for
+    /// the answer.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, Peer, Result};
@@ -259,7 +260,7 @@ impl ConnReq {
     /// has the rule for a connection that is dropped meanwhile.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
-    /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of
+    /// `&[]` sends none. InfiniBand and RoCE pad the data with zeros to the full length. So data of
     /// variable length must include its length.
     ///
     /// # Errors
@@ -268,7 +269,7 @@ impl ConnReq {
     /// and [`GivenBack::object`] is `Some`. After every other error the request is gone.
     ///
     /// [`Error::Provider`] if `rdma_connect` fails, or on iWARP if there is no thread
-    /// (`pthread_create`), or if 64 connections of the [`Peer`] were given up for which the kernel
+    /// (`pthread_create`), or if 64 connections of the device were given up for which the kernel
     /// still waits (`EAGAIN`). When accepting, it is [`Error::Provider`] if
     /// `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp` fails. `EINVAL` from
     /// `rdma_init_qp_attr` or `rdma_accept` means that the client is gone.

@@ -318,6 +318,11 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         TIMEOUTS,
     ),
     (
+        "keep_alive::settings::less_than_four_time_outs_that_were_set",
+        Both,
+        TIMEOUTS,
+    ),
+    (
         "messages::arriving::immediate_data_is_the_same_number_on_both_sides",
         Both,
         IMMEDIATE,

@@ -27,12 +27,12 @@ fn assert_has(text: &str, words: &[&str]) {
 
 #[test]
 fn no_server_listens() -> Result {
-    for (profile, reason) in [
-        (Profile::RXE_6_12, "nobody listens on that port"),
-        (Profile::SIW_6_12, "Connection refused"),
-    ] {
+    for profile in [Profile::RXE_6_12, Profile::SIW_6_12] {
         let world = World::of(profile.clone(), profile);
-        let words = [reason, "Start `rpma serve` on that host"];
+        let words = [
+            "nobody listens on that port",
+            "Start `rpma serve` on that host",
+        ];
         assert_has(&world.problem()?, &words);
         assert!(world.is_empty());
     }
