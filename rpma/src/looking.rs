@@ -68,8 +68,7 @@ impl Budget {
 /// When a look is due, for a wait that polls the completion queues before it does anything else.
 ///
 /// A poll makes no system call. It does not see the end of a connection, nor the silence of a peer.
-/// So a look comes after so many polls, or so long after the last one, also if every poll finds what
-/// its wait is for.
+/// So a look comes after so many polls, or so long after the last one, also if no poll is in vain.
 #[derive(Debug, Default)]
 pub(crate) struct LookDue {
     polls: u32,

@@ -1,10 +1,10 @@
 //! Asking for a connection of iWARP, on a thread.
 //!
-//! In `rdma_connect`, soft-iWARP connects its TCP stream and waits for it: for as long as TCP tries,
-//! which is about two minutes by default (`siw_connect`). After that, a destroy of the queue pair
-//! waits for the peer's answer, up to 10 s (`MPAREQ_TIMEOUT`). No limit of a program ends either
-//! wait. So a thread makes the call. If the owner of the queue pair goes before the peer has answered,
-//! this thread or another one gets the queue pair, and destroys it.
+//! In `rdma_connect`, soft-iWARP connects its TCP stream and waits for it, for as long as TCP tries:
+//! about two minutes by default (`siw_connect`). After that, a destroy of the queue pair waits for the
+//! peer's answer, up to 10 s (`MPAREQ_TIMEOUT`). No limit of a program ends either wait. So a thread
+//! makes the call. If the owner of the queue pair goes before the peer has answered, this thread or
+//! another one gets the queue pair, and destroys it.
 //!
 //! An adapter connects by itself, and the kernel reports a failure as an event (`cma_iw_handler` in
 //! drivers/infiniband/core/cma.c). A failure of the call that has the same reason becomes the same
@@ -27,8 +27,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The call, as errors name it.
 pub(crate) const RDMA_CONNECT: &str = "rdma_connect";
 
-/// How many threads whose owner is gone an open device may have. A program that tries again and
-/// again to reach a host that is down has no more of them, and is refused.
+/// The most threads of an open device that work for no owner any more. A program that tries again
+/// and again to reach a host that is down has no more of them, and is refused.
 const MAX_ABANDONED: u32 = 64;
 
 /// The number of these threads.
@@ -92,7 +92,7 @@ enum Stage {
     },
     /// The call has succeeded, and there is no answer.
     Asked,
-    /// The call has failed, and nobody has taken the event.
+    /// The call has failed, and its event was not taken.
     Failed(Error),
     /// It is answered, or the owner is gone.
     Over,

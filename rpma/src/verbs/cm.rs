@@ -107,7 +107,7 @@ pub(crate) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<EventChannel>,
     released: bool,
-    /// Of an id that asks for a connection of iWARP.
+    /// Set if the id asks for a connection of iWARP.
     asking: Option<Arc<Asking>>,
 }
 

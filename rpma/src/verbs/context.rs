@@ -86,7 +86,7 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// The threads of this device whose owners are gone.
+    /// The threads of this device that work for no owner any more.
     pub(super) fn abandoned(&self) -> &Abandoned {
         &self.abandoned
     }

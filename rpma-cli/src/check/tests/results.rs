@@ -23,7 +23,7 @@ const NATIVE_DURABLE: [&str; 2] = ["flush-native-durable", "commit-native-durabl
 const READING_DURABLE: [&str; 2] = ["flush-reading-durable", "commit-reading-durable"];
 const SERVER_DURABLE: [&str; 1] = ["commit-server-durable"];
 
-/// Cases of what iWARP does not have: immediate data, and a queue pair that fails in silence.
+/// Cases that iWARP does not have: immediate data, and a queue pair that fails in silence.
 const NOT_ON_IWARP: [&str; 4] = [
     "message-immediate",
     "message-write-immediate",

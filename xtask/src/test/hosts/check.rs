@@ -64,7 +64,7 @@ impl Test<'_> {
         Ok(last.clone())
     }
 
-    /// All cases pass, except for those of what soft-iWARP does not have. Each of these has a reason.
+    /// All cases pass, except for those that soft-iWARP does not have. Each of these has a reason.
     fn checks_iwarp(&mut self, _: &str) -> Result<String> {
         let said = self.check_all(IWARP, &[])?;
         let last = said.last().context("it printed nothing")?;
