@@ -193,11 +193,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         "on iWARP this side's own end comes with an event, before the failure is asked for",
     ),
     (
-        "awaited::reads::a_driver_at_work_is_no_handle",
-        Both,
-        "in one run of ten under load, a block came back later than the test looked: cause not found",
-    ),
-    (
         "awaited::reads::an_end_fails_reads",
         Guest,
         "siw does not report each operation that was in flight, and then its block comes back with the writer",
