@@ -31,22 +31,7 @@ impl Test<'_> {
     /// time, by its keep-alive, in each kind of wait.
     pub(super) fn keep_alive(&mut self, _: &str) -> Result<String> {
         let idle = if self.long { 600 } else { 2 * SECONDS };
-        self.all_up()?;
-        let mut sides = self.hold(ADDRESSES)?;
-        sleep(Duration::from_secs(idle));
-        for side in &sides {
-            let gone = ends_of(side);
-            ensure!(gone.is_empty(), "while it was idle: {gone:?}");
-        }
-
-        let started = Instant::now();
-        self.hosts.machines.signal(2, Signal::STOP)?;
-        let frozen = silent(&sides[..1], started);
-        self.hosts.machines.signal(2, Signal::CONT)?;
-        let frozen = frozen.context("frozen")?;
-        for side in &mut sides {
-            side.finish(LIMIT)?;
-        }
+        let frozen = self.frozen(ADDRESSES, idle)?;
 
         let mut sides = self.hold(ADDRESSES)?;
         for number in NUMBERS {
@@ -79,9 +64,16 @@ impl Test<'_> {
     /// As [`keep_alive`](Self::keep_alive), of a host that stands still. There each write and each
     /// message would complete.
     pub(super) fn keep_alive_over_iwarp(&mut self, _: &str) -> Result<String> {
+        let frozen = self.frozen(OVER_IWARP, 2 * SECONDS)?;
+        Ok(format!("after {frozen:.1} s of {SECONDS} s"))
+    }
+
+    /// After so many seconds without traffic, in which no connection ends, a host stands still.
+    /// Returns after how many seconds the other one has noticed it.
+    fn frozen(&mut self, addresses: [&str; 2], idle: u64) -> Result<f64> {
         self.all_up()?;
-        let mut sides = self.hold(OVER_IWARP)?;
-        sleep(Duration::from_secs(2 * SECONDS));
+        let mut sides = self.hold(addresses)?;
+        sleep(Duration::from_secs(idle));
         for side in &sides {
             let gone = ends_of(side);
             ensure!(gone.is_empty(), "while it was idle: {gone:?}");
@@ -90,11 +82,11 @@ impl Test<'_> {
         self.hosts.machines.signal(2, Signal::STOP)?;
         let frozen = silent(&sides[..1], started);
         self.hosts.machines.signal(2, Signal::CONT)?;
-        let frozen = frozen?;
+        let frozen = frozen.context("frozen")?;
         for side in &mut sides {
             side.finish(LIMIT)?;
         }
-        Ok(format!("after {frozen:.1} s of {SECONDS} s"))
+        Ok(frozen)
     }
 
     /// Starts both sides, and waits until all connections are there.
