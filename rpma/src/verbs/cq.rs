@@ -95,6 +95,24 @@ impl CompChannel {
         })
     }
 
+    /// The number of events that have gone from the channel.
+    pub(crate) fn gone(&self) -> u64 {
+        self.turns.gone()
+    }
+
+    /// Takes an event as [`wait`](Self::wait) does, without a sleep, if one is there. The
+    /// descriptor was readable after [`gone`](Self::gone) had returned `before`.
+    pub(crate) fn take_seen(&self, before: u64) -> Result<bool> {
+        let mut gone = self.turns.acquire();
+        // Otherwise another thread may have taken the event.
+        if *gone != before && !readable_now(self.as_fd(), None)? {
+            return Ok(false);
+        }
+        *gone += 1;
+        let (_tag, armed) = self.get_event(|_| true)?;
+        armed.map(|()| true)
+    }
+
     /// Takes the events that are there, at most `most`, and does not sleep. Each is acknowledged at
     /// once. `arms` gets the tag of each queue, and returns whether to arm that queue again. The
     /// tags go to `taken`, each with the result of arming.

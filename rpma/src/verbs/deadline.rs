@@ -16,7 +16,12 @@ pub(crate) enum Deadline {
 impl Deadline {
     /// Returns the instant `limit` from now, or `Never` if the clock cannot express it.
     pub(crate) fn after(limit: Duration) -> Self {
-        now().checked_add(limit).map_or(Self::Never, Self::At)
+        Self::at(now(), limit)
+    }
+
+    /// As [`after`](Self::after), from an instant on.
+    pub(crate) fn at(from: Instant, limit: Duration) -> Self {
+        from.checked_add(limit).map_or(Self::Never, Self::At)
     }
 
     /// Returns the earlier one of two.

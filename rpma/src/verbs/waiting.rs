@@ -77,9 +77,13 @@ pub(super) fn take_event<T>(
 pub(super) struct Turns(Mutex<u64>);
 
 impl Turns {
-    fn acquire(&self) -> MutexGuard<'_, u64> {
+    pub(super) fn acquire(&self) -> MutexGuard<'_, u64> {
         // A panic under it leaves the count intact.
         lock(&self.0)
+    }
+
+    pub(super) fn gone(&self) -> u64 {
+        *self.acquire()
     }
 
     /// Holds the lock for a call that takes no event, but may discard some.
