@@ -127,7 +127,7 @@ pub use self::steps::AtStep;
 pub use self::sweep::{storm, sweep, sweep_events};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
-pub use self::wait::{lock, pause, random, undivided, wait, wait_to_serve};
+pub use self::wait::{lock, pause, random, spun, undivided, wait, wait_to_serve};
 pub use self::wait::{now, sleep, wait_readable};
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.

@@ -157,6 +157,12 @@ pub fn pause() -> bool {
     }
 }
 
+/// A thread has polled several times in vain, which takes time: on the clock of the fabric 1 µs.
+#[doc(hidden)]
+pub fn spun() {
+    sleep(Duration::from_micros(1));
+}
+
 /// Takes a lock that may be held across calls of verbs, poisoned or not.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,9 +2,9 @@
 //! the fabric sees each thread that waits.
 
 #[cfg(not(feature = "sim"))]
-pub(crate) use self::of_the_system::{lock, now, pause, poll, sleep, undivided};
+pub(crate) use self::of_the_system::{lock, now, pause, poll, sleep, spun, undivided};
 #[cfg(feature = "sim")]
-pub(crate) use rpma_sys::sim::{lock, now, pause, sleep, undivided, wait as poll};
+pub(crate) use rpma_sys::sim::{lock, now, pause, sleep, spun, undivided, wait as poll};
 
 #[cfg(not(feature = "sim"))]
 mod of_the_system {
@@ -45,6 +45,10 @@ mod of_the_system {
     pub(crate) fn pause() -> bool {
         false
     }
+
+    /// A thread has polled several times in vain. Time has passed by itself.
+    #[inline(always)]
+    pub(crate) fn spun() {}
 
     /// Runs something with a lock that the threads of several fabrics use: here there is one.
     #[inline(always)]

@@ -51,6 +51,7 @@ pub struct ConnCfg {
     min_rnr_timer: Option<u8>,
     force_fallback: bool,
     keep_alive: Option<Duration>,
+    spin: Duration,
 }
 
 impl Default for ConnCfg {
@@ -73,6 +74,7 @@ impl Default for ConnCfg {
             min_rnr_timer: Some(12),
             force_fallback: false,
             keep_alive: None,
+            spin: Duration::ZERO,
         }
     }
 }
@@ -480,6 +482,34 @@ impl ConnCfg {
     pub fn get_keep_alive(&self) -> Option<Duration> {
         self.keep_alive
     }
+
+    /// Sets for how long a wait polls the completion queues before it sleeps. The default is 0: a
+    /// wait sleeps as soon as the queues are empty, and leaves the processor to others.
+    ///
+    /// On an [adapter](crate#terms) a completion comes a few microseconds after the post. A wait
+    /// that polls for this time finds it without a system call. [Performance](crate::guide::performance#polling-before-the-sleep)
+    /// has a way to find a value, and its price.
+    ///
+    /// It holds for the waits that sleep for one operation, for the connection, or for commits:
+    /// [`Conn::wait_for`](crate::Conn::wait_for), [`Conn::next`](crate::Conn::next), those of
+    /// [`Writer`](crate::commit::Writer), and the calls that are built on these. A wait of
+    /// [`Replicas`](crate::commit::Replicas) polls for the longest time of its connections. Waits
+    /// for many connections ([`Wait`](crate::wait::Wait)), for the event of a queue
+    /// ([`Cq::wait`](crate::Cq::wait)) and event loops never poll in this way.
+    ///
+    /// A wait keeps its limit, and holds no lock while it polls. It reads the clock once in 32
+    /// polls. It takes the events of the connection only before and after it polls, so it notices
+    /// an end that much later. On a simulated clock the polls take 1 µs for each 32.
+    pub fn set_spin(&mut self, time: Duration) -> &mut Self {
+        self.spin = time;
+        self
+    }
+
+    /// See [`set_spin`](Self::set_spin).
+    #[must_use]
+    pub fn get_spin(&self) -> Duration {
+        self.spin
+    }
 }
 
 fn three_bits(what: &str, count: u8) -> Result<u8> {
@@ -511,6 +541,7 @@ mod tests {
         assert_eq!(cfg.get_ack_timeout(), None);
         assert!(!cfg.get_force_fallback());
         assert_eq!(cfg.get_keep_alive(), None);
+        assert_eq!(cfg.get_spin(), Duration::ZERO);
     }
 
     #[test]

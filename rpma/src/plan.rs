@@ -46,6 +46,7 @@ pub(crate) struct Plan {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) keep_alive: Option<Duration>,
+    pub(crate) spin: Duration,
 }
 
 /// A completion queue of a connection.
@@ -122,6 +123,7 @@ impl Plan {
             retry_count: cfg.get_retry_count(),
             rnr_retry_count: cfg.get_rnr_retry_count(),
             keep_alive: cfg.get_keep_alive(),
+            spin: cfg.get_spin(),
         })
     }
 }

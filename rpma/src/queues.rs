@@ -42,6 +42,7 @@ pub(crate) struct Queues {
     pub(crate) limits: RequestLimits,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) keep_alive: Option<Duration>,
+    pub(crate) spin: Duration,
     pub(crate) peer: Peer,
     pub(crate) tags: Tags,
     pub(crate) ends: Ends,
@@ -169,6 +170,7 @@ impl Queues {
             },
             min_rnr_timer: plan.min_rnr_timer,
             keep_alive: plan.keep_alive,
+            spin: plan.spin,
             peer: peer.clone(),
             tags: Tags::of(peer),
         })
