@@ -11,6 +11,7 @@
 //! one event of a channel have loops of their own, because there one sleep is also the look: as two
 //! steps they would cost a system call more.
 
+use std::hint;
 use std::time::{Duration, Instant};
 
 use crate::clock;
@@ -80,17 +81,49 @@ impl LookDue {
     const POLLS: u32 = 64;
     const AFTER: Duration = Duration::from_millis(10);
 
-    /// A poll is to come at this time. Returns whether a look is due instead.
+    /// A poll has come, at this time. Returns whether a look is due as well.
     #[inline]
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
-        self.polls += 1;
+        self.polls = self.polls.saturating_add(1);
         self.polls > Self::POLLS || self.at.is_none_or(|at| now >= at)
     }
 
     /// A look begins.
-    pub(crate) fn looks(&mut self) {
+    pub(crate) fn looks(&mut self, now: Instant) {
         self.polls = 0;
-        self.at = clock::now().checked_add(Self::AFTER);
+        self.at = now.checked_add(Self::AFTER);
+    }
+}
+
+/// Polls before a sleep, for `time` ([`ConnCfg::set_spin`](crate::ConnCfg::set_spin)), or until the
+/// deadline. `poll` returns the result if something was there.
+#[inline]
+pub(crate) fn spin<T>(
+    time: Duration,
+    deadline: Deadline,
+    poll: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    if time.is_zero() || deadline.has_passed() {
+        return None;
+    }
+    spin_until(deadline.earlier(Deadline::after(time)), poll)
+}
+
+#[inline(never)]
+fn spin_until<T>(deadline: Deadline, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Between two readings of the clock, which cost as much as several polls.
+    const POLLS: u32 = 32;
+    loop {
+        for _ in 0..POLLS {
+            if let Some(found) = poll() {
+                return Some(found);
+            }
+            hint::spin_loop();
+        }
+        clock::spun();
+        if deadline.has_passed() {
+            return None;
+        }
     }
 }
 
@@ -109,24 +142,37 @@ impl Vain {
     }
 }
 
-/// Waits by the rule. `judge` returns the result if the condition holds. `take` is one look.
-/// `sleep` sleeps until something may be there, or until the deadline. Each may end the wait with
-/// an error, that of `take` only if the condition does not hold after it. `None`: the deadline has
-/// passed.
+/// Waits by the rule, for at most `limit`. `judge` returns the result if the condition holds. `take`
+/// is one look; its second argument is whether the limit has passed, so that no look comes after it.
+/// `sleep` sleeps until something may be there, or until the deadline, and may take it. Each may end
+/// the wait with an error, that of `take` only if the condition does not hold after it. `None`: the
+/// limit has passed.
 #[inline]
 pub(crate) fn wait<S, T, E>(
     of: &mut S,
-    deadline: Deadline,
+    limit: Duration,
     mut judge: impl FnMut(&mut S) -> Option<T>,
-    mut take: impl FnMut(&mut S) -> Result<(), E>,
+    take: impl FnMut(&mut S, bool) -> Result<(), E>,
+    sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
+) -> Result<Option<T>, E> {
+    match judge(of) {
+        None => wait_judged(of, (clock::now(), limit), judge, take, sleep),
+        found => Ok(found),
+    }
+}
+
+/// As [`wait`], from this instant on, where the condition was judged and does not hold.
+#[inline]
+pub(crate) fn wait_judged<S, T, E>(
+    of: &mut S,
+    (from, limit): (Instant, Duration),
+    mut judge: impl FnMut(&mut S) -> Option<T>,
+    mut take: impl FnMut(&mut S, bool) -> Result<(), E>,
     mut sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
 ) -> Result<Option<T>, E> {
-    if let Some(found) = judge(of) {
-        return Ok(Some(found));
-    }
+    let mut is_last = limit.is_zero();
     loop {
-        let is_last = deadline.has_passed();
-        let taken = take(of);
+        let taken = take(of, is_last);
         if let Some(found) = judge(of) {
             return Ok(Some(found));
         }
@@ -134,7 +180,12 @@ pub(crate) fn wait<S, T, E>(
         if is_last {
             return Ok(None);
         }
+        let deadline = Deadline::at(from, limit);
         sleep(of, deadline)?;
+        if let Some(found) = judge(of) {
+            return Ok(Some(found));
+        }
+        is_last = deadline.has_passed();
     }
 }
 
@@ -176,16 +227,17 @@ mod tests {
     /// and judges before it gives up; an error does not hide the condition.
     #[test]
     fn the_order_is_the_rule() {
-        let now = Deadline::after(Duration::ZERO);
         let after = |looks: u32| move |taken: &mut u32| (*taken >= looks).then_some(());
         let (mut taken, no_sleep) = (0, |_: &mut u32, _| -> Result<(), ()> { panic!("no sleep") });
         let mut run = |looks, result: Result<(), ()>| {
             taken = 0;
-            let take = |taken: &mut u32| {
+            let take = |taken: &mut u32, is_last: bool| {
+                assert!(is_last);
                 *taken += 1;
                 result
             };
-            (wait(&mut taken, now, after(looks), take, no_sleep), taken)
+            let waited = wait(&mut taken, Duration::ZERO, after(looks), take, no_sleep);
+            (waited, taken)
         };
         assert_eq!(run(0, Ok(())), (Ok(Some(())), 0));
         assert_eq!(run(1, Ok(())), (Ok(Some(())), 1));
@@ -201,15 +253,13 @@ mod tests {
         let now = clock::now();
         assert!(due.is_due(now), "there was no look");
         for _ in 0..3 {
-            due.looks();
+            due.looks(now);
             let polls = (0..1000).take_while(|_| !due.is_due(now));
             assert_eq!(polls.count(), 64);
         }
-        let before = clock::now();
-        due.looks();
-        let after = clock::now();
-        assert!(!due.is_due(before + LookDue::AFTER - Duration::from_nanos(1)));
-        assert!(due.is_due(after + LookDue::AFTER));
+        due.looks(now);
+        assert!(!due.is_due(now + LookDue::AFTER - Duration::from_nanos(1)));
+        assert!(due.is_due(now + LookDue::AFTER));
     }
 
     /// Promise: events that a caller skips do not hold it beyond its limit, and the wanted one ends

@@ -219,7 +219,7 @@ fn a_seed_repeats_threads_of_one_connection() {
         assert!(matches!(end, Ok(ConnEvent::Closed)), "{end:?}");
         got
     };
-    let (got, traces) = twice(15, shares);
+    let (got, traces) = twice(30, shares);
     assert!(got.len() > 5, "{got:?}");
     assert!(traces.len() > 10, "{}", traces.len());
 }

@@ -209,7 +209,7 @@ impl Conn {
         mut is_over: impl FnMut() -> bool,
     ) -> Result<bool> {
         let queues = &self.queues;
-        let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool)| {
+        let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool), _| {
             let is_over = is_over();
             let before = completions.len();
             for cq in std::iter::once(&queues.cq).chain(&queues.rcq) {
@@ -227,8 +227,7 @@ impl Conn {
             Ok(())
         };
         let judge = |(_, is_empty): &mut (_, bool)| (*is_empty && all()).then_some(());
-        let deadline = Deadline::after(limit);
-        match looking::wait(&mut (completions, false), deadline, judge, take, pause) {
+        match looking::wait(&mut (completions, false), limit, judge, take, pause) {
             Ok(_) | Err(None) => Ok(all()),
             Err(Some(error)) => Err(error),
         }

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 pub use self::batch::Batch;
 pub(crate) use self::commit::{Part, Pointer, check_parts};
 use self::keep_alive::KeepAlive;
+pub(crate) use self::next::EventsGone;
 pub use self::next::Next;
 pub(crate) use self::next::refuse_no_room;
 use self::short::Short;
@@ -385,10 +386,10 @@ impl Conn {
             Err(Error::NoEvent) if until.has_passed() => Ok(()),
             event => event.map(drop),
         };
-        let look = |_: &mut ()| event_until(Deadline::after(Duration::ZERO));
+        let look = |_: &mut (), _| event_until(Deadline::after(Duration::ZERO));
         let sleep =
             |_: &mut (), deadline: Deadline| event_until(deadline.earlier(Deadline::after(BOUND)));
-        looking::wait(&mut (), Deadline::after(limit), ended, look, sleep)?
+        looking::wait(&mut (), limit, ended, look, sleep)?
             .ok_or(Error::TimedOut("the connection has not ended"))
     }
 

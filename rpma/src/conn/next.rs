@@ -7,6 +7,8 @@
 //! event: `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`],
 //! because no sleep is longer.
 
+use std::iter;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,10 +16,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
-use crate::cq::Cq;
+use crate::cq::{Cq, Got};
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::looking::{BOUND, Vain};
+use crate::looking::{self, BOUND, Vain};
 use crate::queues::Queues;
 use crate::verbs::{CompChannel, Deadline, Wc};
 
@@ -34,7 +36,18 @@ pub enum Next {
     Event(ConnEvent),
 }
 
+/// The number of events that had gone from a connection's channels before a sleep. If it is the same
+/// afterwards, an event that the sleep has reported is still there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EventsGone {
+    main: u64,
+    of_receives: u64,
+}
+
 impl Conn {
+    /// The most descriptors of one connection in a sleep over several.
+    pub(crate) const WATCHED: usize = 4;
+
     /// Waits for completions of either queue of the connection, or an event of the connection, for
     /// at most `limit` (`Duration::MAX` is no limit). Returns the first that comes. It misses no
     /// completion, even if other threads poll or wait meanwhile: completions that they leave are
@@ -103,35 +116,28 @@ impl Conn {
         }
     }
 
+    /// As [`next`](Self::next), for a caller that has just polled the queues until they were empty.
     #[inline(never)]
-    fn next_until(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Next> {
-        let (main, of_receives) = self.channels()?;
+    pub(crate) fn next_until(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Next> {
         let mut vain = Vain::default();
         loop {
-            // The queues are empty: they were polled just before.
             self.is_empty_now();
             let due = self.watch_peer();
             if let Some(event) = self.kept_event() {
                 return Ok(Next::Event(event));
             }
-            let own = of_receives.unwrap_or(main);
-            let mut fds = [
-                PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
-                PollFd::new(self, PollFlags::IN),
-                PollFd::new(main, PollFlags::IN),
-                PollFd::new(own, PollFlags::IN),
-            ];
-            let watched = 3 + usize::from(of_receives.is_some());
             let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
-            sleep(main, &mut fds[..watched], until)?;
+            let polled = looking::spin(self.spin(), until, || self.look(wcs).transpose());
+            if let Some(next) = polled {
+                return next;
+            }
+            let before = self.events_gone()?;
+            let (watched, count) = self.watched()?;
+            let [event, of_main, of_own] = watched;
+            let mut fds = [self.device_fd(), event, of_main, of_own];
+            self.sleep(&mut fds[..=count], until.earlier(Deadline::after(BOUND)))?;
             let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
-            let mut taken = Ok(false);
-            if of_main {
-                taken = take(main);
-            }
-            if of_own && of_receives.is_some() {
-                taken = taken.and_then(|of_main| Ok(take(own)? || of_main));
-            }
+            let taken = self.take_reported(before, of_main, of_own);
             // A channel of a device that is gone fails each time: other results come first.
             if let Some(next) = self.look_again(wcs, event)? {
                 taken.inspect_err(not_told).ok();
@@ -146,12 +152,102 @@ impl Conn {
         }
     }
 
+    /// See [`ConnCfg::set_spin`](crate::ConnCfg::set_spin).
+    pub(crate) fn spin(&self) -> Duration {
+        self.queues.spin
+    }
+
+    /// The descriptors of its events, of its channel, and of that for receives; and how many of
+    /// them count.
+    pub(crate) fn watched(&self) -> Result<([PollFd<'_>; 3], usize)> {
+        let (main, of_receives) = self.channels()?;
+        let fds = [
+            PollFd::new(self, PollFlags::IN),
+            PollFd::new(main, PollFlags::IN),
+            PollFd::new(of_receives.unwrap_or(main), PollFlags::IN),
+        ];
+        Ok((fds, 2 + usize::from(of_receives.is_some())))
+    }
+
+    /// The number of events that have gone from its channels. A sleep begins after that.
+    pub(crate) fn events_gone(&self) -> Result<EventsGone> {
+        let (main, of_receives) = self.channels()?;
+        Ok(EventsGone {
+            main: main.gone(),
+            of_receives: of_receives.map_or(0, |channel| channel.gone()),
+        })
+    }
+
+    /// The descriptors for a sleep over several connections: that of its end, if another thread has
+    /// taken it, and then as [`watched`](Self::watched).
+    pub(crate) fn watched_with_bell(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let bell = self.queues.slots.bell().fd();
+        // Without a descriptor for it, one of the others stands in its place.
+        let bell = bell.unwrap_or_else(|_| self.as_fd());
+        let bell = PollFd::from_borrowed_fd(bell, PollFlags::IN);
+        let own = self
+            .watched()
+            .map(|(fds, count)| fds.into_iter().take(count));
+        iter::once(bell).chain(own.into_iter().flatten())
+    }
+
+    /// As [`take_reported`](Self::take_reported), with the next ones of `reported` for the
+    /// descriptors of [`watched_with_bell`](Self::watched_with_bell). Returns whether something
+    /// else was reported.
+    pub(crate) fn take_reported_with_bell(
+        &self,
+        before: EventsGone,
+        reported: &mut impl Iterator<Item = bool>,
+    ) -> Result<bool> {
+        let mut next = || reported.next().unwrap_or_default();
+        let (bell, event, of_main) = (next(), next(), next());
+        let of_receives = self.channels()?.1.is_some() && next();
+        self.take_reported(before, of_main, of_receives)?;
+        Ok(bell || event)
+    }
+
+    /// The descriptor of its device's events.
+    pub(crate) fn device_fd(&self) -> PollFd<'_> {
+        let channel = self.queues.cq.queue().channel();
+        PollFd::from_borrowed_fd(channel.device_fd(), PollFlags::IN)
+    }
+
+    /// Sleeps until one of these is readable, or the deadline has passed: then it returns `false`.
+    /// The first one is that of its device.
+    pub(crate) fn sleep(&self, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
+        self.queues.cq.queue().channel().sleep(fds, deadline)
+    }
+
+    /// Takes an event of each channel that a sleep has reported, and arms its queue: the next
+    /// completion gives another event. Returns whether one was there.
+    pub(crate) fn take_reported(
+        &self,
+        before: EventsGone,
+        of_main: bool,
+        of_receives: bool,
+    ) -> Result<bool> {
+        let (main, own) = self.channels()?;
+        let taken = of_main && main.take_seen(before.main)?;
+        match own {
+            Some(own) if of_receives => Ok(own.take_seen(before.of_receives)? || taken),
+            _ => Ok(taken),
+        }
+    }
+
     /// Polls both queues, for [`Wait`](crate::wait::Wait).
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
         match self.look(wcs)? {
             Some(Next::Completions(count)) => Ok(count),
             _ => Ok(0),
         }
+    }
+
+    /// Polls for the completion of the operation with this number. `None`: it has more queues than
+    /// one, or a channel that is not its own.
+    #[inline(always)]
+    pub(crate) fn poll_for(&self, number: u64, wc: &mut Wc) -> Option<Result<Got, Box<Error>>> {
+        let has_one = self.has_own_channels && self.queues.rcq.is_none();
+        has_one.then(|| self.queues.cq.polled().get_one(number, wc))
     }
 
     /// Polls the queues as [`next`](Self::next) does, and does nothing else.
@@ -256,16 +352,4 @@ pub(crate) fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
     } else {
         Ok(())
     }
-}
-
-/// Sleeps until something is there, or it is time to look.
-fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
-    channel.sleep(fds, deadline.earlier(Deadline::after(BOUND)))
-}
-
-/// Takes an event, if it is still there, and arms its queue: the next completion gives another one.
-/// Returns whether one was there.
-pub(super) fn take(channel: &CompChannel) -> Result<bool> {
-    let taken = channel.wait(None, Deadline::after(Duration::ZERO))?;
-    Ok(taken.is_some())
 }

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
-use super::next::take;
 use crate::clock;
 use crate::cq::Got;
 use crate::error::{Error, Result};
@@ -160,7 +159,7 @@ impl Conn {
         if slots.was_polled(number) {
             return Err(Error::PolledElsewhere);
         }
-        self.wait_longer(posted, number, Deadline::after(limit), other)
+        self.wait_longer(posted, number, limit, other)
     }
 
     /// The wait with sleeps.
@@ -168,7 +167,7 @@ impl Conn {
         &self,
         posted: Posted,
         number: u64,
-        deadline: Deadline,
+        limit: Duration,
         other: &mut dyn FnMut(Wc),
     ) -> Result<Wc> {
         let mut search = Search {
@@ -180,8 +179,8 @@ impl Conn {
             has_more: false,
             due: None,
         };
-        let (take, sleep) = (Search::take, Search::sleep);
-        looking::wait(&mut search, deadline, |of| of.found.take(), take, sleep)?
+        let (take, sleep) = (|of: &mut Search<'_, '_>, _| of.take(), Search::sleep);
+        looking::wait(&mut search, limit, |of| of.found.take(), take, sleep)?
             .ok_or(Error::TimedOut(INCOMPLETE))
             .and_then(|wc| self.outcome(&wc))
     }
@@ -317,15 +316,12 @@ impl Search<'_, '_> {
         let (conn, slots) = (self.conn, &self.conn.queues.slots);
         // After a failure the device flushes every operation: that is waited for.
         let is_quiet = slots.event().is_some() && slots.is_quiet();
-        let mut wcs = [Wc::default()];
         let mut budget = conn.budget();
         self.has_more = false;
-        while conn.queues.cq.get_wc(&mut wcs)? > 0 {
-            if wcs[0].posted() == Some(self.posted) {
-                self.found = Some(wcs[0]);
+        while self.poll()? {
+            if self.found.is_some() {
                 return Ok(());
             }
-            (self.other)(wcs[0]);
             if !budget.goes_on(Took::Completions(1)) {
                 self.has_more = true;
                 return Ok(());
@@ -340,6 +336,20 @@ impl Search<'_, '_> {
         slots.end_of_waits().or_else(reason).map_or(Ok(()), Err)
     }
 
+    /// Takes one completion, if one is there.
+    fn poll(&mut self) -> Result<bool> {
+        let mut wcs = [Wc::default()];
+        if self.conn.queues.cq.get_wc(&mut wcs)? == 0 {
+            return Ok(false);
+        }
+        if wcs[0].posted() == Some(self.posted) {
+            self.found = Some(wcs[0]);
+        } else {
+            (self.other)(wcs[0]);
+        }
+        Ok(true)
+    }
+
     fn sleep(&mut self, deadline: Deadline) -> Result<()> {
         if self.has_more {
             return Ok(());
@@ -351,15 +361,23 @@ impl Search<'_, '_> {
         let quiet = slots.event().and(slots.quiet_from());
         let due = [self.due.map(Deadline::At), quiet];
         let until = due.into_iter().flatten().fold(bound, Deadline::earlier);
+        let polled = looking::spin(conn.spin(), until, || match self.poll() {
+            Ok(false) => None,
+            polled => Some(polled.map(drop)),
+        });
+        if let Some(polled) = polled {
+            return polled;
+        }
         let mut fds = [
             PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
             PollFd::new(main, PollFlags::IN),
             PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN),
         ];
         let watched = 2 + usize::from(slots.event().is_none() && !conn.has_event_sleepers());
+        let gone = main.gone();
         main.sleep(&mut fds[..watched], until)?;
         if !fds[1].revents().is_empty() {
-            take(main)?;
+            main.take_seen(gone)?;
         }
         if watched == 3 && !fds[2].revents().is_empty() {
             conn.keep_event()?;

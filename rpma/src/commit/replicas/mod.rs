@@ -18,6 +18,8 @@ mod replica;
 mod ring;
 mod wait;
 
+use std::time::Instant;
+
 use self::outcome::SetId;
 pub use self::outcome::{CommitId, Outcome, ReplicaId};
 use self::replica::{CommitState, Replica};
@@ -434,11 +436,22 @@ impl Replicas {
     ///
     /// An event loop calls it while it has other work. Before it sleeps, it calls `look`.
     pub fn poll(&mut self) {
-        let now = clock::now();
-        for member in &mut self.members {
-            member.poll(now);
-        }
+        self.poll_queues();
+        self.look_if_due(clock::now());
+    }
+
+    /// As [`poll`](Self::poll), and takes no events. Returns whether a completion was there.
+    fn poll_queues(&mut self) -> bool {
+        let polled = self.members.iter_mut().map(Replica::poll);
+        let taken = polled.fold(false, |taken, polled| taken | polled);
         self.advance();
+        taken
+    }
+
+    fn look_if_due(&mut self, now: Instant) {
+        for member in &mut self.members {
+            member.look_if_due(now);
+        }
     }
 
     /// Takes a completion that the program has polled on a replica's connection, and does the rest

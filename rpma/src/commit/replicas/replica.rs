@@ -6,11 +6,13 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFd;
+
 use super::outcome::ReplicaId;
 use super::ring::{CommitEntry, RecordRing};
 use crate::clock;
 use crate::commit::Writer;
-use crate::conn::{Part, Pointer};
+use crate::conn::{Conn, EventsGone, Part, Pointer};
 use crate::error::{Error, Result};
 use crate::looking;
 use crate::method::Method;
@@ -42,6 +44,8 @@ pub(super) struct Replica {
     released: u64,
     /// A look, or a completion that the program has polled, came after the connection's end.
     saw_end: bool,
+    /// Before the last sleep.
+    gone: EventsGone,
     /// A look began after the time of [`Conn::quiet_from`](crate::Conn::quiet_from).
     had_last_look: bool,
 }
@@ -79,6 +83,7 @@ impl Replica {
             durable: joined,
             released: joined,
             saw_end: false,
+            gone: EventsGone::default(),
             had_last_look: false,
         }
     }
@@ -206,20 +211,46 @@ impl Replica {
         }
     }
 
-    /// Takes completions, and also events when that is due.
-    pub(super) fn poll(&mut self, now: Instant) {
+    /// Takes completions. Returns whether one was there.
+    #[inline]
+    pub(super) fn poll(&mut self) -> bool {
         let Some(writer) = &mut self.writer else {
-            return;
+            return false;
         };
         let was_over = writer.is_over();
-        match writer.poll(now, drop) {
-            Ok(true) => self.count(),
-            Ok(false) => self.look(),
-            Err(error) => {
-                self.warn(was_over, &error);
-                self.count();
-            }
+        let taken = writer.poll(drop).unwrap_or_else(|error| {
+            self.warn(was_over, &error);
+            false
+        });
+        self.count();
+        taken
+    }
+
+    /// Takes events as well, if that is due.
+    #[inline]
+    pub(super) fn look_if_due(&mut self, now: Instant) {
+        let due = |of: &mut Writer| of.is_look_due(now);
+        if self.writer.as_mut().is_some_and(due) {
+            self.look();
         }
+    }
+
+    /// Before a sleep, and after a poll: returns until when the sleep lasts at most. It keeps watch
+    /// over the peer, and may look instead: then it returns an instant that has passed.
+    pub(super) fn before_sleep(&mut self, now: Instant) -> Deadline {
+        let Some(writer) = &mut self.writer else {
+            return Deadline::Never;
+        };
+        let conn = writer.conn();
+        let due = conn.watch_peer().map_or(Deadline::Never, Deadline::At);
+        if conn.has_kept_event() {
+            self.look();
+            return Deadline::At(now);
+        }
+        // It cannot fail: the writer polls the connection's own channels.
+        self.gone = conn.events_gone().unwrap_or_default();
+        writer.looks(now);
+        self.quiet_from().map_or(due, |quiet| due.earlier(quiet))
     }
 
     /// A look, or a poll, has failed.
@@ -241,6 +272,23 @@ impl Replica {
             self.warn(was_over, &error);
         }
         self.count();
+    }
+
+    /// The descriptors that a sleep watches.
+    pub(super) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let conn = self.writer.as_ref().map(Writer::conn);
+        conn.into_iter().flat_map(Conn::watched_with_bell)
+    }
+
+    /// Takes the events of its completion channels after a sleep, and `reported` of its
+    /// descriptors. Returns whether a look is necessary.
+    pub(super) fn take_reported(&self, reported: &mut impl Iterator<Item = bool>) -> bool {
+        let Some(writer) = &self.writer else {
+            return false;
+        };
+        // A look finds an error as well.
+        let other = writer.conn().take_reported_with_bell(self.gone, reported);
+        other.unwrap_or(true)
     }
 
     pub(super) fn handle(&mut self, wc: &Wc) -> bool {
@@ -277,12 +325,11 @@ impl Replica {
         let Some(writer) = &self.writer else {
             return Ok(());
         };
-        let deadline = Deadline::after(limit);
         if let Err(error) = writer.conn().disconnect() {
             log::warn!("{id}: {error}: the queue pair is destroyed at once");
         } else {
             let (look, sleep) = (
-                |member: &mut Self| {
+                |member: &mut Self, _| {
                     member.look();
                     Ok::<_, Infallible>(())
                 },
@@ -292,7 +339,7 @@ impl Replica {
                 },
             );
             let is_released = |of: &mut Self| (of.released >= of.posted).then_some(());
-            let Ok(_) = looking::wait(self, deadline, is_released, look, sleep);
+            let Ok(_) = looking::wait(self, limit, is_released, look, sleep);
         }
         let Some(writer) = self.writer.take() else {
             return Ok(());

@@ -8,11 +8,11 @@ use std::array;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
-
 use super::replica::{CommitState, Replica};
 use super::{CommitId, Outcome, ReplicaId, Replicas, named};
 use crate::clock;
+use crate::commit::Writer;
+use crate::conn::Conn;
 use crate::error::{Error, Result};
 use crate::looking;
 use crate::verbs::Deadline;
@@ -93,27 +93,33 @@ impl Replicas {
         limit: Duration,
         mut judge: impl FnMut(&mut Self) -> Option<T>,
     ) -> Option<T> {
-        let (look, sleep) = (
-            |set: &mut Self| {
-                set.look();
-                Ok::<_, Infallible>(())
-            },
-            |set: &mut Self, deadline| {
-                set.sleep(deadline);
-                Ok(())
-            },
-        );
         if self.members.iter().any(Replica::lacks_last_look) {
             self.look();
         }
         if let Some(found) = judge(self) {
             return Some(found);
         }
-        self.poll();
-        if let Some(found) = judge(self) {
-            return Some(found);
+        let from = clock::now();
+        let (take, sleep) = (
+            |(set, looks): &mut (&mut Self, bool), is_last| {
+                if is_last || *looks {
+                    set.look();
+                } else {
+                    set.poll_queues();
+                }
+                Ok::<_, Infallible>(())
+            },
+            |(set, looks): &mut (&mut Self, bool), deadline| {
+                *looks = !set.sleep(deadline);
+                Ok(())
+            },
+        );
+        let judge = |(set, _): &mut (&mut Self, bool)| judge(set);
+        let Ok(found) =
+            looking::wait_judged(&mut (&mut *self, false), (from, limit), judge, take, sleep);
+        if found.is_some() {
+            self.look_if_due(from);
         }
-        let Ok(found) = looking::wait(self, Deadline::after(limit), judge, look, sleep);
         found
     }
 
@@ -150,31 +156,59 @@ impl Replicas {
         result.map_err(|error| named(id, error))
     }
 
-    /// Sleeps until a replica has something, or until it is time to look.
-    fn sleep(&mut self, deadline: Deadline) {
-        let until = deadline.earlier(Deadline::after(SILENCE));
-        let quiet = self.members.iter().filter_map(Replica::quiet_from);
-        let until = quiet.fold(until, Deadline::earlier);
-        let writers = self.members.iter().filter(|of| of.is_able());
-        let conns = writers.filter_map(|of| of.writer()).map(|of| of.conn());
-        let fds = conns.filter_map(|conn| conn.get_next_fd().ok());
-        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let slept = match fds.next() {
-            None => clock::poll(&mut [], until.instant()),
-            // On the stack: a wait does not allocate. The places after the last one are not polled.
-            Some(first) => {
-                let mut count = 1;
-                let mut places: [_; Self::MOST] = array::from_fn(|_| first.clone());
-                for (place, fd) in places[1..].iter_mut().zip(fds) {
-                    *place = fd;
-                    count += 1;
-                }
-                clock::poll(&mut places[..count], until.instant())
-            }
-        };
-        // Otherwise a signal, or no memory for the call: the caller looks, and sleeps again.
-        if slept == Ok(0) {
-            self.probe();
+    /// Sleeps until a replica has something, and takes that. Returns `false` if nothing came: then
+    /// it is time to look.
+    fn sleep(&mut self, deadline: Deadline) -> bool {
+        let now = clock::now();
+        let silence = now.checked_add(SILENCE).map_or(deadline, Deadline::At);
+        let due = self.members.iter_mut().map(|of| of.before_sleep(now));
+        let until = due.fold(deadline.earlier(silence), Deadline::earlier);
+        let able = self.members.iter().filter(|of| of.is_able());
+        let spins = able.filter_map(|of| Some(of.writer()?.conn().spin()));
+        let spin = spins.max().unwrap_or_default();
+        if looking::spin(spin, until, || self.poll_queues().then_some(())).is_some() {
+            return true;
         }
+        let Some(reported) = self.watch(until) else {
+            self.probe();
+            return false;
+        };
+        let reported = self
+            .members
+            .iter_mut()
+            .filter(|of| reported & of.id.mask() != 0);
+        reported.for_each(Replica::look);
+        true
+    }
+
+    /// Sleeps until a descriptor of a replica is readable, and takes the events of completion
+    /// channels. Returns the replicas with another event, as a mask. `None`: nothing came.
+    fn watch(&self, until: Deadline) -> Option<u64> {
+        let able = self.members.iter().filter(|of| of.is_able());
+        let able = able.fold(0, |mask, of| mask | of.id.mask());
+        // The same ones after the sleep.
+        let watched = || {
+            let members = self.members.iter();
+            members.filter(|of| able & of.id.mask() != 0)
+        };
+        let Some(first) = watched().find_map(Replica::writer).map(Writer::conn) else {
+            // A signal, or no memory for the call: the caller looks, and sleeps again.
+            let _ = clock::poll(&mut [], until.instant());
+            return None;
+        };
+        // On the stack: a wait does not allocate. The places after the last one are not polled.
+        let device = first.device_fd();
+        let mut fds: [_; 1 + Conn::WATCHED * Self::MOST] = array::from_fn(|_| device.clone());
+        let mut count = 1;
+        for (fd, place) in watched().flat_map(Replica::watched).zip(&mut fds[1..]) {
+            *place = fd;
+            count += 1;
+        }
+        if !first.sleep(&mut fds[..count], until).unwrap_or_default() {
+            return None;
+        }
+        let mut reported = fds[1..count].iter().map(|fd| !fd.revents().is_empty());
+        let looks = watched().filter(|of| of.take_reported(&mut reported));
+        Some(looks.fold(0, |mask, of| mask | of.id.mask()))
     }
 }

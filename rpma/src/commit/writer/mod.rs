@@ -1,14 +1,14 @@
 //! [`Writer`]: a connection that commits by one method.
 //!
 //! It owns the connection, and keeps the last operation of each commit in flight. Commits of a
-//! connection complete in their order, so three numbers are all of its state. They count the posted
-//! commits, the durable ones, and those with a released source.
+//! connection complete in their order, so three numbers are all of its state beside that. They count
+//! the posted commits, the durable ones, and those with a released source.
 
 mod asks;
 mod cfg;
 mod connecting;
 
-use std::collections::VecDeque;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use self::asks::Asks;
@@ -17,6 +17,7 @@ pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
 use crate::clock;
 use crate::conn::{Conn, Next};
+use crate::cq::Got;
 use crate::error::{Error, Queue, Result};
 use crate::looking::{self, LookDue, Took};
 use crate::method::Limits;
@@ -54,9 +55,9 @@ pub struct Writer {
     /// Set with the server's method: its limits, and the messages.
     server: Option<(Limits, Asks)>,
     in_flight: usize,
-    /// Commits in flight, in their order: those that are not released or, with the server's
-    /// method, not answered.
-    flights: VecDeque<Flight>,
+    /// The last operation of each commit that is not released, at the commit's number modulo the
+    /// length, which is a power of 2; or `UNKNOWN`.
+    lasts: Box<[u64]>,
     posted: u64,
     durable: u64,
     released: u64,
@@ -65,12 +66,8 @@ pub struct Writer {
     due: LookDue,
 }
 
-/// A commit in flight.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    /// Its last operation. `None`: the post failed, and the last operation is unknown.
-    last: Option<Posted>,
-}
+/// The post of a commit failed, so its last operation is unknown. No operation has this number.
+const UNKNOWN: u64 = u64::MAX;
 
 /// The name of one commit of one [`Writer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +114,8 @@ impl Writer {
             offer,
             server,
             in_flight: cfg.in_flight().min(credits).into(),
-            flights: VecDeque::with_capacity(cfg.in_flight().into()),
+            lasts: iter::repeat_n(UNKNOWN, usize::from(cfg.in_flight()).next_power_of_two())
+                .collect(),
             posted: 0,
             durable: 0,
             released: 0,
@@ -151,7 +149,14 @@ impl Writer {
     /// Returns the number of commits that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.in_flight.saturating_sub(self.flights.len())
+        // With the server's method, a commit is in flight until it is released and answered.
+        let gone = self.released.min(self.durable);
+        let gone = if self.server.is_none() {
+            self.released
+        } else {
+            gone
+        };
+        self.in_flight.saturating_sub((self.posted - gone) as usize)
     }
 
     /// Returns the number of send-queue slots that are not for commits. If the program's own
@@ -241,7 +246,7 @@ impl Writer {
         };
         match posted {
             Ok(posted) => {
-                self.flies(Some(posted));
+                self.flies(posted.number());
                 Ok(Ticket {
                     conn: self.conn.id(),
                     number,
@@ -249,7 +254,7 @@ impl Writer {
             }
             Err(error) => {
                 if let Error::Provider { .. } = error {
-                    self.flies(None);
+                    self.flies(UNKNOWN);
                 }
                 Err(error)
             }
@@ -258,9 +263,22 @@ impl Writer {
 
     /// A commit is in flight, with this last operation.
     #[inline]
-    fn flies(&mut self, last: Option<Posted>) {
+    fn flies(&mut self, last: u64) {
         self.posted += 1;
-        self.flights.push_back(Flight { last });
+        let at = self.at(self.posted);
+        self.lasts[at] = last;
+    }
+
+    /// The place of a commit.
+    #[inline]
+    fn at(&self, number: u64) -> usize {
+        number as usize & (self.lasts.len() - 1)
+    }
+
+    /// The last operation of the oldest commit that is not released.
+    #[inline]
+    fn next_last(&self) -> u64 {
+        self.lasts[self.at(self.released + 1)]
     }
 
     /// The error of a commit without room. There is no more room after the connection's end.
@@ -308,24 +326,18 @@ impl Writer {
             self.probe = None;
             return true;
         }
-        let is_it = |of: &Flight| of.last == Some(posted);
-        let is_oldest = self.flights.front().is_some_and(is_it);
-        if is_oldest && self.server.is_none() && wc.status() == WcStatus::SUCCESS {
-            // The usual case.
-            self.flights.pop_front();
-            self.released = self.posted - self.flights.len() as u64;
-            self.durable = self.released;
-            return true;
+        if posted.conn() != self.conn.id() {
+            return false;
         }
-        let Some(at) = self.flights.iter().position(is_it) else {
+        let is_it = |number: &u64| self.lasts[self.at(*number)] == posted.number();
+        let Some(number) = (self.released + 1..=self.posted).find(is_it) else {
             return false;
         };
         // Everything that was posted before it is complete as well.
-        self.released = self.oldest() + at as u64;
+        self.released = number;
         if self.server.is_none() && wc.status() == WcStatus::SUCCESS {
-            self.durable = self.released;
+            self.durable = number;
         }
-        self.free_flights();
         true
     }
 
@@ -359,24 +371,7 @@ impl Writer {
                 self.conn.end_after(&error);
             }
         }
-        self.free_flights();
         true
-    }
-
-    /// The number of the oldest commit in flight, or of the next one.
-    fn oldest(&self) -> u64 {
-        self.posted + 1 - self.flights.len() as u64
-    }
-
-    /// Frees the places of commits that have all their completions.
-    fn free_flights(&mut self) {
-        let free = match self.server {
-            None => self.released,
-            Some(_) => self.released.min(self.durable),
-        };
-        while !self.flights.is_empty() && self.oldest() <= free {
-            self.flights.pop_front();
-        }
     }
 
     /// Looks once, without sleeping: polls the connection's queues, takes its events, and hands
@@ -392,10 +387,10 @@ impl Writer {
     ///
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
-        self.due.looks();
+        self.due.looks(clock::now());
         let mut budget = self.conn.budget();
         loop {
-            match self.next(Duration::ZERO, &mut other)? {
+            match self.next(&mut other)? {
                 Took::Nothing => return Ok(()),
                 took if budget.goes_on(took) => {}
                 _ => {
@@ -406,40 +401,76 @@ impl Writer {
         }
     }
 
-    /// Polls the connection's queues once, and does nothing else. `false`: a look is due, or more
-    /// may be there. An error ends the connection, as that of a look.
+    /// Polls the connection's queues until they are empty, and does nothing else. Returns whether
+    /// something was there. An error ends the connection, as that of a look.
     #[inline]
-    pub(crate) fn poll(&mut self, now: Instant, mut other: impl FnMut(Wc)) -> Result<bool> {
-        if self.due.is_due(now) {
-            return Ok(false);
-        }
-        let mut wcs = [Wc::default(); 4];
-        match self.conn.poll_own(&mut wcs) {
-            Ok(count) => {
-                for wc in &wcs[..count] {
-                    if !self.handle(wc) {
-                        other(*wc);
-                    }
+    pub(crate) fn poll(&mut self, mut other: impl FnMut(Wc)) -> Result<bool> {
+        if self.posted - self.released == 1 && self.server.is_none() {
+            // The usual case.
+            let mut wc = Wc::default();
+            match self.conn.poll_for(self.next_last(), &mut wc) {
+                Some(Ok(Got::Expected)) => {
+                    self.released = self.posted;
+                    self.durable = self.posted;
+                    return Ok(true);
                 }
-                Ok(count < wcs.len())
+                Some(Ok(Got::Nothing)) => return Ok(false),
+                Some(Ok(Got::Other)) => self.handle_each(&[wc], &mut other),
+                Some(Err(error)) => {
+                    self.conn.end_after(&error);
+                    return Err(*error);
+                }
+                None => {}
             }
-            Err(error) => {
-                self.conn.end_after(&error);
-                Err(error)
+        }
+        self.poll_each(&mut other)
+    }
+
+    #[inline(never)]
+    fn poll_each(&mut self, other: &mut dyn FnMut(Wc)) -> Result<bool> {
+        let (mut wcs, mut budget, mut taken) = ([Wc::default(); 4], None, false);
+        loop {
+            let polled = self.conn.poll_own(&mut wcs);
+            let count = polled.inspect_err(|error| self.conn.end_after(error))?;
+            self.handle_each(&wcs[..count], &mut *other);
+            taken |= count > 0;
+            let budget = budget.get_or_insert_with(|| self.conn.budget());
+            if count < wcs.len() || !budget.goes_on(Took::Completions(count)) {
+                return Ok(taken);
             }
         }
     }
 
-    /// Sleeps until something happened, for at most `limit`, and takes it.
-    fn next(&mut self, limit: Duration, other: &mut dyn FnMut(Wc)) -> Result<Took> {
+    fn handle_each(&mut self, wcs: &[Wc], mut other: impl FnMut(Wc)) {
+        for wc in wcs {
+            if !self.handle(wc) {
+                other(*wc);
+            }
+        }
+    }
+
+    /// Whether a look is due, for a caller that has polled.
+    #[inline]
+    pub(crate) fn is_look_due(&mut self, now: Instant) -> bool {
+        self.due.is_due(now)
+    }
+
+    /// A sleep that sees everything counts as a look.
+    pub(crate) fn looks(&mut self, now: Instant) {
+        self.due.looks(now);
+    }
+
+    /// Looks, and takes one thing.
+    fn next(&mut self, other: &mut dyn FnMut(Wc)) -> Result<Took> {
         let mut wcs = [Wc::default(); 8];
-        match self.conn.next(&mut wcs, limit) {
+        let next = self.conn.next(&mut wcs, Duration::ZERO);
+        self.took(next, &wcs, other)
+    }
+
+    fn took(&mut self, next: Result<Next>, wcs: &[Wc], other: &mut dyn FnMut(Wc)) -> Result<Took> {
+        match next {
             Ok(Next::Completions(count)) => {
-                for wc in &wcs[..count] {
-                    if !self.handle(wc) {
-                        other(*wc);
-                    }
-                }
+                self.handle_each(&wcs[..count], other);
                 Ok(Took::Completions(count))
             }
             Ok(Next::Event(_)) => Ok(Took::Event),
@@ -469,18 +500,10 @@ impl Writer {
         if ticket.conn != self.conn.id() {
             return Err(of_another_writer());
         }
-        let is_durable = |writer: &Self| writer.durable >= ticket.number;
-        if !is_durable(self) {
-            // After an error the wait below finds the reason.
-            let _ = self.poll(clock::now(), &mut other);
-        }
-        if is_durable(self) {
-            return Ok(());
-        }
         self.look_until(
             limit,
             &mut other,
-            is_durable,
+            |writer| writer.durable >= ticket.number,
             |writer| writer.has_completed(ticket),
             "the commit is not known to be durable, and its source memory is still in use: wait again, or \
              drop the writer and connect again",
@@ -505,8 +528,9 @@ impl Writer {
         )
     }
 
-    /// Looks until it `is_done`, for at most `limit`. After the connection's end it looks for a
-    /// while longer, unless `nothing_comes`.
+    /// Polls and sleeps until it `is_done`, for at most `limit`. After the connection's end it looks
+    /// for a while longer, unless `nothing_comes`.
+    #[inline]
     fn look_until(
         &mut self,
         limit: Duration,
@@ -515,11 +539,22 @@ impl Writer {
         nothing_comes: impl Fn(&Self) -> bool,
         late: &'static str,
     ) -> Result<()> {
-        let found = looking::wait(
-            &mut (self, other),
-            Deadline::after(limit),
+        if is_done(self) {
+            return Ok(());
+        }
+        let from = clock::now();
+        let found = looking::wait_judged(
+            &mut (&mut *self, &mut *other),
+            (from, limit),
             |(writer, _)| is_done(writer).then_some(()),
-            |(writer, other)| {
+            |(writer, other), is_last| {
+                // A sleep sees the rest.
+                if !is_last && !writer.is_over() {
+                    writer.poll(&mut **other)?;
+                    if is_done(writer) || !writer.is_over() {
+                        return Ok(());
+                    }
+                }
                 // Before the look: the last one comes after the grace.
                 let is_quiet = writer.conn.is_quiet();
                 writer.look(&mut **other)?;
@@ -531,7 +566,14 @@ impl Writer {
             },
             |(writer, other), deadline| writer.sleep(deadline, &mut **other),
         )?;
-        found.ok_or(Error::TimedOut(late))
+        if found.is_none() {
+            return Err(Error::TimedOut(late));
+        }
+        if self.is_look_due(from) {
+            // An error is the end of the connection, of which later waits have the reason.
+            let _ = self.look(other);
+        }
+        Ok(())
     }
 
     /// Sleeps until something happened, and takes it. After a silence it probes the server.
@@ -539,12 +581,15 @@ impl Writer {
         let quiet = self.conn.quiet_from();
         let until = quiet.map_or(deadline, |at| deadline.earlier(Deadline::At(at)));
         let is_asked = self.server.is_some() && quiet.is_none();
-        let limit = if is_asked {
-            until.left().min(PROBE_EVERY)
+        let until = if is_asked {
+            until.earlier(Deadline::after(PROBE_EVERY))
         } else {
-            until.left()
+            until
         };
-        if matches!(self.next(limit, other)?, Took::Nothing) && is_asked {
+        let mut wcs = [Wc::default(); 8];
+        let next = self.conn.next_until(&mut wcs, until);
+        self.looks(clock::now());
+        if matches!(self.took(next, &wcs, other)?, Took::Nothing) && is_asked {
             // No part of the request is in flight any more: the answer alone would not show
             // that the host is gone.
             self.probe()?;
