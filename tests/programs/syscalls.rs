@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs, thread};
 
+use rpma::commit::{Method, Replicas, Writer, WriterCfg};
 use rpma::wait::Wait;
 
 use crate::common::prelude::*;
@@ -15,12 +16,26 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// Set for the test under strace.
 const COUNTED: &str = "RPMA_TEST_COUNTED";
 
-/// Runs a test twice: under strace, with `measured`; and then `check` with the system calls of each
-/// [`counted`] part, by its name.
+/// A system call, and its result.
+type Call = (String, i64);
+
+/// Runs a test twice: under strace, with `measured`; and then `check` with the names of the system
+/// calls of each [`counted`] part, by its name.
 fn with_strace(
     name: &str,
     measured: impl FnOnce() -> Result,
     check: impl FnOnce(&dyn Fn(&str) -> Vec<String>),
+) -> Result {
+    with_results(name, measured, |calls| {
+        check(&|part| calls(part).into_iter().map(|(name, _)| name).collect());
+    })
+}
+
+/// As [`with_strace`], with the results of the system calls.
+fn with_results(
+    name: &str,
+    measured: impl FnOnce() -> Result,
+    check: impl FnOnce(&dyn Fn(&str) -> Vec<Call>),
 ) -> Result {
     if env::var_os(COUNTED).is_some() {
         let _test = device_test();
@@ -53,7 +68,7 @@ fn counted<T>(part: &str, what: impl FnOnce() -> T) -> T {
 }
 
 /// The system calls that the thread made in `part`.
-fn calls(trace: &str, part: &str) -> Vec<String> {
+fn calls(trace: &str, part: &str) -> Vec<Call> {
     let [begins, ends] = ["begin", "end"].map(|edge| format!("\"/{edge} {part}\""));
     let begin = trace.lines().find(|line| line.contains(&begins));
     let thread = begin.and_then(|line| line.split_whitespace().next());
@@ -62,14 +77,25 @@ fn calls(trace: &str, part: &str) -> Vec<String> {
         let (pid, call) = line.split_once(' ')?;
         (pid == thread).then(|| call.trim_start())
     });
-    of_thread
+    let of_part = of_thread
         .skip_while(|call| !call.contains(&begins))
         .skip(1)
-        .take_while(|call| !call.contains(&ends))
+        .take_while(|call| !call.contains(&ends));
+    let mut calls: Vec<Call> = Vec::new();
+    for call in of_part {
+        let result = call.rsplit_once(" = ").and_then(|(_, result)| {
+            let number = result.split_whitespace().next()?;
+            number.parse().ok()
+        });
         // One that another thread's stands in the middle of has two lines.
-        .filter(|call| !call.starts_with("<..."))
-        .map(|call| call.split(['(', ' ']).next().unwrap_or_default().to_owned())
-        .collect()
+        if !call.starts_with("<...") {
+            let name = call.split(['(', ' ']).next().unwrap_or_default();
+            calls.push((name.to_owned(), result.unwrap_or(-1)));
+        } else if let Some(last) = calls.last_mut() {
+            last.1 = result.unwrap_or(last.1);
+        }
+    }
+    calls
 }
 
 fn write(conn: &Conn, op_context: u64) {
@@ -255,4 +281,137 @@ fn a_batch_is_one_system_call() -> Result {
             }
         }
     })
+}
+
+/// The calls with which soft-RoCE posts and arms a queue.
+const OF_PROVIDER: [&str; 2] = ["write", "ioctl"];
+
+/// A connection's send queue waits for the receive of a message. So a commit after it completes when
+/// the peer posts that receive.
+fn hold(conn: &Conn) {
+    let sent = conn.send(MrSlice::EMPTY, Flags::COMPLETION_ON_ERROR, 0);
+    sent.expect("posted");
+}
+
+/// Posts the receives when the thread sleeps in `poll(2)`: the file has its system call.
+fn release_a_sleeper(system_call: &str, servers: &[Conn]) {
+    let sleeps = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
+    let is_asleep = || {
+        let current = fs::read_to_string(system_call).expect("a thread of this process");
+        sleeps.iter().any(|number| current.starts_with(number))
+    };
+    while !is_asleep() {
+        thread::yield_now();
+    }
+    for server in servers {
+        server.recv(MrSlice::EMPTY, 0).expect("posted");
+    }
+}
+
+/// Each sleep that reported descriptors is followed by one read for each, and by nothing else. A
+/// sleep that reported none is a silence, after which the wait looks. Returns the number of
+/// sleeps that reported something.
+fn sleeps(part: &str, calls: &[Call]) -> usize {
+    let own = calls
+        .iter()
+        .filter(|(name, _)| !OF_PROVIDER.contains(&name.as_str()));
+    let (mut left, mut sleeps) = (0, 0);
+    for (name, result) in own {
+        match (name.as_str(), left) {
+            ("poll" | "ppoll", 0) => {
+                left = *result;
+                sleeps += usize::from(*result > 0);
+            }
+            ("read", 1..) => left -= 1,
+            _ => panic!("{part}: {name} with {left} to read: {calls:?}"),
+        }
+    }
+    assert_eq!(left, 0, "{part}: {calls:?}");
+    sleeps
+}
+
+/// Promise (docs/performance.md): a wait of a writer or a set whose commit is there makes no system
+/// call, but for a look that is due. One that sleeps makes one for each sleep, and one for each
+/// descriptor that a sleep reports. Those of soft-RoCE itself are not among them.
+#[test]
+fn a_commit_that_sleeps_is_one_poll_and_a_read_for_each_descriptor() -> Result {
+    let measured = || {
+        let peer = peer()?;
+        let memories: Vec<_> = (0..4)
+            .map(|_| Memories::new(&peer, &peer, 1024))
+            .collect::<Result<_>>()?;
+        let (mut servers, mut writers) = (vec![], vec![]);
+        for memories in &memories {
+            let (server, writer) = committing(&peer, &memories.target)?;
+            servers.push(server);
+            writers.push(writer);
+        }
+        let mut writer = writers.pop().ok_or("four writers")?;
+        let far = writer.offer().regions()[0];
+        let mut set = Replicas::new(&peer, 1024, 4)?;
+        set.permit_one_host();
+        for writer in writers {
+            let far = writer.offer().regions()[0];
+            set.add(writer, far)?;
+        }
+        let task = fs::read_link("/proc/thread-self")?;
+        let system_call = format!("/proc/{}/syscall", task.display());
+        let (of_set, of_writer) = servers.split_at(3);
+        // The first ones look up symbols, and make descriptors.
+        for round in 0..3 {
+            let name = |part: &str| format!("{part} {round}");
+            let part = [part_of(&far, &memories[3].source, 0, 64)];
+            let there = writer.commit(&part, None)?;
+            thread::sleep(Duration::from_millis(300));
+            counted(&name("writer, there"), || writer.wait(there, LIMIT, drop))?;
+            hold(writer.conn());
+            let late = writer.commit(&part, None)?;
+            thread::scope(|scope| {
+                scope.spawn(|| release_a_sleeper(&system_call, of_writer));
+                counted(&name("writer, sleeps"), || writer.wait(late, LIMIT, drop))
+            })?;
+
+            let there = set.record(64)?.commit(0, None, 3)?;
+            thread::sleep(Duration::from_millis(300));
+            let settled = counted(&name("set, there"), || set.settle(there, 3, LIMIT));
+            assert_eq!(settled.copies(), 3);
+            set.writers().for_each(|writer| hold(writer.conn()));
+            let late = set.record(64)?.commit(0, None, 3)?;
+            let settled = thread::scope(|scope| {
+                scope.spawn(|| release_a_sleeper(&system_call, of_set));
+                counted(&name("set, sleeps"), || set.settle(late, 3, LIMIT))
+            });
+            assert_eq!(settled.copies(), 3);
+        }
+        Ok(())
+    };
+    let name = "a_commit_that_sleeps_is_one_poll_and_a_read_for_each_descriptor";
+    with_results(name, measured, |calls| {
+        for (of, members) in [("writer", 1), ("set", 3)] {
+            let part = format!("{of}, sleeps 2");
+            let sleeps = sleeps(&part, &calls(&part));
+            assert!((1..=members).contains(&sleeps), "{part}: {sleeps} sleeps");
+            // A look polls until nothing is left.
+            let part = format!("{of}, there 2");
+            let looks = calls(&part);
+            let own = looks
+                .iter()
+                .filter(|(name, _)| !OF_PROVIDER.contains(&name.as_str()));
+            assert!(own.count() <= 3 * members, "{part}: {looks:?}");
+        }
+    })
+}
+
+/// A writer of this region, and the server's end.
+fn committing(peer: &Peer, region: &Mr<Memory>) -> Result<(Conn, Writer)> {
+    let ep = listen(peer)?;
+    let mut cfg = WriterCfg::new(Method::Reading);
+    cfg.set_flush_type(FlushType::Visibility)?;
+    let req = resolve(peer, &ep, &cfg.conn_cfg(&ConnCfg::new())?)?;
+    let connecting = Writer::connect(req, &cfg, &Offer::default())?;
+    let mut offer = Offer::new(&PeerCfg::new());
+    offer.add_region(region);
+    let server = request(&ep, &ConnCfg::new())?.connect(&offer.encode(Offer::ACCEPT)?)?;
+    let writer = connecting.wait(LIMIT)?;
+    Ok((server.wait_established(LIMIT)?, writer))
 }
