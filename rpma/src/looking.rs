@@ -143,8 +143,7 @@ impl Vain {
 }
 
 /// Waits by the rule, for at most `limit`. `judge` returns the result if the condition holds. `take`
-/// is one look; its second argument is whether the limit has passed, so that no look comes after it.
-/// `sleep` sleeps until something may be there, or until the deadline, and may take it. Each may end
+/// is one look. `sleep` sleeps until something may be there, or until the deadline. Each may end
 /// the wait with an error, that of `take` only if the condition does not hold after it. `None`: the
 /// limit has passed.
 #[inline]
@@ -152,27 +151,16 @@ pub(crate) fn wait<S, T, E>(
     of: &mut S,
     limit: Duration,
     mut judge: impl FnMut(&mut S) -> Option<T>,
-    take: impl FnMut(&mut S, bool) -> Result<(), E>,
-    sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
-) -> Result<Option<T>, E> {
-    match judge(of) {
-        None => wait_judged(of, (clock::now(), limit), judge, take, sleep),
-        found => Ok(found),
-    }
-}
-
-/// As [`wait`], from this instant on, where the condition was judged and does not hold.
-#[inline]
-pub(crate) fn wait_judged<S, T, E>(
-    of: &mut S,
-    (from, limit): (Instant, Duration),
-    mut judge: impl FnMut(&mut S) -> Option<T>,
-    mut take: impl FnMut(&mut S, bool) -> Result<(), E>,
+    mut take: impl FnMut(&mut S) -> Result<(), E>,
     mut sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
 ) -> Result<Option<T>, E> {
-    let mut is_last = limit.is_zero();
+    if let Some(found) = judge(of) {
+        return Ok(Some(found));
+    }
+    let deadline = Deadline::after(limit);
     loop {
-        let taken = take(of, is_last);
+        let is_last = deadline.has_passed();
+        let taken = take(of);
         if let Some(found) = judge(of) {
             return Ok(Some(found));
         }
@@ -180,12 +168,45 @@ pub(crate) fn wait_judged<S, T, E>(
         if is_last {
             return Ok(None);
         }
-        let deadline = Deadline::at(from, limit);
         sleep(of, deadline)?;
+    }
+}
+
+/// As [`wait`], from this instant on, for a wait whose condition was judged and does not hold, and
+/// whose sleep is a look at everything, and takes what it finds. So it only polls before a sleep,
+/// and one more look comes when the limit has passed. An error of a poll or a look ends the wait if
+/// the condition does not hold after it.
+#[inline]
+pub(crate) fn wait_polling<S, T, E>(
+    of: &mut S,
+    (from, limit): (Instant, Duration),
+    mut judge: impl FnMut(&mut S) -> Option<T>,
+    mut poll: impl FnMut(&mut S) -> Result<(), E>,
+    mut sleep: impl FnMut(&mut S, Deadline) -> Result<(), E>,
+    mut look: impl FnMut(&mut S) -> Result<(), E>,
+) -> Result<Option<T>, E> {
+    loop {
+        let polled = poll(of);
         if let Some(found) = judge(of) {
             return Ok(Some(found));
         }
-        is_last = deadline.has_passed();
+        polled?;
+        if !limit.is_zero() {
+            let deadline = Deadline::at(from, limit);
+            sleep(of, deadline)?;
+            if let Some(found) = judge(of) {
+                return Ok(Some(found));
+            }
+            if !deadline.has_passed() {
+                continue;
+            }
+        }
+        let looked = look(of);
+        let found = judge(of);
+        if found.is_none() {
+            looked?;
+        }
+        return Ok(found);
     }
 }
 
@@ -231,8 +252,7 @@ mod tests {
         let (mut taken, no_sleep) = (0, |_: &mut u32, _| -> Result<(), ()> { panic!("no sleep") });
         let mut run = |looks, result: Result<(), ()>| {
             taken = 0;
-            let take = |taken: &mut u32, is_last: bool| {
-                assert!(is_last);
+            let take = |taken: &mut u32| {
                 *taken += 1;
                 result
             };
@@ -244,6 +264,63 @@ mod tests {
         assert_eq!(run(2, Ok(())), (Ok(None), 1));
         assert_eq!(run(1, Err(())), (Ok(Some(())), 1));
         assert_eq!(run(2, Err(())), (Err(()), 1));
+    }
+
+    /// Promise: a wait that polls takes its steps in this order, each judged: a poll, a sleep, and a
+    /// look when the limit has passed. Without time it does not sleep. An error does not hide the
+    /// condition.
+    #[test]
+    fn a_wait_that_polls_looks_last() {
+        let run = |until: &str, limit, error: bool| {
+            let from = clock::now() - Duration::from_secs(1);
+            let mut steps = String::new();
+            let step = |name: char| {
+                move |steps: &mut String| {
+                    steps.push(name);
+                    if error { Err(name) } else { Ok(()) }
+                }
+            };
+            let sleep = |steps: &mut String, _: Deadline| {
+                steps.push('s');
+                Ok(())
+            };
+            let judge = |steps: &mut String| (steps == until).then_some(());
+            let (poll, look) = (step('p'), step('l'));
+            let waited = wait_polling(&mut steps, (from, limit), judge, poll, sleep, look);
+            (waited, steps)
+        };
+        let (long, zero) = (Duration::MAX, Duration::ZERO);
+        for until in ["p", "ps", "psp", "psps"] {
+            assert_eq!(run(until, long, false), (Ok(Some(())), until.into()));
+        }
+        assert_eq!(run("", zero, false), (Ok(None), "pl".into()));
+        assert_eq!(run("pl", zero, false), (Ok(Some(())), "pl".into()));
+        assert_eq!(
+            run("", Duration::from_nanos(1), false),
+            (Ok(None), "psl".into())
+        );
+        assert_eq!(run("p", zero, true), (Ok(Some(())), "p".into()));
+        assert_eq!(run("pl", zero, true), (Err('p'), "p".into()));
+    }
+
+    /// Promise: a wait polls for the time that was set, and at most until its limit, and reads the
+    /// clock only between 32 polls.
+    #[test]
+    fn a_spin_ends_by_its_time_or_its_deadline() {
+        let polls = |time, deadline| {
+            let mut polls = 0;
+            let found = spin(time, deadline, || {
+                polls += 1;
+                (polls == 1000).then_some(())
+            });
+            (found, polls)
+        };
+        let (zero, long) = (Duration::ZERO, Duration::from_secs(3600));
+        assert_eq!(polls(zero, Deadline::Never), (None, 0));
+        assert_eq!(polls(long, Deadline::after(zero)), (None, 0));
+        assert_eq!(polls(long, Deadline::Never), (Some(()), 1000));
+        let (found, polls) = polls(Duration::from_nanos(1), Deadline::Never);
+        assert!(found.is_none() && polls > 0 && polls % 32 == 0, "{polls}");
     }
 
     /// Promise: a look is due at first, after 64 polls, and 10 ms after the last look.

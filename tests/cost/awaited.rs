@@ -51,6 +51,7 @@ pub(crate) fn run(addr: &str) -> Outcome {
         by_hand(&conn, &parts, pointer, warm)?;
     }
     commits::by_hand(&peer, addr)?;
+    commits::slept()?;
     let to: Vec<_> = parts.iter().map(|(to, _)| *to).collect();
     runtime.block_on(awaited(&peer, addr, &to, pointer, link))
 }

@@ -209,7 +209,7 @@ impl Conn {
         mut is_over: impl FnMut() -> bool,
     ) -> Result<bool> {
         let queues = &self.queues;
-        let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool), _| {
+        let take = |(completions, is_empty): &mut (&mut Vec<Wc>, bool)| {
             let is_over = is_over();
             let before = completions.len();
             for cq in std::iter::once(&queues.cq).chain(&queues.rcq) {

@@ -386,7 +386,7 @@ impl Conn {
             Err(Error::NoEvent) if until.has_passed() => Ok(()),
             event => event.map(drop),
         };
-        let look = |_: &mut (), _| event_until(Deadline::after(Duration::ZERO));
+        let look = |_: &mut ()| event_until(Deadline::after(Duration::ZERO));
         let sleep =
             |_: &mut (), deadline: Deadline| event_until(deadline.earlier(Deadline::after(BOUND)));
         looking::wait(&mut (), limit, ended, look, sleep)?

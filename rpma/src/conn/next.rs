@@ -178,6 +178,12 @@ impl Conn {
         })
     }
 
+    /// Refuses a connection that cannot be watched beside others.
+    pub(crate) fn can_be_watched(&self) -> Result<()> {
+        self.channels()?;
+        self.queues.slots.bell().fd().map(drop)
+    }
+
     /// The descriptors for a sleep over several connections: that of its end, if another thread has
     /// taken it, and then as [`watched`](Self::watched).
     pub(crate) fn watched_with_bell(&self) -> impl Iterator<Item = PollFd<'_>> {

@@ -179,7 +179,7 @@ impl Conn {
             has_more: false,
             due: None,
         };
-        let (take, sleep) = (|of: &mut Search<'_, '_>, _| of.take(), Search::sleep);
+        let (take, sleep) = (Search::take, Search::sleep);
         looking::wait(&mut search, limit, |of| of.found.take(), take, sleep)?
             .ok_or(Error::TimedOut(INCOMPLETE))
             .and_then(|wc| self.outcome(&wc))

@@ -82,6 +82,9 @@ use crate::verbs::{Place, Wc};
 pub struct Replicas {
     id: SetId,
     members: Vec<Replica>,
+    /// A commit that ends before this offset is inside the regions of all replicas, and a pointer at
+    /// a multiple of 8 is aligned in each.
+    reach: u64,
     ring: RecordRing,
     /// How many replicas were set aside so far.
     set_aside: u64,
@@ -108,6 +111,7 @@ impl Replicas {
         Ok(Self {
             id: SetId::new(),
             members: Vec::with_capacity(Self::MOST),
+            reach: u64::MAX,
             ring: RecordRing::new(peer, ring_bytes, records)?,
             set_aside: 0,
             lost: 0,
@@ -144,8 +148,7 @@ impl Replicas {
     /// tests.
     ///
     /// [`Error::NotSupported`] if the platform of the replica, or the usage of its region, does not
-    /// allow the writer's commits. [`Error::Provider`] as
-    /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
+    /// allow the writer's commits. [`Error::Provider`] if `eventfd2` fails.
     pub fn add(
         &mut self,
         writer: Writer,
@@ -157,6 +160,7 @@ impl Replicas {
                 return Err(GivenBack::boxed(error, writer));
             }
         };
+        self.reach = self.reach.min(replica::reach(&remote));
         let member = Replica::new(id, writer, remote, self.ring.last());
         match self.members.get_mut(id.index()) {
             Some(place) => *place = member,
@@ -220,7 +224,7 @@ impl Replicas {
             place: Place::NONE,
         };
         replica::check(writer, remote, &first, &self.ring)?;
-        writer.conn().get_next_fd().map(drop)
+        writer.conn().can_be_watched()
     }
 
     /// Refuses a replica that is lost together with another one.
@@ -389,11 +393,13 @@ impl Replicas {
                  that were set aside: ask for 1 to {present}"
             )));
         }
-        let mut able = 0;
+        let (mut able, is_right) = (0, self.is_right(&entry));
         for member in &self.members {
             if member.is_able() {
-                let of = |error| named(id, named(member.id, error));
-                member.check(&entry, &self.ring).map_err(of)?;
+                if !(is_right && member.commits_in_regions(&entry)) {
+                    let of = |error| named(id, named(member.id, error));
+                    member.check(&entry, &self.ring).map_err(of)?;
+                }
                 able += 1;
             }
         }
@@ -403,6 +409,18 @@ impl Replicas {
         self.ring.push(entry);
         self.post();
         Ok(id)
+    }
+
+    /// Whether a commit is right for each replica that commits in its regions, as far as that is
+    /// seen without its slices. The regions have the rights, because a commit of the first byte was
+    /// checked when the replica was added.
+    #[inline]
+    fn is_right(&self, entry: &CommitEntry) -> bool {
+        let (at, len, reach) = (entry.at, entry.bytes.len, self.reach);
+        let is_inside = |at: u64, len: u64| at <= reach && len <= reach - at;
+        let is_apart = |to: u64| to + 8 <= at || to >= at + len;
+        let points = |to: u64| to % 8 == 0 && is_inside(to, 8) && is_apart(to);
+        is_inside(at, len) && entry.pointer.is_none_or(|(to, _)| points(to))
     }
 
     /// Posts the commits that wait in the ring.

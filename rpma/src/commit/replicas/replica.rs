@@ -28,8 +28,6 @@ pub(super) struct Replica {
     /// `None`: it was set aside.
     writer: Option<Writer>,
     remote: MrRemote,
-    /// Whether the region begins at a multiple of 8, as pointers have to.
-    is_aligned: bool,
     /// Its number among the replicas that were set aside, if it is one of them.
     pub(super) set_aside: Option<u64>,
     /// The set's last commit before the replica was added.
@@ -70,10 +68,8 @@ pub(super) enum CommitState {
 
 impl Replica {
     pub(super) fn new(id: ReplicaId, writer: Writer, remote: MrRemote, joined: u64) -> Self {
-        let all = remote.slice(..);
         Self {
             id,
-            is_aligned: all.is_ok_and(|all| all.address().address % 8 == 0),
             base: writer.posted(),
             writer: Some(writer),
             remote,
@@ -143,30 +139,19 @@ impl Replica {
         }
     }
 
-    /// Checks a commit without posting it.
+    /// Whether it commits so many bytes, with a pointer, wherever its region is.
     #[inline]
-    pub(super) fn check(&self, entry: &CommitEntry, ring: &RecordRing) -> Result<()> {
-        match &self.writer {
-            Some(writer) if !self.is_right(writer, entry) => {
-                check(writer, &self.remote, entry, ring)
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn commits_in_regions(&self, entry: &CommitEntry) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(|of| of.commits_in_regions(entry.bytes.len))
     }
 
-    /// Whether a commit is right, as far as that is seen without its slices. The region has the
-    /// rights, because a commit of its first byte was checked when the replica was added.
-    #[inline]
-    fn is_right(&self, writer: &Writer, entry: &CommitEntry) -> bool {
-        let (at, len) = (entry.at, entry.bytes.len);
-        let size = self.remote.get_size();
-        let is_inside = |at: u64, len: u64| at <= size && len <= size - at;
-        let is_apart = |to: u64| to + 8 <= at || to >= at + len;
-        let points = |to: u64| to % 8 == 0 && is_inside(to, 8) && is_apart(to);
-        self.is_aligned
-            && is_inside(at, len)
-            && entry.pointer.is_none_or(|(to, _)| points(to))
-            && writer.commits_in_regions(len)
+    /// Checks a commit without posting it.
+    pub(super) fn check(&self, entry: &CommitEntry, ring: &RecordRing) -> Result<()> {
+        match &self.writer {
+            Some(writer) => check(writer, &self.remote, entry, ring),
+            None => Ok(()),
+        }
     }
 
     /// Posts the commits that wait in the ring, in their order, as far as there is room.
@@ -329,7 +314,7 @@ impl Replica {
             log::warn!("{id}: {error}: the queue pair is destroyed at once");
         } else {
             let (look, sleep) = (
-                |member: &mut Self, _| {
+                |member: &mut Self| {
                     member.look();
                     Ok::<_, Infallible>(())
                 },
@@ -355,6 +340,13 @@ impl Replica {
     }
 }
 
+/// The size of a region that begins at a multiple of 8, as pointers have to, or else 0.
+pub(super) fn reach(remote: &MrRemote) -> u64 {
+    let all = remote.slice(..);
+    let is_aligned = all.is_ok_and(|all| all.address().address % 8 == 0);
+    if is_aligned { remote.get_size() } else { 0 }
+}
+
 /// Checks a commit without posting it.
 pub(super) fn check(
     writer: &Writer,
@@ -367,6 +359,7 @@ pub(super) fn check(
 }
 
 /// Where a commit goes on a replica, with its bytes.
+#[inline(always)]
 fn places<'ring>(
     remote: &MrRemote,
     entry: &CommitEntry,

@@ -17,6 +17,11 @@ use crate::error::{Error, Result};
 use crate::looking;
 use crate::verbs::Deadline;
 
+/// The descriptors of so many replicas, and that of their device.
+const fn places(replicas: usize) -> usize {
+    1 + Conn::WATCHED * replicas
+}
+
 /// The longest sleep.
 const SILENCE: Duration = Duration::from_millis(50);
 
@@ -88,11 +93,7 @@ impl Replicas {
     }
 
     /// Waits until `judge` has a result, for at most `limit`.
-    fn until<T>(
-        &mut self,
-        limit: Duration,
-        mut judge: impl FnMut(&mut Self) -> Option<T>,
-    ) -> Option<T> {
+    fn until<T>(&mut self, limit: Duration, judge: impl Fn(&mut Self) -> Option<T>) -> Option<T> {
         if self.members.iter().any(Replica::lacks_last_look) {
             self.look();
         }
@@ -100,23 +101,25 @@ impl Replicas {
             return Some(found);
         }
         let from = clock::now();
-        let (take, sleep) = (
-            |(set, looks): &mut (&mut Self, bool), is_last| {
-                if is_last || *looks {
-                    set.look();
-                } else {
-                    set.poll_queues();
-                }
-                Ok::<_, Infallible>(())
-            },
-            |(set, looks): &mut (&mut Self, bool), deadline| {
-                *looks = !set.sleep(deadline);
-                Ok(())
-            },
-        );
         let judge = |(set, _): &mut (&mut Self, bool)| judge(set);
-        let Ok(found) =
-            looking::wait_judged(&mut (&mut *self, false), (from, limit), judge, take, sleep);
+        let poll = |(set, looks): &mut (&mut Self, bool)| {
+            if *looks {
+                set.look();
+            } else {
+                set.poll_queues();
+            }
+            Ok::<_, Infallible>(())
+        };
+        let sleep = |(set, looks): &mut (&mut Self, bool), deadline| {
+            *looks = !set.sleep(deadline);
+            Ok(())
+        };
+        let look = |(set, _): &mut (&mut Self, bool)| {
+            set.look();
+            Ok(())
+        };
+        let of = &mut (&mut *self, false);
+        let Ok(found) = looking::wait_polling(of, (from, limit), judge, poll, sleep, look);
         if found.is_some() {
             self.look_if_due(from);
         }
@@ -158,6 +161,7 @@ impl Replicas {
 
     /// Sleeps until a replica has something, and takes that. Returns `false` if nothing came: then
     /// it is time to look.
+    #[inline(never)]
     fn sleep(&mut self, deadline: Deadline) -> bool {
         let now = clock::now();
         let silence = now.checked_add(SILENCE).map_or(deadline, Deadline::At);
@@ -169,7 +173,14 @@ impl Replicas {
         if looking::spin(spin, until, || self.poll_queues().then_some(())).is_some() {
             return true;
         }
-        let Some(reported) = self.watch(until) else {
+        // The places are filled in advance, which costs something.
+        const FEW: usize = 5;
+        let reported = if self.members.len() <= FEW {
+            self.watch::<{ places(FEW) }>(until)
+        } else {
+            self.watch::<{ places(Self::MOST) }>(until)
+        };
+        let Some(reported) = reported else {
             self.probe();
             return false;
         };
@@ -183,7 +194,7 @@ impl Replicas {
 
     /// Sleeps until a descriptor of a replica is readable, and takes the events of completion
     /// channels. Returns the replicas with another event, as a mask. `None`: nothing came.
-    fn watch(&self, until: Deadline) -> Option<u64> {
+    fn watch<const PLACES: usize>(&self, until: Deadline) -> Option<u64> {
         let able = self.members.iter().filter(|of| of.is_able());
         let able = able.fold(0, |mask, of| mask | of.id.mask());
         // The same ones after the sleep.
@@ -198,7 +209,7 @@ impl Replicas {
         };
         // On the stack: a wait does not allocate. The places after the last one are not polled.
         let device = first.device_fd();
-        let mut fds: [_; 1 + Conn::WATCHED * Self::MOST] = array::from_fn(|_| device.clone());
+        let mut fds: [_; PLACES] = array::from_fn(|_| device.clone());
         let mut count = 1;
         for (fd, place) in watched().flat_map(Replica::watched).zip(&mut fds[1..]) {
             *place = fd;

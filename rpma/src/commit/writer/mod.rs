@@ -543,28 +543,31 @@ impl Writer {
             return Ok(());
         }
         let from = clock::now();
-        let found = looking::wait_judged(
+        let look = |writer: &mut Self, other: &mut dyn FnMut(Wc)| {
+            // Before the look: the last one comes after the grace.
+            let is_quiet = writer.conn.is_quiet();
+            writer.look(other)?;
+            let nothing_comes = is_quiet || nothing_comes(writer);
+            if !is_done(writer) && nothing_comes && writer.is_over() {
+                return writer.conn.reason().map_or(Ok(()), Err);
+            }
+            Ok(())
+        };
+        let found = looking::wait_polling(
             &mut (&mut *self, &mut *other),
             (from, limit),
             |(writer, _)| is_done(writer).then_some(()),
-            |(writer, other), is_last| {
-                // A sleep sees the rest.
-                if !is_last && !writer.is_over() {
+            |(writer, other)| {
+                if !writer.is_over() {
                     writer.poll(&mut **other)?;
                     if is_done(writer) || !writer.is_over() {
                         return Ok(());
                     }
                 }
-                // Before the look: the last one comes after the grace.
-                let is_quiet = writer.conn.is_quiet();
-                writer.look(&mut **other)?;
-                let nothing_comes = is_quiet || nothing_comes(writer);
-                if !is_done(writer) && nothing_comes && writer.is_over() {
-                    return writer.conn.reason().map_or(Ok(()), Err);
-                }
-                Ok(())
+                look(writer, &mut **other)
             },
             |(writer, other), deadline| writer.sleep(deadline, &mut **other),
+            |(writer, other)| look(writer, &mut **other),
         )?;
         if found.is_none() {
             return Err(Error::TimedOut(late));
