@@ -17,6 +17,7 @@ mod prelude;
 mod reuse;
 mod served;
 mod set;
+mod waiting;
 
 /// The example, as a module.
 #[path = "../../../examples/sim-replicas/main.rs"]

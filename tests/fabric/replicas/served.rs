@@ -32,7 +32,9 @@ impl Served {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let log = Arc::new(Mr::reg(&own, map, usage)?);
         let ep = Ep::listen(&own, &addr, 0)?;
-        let connecting = ask(peer, &addr, &ep, &WriterCfg::new(Method::Server), retries)?;
+        let mut settings = ConnCfg::new();
+        settings.set_retry_count(retries)?;
+        let connecting = ask(peer, &addr, &ep, &WriterCfg::new(Method::Server), &settings)?;
         let req = request(&ep, &responder.conn_cfg(&ConnCfg::new())?)?;
         responder.add(0, responder.prepare(&req, &log, ..)?);
         let mut offer = Offer::default();

@@ -24,6 +24,8 @@ pub(crate) struct Way {
     pub(crate) platform: Platform,
     pub(crate) in_flight: u16,
     pub(crate) retries: u8,
+    pub(crate) keep_alive: Option<Duration>,
+    pub(crate) spin: Duration,
 }
 
 impl Way {
@@ -34,6 +36,8 @@ impl Way {
             platform: Platform::AdrDdioOff,
             in_flight: 4,
             retries: 2,
+            keep_alive: None,
+            spin: Duration::ZERO,
         }
     }
 
@@ -43,7 +47,7 @@ impl Way {
             flush_type: FlushType::Persistent,
             platform,
             in_flight: 2,
-            retries: 2,
+            ..Self::visible()
         }
     }
 
@@ -54,6 +58,14 @@ impl Way {
             retries,
             ..self
         }
+    }
+
+    /// The settings of the client's connections.
+    fn conn_cfg(&self) -> Result<ConnCfg> {
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(self.retries)?.set_spin(self.spin);
+        cfg.set_keep_alive(self.keep_alive)?;
+        Ok(cfg)
     }
 
     /// Whether a host of this profile may promise that writes are durable.
@@ -108,7 +120,7 @@ impl Server {
         let mut cfg = WriterCfg::new(way.method);
         cfg.set_flush_type(way.flush_type)?
             .set_in_flight(way.in_flight)?;
-        let connecting = ask(peer, &addr, &ep, &cfg, way.retries)?;
+        let connecting = ask(peer, &addr, &ep, &cfg, &way.conn_cfg()?)?;
         let native = way.method == Method::Native;
         let mut platform = PeerCfg::new();
         platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
@@ -133,11 +145,9 @@ pub(crate) fn ask(
     addr: &str,
     ep: &Ep,
     cfg: &WriterCfg,
-    retries: u8,
+    settings: &ConnCfg,
 ) -> Result<Connecting> {
-    let mut settings = ConnCfg::new();
-    settings.set_retry_count(retries)?;
-    let settings = cfg.conn_cfg(&settings)?;
+    let settings = cfg.conn_cfg(settings)?;
     let req = ConnReq::new(peer, addr, ep.get_port(), &settings)?;
     Ok(Writer::connect(req, cfg, &Offer::default())?)
 }
