@@ -1,8 +1,10 @@
-//! The waits of a set: looks, with sleeps between them.
+//! The waits of a set: polls, with sleeps between them.
 //!
-//! A sleep ends when a connection has something, and always after 50 ms. After such a silence each
-//! connection gets a probe. Without it, the host of a replica may be gone while no
-//! operation is in flight that would fail.
+//! A sleep watches the descriptors of all connections with one system call. It ends when one of them
+//! has something, which is taken: an event of a completion channel by itself, and anything else by
+//! a look at that replica. It always ends after 50 ms. After such a silence each connection gets a
+//! look and a probe. Without the probe, the host of a replica may be gone while no operation is in
+//! flight that would fail.
 
 use std::array;
 use std::convert::Infallible;
