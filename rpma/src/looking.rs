@@ -7,9 +7,10 @@
 //! 3. The condition is judged again, and then the limit. So a wait looks once more after its limit,
 //!    and a program that stood still does not lose to its own limit.
 //!
-//! [`wait`] is that loop. `Conn::next`, [`Wait::next`](crate::wait::Wait::next) and the waits for
-//! one event of a channel have loops of their own, because there one sleep is also the look: as two
-//! steps they would cost a system call more.
+//! [`wait`] is that loop. In [`wait_polling`] a sleep is the look as well, because as two steps they
+//! would cost a system call more: such a wait polls and sleeps, and looks once more at its limit.
+//! `Conn::next`, [`Wait::next`](crate::wait::Wait::next) and the waits for one event of a channel
+//! have loops of their own, for the same reason.
 
 use std::hint;
 use std::time::{Duration, Instant};

@@ -45,6 +45,37 @@ pub(crate) struct EventsGone {
     of_receives: u64,
 }
 
+/// The channel of a connection's queues, and that of receives if it is another one.
+pub(super) type Channels<'conn> = (&'conn Arc<CompChannel>, Option<&'conn Arc<CompChannel>>);
+
+impl From<Channels<'_>> for EventsGone {
+    #[inline]
+    fn from((main, of_receives): Channels<'_>) -> Self {
+        Self {
+            main: main.gone(),
+            of_receives: of_receives.map_or(0, |channel| channel.gone()),
+        }
+    }
+}
+
+impl EventsGone {
+    /// Takes an event of each channel that a sleep has reported, and arms its queue: the next
+    /// completion gives another event. Returns whether one was there.
+    #[inline]
+    fn take_reported(
+        self,
+        (main, own): Channels<'_>,
+        of_main: bool,
+        of_receives: bool,
+    ) -> Result<bool> {
+        let taken = of_main && main.take_seen(self.main)?;
+        match own {
+            Some(own) if of_receives => Ok(own.take_seen(self.of_receives)? || taken),
+            _ => Ok(taken),
+        }
+    }
+}
+
 impl Conn {
     /// The most descriptors of one connection in a sleep over several.
     pub(crate) const WATCHED: usize = 4;
@@ -120,6 +151,7 @@ impl Conn {
     /// As [`next`](Self::next), for a caller that has just polled the queues until they were empty.
     #[inline(never)]
     pub(crate) fn next_until(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Next> {
+        let channels = self.channels()?;
         let mut vain = Vain::default();
         loop {
             self.is_empty_now();
@@ -132,13 +164,13 @@ impl Conn {
             if let Some(next) = polled {
                 return next;
             }
-            let before = self.events_gone()?;
-            let (watched, count) = self.watched()?;
+            let before = EventsGone::from(channels);
+            let (watched, count) = self.watched(channels);
             let [event, of_main, of_own] = watched;
             let mut fds = [self.device_fd(), event, of_main, of_own];
             self.sleep(&mut fds[..=count], until.earlier(Deadline::after(BOUND)))?;
             let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
-            let taken = self.take_reported(before, of_main, of_own);
+            let taken = before.take_reported(channels, of_main, of_own);
             // A channel of a device that is gone fails each time: other results come first.
             if let Some(next) = self.look_again(wcs, event)? {
                 taken.inspect_err(not_told).ok();
@@ -160,23 +192,23 @@ impl Conn {
 
     /// The descriptors of its events, of its channel, and of that for receives; and how many of
     /// them count.
-    pub(crate) fn watched(&self) -> Result<([PollFd<'_>; 3], usize)> {
-        let (main, of_receives) = self.channels()?;
+    #[inline]
+    fn watched<'conn>(
+        &'conn self,
+        (main, of_receives): Channels<'conn>,
+    ) -> ([PollFd<'conn>; 3], usize) {
+        let own = of_receives.unwrap_or(main);
         let fds = [
             PollFd::new(self, PollFlags::IN),
             PollFd::new(main, PollFlags::IN),
-            PollFd::new(of_receives.unwrap_or(main), PollFlags::IN),
+            PollFd::new(own, PollFlags::IN),
         ];
-        Ok((fds, 2 + usize::from(of_receives.is_some())))
+        (fds, 2 + usize::from(of_receives.is_some()))
     }
 
-    /// The number of events that have gone from its channels. A sleep begins after that.
+    /// See [`EventsGone`].
     pub(crate) fn events_gone(&self) -> Result<EventsGone> {
-        let (main, of_receives) = self.channels()?;
-        Ok(EventsGone {
-            main: main.gone(),
-            of_receives: of_receives.map_or(0, |channel| channel.gone()),
-        })
+        self.channels().map(EventsGone::from)
     }
 
     /// Refuses a connection that cannot be watched beside others.
@@ -192,15 +224,15 @@ impl Conn {
         // Without a descriptor for it, one of the others stands in its place.
         let bell = bell.unwrap_or_else(|_| self.as_fd());
         let bell = PollFd::from_borrowed_fd(bell, PollFlags::IN);
-        let own = self
-            .watched()
-            .map(|(fds, count)| fds.into_iter().take(count));
+        let own = self.channels().map(|channels| {
+            let (fds, count) = self.watched(channels);
+            fds.into_iter().take(count)
+        });
         iter::once(bell).chain(own.into_iter().flatten())
     }
 
-    /// As [`take_reported`](Self::take_reported), with the next ones of `reported` for the
-    /// descriptors of [`watched_with_bell`](Self::watched_with_bell). Returns whether something
-    /// else was reported.
+    /// Takes the events of its channels. The next ones of `reported` are for the descriptors of
+    /// [`watched_with_bell`](Self::watched_with_bell). Returns whether something else was reported.
     pub(crate) fn take_reported_with_bell(
         &self,
         before: EventsGone,
@@ -208,8 +240,9 @@ impl Conn {
     ) -> Result<bool> {
         let mut next = || reported.next().unwrap_or_default();
         let (bell, event, of_main) = (next(), next(), next());
-        let of_receives = self.channels()?.1.is_some() && next();
-        self.take_reported(before, of_main, of_receives)?;
+        let channels = self.channels()?;
+        let of_receives = channels.1.is_some() && next();
+        before.take_reported(channels, of_main, of_receives)?;
         Ok(bell || event)
     }
 
@@ -223,22 +256,6 @@ impl Conn {
     /// The first one is that of its device.
     pub(crate) fn sleep(&self, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
         self.queues.cq.queue().channel().sleep(fds, deadline)
-    }
-
-    /// Takes an event of each channel that a sleep has reported, and arms its queue: the next
-    /// completion gives another event. Returns whether one was there.
-    pub(crate) fn take_reported(
-        &self,
-        before: EventsGone,
-        of_main: bool,
-        of_receives: bool,
-    ) -> Result<bool> {
-        let (main, own) = self.channels()?;
-        let taken = of_main && main.take_seen(before.main)?;
-        match own {
-            Some(own) if of_receives => Ok(own.take_seen(before.of_receives)? || taken),
-            _ => Ok(taken),
-        }
     }
 
     /// Polls both queues, for [`Wait`](crate::wait::Wait).
@@ -278,8 +295,9 @@ impl Conn {
         self.queues.slots.bell().set_call(call)
     }
 
-    /// The channel of its queues, and that of receives if it is another one.
-    pub(super) fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
+    /// Its channels. An error if the program has made them.
+    #[inline]
+    pub(super) fn channels(&self) -> Result<Channels<'_>> {
         if self.is_on_a_completion_channel() {
             return Err(on_a_completion_channel());
         }

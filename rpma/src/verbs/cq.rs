@@ -96,6 +96,7 @@ impl CompChannel {
     }
 
     /// The number of events that have gone from the channel.
+    #[inline]
     pub(crate) fn gone(&self) -> u64 {
         self.turns.gone()
     }
@@ -103,14 +104,14 @@ impl CompChannel {
     /// Takes an event as [`wait`](Self::wait) does, without a sleep, if one is there. The
     /// descriptor was readable after [`gone`](Self::gone) had returned `before`.
     pub(crate) fn take_seen(&self, before: u64) -> Result<bool> {
-        let mut gone = self.turns.acquire();
+        let turn = self.turns.acquire();
         // Otherwise another thread may have taken the event.
-        if *gone != before && !readable_now(self.as_fd(), None)? {
+        if self.turns.gone() != before && !readable_now(self.as_fd(), None)? {
             return Ok(false);
         }
-        *gone += 1;
-        let (_tag, armed) = self.get_event(|_| true)?;
-        armed.map(|()| true)
+        let taken = self.get_event(|_| true);
+        turn.took();
+        taken.and_then(|(_tag, armed)| armed.map(|()| true))
     }
 
     /// Takes the events that are there, at most `most`, and does not sleep. Each is acknowledged at

@@ -13,6 +13,7 @@
 //! unrelated code elsewhere decides whether they are calls (`cargo xtask bench cost`).
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use rustix::event::{PollFd, PollFlags};
@@ -41,17 +42,17 @@ pub(super) fn take_event<T>(
     loop {
         beside.tell();
         let before = {
-            let mut gone = turns.acquire();
-            let event = get(seen == Some(*gone));
+            let turn = turns.acquire();
+            let event = get(seen == Some(turns.gone()));
             if !matches!(event, Ok(None)) {
-                *gone += 1;
+                turn.took();
                 return event;
             }
             // Under the lock: `get` may make the descriptor non-blocking for a moment.
             if flags(fd)?.contains(OFlags::NONBLOCK) {
                 return Ok(None);
             }
-            *gone
+            turns.gone()
         };
         // `get` may have taken something: a thread that sleeps on must not keep it for itself.
         beside.tell();
@@ -70,27 +71,63 @@ pub(super) fn take_event<T>(
     }
 }
 
-/// A channel's lock. It guards how many events have gone from the channel, taken or discarded. If
-/// that number has not changed since before the channel was seen to be readable, its event is still
-/// there.
+/// A channel's lock, and how many events have gone from the channel, taken or discarded.
+///
+/// The number grows under the lock, after the event has gone. So if a caller has the lock, and the
+/// number is the same as before it saw the channel readable, an event is still there. Reading the
+/// number needs no lock: an old one only differs.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<u64>);
+pub(super) struct Turns {
+    lock: Mutex<()>,
+    gone: AtomicU64,
+}
+
+/// The lock of a channel, for a call that takes an event, or none.
+#[derive(Debug)]
+pub(super) struct Turn<'channel> {
+    turns: &'channel Turns,
+    _guard: MutexGuard<'channel, ()>,
+}
+
+/// The lock of a channel, for calls that may take events, or discard some.
+#[derive(Debug)]
+pub(super) struct Hold<'channel>(Turn<'channel>);
 
 impl Turns {
-    pub(super) fn acquire(&self) -> MutexGuard<'_, u64> {
-        // A panic under it leaves the count intact.
-        lock(&self.0)
+    #[inline]
+    pub(super) fn acquire(&self) -> Turn<'_> {
+        Turn {
+            turns: self,
+            _guard: lock(&self.lock),
+        }
     }
 
+    #[inline]
+    pub(super) fn hold(&self) -> Hold<'_> {
+        Hold(self.acquire())
+    }
+
+    /// The number of events that have gone. It is read before everything that follows.
+    #[inline]
     pub(super) fn gone(&self) -> u64 {
-        *self.acquire()
+        self.gone.load(Ordering::Acquire)
     }
+}
 
-    /// Holds the lock for a call that takes no event, but may discard some.
-    pub(super) fn hold(&self) -> MutexGuard<'_, u64> {
-        let mut gone = self.acquire();
-        *gone += 1;
-        gone
+impl Turn<'_> {
+    /// An event has gone.
+    #[inline]
+    pub(super) fn took(&self) {
+        // The lock is held: no other thread writes it.
+        let gone = self.turns.gone.load(Ordering::Relaxed);
+        self.turns.gone.store(gone + 1, Ordering::Release);
+    }
+}
+
+impl Drop for Hold<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.took();
     }
 }
 
