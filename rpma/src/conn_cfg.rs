@@ -490,16 +490,18 @@ impl ConnCfg {
     /// that polls for this time finds it without a system call. [Performance](crate::guide::performance#polling-before-the-sleep)
     /// has a way to find a value, and its price.
     ///
-    /// It holds for the waits that sleep for one operation, for the connection, or for commits:
-    /// [`Conn::wait_for`](crate::Conn::wait_for), [`Conn::next`](crate::Conn::next), those of
-    /// [`Writer`](crate::commit::Writer), and the calls that are built on these. A wait of
-    /// [`Replicas`](crate::commit::Replicas) polls for the longest time of its connections. Waits
-    /// for many connections ([`Wait`](crate::wait::Wait)), for the event of a queue
-    /// ([`Cq::wait`](crate::Cq::wait)) and event loops never poll in this way.
+    /// These waits poll for so long: [`Conn::wait_for`](crate::Conn::wait_for),
+    /// [`Conn::write_durable`](crate::Conn::write_durable), [`Conn::next`](crate::Conn::next), and
+    /// those of [`Writer`](crate::commit::Writer). Those of [`Replicas`](crate::commit::Replicas)
+    /// poll for the longest time of their connections, and for 50 ms at most. All other waits
+    /// sleep at once, for example [`Wait::next`](crate::wait::Wait::next),
+    /// [`Cq::wait`](crate::Cq::wait), [`Conn::wait_ended`](crate::Conn::wait_ended) and
+    /// [`Conn::close`](crate::Conn::close). In `rpma-async` no task polls in this way.
     ///
-    /// A wait keeps its limit, and holds no lock while it polls. It reads the clock once in 32
-    /// polls. It takes the events of the connection only before and after it polls, so it notices
-    /// an end that much later. On a simulated clock the polls take 1 µs for each 32.
+    /// A wait keeps its limit and the steps of a keep-alive, and holds no lock while it polls. It
+    /// reads the clock once in 32 polls. It takes the events of the connection only before and after
+    /// it polls, so it notices an end at most this time later. On a simulated clock, 32 polls take 1
+    /// µs.
     pub fn set_spin(&mut self, time: Duration) -> &mut Self {
         self.spin = time;
         self

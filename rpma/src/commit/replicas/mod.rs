@@ -75,9 +75,16 @@ use crate::verbs::{Place, Wc};
 /// # Event loops
 ///
 /// [`record`](Self::record), [`Record::commit`], [`look`](Self::look), [`handle`](Self::handle),
-/// [`outcome`](Self::outcome) and [`settled`](Self::settled) never sleep and never allocate. Call
-/// `look` when the descriptor of [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is
-/// readable.
+/// [`outcome`](Self::outcome) and [`settled`](Self::settled) never sleep and never allocate. A loop
+/// repeats these steps:
+///
+/// 1. Sleep until the descriptor of [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica
+///    is readable, for at most 50 ms.
+/// 2. If none was readable, call [`probe`](Self::probe): a host may be gone while no operation is in
+///    flight that would fail.
+/// 3. Call [`look`](Self::look), also after the 50 ms: it takes the steps of keep-alives.
+/// 4. Ask [`settled`](Self::settled) for the commits, and [`is_able`](Self::is_able) for the
+///    replicas.
 #[derive(Debug)]
 pub struct Replicas {
     id: SetId,

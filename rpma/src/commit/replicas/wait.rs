@@ -29,7 +29,8 @@ const SILENCE: Duration = Duration::from_millis(50);
 
 impl Replicas {
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
-    /// It waits for at most `limit`. Then it returns the outcome.
+    /// It waits for at most `limit`, and then returns the outcome. With a limit of 0 it polls, and
+    /// looks once.
     ///
     /// After the limit, a replica without an answer is [`unknown`](Self::unknown), and one that has
     /// not got the commit yet is [`pending`](Self::pending). The commit goes on there in both
@@ -59,9 +60,8 @@ impl Replicas {
     /// Returns the outcome of a commit if no wait is needed: the commit is durable on `k` replicas,
     /// or that cannot be reached any more. `None` before that.
     ///
-    /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops call it after
-    /// [`look`](Self::look). After 50 ms without an event, they call [`probe`](Self::probe) and
-    /// then `settled`. An acknowledgement can come up to a second after the end of its connection.
+    /// This is the half of [`settle`](Self::settle) that does not sleep, for [event
+    /// loops](Self#event-loops). An acknowledgement can come up to a second after the end of its connection.
     /// During this second the result is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
@@ -72,7 +72,8 @@ impl Replicas {
 
     /// Posts an operation of 0 bytes to each replica that can take commits, as
     /// [`Writer::probe`](crate::commit::Writer::probe): it shows whether the replica's host is
-    /// there. Event loops call this after 50 ms without an event. It never sleeps.
+    /// there. [Event loops](Self#event-loops) call this after 50 ms without an event. It never
+    /// sleeps.
     pub fn probe(&mut self) {
         for writer in self.members.iter_mut().filter_map(Replica::awaited) {
             // A failure is one of the connection, which the next look finds.

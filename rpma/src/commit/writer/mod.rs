@@ -44,8 +44,10 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Event loops
 ///
-/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
-/// then [`is_over`](Self::is_over): after the end the writer takes no more commits. A program that
+/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and at
+/// the time that [`Conn::keep_alive`] returns. Then it calls [`is_over`](Self::is_over): after the
+/// end the writer takes no more commits. With [`Method::Server`](crate::commit::Method::Server), it
+/// calls [`probe`](Self::probe) before the look if no answer has come for 50 ms. A program that
 /// polls the connection by itself hands each completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
@@ -483,8 +485,8 @@ impl Writer {
         }
     }
 
-    /// Waits until a commit is durable, for at most `limit`. Completions that are not the writer's
-    /// go to `other`.
+    /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
+    /// once. Completions that are not the writer's go to `other`.
     ///
     /// # Errors
     ///
