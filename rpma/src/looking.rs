@@ -170,6 +170,10 @@ pub(crate) fn wait<S, T, E>(
             return Ok(None);
         }
         sleep(of, deadline)?;
+        // A sleep may take something.
+        if let Some(found) = judge(of) {
+            return Ok(Some(found));
+        }
     }
 }
 

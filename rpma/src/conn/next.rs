@@ -142,10 +142,30 @@ impl Conn {
             rcq.refuse_solicited("Conn::next")?;
         }
         // Before the clock is asked, which costs more.
-        match self.look(wcs)? {
-            Some(next) => Ok(next),
-            None => self.next_until(wcs, Deadline::after(limit)),
+        if let Some(next) = self.look(wcs)? {
+            return Ok(next);
         }
+        let deadline = Deadline::after(limit);
+        match self.spin(wcs, deadline)? {
+            Some(next) => Ok(next),
+            None => self.next_until(wcs, deadline),
+        }
+    }
+
+    /// Polls for a while before the caller sleeps: see
+    /// [`ConnCfg::set_spin`](crate::ConnCfg::set_spin). The caller has just polled the queues until
+    /// they were empty.
+    pub(crate) fn spin(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Option<Next>> {
+        let time = self.spin_time();
+        if time.is_zero() {
+            return Ok(None);
+        }
+        let due = self.watch_peer();
+        if self.has_kept_event() {
+            return Ok(None);
+        }
+        let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
+        looking::spin(time, until, || self.look(wcs).transpose()).transpose()
     }
 
     /// As [`next`](Self::next), for a caller that has just polled the queues until they were empty.
@@ -160,10 +180,6 @@ impl Conn {
                 return Ok(Next::Event(event));
             }
             let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
-            let polled = looking::spin(self.spin(), until, || self.look(wcs).transpose());
-            if let Some(next) = polled {
-                return next;
-            }
             let before = EventsGone::from(channels);
             let (watched, count) = self.watched(channels);
             let [event, of_main, of_own] = watched;
@@ -186,7 +202,7 @@ impl Conn {
     }
 
     /// See [`ConnCfg::set_spin`](crate::ConnCfg::set_spin).
-    pub(crate) fn spin(&self) -> Duration {
+    pub(crate) fn spin_time(&self) -> Duration {
         self.queues.spin
     }
 
@@ -232,18 +248,19 @@ impl Conn {
     }
 
     /// Takes the events of its channels. The next ones of `reported` are for the descriptors of
-    /// [`watched_with_bell`](Self::watched_with_bell). Returns whether something else was reported.
+    /// [`watched_with_bell`](Self::watched_with_bell). Returns whether an event was there, and whether
+    /// something else was reported.
     pub(crate) fn take_reported_with_bell(
         &self,
         before: EventsGone,
         reported: &mut impl Iterator<Item = bool>,
-    ) -> Result<bool> {
+    ) -> Result<(bool, bool)> {
         let mut next = || reported.next().unwrap_or_default();
         let (bell, event, of_main) = (next(), next(), next());
         let channels = self.channels()?;
         let of_receives = channels.1.is_some() && next();
-        before.take_reported(channels, of_main, of_receives)?;
-        Ok(bell || event)
+        let taken = before.take_reported(channels, of_main, of_receives)?;
+        Ok((taken, bell || event))
     }
 
     /// The descriptor of its device's events.

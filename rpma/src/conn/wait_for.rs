@@ -361,7 +361,7 @@ impl Search<'_, '_> {
         let quiet = slots.event().and(slots.quiet_from());
         let due = [self.due.map(Deadline::At), quiet];
         let until = due.into_iter().flatten().fold(bound, Deadline::earlier);
-        let polled = looking::spin(conn.spin(), until, || match self.poll() {
+        let polled = looking::spin(conn.spin_time(), until, || match self.poll() {
             Ok(false) => None,
             polled => Some(polled.map(drop)),
         });

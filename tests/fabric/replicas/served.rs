@@ -64,7 +64,7 @@ impl Served {
         }
     }
 
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         let mut wcs = [Wc::default(); 8];
         let count = self.far.get_cq().get_wc(&mut wcs).expect("polls");
         self.handle(&wcs[..count]);

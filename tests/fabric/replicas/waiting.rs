@@ -1,6 +1,7 @@
 //! How waits poll, and look at what is due.
 
 use crate::replicas::prelude::*;
+use crate::replicas::served::Three;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SHORT: Duration = Duration::from_micros(5);
@@ -74,21 +75,16 @@ fn slept(profile: &Profile, spin: Duration) -> Result<Vec<(&'static str, bool)>>
         let link = set.fabric.between(&set.client, &server.host);
         link.delay(DELAY);
     }
-    // What came before has an event that was not taken.
     let has_event = |conn: &Conn| readable(conn.get_cq(), Duration::ZERO);
-    let take = |conn: &Conn| {
-        while has_event(conn) {
-            conn.get_cq().wait().expect("an event");
-        }
-    };
     let mut waits = Vec::new();
 
-    take(writer.conn());
+    // The look takes earlier events, and makes a later look not due.
+    writer.look(drop)?;
     let ticket = writer.commit(&parts, None)?;
     writer.wait(ticket, LIMIT, drop)?;
     waits.push(("Writer::wait", !has_event(writer.conn())));
 
-    take(writer.conn());
+    writer.look(drop)?;
     for _ in 0..way.in_flight {
         writer.commit(&parts, None)?;
     }
@@ -103,12 +99,12 @@ fn slept(profile: &Profile, spin: Duration) -> Result<Vec<(&'static str, bool)>>
     conn.wait_for(posted, LIMIT, drop)?;
     waits.push(("Conn::wait_for", !has_event(&conn)));
 
-    take(&conn);
+    while let Ok(Next::Completions(_)) = conn.next(&mut [Wc::default(); 4], SECOND) {}
     conn.flush(region.slice(..8)?, visible, Flags::COMPLETION_ALWAYS, 1)?;
     conn.next(&mut [Wc::default(); 4], LIMIT)?;
     waits.push(("Conn::next", !has_event(&conn)));
 
-    set.log.writers().for_each(|of| take(of.conn()));
+    set.log.look();
     let id = set.append(1, 3)?;
     assert_eq!(set.settle(id, 3, LIMIT).durable, 0b111);
     // Those that come while it is awake leave theirs.
@@ -166,5 +162,115 @@ fn a_wait_that_polls_keeps_its_limit() -> Result {
             took(&mut || assert_eq!(set.log.settle(id, 1, limit).copies(), 0));
         }
     }
+    Ok(())
+}
+
+/// Promise: a wait for one operation leaves the completions after it, also if it polls for a while.
+#[test]
+fn a_wait_for_one_leaves_the_next() -> Result {
+    for spin in [Duration::ZERO, SPIN] {
+        let way = Way {
+            spin,
+            ..Way::visible()
+        };
+        let set = set(&Profile::STRICT, way)?;
+        let (writer, _far) = set.servers[0].connect(&set.peer, way, &set.servers[0].target)?;
+        let to = writer.offer().regions()[0].slice(..8)?;
+        let conn = writer.into_conn();
+        let link = set.fabric.between(&set.client, &set.servers[0].host);
+        link.delay(DELAY);
+        let flush = |n| conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, n);
+        let both = [flush(1)?, flush(2)?];
+        for posted in both {
+            conn.wait_for(posted, LIMIT, |_| panic!("it is another one's"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Promise: an end is seen within 64 commits or 10 ms also by waits that poll and find the
+/// completion then.
+#[test]
+fn a_wait_that_polls_sees_an_end() -> Result {
+    for spin in [Duration::ZERO, SPIN] {
+        let way = Way {
+            spin,
+            ..Way::visible().sending(30, 7)
+        };
+        let mut set = set(&Profile::STRICT, way)?;
+        set.commit(0, 3)?;
+        let link = |n: usize| set.fabric.between(&set.client, &set.servers[n].host);
+        link(0).delay(4 * SHORT);
+        link(1).delay(4 * SHORT);
+        link(2).hold();
+        set.servers[2].ends[0].disconnect()?;
+        let (began, mut commits) = (now(), 0);
+        while set.log.is_able(set.ids[2]) {
+            commits += 1;
+            set.commit(commits % 20, 2)?;
+        }
+        let took = now() - began;
+        assert!(commits <= 66 && took <= 4 * SPIN, "{commits}, {took:?}");
+    }
+    Ok(())
+}
+
+/// Promise: an acknowledgement that comes within a second after the end of its connection counts,
+/// also just before that second is over.
+#[test]
+fn a_late_acknowledgement_has_its_second() -> Result {
+    let mut acknowledged = 0;
+    for late in [930, 960, 990] {
+        for seed in 1..=5 {
+            let fabric = Rig::of(&Profile::ADAPTER).seed(seed).fabric();
+            let mut of = Three::new(&fabric, 7, 10, 10)?;
+            let id = append(&mut of.log, 0, 3)?;
+            sleep(Duration::from_millis(1));
+            let link = fabric.between(&of.hosts[2], &of.client);
+            link.delay(Duration::from_millis(late));
+            for server in &mut of.servers {
+                for _ in 0..20 {
+                    server.turn();
+                    sleep(2 * SHORT);
+                }
+            }
+            of.servers[2].far.disconnect()?;
+            let copies = of.log.settle(id, 3, LIMIT).copies();
+            // The server may not have sent it.
+            of.log.look();
+            let later = of.log.settle(id, 3, LIMIT).copies();
+            assert_eq!(copies, later, "{late} ms, seed {seed}");
+            acknowledged += usize::from(copies == 3);
+        }
+    }
+    assert!(acknowledged >= 8, "{acknowledged} of 15");
+    Ok(())
+}
+
+/// Promise: what a wait leaves in a queue whose event it has taken, the descriptor for event loops
+/// shows.
+#[test]
+fn a_wait_leaves_nothing_without_an_event() -> Result {
+    let way = Way::visible().sending(30, 7);
+    let set = set(&Profile::STRICT, way)?;
+    let (mut writer, _far) = set.servers[0].connect(&set.peer, way, &set.servers[0].target)?;
+    let region = writer.offer().regions()[0];
+    let source = region_of(&set.peer)?;
+    let parts = [(region.slice(..8)?, source.slice(..)?)];
+    let link = set.fabric.between(&set.client, &set.servers[0].host);
+    link.delay(DELAY);
+    writer.conn().get_next_fd()?;
+    writer.look(drop)?;
+    let first = writer.commit(&parts, None)?;
+    for _ in 1..20 {
+        writer.commit(&parts, None)?;
+    }
+    writer.wait(first, LIMIT, drop)?;
+    let is_shown = readable(writer.conn().get_next_fd()?, Duration::ZERO);
+    sleep(SECOND);
+    let is_shown = is_shown || readable(writer.conn().get_next_fd()?, Duration::ZERO);
+    let before = writer.durable();
+    writer.look(drop)?;
+    assert!(is_shown || before == writer.durable(), "{before}");
     Ok(())
 }

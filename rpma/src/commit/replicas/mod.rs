@@ -474,8 +474,12 @@ impl Replicas {
     }
 
     fn look_if_due(&mut self, now: Instant) {
+        let mut has_looked = false;
         for member in &mut self.members {
-            member.look_if_due(now);
+            has_looked |= member.look_if_due(now);
+        }
+        if has_looked {
+            self.advance();
         }
     }
 

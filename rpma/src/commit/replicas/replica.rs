@@ -211,12 +211,33 @@ impl Replica {
         taken
     }
 
-    /// Takes events as well, if that is due.
+    /// As [`poll`](Self::poll), until the queues are empty.
+    pub(super) fn poll_each(&mut self) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let was_over = writer.is_over();
+        if let Err(error) = writer.poll_each(&mut drop) {
+            self.warn(was_over, &error);
+        }
+        self.count();
+    }
+
+    /// Takes events as well, if that is due. Returns whether it was.
     #[inline]
-    pub(super) fn look_if_due(&mut self, now: Instant) {
+    pub(super) fn look_if_due(&mut self, now: Instant) -> bool {
         let due = |of: &mut Writer| of.is_look_due(now);
-        if self.writer.as_mut().is_some_and(due) {
+        let is_due = self.writer.as_mut().is_some_and(due);
+        if is_due {
             self.look();
+        }
+        is_due
+    }
+
+    /// A sleep begins that sees everything.
+    pub(super) fn looks(&mut self, now: Instant) {
+        if let Some(writer) = &mut self.writer {
+            writer.looks(now);
         }
     }
 
@@ -228,13 +249,12 @@ impl Replica {
         };
         let conn = writer.conn();
         let due = conn.watch_peer().map_or(Deadline::Never, Deadline::At);
-        if conn.has_kept_event() {
+        if conn.has_kept_event() && !writer.is_over() {
             self.look();
             return Deadline::At(now);
         }
         // It cannot fail: the writer polls the connection's own channels.
         self.gone = conn.events_gone().unwrap_or_default();
-        writer.looks(now);
         self.quiet_from().map_or(due, |quiet| due.earlier(quiet))
     }
 
@@ -266,14 +286,17 @@ impl Replica {
     }
 
     /// Takes the events of its completion channels after a sleep, and `reported` of its
-    /// descriptors. Returns whether a look is necessary.
-    pub(super) fn take_reported(&self, reported: &mut impl Iterator<Item = bool>) -> bool {
+    /// descriptors. Returns whether an event was there, and whether a look is necessary.
+    pub(super) fn take_reported(&self, reported: &mut impl Iterator<Item = bool>) -> (bool, bool) {
         let Some(writer) = &self.writer else {
-            return false;
+            return (false, false);
         };
-        // A look finds an error as well.
-        let other = writer.conn().take_reported_with_bell(self.gone, reported);
-        other.unwrap_or(true)
+        let taken = writer.conn().take_reported_with_bell(self.gone, reported);
+        taken.unwrap_or_else(|error| {
+            self.warn(writer.is_over(), &error);
+            writer.conn().end_after(&error);
+            (false, true)
+        })
     }
 
     pub(super) fn handle(&mut self, wc: &Wc) -> bool {

@@ -19,6 +19,15 @@ use crate::error::{Error, Result};
 use crate::looking;
 use crate::verbs::Deadline;
 
+/// The replicas for which a sleep has ended, as masks.
+#[derive(Clone, Copy, Default)]
+struct Reported {
+    /// An event of their completion channels was taken: their queues are to be polled.
+    taken: u64,
+    /// They are to be looked at.
+    others: u64,
+}
+
 /// The descriptors of so many replicas, and that of their device.
 const fn places(replicas: usize) -> usize {
     1 + Conn::WATCHED * replicas
@@ -97,32 +106,33 @@ impl Replicas {
 
     /// Waits until `judge` has a result, for at most `limit`.
     fn until<T>(&mut self, limit: Duration, judge: impl Fn(&mut Self) -> Option<T>) -> Option<T> {
-        if self.members.iter().any(Replica::lacks_last_look) {
-            self.look();
-        }
+        // A commit counts as unknown by the time alone, and an acknowledgement may have come since the
+        // last look.
+        let judge = |set: &mut Self| {
+            let found = judge(set)?;
+            if !set.members.iter().any(Replica::lacks_last_look) {
+                return Some(found);
+            }
+            set.look();
+            judge(set)
+        };
         if let Some(found) = judge(self) {
             return Some(found);
         }
         let from = clock::now();
-        let judge = |(set, _): &mut (&mut Self, bool)| judge(set);
-        let poll = |(set, looks): &mut (&mut Self, bool)| {
-            if *looks {
-                set.look();
-            } else {
-                set.poll_queues();
-            }
+        let poll = |set: &mut Self| {
+            set.poll_queues();
             Ok::<_, Infallible>(())
         };
-        let sleep = |(set, looks): &mut (&mut Self, bool), deadline| {
-            *looks = !set.sleep(deadline);
+        let sleep = |set: &mut Self, deadline| {
+            set.sleep(deadline);
             Ok(())
         };
-        let look = |(set, _): &mut (&mut Self, bool)| {
+        let look = |set: &mut Self| {
             set.look();
             Ok(())
         };
-        let of = &mut (&mut *self, false);
-        let Ok(found) = looking::wait_polling(of, (from, limit), judge, poll, sleep, look);
+        let Ok(found) = looking::wait_polling(self, (from, limit), judge, poll, sleep, look);
         if found.is_some() {
             self.look_if_due(from);
         }
@@ -162,42 +172,45 @@ impl Replicas {
         result.map_err(|error| named(id, error))
     }
 
-    /// Sleeps until a replica has something, and takes that. Returns `false` if nothing came: then
-    /// it is time to look.
+    /// Sleeps until a replica has something, and takes that. If nothing came, it looks.
     #[inline(never)]
-    fn sleep(&mut self, deadline: Deadline) -> bool {
+    fn sleep(&mut self, deadline: Deadline) {
+        // The places are filled in advance, which costs something.
+        const FEW: usize = 5;
         let now = clock::now();
         let silence = now.checked_add(SILENCE).map_or(deadline, Deadline::At);
         let due = self.members.iter_mut().map(|of| of.before_sleep(now));
         let until = due.fold(deadline.earlier(silence), Deadline::earlier);
         let able = self.members.iter().filter(|of| of.is_able());
-        let spins = able.filter_map(|of| Some(of.writer()?.conn().spin()));
+        let spins = able.filter_map(|of| Some(of.writer()?.conn().spin_time()));
         let spin = spins.max().unwrap_or_default();
-        if looking::spin(spin, until, || self.poll_queues().then_some(())).is_some() {
-            return true;
+        let mut reported = Some(Reported::default());
+        if looking::spin(spin, until, || self.poll_queues().then_some(())).is_none() {
+            self.members.iter_mut().for_each(|of| of.looks(now));
+            reported = if self.members.len() <= FEW {
+                self.watch::<{ places(FEW) }>(until)
+            } else {
+                self.watch::<{ places(Self::MOST) }>(until)
+            };
         }
-        // The places are filled in advance, which costs something.
-        const FEW: usize = 5;
-        let reported = if self.members.len() <= FEW {
-            self.watch::<{ places(FEW) }>(until)
-        } else {
-            self.watch::<{ places(Self::MOST) }>(until)
-        };
-        let Some(reported) = reported else {
+        let Some(Reported { taken, others }) = reported else {
             self.probe();
-            return false;
+            return self.look();
         };
-        let reported = self
-            .members
-            .iter_mut()
-            .filter(|of| reported & of.id.mask() != 0);
-        reported.for_each(Replica::look);
-        true
+        for member in &mut self.members {
+            let bit = member.id.mask();
+            if others & bit != 0 {
+                member.look();
+            } else if taken & bit != 0 {
+                member.poll_each();
+            }
+        }
+        self.advance();
     }
 
     /// Sleeps until a descriptor of a replica is readable, and takes the events of completion
-    /// channels. Returns the replicas with another event, as a mask. `None`: nothing came.
-    fn watch<const PLACES: usize>(&self, until: Deadline) -> Option<u64> {
+    /// channels. `None`: nothing came.
+    fn watch<const PLACES: usize>(&self, until: Deadline) -> Option<Reported> {
         let able = self.members.iter().filter(|of| of.is_able());
         let able = able.fold(0, |mask, of| mask | of.id.mask());
         // The same ones after the sleep.
@@ -222,7 +235,12 @@ impl Replicas {
             return None;
         }
         let mut reported = fds[1..count].iter().map(|fd| !fd.revents().is_empty());
-        let looks = watched().filter(|of| of.take_reported(&mut reported));
-        Some(looks.fold(0, |mask, of| mask | of.id.mask()))
+        let mut all = Reported::default();
+        for member in watched() {
+            let (taken, other) = member.take_reported(&mut reported);
+            all.taken |= u64::from(taken) * member.id.mask();
+            all.others |= u64::from(other) * member.id.mask();
+        }
+        Some(all)
     }
 }

@@ -428,8 +428,9 @@ impl Writer {
         self.poll_each(&mut other)
     }
 
+    /// As [`poll`](Self::poll), in the unusual cases.
     #[inline(never)]
-    fn poll_each(&mut self, other: &mut dyn FnMut(Wc)) -> Result<bool> {
+    pub(crate) fn poll_each(&mut self, other: &mut dyn FnMut(Wc)) -> Result<bool> {
         let (mut wcs, mut budget, mut taken) = ([Wc::default(); 4], None, false);
         loop {
             let polled = self.conn.poll_own(&mut wcs);
@@ -437,7 +438,11 @@ impl Writer {
             self.handle_each(&wcs[..count], &mut *other);
             taken |= count > 0;
             let budget = budget.get_or_insert_with(|| self.conn.budget());
-            if count < wcs.len() || !budget.goes_on(Took::Completions(count)) {
+            if count < wcs.len() {
+                return Ok(taken);
+            }
+            if !budget.goes_on(Took::Completions(count)) {
+                self.conn.keep_readable();
                 return Ok(taken);
             }
         }
@@ -472,7 +477,7 @@ impl Writer {
     fn took(&mut self, next: Result<Next>, wcs: &[Wc], other: &mut dyn FnMut(Wc)) -> Result<Took> {
         match next {
             Ok(Next::Completions(count)) => {
-                self.handle_each(&wcs[..count], other);
+                self.handle_each(&wcs[..count], &mut *other);
                 Ok(Took::Completions(count))
             }
             Ok(Next::Event(_)) => Ok(Took::Event),
@@ -592,14 +597,23 @@ impl Writer {
             until
         };
         let mut wcs = [Wc::default(); 8];
-        let next = self.conn.next_until(&mut wcs, until);
-        self.looks(clock::now());
-        if matches!(self.took(next, &wcs, other)?, Took::Nothing) && is_asked {
+        let spun = self.conn.spin(&mut wcs, until);
+        let next = match spun.transpose() {
+            Some(spun) => spun,
+            None => {
+                let next = self.conn.next_until(&mut wcs, until);
+                self.looks(clock::now());
+                next
+            }
+        };
+        match self.took(next, &wcs, &mut *other)? {
+            // What came before the queue was armed again has no event any more.
+            Took::Completions(count) if count == wcs.len() => self.poll_each(other).map(drop),
             // No part of the request is in flight any more: the answer alone would not show
             // that the host is gone.
-            self.probe()?;
+            Took::Nothing if is_asked => self.probe(),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether no further completion comes for a commit that is not durable.
