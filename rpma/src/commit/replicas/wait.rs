@@ -55,7 +55,17 @@ impl Replicas {
         if id.set != self.id {
             return Outcome::new(id);
         }
-        let settled = self.until(limit, |set| set.settled(id, k));
+        let settled = self.until(limit, |set| {
+            let outcome = set.settled(id, k)?;
+            // It is unknown by the time alone, and an acknowledgement may have come since the last
+            // look.
+            let is_final = outcome.unknown == 0 || !set.lacks_last_look();
+            if is_final {
+                return Some(outcome);
+            }
+            set.look();
+            set.settled(id, k)
+        });
         settled.unwrap_or_else(|| {
             let mut outcome = self.outcome(id);
             let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
@@ -104,18 +114,13 @@ impl Replicas {
         found.unwrap_or(Err(Error::RingFull))
     }
 
+    #[cold]
+    fn lacks_last_look(&self) -> bool {
+        self.members.iter().any(Replica::lacks_last_look)
+    }
+
     /// Waits until `judge` has a result, for at most `limit`.
     fn until<T>(&mut self, limit: Duration, judge: impl Fn(&mut Self) -> Option<T>) -> Option<T> {
-        // A commit counts as unknown by the time alone, and an acknowledgement may have come since the
-        // last look.
-        let judge = |set: &mut Self| {
-            let found = judge(set)?;
-            if !set.members.iter().any(Replica::lacks_last_look) {
-                return Some(found);
-            }
-            set.look();
-            judge(set)
-        };
         if let Some(found) = judge(self) {
             return Some(found);
         }
