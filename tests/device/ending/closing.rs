@@ -291,6 +291,8 @@ fn closing_what_was_never_established() -> Result {
     let server = accept(&ep, &ConnCfg::new())?;
     match server.close(SOON) {
         Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
+        // On iWARP the accepting side must not send first (docs/failures.md), and its close asks.
+        Err(closed) if is_iwarp() && matches!(closed.error, Error::Ended(_)) => {}
         Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),
     }
     drop(client);
