@@ -96,7 +96,7 @@ pub(crate) fn by_hand(peer: &Peer, addr: &str) -> Result<()> {
 /// Those that sleep, and those of a set with a replica that does not answer.
 pub(crate) fn slept() -> Result<()> {
     // In virtual time: the speed of the machine makes no difference.
-    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(1).fabric();
     let near = fabric.host("near");
     let _entered = near.enter();
     let peer = peer_of(&near);
