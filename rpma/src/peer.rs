@@ -182,7 +182,7 @@ impl Peer {
 
 /// Identifies a `Peer` for as long as something holds it. It has 24 bits, so that it fits into one
 /// word with the permitted uses of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerKey(u32);
 
 /// The keys that were given back, and the first that was never given out.

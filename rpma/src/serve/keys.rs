@@ -1,4 +1,8 @@
 //! The memory and the connection of each key.
+//!
+//! An admission compares its part with those of all other keys. Two indices answer that, whatever
+//! the number of keys: each key has a Peer of its own, and the parts that a client may write are
+//! disjoint.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +12,7 @@ use std::time::Instant;
 use super::Client;
 use crate::error::{Error, Result};
 use crate::mr::Mr;
-use crate::peer::Peer;
+use crate::peer::{Peer, PeerKey};
 use crate::pmem::PmemMap;
 
 /// Parts begin and end at multiples of a cache line: making the bytes of one client durable touches
@@ -47,6 +51,9 @@ pub(super) enum KeyState {
 pub(super) struct Keys {
     by_key: BTreeMap<u64, Key>,
     by_client: BTreeMap<Client, u64>,
+    by_peer: BTreeMap<PeerKey, u64>,
+    /// The parts that are not idle, by their first address: the end of each, and its key.
+    in_use: BTreeMap<usize, (usize, u64)>,
 }
 
 impl Keys {
@@ -107,21 +114,40 @@ impl Keys {
                 "the part overlaps the memory of the directory, which no client may write",
             ));
         }
-        for (other, entry) in self.by_key.iter().filter(|(other, _)| **other != key) {
-            if entry.peer.key() == part.peer.key() {
-                return Err(Error::invalid(format!(
-                    "the key {other:#x} has the same Peer as this part, so its client could write \
-                     to this part: make a Peer for each key (Server::release ends a key's use of \
-                     its Peer)"
-                )));
-            }
-            if entry.state != KeyState::Idle && overlaps(&entry.addresses) {
-                return Err(Error::invalid(format!(
-                    "the part overlaps that of the key {other:#x}, which has a connection"
-                )));
-            }
+        if let Some(other) = self.by_peer.get(&part.peer.key()).filter(|of| **of != key) {
+            return Err(Error::invalid(format!(
+                "the key {other:#x} has the same Peer as this part, so its client could write to \
+                 this part: make a Peer for each key (Server::release ends a key's use of its Peer)"
+            )));
+        }
+        let before_end = self.in_use.range(..own.end).rev();
+        let overlapping = before_end.take_while(|(_, (end, _))| own.start < *end);
+        if let Some(other) = overlapping.map(|(_, (_, of))| of).find(|of| **of != key) {
+            return Err(Error::invalid(format!(
+                "the part overlaps that of the key {other:#x}, which has a connection"
+            )));
         }
         Ok(())
+    }
+
+    /// Puts the entry of a key in the place of an earlier one.
+    fn insert(&mut self, key: u64, entry: Key) {
+        self.remove(key);
+        self.by_peer.insert(entry.peer.key(), key);
+        if entry.state != KeyState::Idle {
+            let Range { start, end } = entry.addresses;
+            self.in_use.insert(start, (end, key));
+        }
+        self.by_key.insert(key, entry);
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(entry) = self.by_key.remove(&key) {
+            self.by_peer.remove(&entry.peer.key());
+            if entry.state != KeyState::Idle {
+                self.in_use.remove(&entry.addresses.start);
+            }
+        }
     }
 
     /// A client of this key is connected.
@@ -137,7 +163,7 @@ impl Keys {
             addresses: addresses(part.region),
             state: KeyState::Connected(client, by),
         };
-        self.by_key.insert(key, entry);
+        self.insert(key, entry);
         self.by_client.insert(client, key);
     }
 
@@ -156,6 +182,7 @@ impl Keys {
         let key = self.by_client.remove(&client)?;
         let entry = self.by_key.get_mut(&key)?;
         let next = if is_cut_off {
+            self.in_use.remove(&entry.addresses.start);
             KeyState::Idle
         } else {
             KeyState::NotCutOff
@@ -174,7 +201,7 @@ impl Keys {
             addresses: addresses(part.region),
             state: KeyState::NotCutOff,
         };
-        self.by_key.insert(key, entry);
+        self.insert(key, entry);
     }
 
     pub(super) fn region(&self, key: u64) -> Option<&Arc<Mr<PmemMap>>> {
@@ -201,7 +228,7 @@ impl Keys {
         match Arc::try_unwrap(region) {
             Ok(region) => {
                 let memory = region.dereg()?;
-                self.by_key.remove(&key);
+                self.remove(key);
                 Ok(memory)
             }
             Err(region) => {

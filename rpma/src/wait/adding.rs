@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Wait;
 use super::member::{Kept, Member};
 use super::place::{Place, Source};
+use super::timers::Timer;
 use crate::conn::Conn;
 use crate::cq::Cq;
 use crate::ep::Ep;
@@ -166,9 +167,16 @@ impl Wait {
     }
 
     fn take_out(&mut self, member: Member) -> Kept {
+        if let Some(slot) = self.members.get(member) {
+            let (keep_alive, rested) = (slot.marks.keep_alive, slot.marks.rested);
+            for (at, timer) in [(keep_alive, Timer::KeepAlive), (rested, Timer::Rested)] {
+                if let Some(at) = at {
+                    self.timers.remove(&(at, member, timer));
+                }
+            }
+        }
         let kept = self.members.free(member);
         kept.unwatch(&self.channels);
-        self.timers.retain(|(_, of, _)| *of != member);
         kept
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Marks {
     pub(super) is_broken: bool,
     /// When its keep-alive is due: a timer of the wait.
     pub(super) keep_alive: Option<Instant>,
+    /// When its endpoint has rested: another timer.
+    pub(super) rested: Option<Instant>,
     /// Its keep-alive is due, and in the list of ready members.
     pub(super) is_due: bool,
     /// Is reported when the queues are empty.

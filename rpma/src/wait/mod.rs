@@ -266,7 +266,11 @@ impl Wait {
             (&slot.kept, &happened),
             (Kept::Ep(_), Some(Happened::Failed(..)))
         ) {
-            self.timers.insert((now_and(REST), member, Timer::Rested));
+            let at = now_and(REST);
+            if let Some(before) = slot.marks.rested.replace(at) {
+                self.timers.remove(&(before, member, Timer::Rested));
+            }
+            self.timers.insert((at, member, Timer::Rested));
         }
         // Its keep-alive has nothing to do any more.
         if matches!(&happened, Some(Happened::Event(_, event)) if event.is_end()) {

@@ -34,10 +34,12 @@ impl Wait {
             let Some(slot) = self.members.get_mut(member) else {
                 continue;
             };
+            slot.marks.rested = None;
             if let Kept::Ep(ep) = &slot.kept {
                 let watched = self.channels.watch(ep.as_fd(), Source::Member(member));
                 // If it cannot be watched now it rests again.
                 if watched.is_err() {
+                    slot.marks.rested = Some(now + REST);
                     self.timers.insert((now + REST, member, Timer::Rested));
                 }
             }
