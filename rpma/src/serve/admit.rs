@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::asked::{Asked, Question};
+use super::asked::Asked;
 use super::directory::Denied;
 use super::keys::Part;
 use super::told::{Reason, Refused, Served};
@@ -44,14 +44,12 @@ struct Prepared {
 impl Server {
     /// Judges a request: asks the program, or refuses it.
     pub(super) fn judge(&mut self, request: Request) -> Served {
-        self.questions.retain(Question::is_open);
         match self.judge_offer(request.private_data()) {
             Ok((offer, identity, kept)) => {
                 self.withdraw(&identity);
-                let asked = Asked::new(request, (offer, identity), kept);
                 let limit = clock::now().checked_add(self.cfg.answer_limit);
-                self.questions.push_back(asked.question(limit));
-                Served::Asks(asked)
+                let asker = (offer, identity);
+                Served::Asks(self.questions.ask(request, asker, kept, limit))
             }
             Err((refusal, identity)) => {
                 self.counters.refused += 1;
@@ -63,10 +61,7 @@ impl Server {
     /// A writer that asks again has given its earlier request up. If the program admitted that one
     /// as well, it would cut off the writer's connection for a request that nobody waits for.
     fn withdraw(&mut self, identity: &Identity) {
-        let Some(at) = self.questions.iter().position(|asks| asks.is_by(identity)) else {
-            return;
-        };
-        let earlier = self.questions.remove(at);
+        let earlier = self.questions.remove_of(identity);
         if let Some((asks, request)) = earlier.and_then(|asks| asks.take().map(|of| (asks, of))) {
             let refusal = Refusal::new(RefusalCode::Full, "the client has asked again");
             let refused = rejected(request, refusal, Some(asks.identity));
@@ -85,8 +80,7 @@ impl Server {
         let kept = self.judge_identity(&identity);
         let kept = kept.map_err(|refusal| (refusal, Some(identity)))?;
         // The earlier one of the same writer makes room.
-        let others = self.questions.iter().filter(|asks| !asks.is_by(&identity));
-        if others.count() >= self.cfg.most_questions {
+        if self.questions.open_beside(&identity) >= self.cfg.most_questions {
             let words = "too many clients ask at the same time";
             let refusal = self.refusal(RefusalCode::Full, identity.key, words);
             return Err((refusal, Some(identity)));
@@ -205,7 +199,7 @@ impl Server {
     fn admit_one(&mut self, asked: &Asked, part: &Part<'_>) -> Result<Client, Cause> {
         let identity = asked.identity();
         let key = identity.key;
-        let Some(request) = self.take(asked) else {
+        let Some(request) = self.questions.take(asked) else {
             let words = "the server did not answer in time, or the client has asked again";
             let refusal = self.refusal(RefusalCode::Full, key, words);
             return Err((refusal, Some(Error::TimedOut(NOT_OPEN))));
@@ -344,19 +338,12 @@ impl Server {
     /// server. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
     /// `rdma_destroy_id`.
     pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
-        let Some(request) = self.take(&asked) else {
+        let Some(request) = self.questions.take(&asked) else {
             return Err(Error::TimedOut(NOT_OPEN));
         };
         self.counters.refused += 1;
         let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, words);
         request.reject(&refusal.encode())
-    }
-
-    /// Takes the request of a question that is open, and one of this server.
-    fn take(&mut self, asked: &Asked) -> Option<Request> {
-        let at = self.questions.iter().position(|asks| asks.is_of(asked))?;
-        self.questions.remove(at);
-        asked.take()
     }
 
     fn reject_for(&self, request: Request, key: u64, error: Error) -> Cause {

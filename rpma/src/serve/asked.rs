@@ -14,7 +14,10 @@ use crate::offer::{Identity, Offer};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::request::Request;
 
-type Shared = Mutex<Option<Request>>;
+type Shared = Mutex<Option<Open>>;
+
+/// A request without an answer, and the share of the open questions.
+pub(super) type Open = (Request, Arc<()>);
 
 /// A client asks to be admitted.
 ///
@@ -27,6 +30,8 @@ type Shared = Mutex<Option<Request>>;
 #[must_use = "dropping it rejects the request"]
 pub struct Asked {
     request: Arc<Shared>,
+    /// That of its question.
+    pub(super) number: u64,
     offer: Offer,
     identity: Identity,
     kept: Option<Identity>,
@@ -35,13 +40,15 @@ pub struct Asked {
 
 impl Asked {
     pub(super) fn new(
-        request: Request,
+        open: Open,
         (offer, identity): (Offer, Identity),
         kept: Option<Identity>,
+        number: u64,
     ) -> Self {
         Self {
-            peer_addr: request.peer_addr().ok(),
-            request: Arc::new(Mutex::new(Some(request))),
+            peer_addr: open.0.peer_addr().ok(),
+            request: Arc::new(Mutex::new(Some(open))),
+            number,
             offer,
             identity,
             kept,
@@ -139,11 +146,6 @@ impl Question {
         std::ptr::eq(self.request.as_ptr(), Arc::as_ptr(&asked.request))
     }
 
-    /// Whether this writer asks, perhaps with a lower epoch.
-    pub(super) fn is_by(&self, writer: &Identity) -> bool {
-        (self.identity.key, self.identity.instance) == (writer.key, writer.instance)
-    }
-
     pub(super) fn take(&self) -> Option<Request> {
         take(&*self.request.upgrade()?)
     }
@@ -151,6 +153,6 @@ impl Question {
 
 fn take(request: &Shared) -> Option<Request> {
     // Nothing panics while it is locked.
-    let mut request = request.lock().unwrap_or_else(PoisonError::into_inner);
-    request.take()
+    let mut open = request.lock().unwrap_or_else(PoisonError::into_inner);
+    open.take().map(|(request, _)| request)
 }

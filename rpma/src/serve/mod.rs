@@ -86,6 +86,7 @@ mod directory;
 mod keys;
 mod layout;
 mod parts;
+mod questions;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -96,13 +97,13 @@ use std::time::{Duration, Instant};
 
 use self::admit::rejected;
 pub use self::asked::Asked;
-use self::asked::Question;
 pub use self::cfg::ServerCfg;
 pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::keys::Keys;
 pub use self::layout::Layout;
 use self::parts::Parts;
+use self::questions::Questions;
 pub use self::told::{Gone, Reason, Refused, Served};
 use crate::clock;
 use crate::commit::{Responder, Turn};
@@ -149,7 +150,7 @@ pub struct Server {
     offer: Offer,
     responder: Option<Responder<Client>>,
     /// In the order of their limits.
-    questions: VecDeque<Question>,
+    questions: Questions,
     /// Clients that are not established yet, and their limits.
     establishing: BTreeSet<(Instant, Client)>,
     /// Connections that have ended, and still exist.
@@ -198,7 +199,7 @@ impl Server {
                 responder.set_answer_limit(cfg.answer_limit);
                 responder
             }),
-            questions: VecDeque::new(),
+            questions: Questions::default(),
             establishing: BTreeSet::new(),
             ending: VecDeque::new(),
             told: VecDeque::new(),
@@ -365,18 +366,11 @@ impl Server {
 
     /// Ends questions and connections whose limits have passed.
     fn take_due(&mut self) {
-        while self.questions.front().is_some_and(|asks| !asks.is_open()) {
-            self.questions.pop_front();
-        }
         if self.questions.is_empty() && self.establishing.is_empty() {
             return;
         }
         let now = clock::now();
-        let is_due = |asks: &Question| asks.at.is_some_and(|at| at <= now);
-        while self.questions.front().is_some_and(is_due) {
-            let Some(asks) = self.questions.pop_front() else {
-                break;
-            };
+        while let Some(asks) = self.questions.take_due(now) {
             if let Some(request) = asks.take() {
                 let refusal = Refusal::new(RefusalCode::Full, "the server did not answer in time");
                 let refused = rejected(request, refusal, Some(asks.identity));
@@ -419,8 +413,7 @@ impl Server {
 
     /// When the next of these limits passes.
     fn own_deadline(&self) -> Option<Instant> {
-        let asks = self.questions.iter().find(|asks| asks.is_open());
-        let asks = asks.and_then(|asks| asks.at);
+        let asks = self.questions.deadline();
         let establishing = self.establishing.first().map(|(at, _)| *at);
         let answers = self.responder.as_ref().and_then(Responder::deadline);
         [asks, establishing, answers].into_iter().flatten().min()
