@@ -221,7 +221,8 @@ impl Conn {
             if is_over { Err(None) } else { Ok(()) }
         };
         let pause = |(_, is_empty): &mut (_, bool), _| {
-            if *is_empty {
+            // Meanwhile other threads may poll, and leave completions.
+            if std::mem::take(is_empty) {
                 sleep(PAUSE);
             }
             Ok(())
