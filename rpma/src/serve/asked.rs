@@ -14,7 +14,13 @@ use crate::offer::{Identity, Offer};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::request::Request;
 
-type Shared = Mutex<Option<Open>>;
+/// The part of an [`Asked`] that its question shares.
+#[derive(Debug)]
+struct Shared {
+    /// That of the question.
+    number: u64,
+    open: Mutex<Option<Open>>,
+}
 
 /// A request without an answer, and the share of the open questions.
 pub(super) type Open = (Request, Arc<()>);
@@ -30,8 +36,6 @@ pub(super) type Open = (Request, Arc<()>);
 #[must_use = "dropping it rejects the request"]
 pub struct Asked {
     request: Arc<Shared>,
-    /// That of its question.
-    pub(super) number: u64,
     offer: Offer,
     identity: Identity,
     kept: Option<Identity>,
@@ -47,12 +51,18 @@ impl Asked {
     ) -> Self {
         Self {
             peer_addr: open.0.peer_addr().ok(),
-            request: Arc::new(Mutex::new(Some(open))),
-            number,
+            request: Arc::new(Shared {
+                number,
+                open: Mutex::new(Some(open)),
+            }),
             offer,
             identity,
             kept,
         }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.request.number
     }
 
     /// Returns the key, the epoch and the instance of the client.
@@ -153,6 +163,6 @@ impl Question {
 
 fn take(request: &Shared) -> Option<Request> {
     // Nothing panics while it is locked.
-    let mut open = request.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = request.open.lock().unwrap_or_else(PoisonError::into_inner);
     open.take().map(|(request, _)| request)
 }

@@ -68,11 +68,11 @@ impl Questions {
 
     /// Takes the request of a question that is one of these, and open.
     pub(super) fn take(&mut self, asked: &Asked) -> Option<Request> {
-        let asks = self.by_number.get(&asked.number)?;
+        let asks = self.by_number.get(&asked.number())?;
         if !asks.is_of(asked) {
             return None;
         }
-        self.remove(asked.number);
+        self.remove(asked.number());
         asked.take()
     }
 
