@@ -399,10 +399,18 @@ impl Polled {
         let count = check_poll(polled)?;
         let kept = self.settle_each(&mut wcs[..count], count - left);
         drop(held);
-        match kept {
-            // Only markers: there may be more.
-            0 if count > 0 => self.get_wc_again(wcs),
-            _ => Ok(kept),
+        if kept == count || count < wcs.len() && kept > 0 {
+            return Ok(kept);
+        }
+        // There were markers, and there may be more: less than fits is an empty queue.
+        match self.get_wc_again(&mut wcs[kept..]) {
+            Ok(more) => Ok(kept + more),
+            // It comes again.
+            Err(error) if kept > 0 => {
+                log::warn!("{error}");
+                Ok(kept)
+            }
+            error => error,
         }
     }
 

@@ -144,9 +144,8 @@ impl Vain {
 }
 
 /// Waits by the rule, for at most `limit`. `judge` returns the result if the condition holds. `take`
-/// is one look. `sleep` sleeps until something may be there, or until the deadline. Each may end
-/// the wait with an error, that of `take` only if the condition does not hold after it. `None`: the
-/// limit has passed.
+/// is one look. `sleep` sleeps until something may be there, or until the deadline. Each may end the
+/// wait with an error, if the condition does not hold after it. `None`: the limit has passed.
 #[inline]
 pub(crate) fn wait<S, T, E>(
     of: &mut S,
@@ -169,18 +168,19 @@ pub(crate) fn wait<S, T, E>(
         if is_last {
             return Ok(None);
         }
-        sleep(of, deadline)?;
+        let slept = sleep(of, deadline);
         // A sleep may take something.
         if let Some(found) = judge(of) {
             return Ok(Some(found));
         }
+        slept?;
     }
 }
 
 /// As [`wait`], from this instant on, for a wait whose condition was judged and does not hold, and
 /// whose sleep is a look at everything, and takes what it finds. So it only polls before a sleep,
-/// and one more look comes when the limit has passed. An error of a poll or a look ends the wait if
-/// the condition does not hold after it.
+/// and one more look comes when the limit has passed. An error ends the wait if the condition does
+/// not hold after it.
 #[inline]
 pub(crate) fn wait_polling<S, T, E>(
     of: &mut S,
@@ -198,10 +198,11 @@ pub(crate) fn wait_polling<S, T, E>(
         polled?;
         if !limit.is_zero() {
             let deadline = Deadline::at(from, limit);
-            sleep(of, deadline)?;
+            let slept = sleep(of, deadline);
             if let Some(found) = judge(of) {
                 return Ok(Some(found));
             }
+            slept?;
             if !deadline.has_passed() {
                 continue;
             }

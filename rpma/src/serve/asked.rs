@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::Refused;
@@ -152,6 +152,12 @@ impl Question {
         self.request.strong_count() > 0
     }
 
+    /// Whether it counts as open: its share goes with the request.
+    pub(super) fn has_share(&self) -> bool {
+        let shared = self.request.upgrade();
+        shared.is_some_and(|of| lock(&of).is_some())
+    }
+
     pub(super) fn is_of(&self, asked: &Asked) -> bool {
         std::ptr::eq(self.request.as_ptr(), Arc::as_ptr(&asked.request))
     }
@@ -162,7 +168,11 @@ impl Question {
 }
 
 fn take(request: &Shared) -> Option<Request> {
+    let mut open = lock(request);
+    open.take().map(|(request, _share)| request)
+}
+
+fn lock(request: &Shared) -> MutexGuard<'_, Option<Open>> {
     // Nothing panics while it is locked.
-    let mut open = request.open.lock().unwrap_or_else(PoisonError::into_inner);
-    open.take().map(|(request, _)| request)
+    request.open.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -55,9 +55,11 @@ impl Questions {
 
     /// How many questions of other writers are open.
     pub(super) fn open_beside(&self, writer: &Identity) -> usize {
+        // First: other threads drop questions.
+        let open = self.open();
         let own = self.by_writer.get(&writer_of(writer));
         let own = own.and_then(|number| self.by_number.get(number));
-        self.open() - usize::from(own.is_some_and(Question::is_open))
+        open - usize::from(own.is_some_and(Question::has_share))
     }
 
     /// Takes out the question of a writer.

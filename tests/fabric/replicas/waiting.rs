@@ -274,3 +274,30 @@ fn a_wait_leaves_nothing_without_an_event() -> Result {
     assert!(is_shown || before == writer.durable(), "{before}");
     Ok(())
 }
+
+/// Promise: a poll that returns less than fits has found the queue empty, also if a probe of the
+/// keep-alive was among the completions.
+#[test]
+fn a_short_poll_is_one_of_an_empty_queue() -> Result {
+    for profile in Profile::EVERY {
+        let world = Rig::of(&profile).seed(3).world();
+        let mut cfg = ConnCfg::new();
+        cfg.set_keep_alive(Some(20 * SECOND))?;
+        let pair = world.connect(&cfg, &ConnCfg::new())?;
+        let (conn, _entered) = (&pair.client, world.hosts[0].enter());
+        let due = conn.keep_alive()?.ok_or("it keeps watch")?;
+        sleep(due.saturating_duration_since(now()));
+        world.link.hold();
+        // The probe.
+        conn.keep_alive()?;
+        for n in 1..=3 {
+            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)?;
+        }
+        world.link.release();
+        world.fabric.settle();
+        let mut wcs = [Wc::default(); 2];
+        let counts = [(); 3].map(|()| conn.get_cq().get_wc(&mut wcs).expect("polls"));
+        assert_eq!(counts, [2, 1, 0], "{}", profile.name());
+    }
+    Ok(())
+}

@@ -200,7 +200,11 @@ impl Replicas {
         }
         let Some(Reported { taken, others }) = reported else {
             self.probe();
-            return self.look();
+            // At its limit the wait looks by itself.
+            if !deadline.has_passed() {
+                self.look();
+            }
+            return;
         };
         for member in &mut self.members {
             let bit = member.id.mask();
