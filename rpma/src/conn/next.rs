@@ -2,11 +2,11 @@
 //! [`Wait`](crate::wait::Wait).
 //!
 //! It polls before it sleeps and after it has taken an event. Taking an event arms the queue again,
-//! and happens only when the queues are empty. It is one read: the sleep has shown that an event is
-//! there ([`EventsGone`]). So an event stays in its channel, for others that
-//! sleep, as long as there may be something to poll. Other threads may leave completions without an
-//! event: `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`],
-//! because no sleep is longer.
+//! and happens only when the queues are empty. So an event stays in its channel, for others that
+//! sleep, as long as there may be something to poll. Taking one is one read, because the sleep has
+//! shown that it is there ([`EventsGone`]). Other threads may leave completions without an event:
+//! `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`], because
+//! no sleep is longer.
 
 use std::iter;
 use std::os::fd::AsFd;
