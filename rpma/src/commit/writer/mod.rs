@@ -7,6 +7,7 @@
 mod asks;
 mod cfg;
 mod connecting;
+mod waiting;
 
 use std::iter;
 use std::time::{Duration, Instant};
@@ -19,16 +20,13 @@ use crate::clock;
 use crate::conn::{Conn, Next};
 use crate::cq::Got;
 use crate::error::{Error, Queue, Result};
-use crate::looking::{self, LookDue, Took};
+use crate::looking::{LookDue, Took};
 use crate::method::Limits;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::offer::Offer;
 use crate::posted::{ConnId, Posted};
 use crate::status::WcStatus;
-use crate::verbs::{Deadline, Place, Wc};
-
-/// How often a wait for an answer asks whether the peer's host is there.
-const PROBE_EVERY: Duration = Duration::from_millis(50);
+use crate::verbs::{Place, Wc};
 
 /// A connection that commits by one [`Method`](crate::commit::Method).
 ///
@@ -488,137 +486,6 @@ impl Writer {
                 Err(error)
             }
         }
-    }
-
-    /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
-    /// once. Completions that are not the writer's go to `other`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a commit of another writer. [`Error::TimedOut`] when the
-    /// limit has passed: the commit goes on, and its outcome is not known yet. Otherwise the
-    /// reason for which the connection is over, as [`Conn::wait_for`].
-    pub fn wait(
-        &mut self,
-        ticket: Ticket,
-        limit: Duration,
-        mut other: impl FnMut(Wc),
-    ) -> Result<()> {
-        if ticket.conn != self.conn.id() {
-            return Err(of_another_writer());
-        }
-        self.look_until(
-            limit,
-            &mut other,
-            |writer| writer.durable >= ticket.number,
-            |writer| writer.has_completed(ticket),
-            "the commit is not known to be durable, and its source memory is still in use: wait again, or \
-             drop the writer and connect again",
-        )
-    }
-
-    /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`. If there
-    /// is no room, it waits until the oldest commit is durable and its source memory is
-    /// [released](Self::released). Completions that are not the writer's go to `other`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when the limit has passed. Otherwise the reason for which the
-    /// connection is over, as [`Conn::wait_for`].
-    pub fn wait_room(&mut self, limit: Duration, mut other: impl FnMut(Wc)) -> Result<()> {
-        self.look_until(
-            limit,
-            &mut other,
-            |writer| writer.room() > 0 && !writer.is_over(),
-            |_| true,
-            "the oldest commit in flight is not complete",
-        )
-    }
-
-    /// Polls and sleeps until it `is_done`, for at most `limit`. After the connection's end it looks
-    /// for a while longer, unless `nothing_comes`.
-    #[inline]
-    fn look_until(
-        &mut self,
-        limit: Duration,
-        other: &mut dyn FnMut(Wc),
-        is_done: impl Fn(&Self) -> bool,
-        nothing_comes: impl Fn(&Self) -> bool,
-        late: &'static str,
-    ) -> Result<()> {
-        if is_done(self) {
-            return Ok(());
-        }
-        let from = clock::now();
-        let look = |writer: &mut Self, other: &mut dyn FnMut(Wc)| {
-            // Before the look: the last one comes after the grace.
-            let is_quiet = writer.conn.is_quiet();
-            writer.look(other)?;
-            let nothing_comes = is_quiet || nothing_comes(writer);
-            if !is_done(writer) && nothing_comes && writer.is_over() {
-                return writer.conn.reason().map_or(Ok(()), Err);
-            }
-            Ok(())
-        };
-        let found = looking::wait_polling(
-            &mut (&mut *self, &mut *other),
-            (from, limit),
-            |(writer, _)| is_done(writer).then_some(()),
-            |(writer, other)| {
-                if !writer.is_over() {
-                    writer.poll(&mut **other)?;
-                    if is_done(writer) || !writer.is_over() {
-                        return Ok(());
-                    }
-                }
-                look(writer, &mut **other)
-            },
-            |(writer, other), deadline| writer.sleep(deadline, &mut **other),
-            |(writer, other)| look(writer, &mut **other),
-        )?;
-        if found.is_none() {
-            return Err(Error::TimedOut(late));
-        }
-        if self.is_look_due(from) {
-            // An error is the end of the connection, of which later waits have the reason.
-            let _ = self.look(other);
-        }
-        Ok(())
-    }
-
-    /// Sleeps until something happened, and takes it. After a silence it probes the server.
-    fn sleep(&mut self, deadline: Deadline, other: &mut dyn FnMut(Wc)) -> Result<()> {
-        let quiet = self.conn.quiet_from();
-        let until = quiet.map_or(deadline, |at| deadline.earlier(Deadline::At(at)));
-        let is_asked = self.server.is_some() && quiet.is_none();
-        let until = if is_asked {
-            until.earlier(Deadline::after(PROBE_EVERY))
-        } else {
-            until
-        };
-        let mut wcs = [Wc::default(); 8];
-        let spun = self.conn.spin(&mut wcs, until);
-        let next = match spun.transpose() {
-            Some(spun) => spun,
-            None => {
-                let next = self.conn.next_until(&mut wcs, until);
-                self.looks(clock::now());
-                next
-            }
-        };
-        match self.took(next, &wcs, &mut *other)? {
-            // What came before the queue was armed again has no event any more.
-            Took::Completions(count) if count == wcs.len() => self.poll_each(other).map(drop),
-            // No part of the request is in flight any more: the answer alone would not show
-            // that the host is gone.
-            Took::Nothing if is_asked => self.probe(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether no further completion comes for a commit that is not durable.
-    fn has_completed(&self, ticket: Ticket) -> bool {
-        self.server.is_none() && self.released >= ticket.number
     }
 
     /// Posts a write of 0 bytes, or on iWARP a read, for [`look`](Self::look). Its completion shows
