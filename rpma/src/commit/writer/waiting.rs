@@ -19,7 +19,7 @@ impl Writer {
     ///
     /// [`Error::InvalidArgument`] for a commit of another writer. [`Error::TimedOut`] when the
     /// limit has passed: the commit goes on, and its outcome is not known yet. Otherwise the
-    /// reason for which the connection is over, as [`Conn::wait_for`].
+    /// reason for which the connection is over, as [`Conn::wait_for`](crate::Conn::wait_for).
     pub fn wait(
         &mut self,
         ticket: Ticket,
@@ -46,7 +46,7 @@ impl Writer {
     /// # Errors
     ///
     /// [`Error::TimedOut`] when the limit has passed. Otherwise the reason for which the
-    /// connection is over, as [`Conn::wait_for`].
+    /// connection is over, as [`Conn::wait_for`](crate::Conn::wait_for).
     pub fn wait_room(&mut self, limit: Duration, mut other: impl FnMut(Wc)) -> Result<()> {
         self.look_until(
             limit,
