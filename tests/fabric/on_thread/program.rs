@@ -25,8 +25,6 @@ pub(crate) fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 pub(crate) fn setup() -> Setup {
     let mut cfg = ConnCfg::new();
     cfg.set_keep_alive(Some(SILENCE)).expect("possible");
-    // The peer's receive may be late, or never come.
-    cfg.set_rnr_retry_count(6).expect("possible");
     let setup = Setup::new(&cfg).with_receives(4, PART);
     setup.with_connect_limit(LIMIT / 2)
 }
