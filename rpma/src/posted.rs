@@ -38,9 +38,12 @@ impl Posted {
         self.conn
     }
 
-    /// Its number in the connection's send queue.
+    /// Returns the place of the operation in the connection's send queue. A later post of the same
+    /// connection has a larger number. Operations complete in this order, and after one that fails
+    /// all later ones fail. An operation of several requests has the number of the last one.
     #[inline(always)]
-    pub(crate) fn number(self) -> u64 {
+    #[must_use]
+    pub fn number(self) -> u64 {
         self.number & !COMPLETES
     }
 

@@ -670,6 +670,15 @@ impl Conn {
         self.queues.slots.id()
     }
 
+    /// Returns the number of slots of the send queue that are free: each request takes one, until
+    /// a poll has taken its completion or that of a later request. Another thread may post
+    /// meanwhile. While no completion is due, an operation without one leaves the last slot free
+    /// ([`Error::QueueFull`]).
+    #[must_use]
+    pub fn free_slots(&self) -> u32 {
+        self.queues.slots.free_sends()
+    }
+
     /// How many slots the send queue has.
     pub(crate) fn send_slots(&self) -> u32 {
         self.queues.slots.depths().0

@@ -134,6 +134,11 @@ impl ConnSlots {
         (self.send.depth(), self.receive.depth())
     }
 
+    /// How many requests a program can post now.
+    pub(crate) fn free_sends(&self) -> u32 {
+        self.send.free()
+    }
+
     /// Whether the completion of the operation with this number was polled, or that of a later one.
     #[inline(always)]
     pub(crate) fn was_polled(&self, number: u64) -> bool {

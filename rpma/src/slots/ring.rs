@@ -257,6 +257,14 @@ impl Ring {
         u64::from(self.depth) + u64::from(self.beside.load(Ordering::Relaxed))
     }
 
+    /// How many entries a program may take now.
+    pub(crate) fn free(&self) -> u32 {
+        let _held = self.posting.acquire();
+        let next = self.next.load(Ordering::Relaxed);
+        let used = next.wrapping_sub(self.done.load(Ordering::Acquire));
+        self.room().saturating_sub(used) as u32
+    }
+
     /// From now on only [extra](Self::post_extra) requests are posted.
     pub(crate) fn end(&self) {
         let _held = self.posting.acquire();
