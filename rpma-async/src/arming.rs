@@ -1,35 +1,23 @@
 //! The rule by which a completion queue gives events: only while a task sleeps.
 //!
-//! A sleeper counts itself, leaves its waker, arms the queue unless it is armed, polls, and looks.
-//! The driver takes the event, notes that the queue is not armed, and polls. It arms the queue if
-//! a task sleeps, and polls again. Both notes are exchanges: each reads the one before it. With a
-//! store in the driver, a sleeper that finds the queue armed and a driver that finds no sleeper
-//! can miss each other.
+//! A sleeper leaves its waker, arms the queue unless it is armed, polls, and looks. The driver takes
+//! the event, notes that the queue is not armed, and polls. It arms the queue if a waker is left,
+//! and polls again. Both notes are exchanges: each reads the one before it. With a store in the
+//! driver, a sleeper that finds the queue armed and a driver that finds no sleeper can miss each
+//! other.
 //!
 //! This file calls no verbs. `tests/loom` includes it.
 
-use crate::primitives::{AtomicBool, AtomicU32, Ordering};
+use crate::primitives::{AtomicBool, Ordering};
 
 /// The arming of one completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct Arming {
-    /// The number of owners that sleep, of abandoned operations, and of waits for room.
-    asleep: AtomicU32,
     /// The next completion gives an event, or an event is there that the driver will take.
     armed: AtomicBool,
 }
 
 impl Arming {
-    /// Counts one more sleeper, before it leaves its waker.
-    pub(crate) fn sleep(&self) {
-        self.asleep.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Counts one less.
-    pub(crate) fn wake(&self) {
-        self.asleep.fetch_sub(1, Ordering::AcqRel);
-    }
-
     /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is
     /// armed, and settles the completions that are there.
     #[inline]
@@ -47,23 +35,19 @@ impl Arming {
     }
 
     /// The driver has taken an event: it settles the completions that are there, and arms the
-    /// queue again if a task sleeps.
+    /// queue again if a waker is left.
     #[inline(always)]
     pub(crate) fn event<E>(
         &self,
         arm: impl FnOnce() -> Result<(), E>,
         drain: impl Fn() -> Result<(), E>,
+        is_waited: impl FnOnce() -> bool,
     ) -> Result<(), E> {
         self.armed.swap(false, Ordering::AcqRel);
         drain()?;
-        if self.asleep.load(Ordering::Acquire) == 0 {
+        if !is_waited() {
             return Ok(());
         }
         self.arm_and_drain(arm, drain)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn asleep(&self) -> u32 {
-        self.asleep.load(Ordering::Acquire)
     }
 }

@@ -25,7 +25,6 @@ use crate::conn::Shared;
 use crate::driver::poll_told;
 use crate::error::invalid;
 use crate::pool::{Lease, Pool};
-use crate::slots::RECEIVE;
 use crate::waiters::{Ticket, Waiters};
 
 /// The receives of a connection.
@@ -88,9 +87,7 @@ impl Receives {
         let mut state = self.state();
         let receives = state.receives.iter().zip(0_u64..);
         let regions = receives.filter_map(|(receive, number)| match receive {
-            Receive::Posted(memory) => {
-                Some(memory.region().map(|region| (region, number | RECEIVE)))
-            }
+            Receive::Posted(memory) => Some(memory.region().map(|region| (region, number))),
             _ => None,
         });
         let regions = regions.collect::<Result<Vec<_>>>()?;
@@ -101,9 +98,9 @@ impl Receives {
     }
 
     /// Notes the completion of a receive.
-    pub(crate) fn settle(&self, wc: &Wc, number: u32) {
+    pub(crate) fn settle(&self, wc: &Wc) {
         let mut state = self.state();
-        let Some(receive) = state.receives.get_mut(number as usize) else {
+        let Some(receive) = state.receives.get_mut(wc.wr_id() as usize) else {
             return;
         };
         match (mem::replace(receive, Receive::Flushed), wc.result()) {
@@ -119,6 +116,11 @@ impl Receives {
         if self.waiters.any() {
             self.waiters.wake_all();
         }
+    }
+
+    /// Whether a task waits for a message.
+    pub(crate) fn is_waited(&self) -> bool {
+        self.waiters.any()
     }
 
     /// Something else has changed. The lock of the waits orders this and their look at it.
@@ -168,7 +170,7 @@ impl Receives {
             return Ok(());
         };
         let region = memory.region()?;
-        let posted = conn.recv(region, u64::from(number) | RECEIVE);
+        let posted = conn.recv(region, u64::from(number));
         // After a failure the device may have it all the same.
         *receive = Receive::Posted(memory);
         posted?;
@@ -240,8 +242,6 @@ impl Receives {
 pub struct Inbox {
     shared: Arc<Shared>,
     ticket: Ticket,
-    /// It counts as a sleeper.
-    counted: bool,
 }
 
 impl Inbox {
@@ -259,7 +259,6 @@ impl Inbox {
         Ok(Self {
             shared: Arc::clone(shared),
             ticket: Ticket::default(),
-            counted: false,
         })
     }
 
@@ -297,15 +296,12 @@ impl Inbox {
             return Poll::Ready(None);
         };
         let queue = shared.receive_queue();
-        if shared.lets_others_run(cx) {
+        if shared.turn().ends_before(cx) {
             return Poll::Pending;
         }
         if let Some(message) = self.take(receives) {
             self.rest();
             return Poll::Ready(Some(Ok(message)));
-        }
-        if !mem::replace(&mut self.counted, true) {
-            queue.arming().sleep();
         }
         let told = poll_told(
             shared.reactor(),
@@ -358,9 +354,6 @@ impl Inbox {
 
     /// It does not sleep any more.
     fn rest(&mut self) {
-        if mem::take(&mut self.counted) {
-            self.shared.receive_queue().arming().wake();
-        }
         if let Some(receives) = self.shared.receives() {
             receives.waiters.leave(&mut self.ticket);
         }

@@ -84,10 +84,10 @@ mod connecting;
 mod driver;
 mod end;
 mod error;
-mod free;
 mod inbox;
 mod listener;
 mod monitor;
+mod ops;
 mod place;
 mod pool;
 mod primitives;
@@ -97,11 +97,12 @@ mod reconnect;
 mod region;
 mod serve;
 mod setup;
-mod slots;
 mod task;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod timeout;
+mod turn;
 mod waiters;
 mod watched;
 

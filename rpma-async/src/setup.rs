@@ -112,12 +112,6 @@ impl Setup {
                      receive of at least one byte"
                 )));
             }
-            if count > crate::slots::MOST {
-                return Err(invalid(format!(
-                    "{count} receives are more than the {} that a connection of a reactor can have",
-                    crate::slots::MOST
-                )));
-            }
             if cfg.get_rq_size() < count {
                 cfg.set_rq_size(count);
             }

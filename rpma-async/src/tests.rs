@@ -1,16 +1,14 @@
-//! Unit tests of slots.rs, free.rs, arming.rs and waiters.rs. They stand here because `tests/loom`
+//! Unit tests of ops.rs, tasks.rs, arming.rs and waiters.rs. They stand here because `tests/loom`
 //! includes those files, and looks there for orders of threads in which they fail.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
-use std::thread;
-use std::time::Duration;
 
 use crate::arming::Arming;
-use crate::free::FreeList;
-use crate::slots::{Abandoned, Look, MOST_WEIGHT, Settled, Slots};
+use crate::ops::{Go, Ops};
+use crate::tasks::Tasks;
 use crate::waiters::{Ticket, Waiters};
 
 /// A waker that counts its wake-ups.
@@ -39,275 +37,159 @@ fn a_queue_is_armed_once_while_somebody_sleeps() {
         Ok::<_, ()>(())
     };
     let drain = || Ok(());
-    assert_eq!(arming.event(arm, drain), Ok(()));
+    assert_eq!(arming.event(arm, drain, || false), Ok(()));
     assert_eq!(arms.get(), 0, "nobody sleeps");
-    arming.sleep();
-    arming.sleep();
     assert_eq!(arming.arm_and_drain(arm, drain), Ok(()));
     assert_eq!(arming.arm_and_drain(arm, drain), Ok(()));
     assert_eq!(arms.get(), 1, "it was armed");
-    arming.wake();
-    assert_eq!(arming.event(arm, drain), Ok(()));
-    assert_eq!((arms.get(), arming.asleep()), (2, 1), "one still sleeps");
-    arming.wake();
-    assert_eq!(arming.event(arm, drain), Ok(()));
-    assert_eq!((arms.get(), arming.asleep()), (2, 0));
+    assert_eq!(arming.event(arm, drain, || true), Ok(()));
+    assert_eq!(arms.get(), 2, "one still sleeps");
+    assert_eq!(arming.event(arm, drain, || false), Ok(()));
+    assert_eq!(arms.get(), 2);
 }
 
 /// The next sleeper must not rely on an arm that failed.
 #[test]
 fn a_failed_arm_is_none() {
     let arming = Arming::default();
-    arming.sleep();
     assert_eq!(
-        arming.arm_and_drain(|| Err("failed"), || Ok(())),
-        Err("failed")
+        arming.arm_and_drain(|| Err("no memory"), || Ok(())),
+        Err("no memory")
     );
-    let armed = Cell::new(false);
+    let arms = Cell::new(0);
     let arm = || {
-        armed.set(true);
-        Ok(())
+        arms.set(1);
+        Ok::<_, ()>(())
     };
-    assert_eq!(arming.arm_and_drain(arm, || Ok::<_, &str>(())), Ok(()));
-    assert!(armed.get());
+    assert_eq!(arming.arm_and_drain(arm, || Ok(())), Ok(()));
+    assert_eq!(arms.get(), 1);
 }
 
-/// All indices are taken once, and the last one that came back is the next: its slot is in the
-/// cache.
+/// A completion settles the operations before it, which may have no completion of their own. After
+/// a failure all later operations have failed, and the earlier ones have not.
 #[test]
-fn each_index_is_free_once() {
-    let free = FreeList::new(3);
+fn the_order_of_completions_is_their_outcome() {
+    let mut ops = Ops::<(), &str>::new(4);
+    assert_eq!(ops.outcome(0), None);
+    ops.note(2, Ok(()));
     assert_eq!(
-        [(); 4].map(|()| free.take()),
-        [Some(0), Some(1), Some(2), None]
+        [0, 2, 3].map(|of| ops.outcome(of)),
+        [Some(Ok(())), Some(Ok(())), None]
     );
-    free.give_back(1);
-    free.give_back(0);
-    assert_eq!([(); 3].map(|()| free.take()), [Some(0), Some(1), None]);
-    assert_eq!(FreeList::new(0).take(), None);
+    assert!(!ops.has_failed());
+    ops.note(4, Err("refused"));
+    ops.note(5, Err("flushed"));
+    let failed = Some(Err("refused"));
+    let outcomes = [3, 4, 5, 6].map(|of| ops.outcome(of));
+    assert_eq!(outcomes, [Some(Ok(())), failed, failed, None]);
+    assert!(ops.has_failed());
 }
 
-/// The completion of an operation that is over must not settle the next one of its slot.
-#[test]
-fn a_late_completion_settles_nothing() {
-    let slots = Slots::<(), &str>::new(1);
-    let first = slots.begin(3).expect("a slot");
-    assert_eq!(slots.begin(1), None, "there is one");
-    let settled = Settled {
-        weight: 3,
-        slept: false,
-    };
-    assert_eq!(slots.settle(first, Err("failed")), Some(settled));
-    assert_eq!(slots.settle(first, Err("flushed")), None);
-    assert_eq!(slots.finish(first, false), Err("failed"));
-    let second = slots.begin(1).expect("the same slot");
-    assert_ne!(first, second);
-    assert_eq!(slots.settle(first, Err("flushed")), None);
-    assert_eq!(slots.note_failure(first, "flushed"), None);
-    assert_eq!(slots.look(second), Look::Pending);
-    assert_eq!(
-        slots.settle(second, Ok(())).map(|settled| settled.weight),
-        Some(1)
-    );
-    assert_eq!(slots.finish(second, false), Ok(()));
+/// Takes all that goes: how many wakers, and the memory.
+fn go<M>(ops: &mut Ops<M, &str>) -> (u32, Vec<M>) {
+    let (mut woken, mut free) = (0, Vec::new());
+    while let Some(next) = ops.go() {
+        match next {
+            Go::Wake(waker) => {
+                waker.wake();
+                woken += 1;
+            }
+            Go::Free(memory) => free.push(memory),
+        }
+    }
+    (woken, free)
 }
 
-/// Numbers of no slot come from no device, and harm nothing all the same.
+/// A completion wakes the tasks that wait for it or for an earlier one, by their last wakers, and no
+/// others.
 #[test]
-fn a_number_without_a_slot() {
-    let slots = Slots::<(), ()>::new(1);
-    assert_eq!(slots.settle(7, Ok(())), None);
-    assert_eq!(slots.note_failure(7, ()), None);
-    assert_eq!(slots.finish_own(7), 0);
-    assert!(slots.begin(1).is_some());
-}
-
-/// An owner that sleeps is woken once, by the last waker that it left.
-#[test]
-fn a_settlement_wakes_the_last_waker() {
-    let slots = Slots::<(), ()>::new(1);
-    let number = slots.begin(1).expect("a slot");
+fn a_completion_wakes_its_tasks() {
+    let mut ops = Ops::<(), &str>::new(4);
     let ((first, first_woken), (second, second_woken)) = (waker(), waker());
-    assert!(slots.park(number, &first));
-    assert!(slots.park(number, &second));
-    let settled = slots.settle(number, Ok(())).expect("it is in flight");
-    assert!(settled.slept);
-    assert_eq!((first_woken(), second_woken()), (0, 1));
-    assert!(!slots.park(number, &first), "it is complete");
-    assert_eq!(slots.finish(number, true), Ok(()));
-    let next = slots.begin(1).expect("the same slot");
-    assert!(slots.settle(next, Ok(())).is_some());
-    assert_eq!(first_woken(), 0, "the waker of an earlier owner");
+    let mut tickets = [Ticket::default(), Ticket::default()];
+    ops.park(&mut tickets[1], 7, &second);
+    ops.park(&mut tickets[0], 3, &second);
+    assert!(ops.park(&mut tickets[0], 3, &first).is_some());
+    ops.note(2, Ok(()));
+    assert_eq!(go(&mut ops).0, 0);
+    ops.note(3, Ok(()));
+    assert_eq!(go(&mut ops).0, 1);
+    assert_eq!((first_woken(), second_woken()), (1, 0));
+    assert!(ops.unpark(&mut tickets[0]).is_none(), "it was woken");
+    assert!(ops.is_waited());
+    assert!(ops.unpark(&mut tickets[1]).is_some());
+    assert!(!ops.is_waited());
 }
 
-/// The slot of an abandoned operation has its memory until the completion, and no longer.
+/// The memory of an abandoned operation is kept until the completion, and no longer. The order in
+/// which operations are abandoned is that of the program.
 #[test]
 fn an_abandoned_operation_keeps_its_memory() {
-    let slots = Slots::<Arc<()>, ()>::new(2);
-    let memory = Arc::new(());
-    let going = slots.begin(2).expect("a slot");
-    let abandoned = slots.abandon(going, Some(Arc::clone(&memory)));
-    assert_eq!(abandoned, Abandoned::GoesOn { slept: false });
-    assert_eq!(Arc::strong_count(&memory), 2);
-    let complete = slots.begin(1).expect("a slot");
-    assert!(slots.settle(complete, Ok(())).is_some());
-    let abandoned = slots.abandon(complete, Some(Arc::clone(&memory)));
-    assert!(matches!(abandoned, Abandoned::Complete(Some(_))));
-    drop(abandoned);
-    let settled = Settled {
-        weight: 2,
-        slept: true,
-    };
-    assert_eq!(slots.settle(going, Ok(())), Some(settled));
-    assert_eq!(Arc::strong_count(&memory), 1);
-    assert!(slots.begin(1).is_some() && slots.begin(1).is_some());
-}
-
-/// Slots, and the number of an operation whose requests 1 to 3 have its number.
-fn with_parts() -> (Slots<(), &'static str, u32>, u64) {
-    let slots = Slots::new(1);
-    let number = slots.begin(3).expect("a slot is free");
-    slots.has_parts(number);
-    (slots, number)
-}
-
-/// The device may read the sources of the requests after a failed one until they are flushed.
-#[test]
-fn a_failed_part_keeps_the_sources_of_the_others() {
-    let (slots, number) = with_parts();
-    assert_eq!(slots.note_last(number, 3), None);
-    assert_eq!(slots.settle_failed(number, "refused", 1), None);
-    assert_eq!(slots.settle_failed(number, "flushed", 2), None);
-    assert_eq!(slots.look(number), Look::Pending);
-    let settled = slots.settle_failed(number, "flushed", 3).expect("the last");
-    assert_eq!((settled.weight, settled.slept), (3, false));
-    assert_eq!(slots.finish(number, false), Err("refused"));
-}
-
-/// Another thread may poll all completions before the post has returned, and settle them in any
-/// order.
-#[test]
-fn the_last_part_may_fail_before_it_is_known() {
-    let (slots, number) = with_parts();
-    for request in [3, 1, 2] {
-        assert_eq!(slots.settle_failed(number, "refused", request), None);
+    let mut ops = Ops::<u32, &str>::new(4);
+    ops.note(0, Ok(()));
+    assert_eq!(ops.abandon(0, 100), Some(100), "it is complete");
+    for number in [2, 1, 3] {
+        assert_eq!(ops.abandon(number, number as u32), None);
     }
-    assert_eq!(slots.look(number), Look::Pending);
-    assert!(slots.note_last(number, 3).is_some());
-    assert_eq!(slots.finish(number, false), Err("refused"));
-}
-
-/// The next operation of the slot is settled as usual.
-#[test]
-fn parts_are_of_one_operation() {
-    let (slots, number) = with_parts();
-    assert_eq!(slots.note_last(number, 3), None);
-    assert!(slots.settle(number, Ok(())).is_some());
-    assert_eq!(slots.finish(number, false), Ok(()));
-    let next = slots.begin(1).expect("it is free again");
-    assert_eq!(slots.settle_failed(number, "flushed", 3), None, "late");
-    assert!(slots.settle_failed(next, "refused", 4).is_some());
-    assert_eq!(slots.finish(next, false), Err("refused"));
-}
-
-/// The room of an operation that may not have been posted is given back at once, and not once
-/// more.
-#[test]
-fn an_unsure_operation_has_no_weight() {
-    let slots = Slots::<(), ()>::new(1);
-    let number = slots.begin(5).expect("a slot");
-    let abandoned = slots.abandon_unsure(number, Some(()));
-    assert_eq!(abandoned, Abandoned::GoesOn { slept: false });
-    let settled = Settled {
-        weight: 0,
-        slept: true,
-    };
-    assert_eq!(slots.settle(number, Ok(())), Some(settled));
-}
-
-/// The weight of an operation must not reach its generation.
-#[test]
-fn an_operation_without_end_has_a_number() {
-    let slots = Slots::<(), ()>::new(1);
-    let number = slots.begin(u32::MAX).expect("a slot");
-    let settled = slots.settle(number, Ok(())).expect("it is in flight");
-    assert_eq!(settled.weight, MOST_WEIGHT);
+    assert!(ops.is_waited());
+    ops.note(2, Ok(()));
+    assert_eq!(go(&mut ops), (0, vec![1, 2]));
+    ops.note(3, Err("refused"));
+    assert_eq!(go(&mut ops), (0, vec![3]));
+    assert!(!ops.is_waited());
 }
 
 /// A device that could not be stopped uses the memory of abandoned operations for ever.
 #[test]
 fn leaked_memory_is_not_dropped() {
-    struct Noted<'a>(&'a AtomicU32);
-    impl Drop for Noted<'_> {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let drops = AtomicU32::new(0);
-    let slots = Slots::<_, ()>::new(1);
-    let number = slots.begin(1).expect("a slot");
-    let abandoned = slots.abandon(number, Some(Noted(&drops)));
-    assert!(matches!(abandoned, Abandoned::GoesOn { slept: false }));
-    slots.leak();
-    drop(slots);
-    assert_eq!(drops.load(Ordering::Relaxed), 0);
+    let memory = Arc::new(());
+    let mut ops = Ops::<Arc<()>, &str>::new(1);
+    ops.abandon(0, Arc::clone(&memory));
+    ops.keep(Arc::clone(&memory));
+    ops.leak();
+    drop(ops);
+    assert_eq!(Arc::strong_count(&memory), 3);
 }
 
-/// Owners and a thread that settles share slots: Miri and ThreadSanitizer look for a data race.
+/// A free slot wakes the first task that has room in it, and a task that was woken in vain has its
+/// place again.
 #[test]
-fn threads_share_slots() {
-    const ROUNDS: usize = if cfg!(miri) { 10 } else { 1_000 };
-    let slots = Slots::<Box<u32>, Box<u32>>::new(2);
-    let posted = Mutex::new(Vec::new());
-    let running = AtomicU32::new(3);
-    thread::scope(|scope| {
-        for owner in 0..3_u32 {
-            let (slots, posted, running) = (&slots, &posted, &running);
-            scope.spawn(move || {
-                let (waker, _) = waker();
-                for round in 0..ROUNDS {
-                    let Some(number) = slots.begin(1) else {
-                        thread::yield_now();
-                        continue;
-                    };
-                    posted.lock().expect("no panic").push(number);
-                    match round as u32 % 3 + owner % 2 {
-                        0 => {
-                            slots.abandon(number, Some(Box::new(owner)));
-                        }
-                        1 => {
-                            slots.park(number, &waker);
-                            slots.abandon(number, Some(Box::new(owner)));
-                        }
-                        parks => {
-                            let parks = parks == 2;
-                            while slots.look(number) == Look::Pending {
-                                if parks {
-                                    slots.park(number, &waker);
-                                }
-                                thread::yield_now();
-                            }
-                            let _ = slots.finish(number, parks);
-                        }
-                    }
-                }
-                running.fetch_sub(1, Ordering::Relaxed);
-            });
+fn room_wakes_one_task() {
+    let mut ops = Ops::<(), &str>::new(4);
+    let wakers = [(); 3].map(|()| waker());
+    let mut tickets = [(); 3].map(|()| Ticket::default());
+    for ((waker, _), ticket) in wakers.iter().zip(&mut tickets) {
+        ops.park_for_room(ticket, 2, waker);
+    }
+    let woken = || wakers.each_ref().map(|(_, woken)| woken());
+    assert!(ops.go_for_room(|| 1).is_none());
+    ops.go_for_room(|| 2).expect("there is room").wake();
+    assert_eq!(woken(), [1, 0, 0]);
+    ops.park_for_room(&mut tickets[0], 2, &wakers[0].0);
+    ops.go_for_room(|| 2).expect("there is room").wake();
+    assert_eq!(woken(), [2, 0, 0]);
+    ops.unpark_for_room(&mut tickets[0]);
+    ops.go_for_room(|| 2).expect("there is room").wake();
+    assert_eq!(woken(), [2, 1, 0]);
+}
+
+/// A walk reaches each task that waits when it begins, once, also if a woken task waits again.
+#[test]
+fn a_walk_reaches_each_task_once() {
+    let mut tasks = Tasks::default();
+    let wakers = [(); 5].map(|()| waker());
+    let mut tickets = [(); 5].map(|()| Ticket::default());
+    for (number, ((waker, _), ticket)) in (0..5).rev().zip(wakers.iter().zip(&mut tickets)) {
+        tasks.wait(ticket, number / 2, waker);
+    }
+    let mut walk = tasks.walk();
+    while let Some(next) = tasks.take_next(&mut walk) {
+        next.wake();
+        for (number, ((waker, _), ticket)) in (0..5).rev().zip(wakers.iter().zip(&mut tickets)) {
+            tasks.wait(ticket, number / 2, waker);
         }
-        for round in 0_u32.. {
-            let number = posted.lock().expect("no panic").pop();
-            match number {
-                Some(number) if round % 2 == 0 => drop(slots.settle(number, Ok(()))),
-                Some(number) => {
-                    slots.settle(number, Err(Box::new(round)));
-                    slots.wake_all();
-                }
-                None if running.load(Ordering::Relaxed) == 0 => break,
-                None => thread::yield_now(),
-            }
-        }
-    });
-    assert!(slots.begin(1).is_some() && slots.begin(1).is_some());
+    }
+    assert_eq!(wakers.each_ref().map(|(_, woken)| woken()), [1; 5]);
 }
 
 /// Tasks are woken one at a time, in the order of their first look, and a wake-up in vain goes on.
@@ -366,7 +248,7 @@ fn all_tasks_are_woken_once() {
     }
 }
 
-/// The panic of one waker must not cost another task its wake-up, nor a connection its counts.
+/// The panic of one waker must not cost another task its wake-up.
 #[test]
 fn a_waker_that_panics_is_alone() {
     struct Panics;
@@ -377,73 +259,13 @@ fn a_waker_that_panics_is_alone() {
     }
     let panics = Waker::from(Arc::new(Panics));
     let (other, woken) = waker();
-    let slots = Slots::<(), ()>::new(2);
-    let [first, second] = [(); 2].map(|()| slots.begin(1).expect("a slot"));
-    assert!(slots.park(first, &panics) && slots.park(second, &other));
-    let settled = slots.settle(first, Ok(())).expect("it is in flight");
-    assert!(settled.slept);
-    assert_eq!(slots.finish(first, true), Ok(()));
-    let first = slots.begin(1).expect("the slot is free");
-    assert!(slots.park(first, &panics));
-    slots.wake_all();
-    assert_eq!(woken(), 1);
-
     let waiters = Waiters::default();
     let mut tickets = [Ticket::default(), Ticket::default()];
     waiters.wait(&mut tickets[0], &panics);
     waiters.wait(&mut tickets[1], &other);
     waiters.wake_all();
-    assert_eq!(woken(), 2);
+    assert_eq!(woken(), 1);
     assert!(!waiters.any());
-}
-
-/// An owner that was woken finishes without a lock. The settlement has its waker, so the slot
-/// keeps none, and the task can be freed.
-#[test]
-fn a_woken_owner_leaves_no_waker() {
-    let slots = Slots::<(), &str>::new(1);
-    for outcome in [Ok(()), Err("failed")] {
-        let task = Arc::new(Woken::default());
-        let number = slots.begin(1).expect("the slot is free");
-        assert!(slots.park(number, &Waker::from(Arc::clone(&task))));
-        assert!(!slots.finish_woken(number), "it is in flight");
-        assert!(slots.settle(number, outcome).is_some_and(|to| to.slept));
-        assert_eq!(slots.finish_woken(number), outcome.is_ok());
-        if outcome.is_err() {
-            assert_eq!(slots.finish(number, true), outcome);
-        }
-        assert_eq!(Arc::strong_count(&task), 1);
-    }
-}
-
-/// A waker is code of the program, which may poll, post and wake at once. So it runs under no
-/// lock: here another thread takes the lock of each slot while it runs.
-#[test]
-fn a_waker_runs_under_no_lock() {
-    struct Uses(Arc<Slots<(), ()>>, AtomicBool);
-    impl Wake for Uses {
-        fn wake(self: Arc<Self>) {
-            let (slots, (done, is_done)) = (Arc::clone(&self.0), mpsc::channel());
-            thread::spawn(move || {
-                slots.wake_all();
-                let _ = done.send(());
-            });
-            let is_free = is_done.recv_timeout(Duration::from_secs(60)).is_ok();
-            self.1.store(is_free, Ordering::SeqCst);
-        }
-    }
-    let slots = Arc::new(Slots::new(2));
-    for settles in [true, false] {
-        let uses = Arc::new(Uses(Arc::clone(&slots), AtomicBool::new(false)));
-        let number = slots.begin(1).expect("a slot is free");
-        assert!(slots.park(number, &Waker::from(Arc::clone(&uses))));
-        if settles {
-            slots.settle(number, Ok(()));
-        } else {
-            slots.wake_all();
-        }
-        assert!(uses.1.load(Ordering::SeqCst), "a lock is held");
-    }
 }
 
 /// Promise: an operation that finds its queue full names the wait of this crate.

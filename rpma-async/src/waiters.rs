@@ -1,30 +1,22 @@
-//! Tasks that wait for something that a connection or a pool has: room, a block, a message.
+//! [`Waiters`]: tasks that wait for a change of something that has a lock of its own, or none: a
+//! block, a message, a value, an end.
 //!
-//! Each has a ticket. A task that is woken is taken out of the queue; if its future is dropped
-//! before it has looked, another one is woken in its place ([`Waiters::leave`]).
+//! Each has a ticket. A task that is woken is taken out; if its future is dropped before it has
+//! looked, another one is woken in its place ([`Waiters::leave`]).
 
-use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
+use crate::tasks::Tasks;
+pub(crate) use crate::tasks::Ticket;
 
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     /// How many there are.
     count: AtomicU32,
-    queue: Mutex<Queue>,
+    tasks: Mutex<Tasks>,
 }
-
-#[derive(Debug, Default)]
-struct Queue {
-    next: u64,
-    tasks: VecDeque<(u64, Waker)>,
-}
-
-/// The place of a future in the queue, once it has one.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket(Option<u64>);
 
 impl Waiters {
     /// Whether a task waits. The caller has made its change before, by an exchange or under a lock
@@ -35,58 +27,35 @@ impl Waiters {
         self.count.load(Ordering::Relaxed) > 0
     }
 
+    /// Changes the tasks, and notes how many there are. The step by which both sides look, an
+    /// exchange or a lock, orders this store and the load of [`any`](Self::any).
+    fn with<T>(&self, change: impl FnOnce(&mut Tasks) -> T) -> T {
+        let mut tasks = self.tasks.lock();
+        let result = change(&mut tasks);
+        self.count.store(tasks.len() as u32, Ordering::Relaxed);
+        result
+    }
+
     /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a
     /// later one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
-        let mut queue = self.queue.lock();
-        let left = ticket.0.and_then(|number| {
-            let mut tasks = queue.tasks.iter_mut();
-            tasks.find(|(of, _)| *of == number)
-        });
-        let old = match left {
-            Some((_, left)) if left.will_wake(waker) => None,
-            Some((_, left)) => Some(std::mem::replace(left, waker.clone())),
-            None => {
-                let waker = waker.clone();
-                queue.next += 1;
-                let number = queue.next;
-                ticket.0 = Some(number);
-                queue.tasks.push_back((number, waker));
-                None
-            }
-        };
-        self.set_count(&queue);
-        drop(queue);
+        let old = self.with(|tasks| tasks.wait(ticket, 0, waker));
         drop(old);
-    }
-
-    /// Under the lock. The step by which both sides look, an exchange or a lock, orders this store
-    /// and the load of [`any`](Self::any).
-    fn set_count(&self, queue: &Queue) {
-        self.count
-            .store(queue.tasks.len() as u32, Ordering::Relaxed);
     }
 
     /// The task goes on, or its future is dropped. `true` if it had been woken.
     pub(crate) fn leave(&self, ticket: &mut Ticket) -> bool {
-        let Some(number) = ticket.0.take() else {
+        if ticket.is_none() {
             return false;
-        };
-        let mut queue = self.queue.lock();
-        let place = queue.tasks.iter().position(|(of, _)| *of == number);
-        let left = place.and_then(|place| queue.tasks.remove(place));
-        self.set_count(&queue);
-        drop(queue);
+        }
+        let left = self.with(|tasks| tasks.leave(ticket));
         left.is_none()
     }
 
     /// Wakes the first task.
     pub(crate) fn wake_one(&self) {
-        let mut queue = self.queue.lock();
-        let first = queue.tasks.pop_front();
-        self.set_count(&queue);
-        drop(queue);
-        if let Some((_, waker)) = first {
+        let first = self.with(Tasks::take_first);
+        if let Some(waker) = first {
             wake(waker);
         }
     }
@@ -94,21 +63,13 @@ impl Waiters {
     /// Wakes all tasks. It keeps the room of the queue, so that a task that waits again allocates
     /// nothing.
     pub(crate) fn wake_all(&self) {
-        let mut last = None;
-        loop {
-            let mut queue = self.queue.lock();
-            // A task that waits again has a later number.
-            let last = *last.get_or_insert(queue.next);
-            let first = queue.tasks.pop_front();
-            let is_more = queue.tasks.front().is_some_and(|(of, _)| *of <= last);
-            self.set_count(&queue);
-            drop(queue);
-            if let Some((_, waker)) = first {
-                wake(waker);
-            }
-            if !is_more {
-                return;
-            }
+        let mut walk = None;
+        let mut take = |tasks: &mut Tasks| {
+            let walk = walk.get_or_insert_with(|| tasks.walk());
+            tasks.take_next(walk)
+        };
+        while let Some(waker) = self.with(&mut take) {
+            wake(waker);
         }
     }
 }

@@ -8,7 +8,6 @@ use super::{Conn, Op, Sources};
 use crate::error::{Refused, invalid};
 use crate::place::Place;
 use crate::pool::Frozen;
-use crate::slots::PART;
 
 /// Collects up to `N` operations, and posts them together. They have one completion: all of them
 /// succeed, or the connection ends.
@@ -34,7 +33,6 @@ pub struct Batch<'conn, const N: usize> {
     items: [Option<(Item, Place)>; N],
     sources: Sources<N>,
     len: usize,
-    weight: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +53,6 @@ impl Conn {
             items: [None; N],
             sources: Sources([const { None }; N]),
             len: 0,
-            weight: 0,
         }
     }
 }
@@ -114,8 +111,7 @@ impl<const N: usize> Batch<'_, N> {
     /// [`rpma::Error::InvalidArgument`] if the batch is full.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn flush(&mut self, dst: RemoteSlice, flush_type: FlushType) -> Result<()> {
-        let weight = self.conn.flush_weight(dst);
-        self.add(Item::Flush(dst, flush_type), weight)
+        self.add(Item::Flush(dst, flush_type))
     }
 
     /// Adds an atomic write: see [`Conn::atomic_write`].
@@ -125,7 +121,7 @@ impl<const N: usize> Batch<'_, N> {
     /// As [`flush`](Self::flush).
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn atomic_write(&mut self, dst: RemoteSlice, src: [u8; 8]) -> Result<()> {
-        self.add(Item::AtomicWrite(dst, src), 1)
+        self.add(Item::AtomicWrite(dst, src))
     }
 
     /// The number of operations in the batch.
@@ -141,20 +137,19 @@ impl<const N: usize> Batch<'_, N> {
     }
 
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
-    fn add(&mut self, item: Item, weight: u32) -> Result<()> {
+    fn add(&mut self, item: Item) -> Result<()> {
         let Some(place) = self.items.get_mut(self.len) else {
             return Err(full::<N>());
         };
         *place = Some((item, Place::caller()));
         self.len += 1;
-        self.weight = self.weight.saturating_add(weight);
         Ok(())
     }
 
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     fn add_source(&mut self, item: Item, src: Frozen) -> Result<(), Refused<Frozen>> {
         let at = self.len;
-        match self.add(item, 1) {
+        match self.add(item) {
             Ok(()) => {
                 self.sources.0[at] = Some(src);
                 Ok(())
@@ -181,7 +176,6 @@ impl<const N: usize> Batch<'_, N> {
             items,
             sources,
             len,
-            weight,
         } = self;
         if len == 0 {
             return Err(Refused {
@@ -189,32 +183,32 @@ impl<const N: usize> Batch<'_, N> {
                 memory: Some(sources),
             });
         }
-        conn.post(sources, weight, |conn, sources, number| {
+        conn.post(sources, |conn, sources| {
             let mut batch = conn.batch::<N>();
             let all = items.iter().flatten().zip(&sources.0).enumerate();
             for (at, ((item, place), source)) in all {
                 let _at = place.enter();
-                let (flags, number) = if at + 1 == len {
-                    (Flags::COMPLETION_ALWAYS, number)
+                let flags = if at + 1 == len {
+                    Flags::COMPLETION_ALWAYS
                 } else {
-                    (Flags::COMPLETION_ON_ERROR, number | PART)
+                    Flags::COMPLETION_ON_ERROR
                 };
                 match (item, source) {
                     (&Item::Write(dst), Some(src)) => {
-                        batch.write(dst, src.region()?, flags, number)?;
+                        batch.write(dst, src.region()?, flags, 0)?;
                     }
                     (&Item::WriteWithImm(dst, imm), Some(src)) => {
-                        batch.write_with_imm(dst, src.region()?, flags, imm, number)?;
+                        batch.write_with_imm(dst, src.region()?, flags, imm, 0)?;
                     }
-                    (Item::Send, Some(src)) => batch.send(src.region()?, flags, number)?,
+                    (Item::Send, Some(src)) => batch.send(src.region()?, flags, 0)?,
                     (&Item::SendWithImm(imm), Some(src)) => {
-                        batch.send_with_imm(src.region()?, flags, imm, number)?;
+                        batch.send_with_imm(src.region()?, flags, imm, 0)?;
                     }
                     (&Item::Flush(dst, flush_type), _) => {
-                        batch.flush(dst, flush_type, flags, number)?;
+                        batch.flush(dst, flush_type, flags, 0)?;
                     }
                     (Item::AtomicWrite(dst, src), _) => {
-                        batch.atomic_write(*dst, src, flags, number)?;
+                        batch.atomic_write(*dst, src, flags, 0)?;
                     }
                     (_, None) => unreachable!("it was added with its source"),
                 }

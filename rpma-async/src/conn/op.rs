@@ -14,6 +14,7 @@ use super::memory::{self, Memory};
 use super::shared::Awaited;
 use crate::block_on;
 use crate::error::Failed;
+use crate::tasks::Ticket;
 
 /// Waits for the completion of a posted operation. It is a future that only waits: the operation
 /// goes on whether it is awaited or not. Operations of one connection are executed in the order of
@@ -27,9 +28,6 @@ use crate::error::Failed;
 /// on, and its memory goes back to the pool when it is complete, even if no task waits. Its
 /// outcome is lost, but a failure ends the connection.
 ///
-/// An `Op` that is kept after its completion takes one of the connection's slots for operations:
-/// await it or drop it.
-///
 /// # Errors
 ///
 /// [`Error::Operation`] or the first failure of the connection if the operation failed, and
@@ -42,7 +40,8 @@ use crate::error::Failed;
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,
     number: u64,
-    parked: bool,
+    /// The place of its task, once that has slept.
+    ticket: Ticket,
     /// `None` when it has returned.
     memory: Option<B>,
 }
@@ -53,7 +52,7 @@ impl<B: Memory> Op<B> {
         Self {
             shared,
             number,
-            parked: false,
+            ticket: Ticket::default(),
             memory: Some(memory),
         }
     }
@@ -83,7 +82,7 @@ impl<B: Memory> Op<B> {
     fn finish(&mut self, failed: Option<Box<Error>>) -> Result<B, Failed<B>> {
         let awaited = match failed {
             Some(error) => Awaited::Unknown(*error),
-            None => self.shared.finish(self.number, self.parked),
+            None => self.shared.finish(self.number, &mut self.ticket),
         };
         let memory = self.memory.take();
         match awaited {
@@ -94,7 +93,7 @@ impl<B: Memory> Op<B> {
             Awaited::Failed(error) => Err(Failed { error, memory }),
             Awaited::Unknown(error) => {
                 let held = memory.and_then(memory::into_held);
-                self.shared.abandon(self.number, held);
+                self.shared.abandon(self.number, &mut self.ticket, held);
                 Err(Failed {
                     error,
                     memory: None,
@@ -114,17 +113,17 @@ impl<B: Memory> Future for Op<B> {
             this.memory.is_some(),
             "an operation that was awaited is polled again"
         );
-        let has_succeeded = if this.parked {
-            this.shared.poll_woken(this.number)
-        } else {
+        let has_succeeded = if this.ticket.is_none() {
             this.shared.poll_own(this.number)
+        } else {
+            this.shared.poll_woken(this.number, &mut this.ticket)
         };
         if has_succeeded {
             if let Some(memory) = this.memory.take() {
                 return Poll::Ready(Ok(memory::succeeded(memory)));
             }
         }
-        match this.shared.sleep(this.number, &mut this.parked, cx) {
+        match this.shared.sleep(this.number, &mut this.ticket, cx) {
             Ok(true) => Poll::Pending,
             Ok(false) => Poll::Ready(this.finish(None)),
             Err(error) => Poll::Ready(this.finish(Some(error))),
@@ -135,7 +134,8 @@ impl<B: Memory> Future for Op<B> {
 impl<B: Memory> Drop for Op<B> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.shared.abandon(self.number, memory::into_held(memory));
+            let held = memory::into_held(memory);
+            self.shared.abandon(self.number, &mut self.ticket, held);
         }
     }
 }

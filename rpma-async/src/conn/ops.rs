@@ -6,13 +6,9 @@ use rpma::{Error, Flags, FlushType, Posted, RemoteSlice, Result};
 
 use super::memory::{self, Memory};
 use super::{Conn, Op, Sources};
-use crate::error::{Refused, invalid};
+use crate::error::Refused;
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
-use crate::slots::MOST_WEIGHT;
-
-/// The bytes that one request of a native flush covers.
-const FLUSHED: u64 = 1 << 31;
 
 /// # Operations
 ///
@@ -27,8 +23,7 @@ const FLUSHED: u64 = 1 << 31;
 ///
 /// [`Refused`] with the memory, if nothing was posted. Its errors are those of [`rpma::Conn`]'s
 /// operation of the same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits
-/// for room. [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is
-/// free. After [`Error::Provider`] the device may have the request, and the memory goes back to
+/// for room. After [`Error::Provider`] the device may have the request, and the memory goes back to
 /// its pool when no device can use it.
 impl Conn {
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
@@ -39,8 +34,8 @@ impl Conn {
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write(&self, dst: RemoteSlice, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
-        self.post(src, 1, |conn, src, number| {
-            conn.write(dst, src.region()?, Flags::COMPLETION_ALWAYS, number)
+        self.post(src, |conn, src| {
+            conn.write(dst, src.region()?, Flags::COMPLETION_ALWAYS, 0)
         })
     }
 
@@ -56,8 +51,8 @@ impl Conn {
         src: Frozen,
         imm: u32,
     ) -> Result<Op<Frozen>, Refused<Frozen>> {
-        self.post(src, 1, |conn, src, number| {
-            conn.write_with_imm(dst, src.region()?, Flags::COMPLETION_ALWAYS, imm, number)
+        self.post(src, |conn, src| {
+            conn.write_with_imm(dst, src.region()?, Flags::COMPLETION_ALWAYS, imm, 0)
         })
     }
 
@@ -76,8 +71,8 @@ impl Conn {
                 memory: Some(dst),
             });
         }
-        self.post(dst, 1, |conn, dst, number| {
-            conn.read(dst.destination()?, src, Flags::COMPLETION_ALWAYS, number)
+        self.post(dst, |conn, dst| {
+            conn.read(dst.destination()?, src, Flags::COMPLETION_ALWAYS, 0)
         })
     }
 
@@ -88,8 +83,8 @@ impl Conn {
     /// As [all operations](Self#operations); see [`rpma::Conn::send`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send(&self, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
-        self.post(src, 1, |conn, src, number| {
-            conn.send(src.region()?, Flags::COMPLETION_ALWAYS, number)
+        self.post(src, |conn, src| {
+            conn.send(src.region()?, Flags::COMPLETION_ALWAYS, 0)
         })
     }
 
@@ -100,8 +95,8 @@ impl Conn {
     /// As [all operations](Self#operations); see [`rpma::Conn::send_with_imm`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send_with_imm(&self, src: Frozen, imm: u32) -> Result<Op<Frozen>, Refused<Frozen>> {
-        self.post(src, 1, |conn, src, number| {
-            conn.send_with_imm(src.region()?, Flags::COMPLETION_ALWAYS, imm, number)
+        self.post(src, |conn, src| {
+            conn.send_with_imm(src.region()?, Flags::COMPLETION_ALWAYS, imm, 0)
         })
     }
 
@@ -113,9 +108,8 @@ impl Conn {
     #[inline]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn flush(&self, dst: RemoteSlice, flush_type: FlushType) -> Result<Op<()>, Refused<()>> {
-        let weight = self.flush_weight(dst);
-        self.post((), weight, |conn, (), number| {
-            conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, number)
+        self.post((), |conn, ()| {
+            conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, 0)
         })
     }
 
@@ -126,8 +120,8 @@ impl Conn {
     /// As [all operations](Self#operations); see [`rpma::Conn::atomic_write`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn atomic_write(&self, dst: RemoteSlice, src: [u8; 8]) -> Result<Op<()>, Refused<()>> {
-        self.post((), 1, |conn, (), number| {
-            conn.atomic_write(dst, &src, Flags::COMPLETION_ALWAYS, number)
+        self.post((), |conn, ()| {
+            conn.atomic_write(dst, &src, Flags::COMPLETION_ALWAYS, 0)
         })
     }
 
@@ -191,95 +185,49 @@ impl Conn {
         pointer: Option<(RemoteSlice, [u8; 8])>,
         flush_type: FlushType,
     ) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {
-        let mut weight = 0_u64;
-        let to = parts.each_ref().map(|(to, _)| {
-            weight += 1 + u64::from(self.flush_weight(*to));
-            *to
-        });
-        weight += if pointer.is_some() { 2 } else { 0 };
-        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let to = parts.each_ref().map(|(to, _)| *to);
         let sources = Sources(parts.map(|(_, from)| Some(from)));
-        let shared = &self.shared;
-        self.post(sources, weight, |conn, sources, number| {
-            // All its requests have this number, and the first that fails may not be the last one.
-            if N > 1 {
-                shared.has_parts(number);
-            }
+        self.post(sources, |conn, sources| {
             let empty = [(RemoteSlice::EMPTY, rpma::MrSlice::EMPTY); N];
             let mut regions = empty;
             let from = sources.0.iter().flatten();
             for ((region, to), from) in regions.iter_mut().zip(to).zip(from) {
                 *region = (to, from.region()?);
             }
-            let posted = conn.commit(&regions, pointer, flush_type, number)?;
-            if N > 1 {
-                shared.note_last(number, posted);
-            }
-            Ok(posted)
+            conn.commit(&regions, pointer, flush_type, 0)
         })
     }
 
-    /// The slots of the send queue that a flush takes.
-    #[inline]
-    pub(super) fn flush_weight(&self, dst: RemoteSlice) -> u32 {
-        if dst.len() <= FLUSHED {
-            1
-        } else {
-            self.long_flush_weight(dst.len())
-        }
-    }
-
-    #[cold]
-    fn long_flush_weight(&self, len: u64) -> u32 {
-        if self.has_native_flush() {
-            u32::try_from(len.div_ceil(FLUSHED)).unwrap_or(u32::MAX)
-        } else {
-            1
-        }
-    }
-
-    /// Posts an operation with a slot of its own.
+    /// Posts an operation. It is named by its number in the send queue, so no `op_context` is
+    /// needed.
     #[inline(always)]
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub(super) fn post<B: Memory>(
         &self,
         memory: B,
-        weight: u32,
-        post: impl FnOnce(&rpma::Conn, &B, u64) -> Result<Posted>,
+        post: impl FnOnce(&rpma::Conn, &B) -> Result<Posted>,
     ) -> Result<Op<B>, Refused<B>> {
         let shared = &self.shared;
-        // A longer flush of a peer's word is refused by the post, and must not wrap the counts.
-        let weight = weight.min(MOST_WEIGHT);
-        let Some(number) = shared.begin(weight) else {
-            return Err(self.no_slot(memory));
-        };
         let _at = Place::caller().enter();
-        match post(shared.conn(), &memory, number) {
-            Ok(_) => Ok(Op::new(Arc::clone(shared), number, memory)),
-            Err(error) => Err(self.refused(number, weight, error, memory)),
+        match post(shared.conn(), &memory) {
+            Ok(posted) => {
+                let number = shared.posted(posted);
+                Ok(Op::new(Arc::clone(shared), number, memory))
+            }
+            Err(error) => Err(self.refused(error, memory)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn refused<B: Memory>(&self, number: u64, weight: u32, error: Error, memory: B) -> Refused<B> {
-        let mut memory = Some(memory);
-        let held = || memory.take().and_then(memory::into_held);
-        self.shared.refused(number, weight, &error, held);
+    fn refused<B: Memory>(&self, error: Error, memory: B) -> Refused<B> {
+        let memory = if let Error::Provider { .. } = error {
+            // The device may have the request.
+            self.shared.refused(memory::into_held(memory));
+            None
+        } else {
+            Some(memory)
+        };
         Refused { error, memory }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn no_slot<B>(&self, memory: B) -> Refused<B> {
-        let slots = self.shared.depth().saturating_mul(2);
-        let text = format!(
-            "{slots} operations of this connection are in flight, or complete and their Ops are kept: await \
-             or drop them, or ask for more slots (ConnCfg::set_sq_size)"
-        );
-        Refused {
-            error: invalid(text),
-            memory: Some(memory),
-        }
     }
 }

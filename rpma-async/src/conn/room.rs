@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 
 use rpma::{Error, Result};
 
+use super::shared::Room;
 use super::{Conn, Shared};
 use crate::error::invalid;
-use crate::waiters::Ticket;
+use crate::tasks::Ticket;
 
 impl Conn {
     /// Waits until `n` slots of the send queue are free. Each operation takes one slot, and a batch
@@ -28,14 +29,7 @@ impl Conn {
     /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone. If the
     /// connection is over: [`Error::Ended`], or its first failure.
     pub fn ready(&self, n: u32) -> Ready {
-        let depth = self.shared.depth();
-        Ready {
-            shared: Arc::clone(&self.shared),
-            most: depth.checked_sub(n).ok_or(n),
-            is_idle: false,
-            ticket: Ticket::default(),
-            counted: false,
-        }
+        self.room(Room::Slots(n))
     }
 
     /// Waits until no operation is in flight, including operations with dropped
@@ -51,12 +45,14 @@ impl Conn {
     /// the reactor did, because a call failed: completions of operations will never come.
     /// [`Error::InvalidArgument`] if the driver is gone.
     pub fn idle(&self) -> Ready {
+        self.room(Room::Idle)
+    }
+
+    fn room(&self, wanted: Room) -> Ready {
         Ready {
             shared: Arc::clone(&self.shared),
-            most: Ok(0),
-            is_idle: true,
+            wanted,
             ticket: Ticket::default(),
-            counted: false,
         }
     }
 }
@@ -66,37 +62,51 @@ impl Conn {
 #[must_use = "nothing happens before it is awaited"]
 pub struct Ready {
     shared: Arc<Shared>,
-    /// The slots that may be taken, or the number that was asked for in vain.
-    most: Result<u32, u32>,
-    is_idle: bool,
+    wanted: Room,
     ticket: Ticket,
-    /// It counts as a sleeper.
-    counted: bool,
 }
 
 impl Ready {
-    /// Whether it is over.
-    fn look(&self, most: u32) -> Option<Result<()>> {
-        let shared = &self.shared;
-        if !self.is_idle {
-            if let Some(event) = shared.end() {
-                return Some(Err(Error::Ended(Box::new(event.clone()))));
-            }
-            if let Some(cause) = shared.cause_without_event() {
-                return Some(Err(cause));
-            }
+    /// Why there will be no room.
+    fn why_not(&self) -> Option<Error> {
+        let (shared, slots) = (
+            &self.shared,
+            match self.wanted {
+                Room::Slots(slots) => slots,
+                Room::Idle => return None,
+            },
+        );
+        if slots > shared.depth() {
+            return Some(invalid(format!(
+                "room for {slots} operations in a send queue of {} slots: ask for more with \
+                 ConnCfg::set_sq_size",
+                shared.depth()
+            )));
         }
-        if shared.used() <= most {
+        let ended = shared.end().cloned().map(Box::new).map(Error::Ended);
+        ended.or_else(|| shared.cause_without_event())
+    }
+
+    /// Whether the wait is over. Otherwise its task has left its waker.
+    fn look(&mut self, cx: &Context<'_>) -> Option<Result<()>> {
+        if let Some(error) = self.why_not() {
+            return Some(Err(error));
+        }
+        let Self {
+            shared,
+            wanted,
+            ticket,
+        } = self;
+        if shared.has_room(*wanted, ticket, cx.waker()) {
             return Some(Ok(()));
         }
         shared.given_up().map(Err)
     }
 
     fn leave(&mut self) {
-        if std::mem::take(&mut self.counted) {
-            self.shared.queue(rpma::CqKind::Main).arming().wake();
+        if !self.ticket.is_none() {
+            self.shared.leave_room(self.wanted, &mut self.ticket);
         }
-        self.shared.room().leave(&mut self.ticket);
     }
 }
 
@@ -105,40 +115,24 @@ impl Future for Ready {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let this = &mut *self;
-        let most = match this.most {
-            Ok(most) => most,
-            Err(asked) => {
-                return Poll::Ready(Err(invalid(format!(
-                    "room for {asked} operations in a send queue of {} slots: ask for more with \
-                     ConnCfg::set_sq_size",
-                    this.shared.depth()
-                ))));
-            }
-        };
-        if let Some(result) = this.look(most) {
-            // It may be all that the task waits for, again and again.
-            if !this.counted && this.shared.lets_others_run(cx) {
-                return Poll::Pending;
-            }
-            this.leave();
-            return Poll::Ready(result);
+        // It may be all that the task waits for, again and again.
+        if this.ticket.is_none() && this.shared.turn().ends_before(cx) {
+            return Poll::Pending;
         }
-        let shared = Arc::clone(&this.shared);
-        let queue = shared.queue(rpma::CqKind::Main);
-        let was_counted = std::mem::replace(&mut this.counted, true);
-        if !was_counted {
-            queue.arming().sleep();
+        let mut over = this.look(cx);
+        if over.is_none() {
+            // A completion gives the room, and the queue must be armed for it.
+            let queue = this.shared.queue(rpma::CqKind::Main);
+            let drained = queue.arm_and_drain(&this.shared);
+            over = this.look(cx);
+            if over.is_none() {
+                let checked = drained
+                    .map_err(|error| *error)
+                    .and_then(|()| this.shared.check());
+                over = checked.err().map(Err);
+            }
         }
-        shared.room().wait(&mut this.ticket, cx.waker());
-        // A completion gives the room, and the queue must be armed for it.
-        let drained = queue.arm_and_drain(&shared);
-        let over = match (this.look(most), drained) {
-            (Some(result), _) => Some(result),
-            (None, Err(error)) => Some(Err(*error)),
-            (None, Ok(())) => shared.check().err().map(Err),
-        };
         match over {
-            Some(Ok(())) if !was_counted && shared.lets_others_run(cx) => Poll::Pending,
             Some(result) => {
                 this.leave();
                 Poll::Ready(result)

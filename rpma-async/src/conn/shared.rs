@@ -6,10 +6,13 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::task::Context;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::task::{Context, Waker};
 
+use rpma::sync::{Mutex as FabricMutex, MutexGuard};
 use rpma::{
     ConnEvent, CqKind, Error, Failure, NotConnected, Posted, Result, Wc, WcFailure, WcStatus,
 };
@@ -20,33 +23,28 @@ use crate::clock::now;
 use crate::driver::{Due, Handle, Member, Timer};
 use crate::error::{once_more, reason, without_number};
 use crate::inbox::Receives;
-use crate::primitives::Mutex;
-use crate::slots::{Abandoned, Look, PART, RECEIVE, Settled, Slots};
+use crate::ops::{Go, Ops};
+use crate::primitives::{Mutex, wake};
+use crate::tasks::Ticket;
+use crate::turn::Turn;
 use crate::waiters::Waiters;
-
-/// Results that one connection gives without a sleep, before its task lets others run.
-const TURN: u32 = 64;
 
 pub(crate) struct Shared {
     /// `None` when it is being dropped.
     conn: Option<rpma::Conn>,
     main: Queue,
     receive: Option<Queue>,
-    slots: Slots<Held, WcFailure, Option<Posted>>,
-    /// Slots of the send queue that operations in flight take.
-    used: AtomicU32,
+    /// Held across polls, for the order of completions, and never while a task waits.
+    ops: FabricMutex<Ops<Option<Held>, WcFailure>>,
+    /// The number after that of the last operation.
+    posted: AtomicU64,
     depth: u32,
-    /// Results since a task has slept.
-    streak: AtomicU32,
-    /// Tasks that wait for room, or until nothing is in flight.
-    room: Waiters,
+    turn: Turn,
     /// Tasks that wait until it is established, or for its end.
     closed: Waiters,
     is_established: AtomicBool,
     /// Something has failed, and the connection is disconnected.
     has_failed: AtomicBool,
-    /// An operation has failed.
-    has_lost: AtomicBool,
     /// The device reports no more completions.
     given_up: OnceLock<Error>,
     receives: Option<Receives>,
@@ -69,16 +67,13 @@ impl Shared {
             main: Queue::new(conn.get_cq().clone()),
             receive: conn.get_rcq().cloned().map(Queue::new),
             conn: Some(conn),
-            // As many again for those that are complete and not awaited.
-            slots: Slots::new(depth.saturating_mul(2)),
-            used: AtomicU32::new(0),
+            ops: FabricMutex::new(Ops::new(depth)),
+            posted: AtomicU64::new(0),
             depth,
-            streak: AtomicU32::new(0),
-            room: Waiters::default(),
+            turn: Turn::default(),
             closed: Waiters::default(),
             is_established: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            has_lost: AtomicBool::new(false),
             given_up: OnceLock::new(),
             receives,
             keep_alive: Mutex::default(),
@@ -104,8 +99,8 @@ impl Shared {
         self.depth
     }
 
-    pub(crate) fn room(&self) -> &Waiters {
-        &self.room
+    pub(crate) fn turn(&self) -> &Turn {
+        &self.turn
     }
 
     pub(crate) fn closed(&self) -> &Waiters {
@@ -128,119 +123,147 @@ impl Shared {
         self.queue(CqKind::Receive)
     }
 
-    /// Slots of the send queue that are taken. An exchange: see [`Waiters::wait`].
-    pub(crate) fn used(&self) -> u32 {
-        self.used.fetch_add(0, Ordering::AcqRel)
-    }
-
-    /// A slot for an operation that takes `weight` slots of the send queue.
+    /// Takes the lock of the operations.
     #[inline]
-    pub(crate) fn begin(&self, weight: u32) -> Option<u64> {
-        let number = self.slots.begin(weight)?;
-        self.used.fetch_add(weight, Ordering::AcqRel);
-        Some(number)
+    fn ops(&self) -> MutexGuard<'_, Ops<Option<Held>, WcFailure>> {
+        // A panic under it, in the clone of a waker, leaves them whole.
+        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// An operation was posted.
     #[inline]
-    fn give_room(&self, weight: u32) {
-        self.used.fetch_sub(weight, Ordering::AcqRel);
-        if self.room.any() {
-            self.room.wake_all();
-        }
+    pub(crate) fn posted(&self, posted: Posted) -> u64 {
+        let number = posted.number();
+        self.posted.fetch_max(number + 1, Ordering::AcqRel);
+        number
     }
 
-    /// An operation was not posted. The device may have it after some errors: then its slot keeps
-    /// the memory, which is returned otherwise.
+    /// An operation was not posted, but the device may have it: its memory is kept until no device
+    /// can use it.
     #[cold]
-    pub(crate) fn refused(
-        &self,
-        number: u64,
-        weight: u32,
-        error: &Error,
-        memory: impl FnOnce() -> Option<Held>,
-    ) -> bool {
-        if !matches!(error, Error::Provider { .. }) {
-            self.slots.cancel(number);
-            self.give_room(weight);
-            return true;
-        }
-        // If the device does not have it, it never completes, so its room is free at once.
-        self.main.arming().sleep();
-        match self.slots.abandon_unsure(number, memory()) {
-            Abandoned::GoesOn { .. } => self.give_room(weight),
-            Abandoned::Complete(memory) => {
-                self.main.arming().wake();
-                drop(memory);
-            }
-        }
+    pub(crate) fn refused(&self, memory: Option<Held>) {
+        self.ops().keep(memory);
         self.failed();
+    }
+
+    /// Whether all operations that were posted are complete.
+    fn is_idle(&self, ops: &Ops<Option<Held>, WcFailure>) -> bool {
+        ops.done() >= self.posted.load(Ordering::Acquire)
+    }
+
+    /// Whether a wait for room is over. If not, its task leaves its waker.
+    pub(super) fn has_room(&self, wanted: Room, ticket: &mut Ticket, waker: &Waker) -> bool {
+        let mut ops = self.ops();
+        let old = match wanted {
+            Room::Slots(slots) if self.conn().free_slots() >= slots => return true,
+            Room::Slots(slots) => ops.park_for_room(ticket, slots, waker),
+            Room::Idle if self.is_idle(&ops) => return true,
+            Room::Idle => {
+                let last = self.posted.load(Ordering::Acquire) - 1;
+                ops.park(ticket, last, waker)
+            }
+        };
+        drop(ops);
+        drop(old);
         false
     }
 
-    /// Settles a completion.
-    #[inline]
-    pub(super) fn settle(&self, wc: &Wc) {
-        let number = wc.wr_id();
-        if number & (RECEIVE | PART) != 0 {
-            return self.settle_unusual(wc, number);
-        }
-        let settled = match wc.result() {
-            Ok(_) => self.slots.settle(number, Ok(())),
-            Err(failure) => self.settle_failed(number, failure, wc.posted()),
+    /// A wait for room is over, or given up. If there is room, the next one goes on.
+    pub(super) fn leave_room(&self, wanted: Room, ticket: &mut Ticket) {
+        let mut ops = self.ops();
+        let left = match wanted {
+            Room::Slots(_) => ops.unpark_for_room(ticket),
+            Room::Idle => ops.unpark(ticket),
         };
-        if let Some(settled) = settled {
-            self.settled(settled);
-        }
+        let next = ops.go_for_room(|| self.conn().free_slots());
+        drop(ops);
+        drop(left);
+        next.into_iter().for_each(wake);
     }
 
+    /// Polls completions, and settles them.
     #[inline]
-    fn settled(&self, settled: Settled) {
-        if settled.slept {
-            self.main.arming().wake();
+    pub(super) fn poll(&self, queue: &Queue, wcs: &mut [Wc]) -> Result<Polled, Box<Error>> {
+        let mut ops = self.ops();
+        let count = match queue.cq().get_wc(wcs) {
+            Ok(count) => count,
+            Err(error) => {
+                drop(ops);
+                return Err(self.poll_failed(error));
+            }
+        };
+        let mut is_usual = true;
+        for wc in &wcs[..count] {
+            match wc.posted() {
+                Some(posted) if wc.status() == WcStatus::SUCCESS => {
+                    ops.note(posted.number(), Ok(()));
+                }
+                posted => {
+                    is_usual = false;
+                    if let (Some(posted), Err(failure)) = (posted, wc.result()) {
+                        ops.note(posted.number(), Err(failure.without_op_context()));
+                    }
+                }
+            }
         }
-        self.give_room(settled.weight);
-    }
-
-    /// An owner calls it before the post: several requests will have the operation's number.
-    pub(crate) fn has_parts(&self, number: u64) {
-        self.slots.has_parts(number);
-    }
-
-    /// An owner calls it after the post: the last request with the operation's number.
-    pub(crate) fn note_last(&self, number: u64, last: Posted) {
-        if let Some(settled) = self.slots.note_last(number, Some(last)) {
-            self.settled(settled);
+        let (done, is_waited) = (ops.done(), ops.is_waited());
+        drop(ops);
+        if !is_usual {
+            self.settle_unusual(&wcs[..count]);
         }
+        if is_waited {
+            self.go();
+        }
+        Ok(Polled { count, done })
     }
 
+    /// A poll that failed may have lost a completion, and a task that waits for that would wait for
+    /// ever.
     #[cold]
-    fn settle_failed(
-        &self,
-        number: u64,
-        failure: WcFailure,
-        posted: Option<Posted>,
-    ) -> Option<Settled> {
-        self.has_lost.store(true, Ordering::SeqCst);
-        let failure = failure.without_op_context();
-        let settled = self.slots.settle_failed(number, failure, posted);
-        self.failed();
-        settled
+    fn poll_failed(&self, error: Error) -> Box<Error> {
+        log::error!("{error}");
+        self.give_up(once_more(&error));
+        Box::new(error)
     }
 
+    /// Settles receives, and ends the connection after a failure.
     #[cold]
-    fn settle_unusual(&self, wc: &Wc, number: u64) {
-        if number & RECEIVE != 0 {
-            if let Some(receives) = &self.receives {
-                receives.settle(wc, (number & !RECEIVE) as u32);
+    fn settle_unusual(&self, wcs: &[Wc]) {
+        for wc in wcs {
+            if let (None, Some(receives)) = (wc.posted(), &self.receives) {
+                receives.settle(wc);
             }
             if wc.result().is_err() {
                 self.failed();
             }
-        } else if let Err(failure) = wc.result() {
-            self.has_lost.store(true, Ordering::SeqCst);
-            let failure = failure.without_op_context();
-            self.slots.note_failure(number & !PART, failure);
-            self.failed();
+        }
+    }
+
+    /// Wakes the tasks that can go on, and frees the memory of operations that are complete.
+    #[inline(never)]
+    fn go(&self) {
+        let mut room = self.ops().go_for_room(|| self.conn().free_slots());
+        loop {
+            room.take().into_iter().for_each(wake);
+            let next = self.ops().go();
+            match next {
+                Some(Go::Wake(waker)) => wake(waker),
+                // A task may wait for this memory.
+                Some(Go::Free(memory)) => drop(memory),
+                None => return,
+            }
+        }
+    }
+
+    /// Something else has changed.
+    fn wake_operations(&self) {
+        let mut walk = None;
+        loop {
+            let next = self.ops().go_all(&mut walk);
+            match next {
+                Some(waker) => wake(waker),
+                None => return,
+            }
         }
     }
 
@@ -255,16 +278,13 @@ impl Shared {
         if let Err(error) = self.conn().disconnect() {
             log::debug!("{error}");
         }
-        self.room.wake_all();
-        self.closed.wake_all();
-        if let Some(receives) = &self.receives {
-            receives.wake_all();
-        }
+        // Tasks that wait for room.
+        self.wake_everybody();
     }
 
     /// Whether an operation has failed.
     pub(crate) fn has_lost(&self) -> bool {
-        self.has_lost.load(Ordering::SeqCst)
+        self.ops().has_failed()
     }
 
     /// Why the connection failed: not that requests were flushed, which is what its end does.
@@ -291,99 +311,63 @@ impl Shared {
         is_it(&cause).then(|| cause.into())
     }
 
-    /// For an owner that has not slept: polls until its own completion comes, which has succeeded.
-    /// `false` is everything else: [`sleep`](Self::sleep), which reports the error of a poll.
+    /// For an operation whose task has not slept: polls until its own completion comes, which has
+    /// succeeded. `false` is everything else: [`sleep`](Self::sleep), which reports the error of a
+    /// poll.
     #[inline]
     pub(crate) fn poll_own(&self, number: u64) -> bool {
-        let streak = self.streak.load(Ordering::Relaxed);
-        if streak >= TURN {
+        if !self.turn.goes_on() {
             return false;
         }
-        self.streak.store(streak + 1, Ordering::Relaxed);
         let mut wc = Wc::default();
-        self.main.poll_one(self, &mut wc).is_ok_and(|came| came)
-            && (self.finish_own(number, &wc) || self.poll_past(number, &wc))
-    }
-
-    /// For an owner that has slept: whether its operation has succeeded. `false` is everything
-    /// else.
-    #[inline(never)]
-    pub(crate) fn poll_woken(&self, number: u64) -> bool {
-        self.slots.finish_woken(number)
-    }
-
-    /// As [`poll_own`](Self::poll_own), after the completion of another operation.
-    #[cold]
-    #[inline(never)]
-    fn poll_past(&self, number: u64, other: &Wc) -> bool {
-        let mut wc = *other;
         loop {
-            self.settle(&wc);
-            // Another thread may have polled it.
-            let is_complete = self.slots.look(number) == Look::Complete;
-            if is_complete || !self.main.poll_one(self, &mut wc).is_ok_and(|came| came) {
-                return false;
-            }
-            if self.finish_own(number, &wc) {
-                return true;
+            match self.poll(&self.main, slice::from_mut(&mut wc)) {
+                Ok(polled) if polled.count > 0 && polled.done <= number => {}
+                Ok(polled) if polled.count > 0 => {
+                    let is_own = wc.posted().is_some_and(|posted| posted.number() == number);
+                    return is_own && wc.status() == WcStatus::SUCCESS;
+                }
+                // Another thread may have polled it.
+                _ => return false,
             }
         }
     }
 
-    /// Finishes the operation with this number, if this is its completion and it has succeeded.
-    #[inline(always)]
-    fn finish_own(&self, number: u64, wc: &Wc) -> bool {
-        let is_own = wc.wr_id() == number && wc.status() == WcStatus::SUCCESS;
-        if is_own {
-            self.give_room(self.slots.finish_own(number));
-        }
-        is_own
-    }
-
-    /// A result is there without a sleep: whether the task lets others run before it gets it.
-    pub(crate) fn lets_others_run(&self, cx: &Context<'_>) -> bool {
-        self.streak.fetch_add(1, Ordering::Relaxed);
-        self.ends_turn(cx)
-    }
-
-    fn ends_turn(&self, cx: &Context<'_>) -> bool {
-        if self.streak.load(Ordering::Relaxed) < TURN {
+    /// For an operation whose task has slept: whether it has succeeded. `false` is everything else.
+    #[inline(never)]
+    pub(crate) fn poll_woken(&self, number: u64, ticket: &mut Ticket) -> bool {
+        let mut ops = self.ops();
+        if !matches!(ops.outcome(number), Some(Ok(()))) {
             return false;
         }
-        self.streak.store(0, Ordering::Relaxed);
-        cx.waker().wake_by_ref();
+        let left = ops.unpark(ticket);
+        drop(ops);
+        drop(left);
         true
     }
 
-    /// For an operation that is not finished yet: whether it sleeps now, or lets others run.
-    /// `false`: it is complete. `parked` is the owner's: whether it has slept.
+    /// For an operation that is not finished yet: whether its task sleeps now, or lets others run.
+    /// `false`: it is complete.
     pub(crate) fn sleep(
         &self,
         number: u64,
-        parked: &mut bool,
+        ticket: &mut Ticket,
         cx: &mut Context<'_>,
     ) -> Result<bool, Box<Error>> {
-        if !*parked && self.ends_turn(cx) {
+        if ticket.is_none() && self.turn.ends(cx) {
             return Ok(true);
         }
-        if self.slots.look(number) == Look::Complete {
+        let mut ops = self.ops();
+        if number < ops.done() {
             return Ok(false);
         }
-        let was_parked = std::mem::replace(parked, true);
-        if !was_parked {
-            self.main.arming().sleep();
-        }
-        if !self.slots.park(number, cx.waker()) {
-            // If it was parked the settlement has counted it out.
-            if !was_parked {
-                self.main.arming().wake();
-            }
-            return Ok(false);
-        }
-        self.streak.store(0, Ordering::Relaxed);
+        let old = ops.park(ticket, number, cx.waker());
+        drop(ops);
+        drop(old);
+        self.turn.rest();
         // A later completion wakes it.
         let armed = self.main.arm_and_drain(self);
-        if self.slots.look(number) == Look::Complete {
+        if number < self.ops().done() {
             return Ok(false);
         }
         armed?;
@@ -400,36 +384,34 @@ impl Shared {
     }
 
     /// For an operation that is complete.
-    pub(crate) fn finish(&self, number: u64, parked: bool) -> Awaited {
-        match self.slots.finish(number, parked) {
-            Ok(()) => Awaited::Succeeded,
-            Err(failure) => Awaited::Failed(reason(failure, self.conn())),
+    pub(crate) fn finish(&self, number: u64, ticket: &mut Ticket) -> Awaited {
+        let mut ops = self.ops();
+        let left = ops.unpark(ticket);
+        let outcome = ops.outcome(number);
+        drop(ops);
+        drop(left);
+        match outcome {
+            Some(Err(failure)) => Awaited::Failed(reason(failure, self.conn())),
+            _ => Awaited::Succeeded,
         }
     }
 
-    /// An owner does not await its operation any more: the slot keeps the memory.
+    /// No task awaits the operation any more: its memory is kept until it is complete.
     #[cold]
     #[inline(never)]
-    pub(crate) fn abandon(&self, number: u64, memory: Option<Held>) {
+    pub(crate) fn abandon(&self, number: u64, ticket: &mut Ticket, memory: Option<Held>) {
+        let mut ops = self.ops();
+        let left = ops.unpark(ticket);
+        let free = ops.abandon(number, memory);
+        drop(ops);
+        drop(left);
+        if free.is_some() {
+            return;
+        }
         // So the queue stays armed for it.
-        self.main.arming().sleep();
-        let memory = match self.slots.abandon(number, memory) {
-            Abandoned::GoesOn { slept: true } => {
-                self.main.arming().wake();
-                None
-            }
-            Abandoned::GoesOn { slept: false } => {
-                if let Err(error) = self.main.arm_and_drain(self) {
-                    log::error!("{error}; the memory of an operation is free with its connection");
-                }
-                None
-            }
-            Abandoned::Complete(memory) => {
-                self.main.arming().wake();
-                memory
-            }
-        };
-        drop(memory);
+        if let Err(error) = self.main.arm_and_drain(self) {
+            log::error!("{error}; the memory of an operation is free with its connection");
+        }
     }
 
     /// Takes the events of the connection.
@@ -467,10 +449,21 @@ impl Shared {
 
     /// As after an event of each.
     fn look_at_queues(&self) {
-        self.main.event(self);
-        if let Some(receive) = &self.receive {
-            receive.event(self);
+        self.queue_event(CqKind::Main);
+        if self.receive.is_some() {
+            self.queue_event(CqKind::Receive);
         }
+    }
+
+    /// The driver has taken an event of this queue.
+    fn queue_event(&self, of: CqKind) {
+        let queue = self.queue(of);
+        let is_main = ptr::eq(queue, &self.main);
+        let has_receives = !is_main || self.receive.is_none();
+        queue.event(self, || {
+            let is_read = || self.receives.as_ref().is_some_and(Receives::is_waited);
+            is_main && self.ops().is_waited() || has_receives && is_read()
+        });
     }
 
     pub(crate) fn is_established(&self) -> bool {
@@ -489,7 +482,7 @@ impl Shared {
         let is_posted = |receives: &Receives| receives.is_one_posted();
         self.reactor.peer().is_iwarp()
             && is_over()
-            && (self.used() > 0 || self.receives.as_ref().is_some_and(is_posted))
+            && (!self.is_idle(&self.ops()) || self.receives.as_ref().is_some_and(is_posted))
     }
 
     /// Whether the rest of the receives never completes, after the end.
@@ -516,7 +509,7 @@ impl Member for Shared {
     }
 
     fn completed(&self, of: CqKind) {
-        self.queue(of).event(self);
+        self.queue_event(of);
     }
 
     fn channel_failed(&self, error: &Error) {
@@ -524,8 +517,7 @@ impl Member for Shared {
     }
 
     fn wake_everybody(&self) {
-        self.slots.wake_all();
-        self.room.wake_all();
+        self.wake_operations();
         self.closed.wake_all();
         if let Some(receives) = &self.receives {
             receives.wake_all();
@@ -558,6 +550,23 @@ impl Member for Shared {
     }
 }
 
+/// What a task waits for in the send queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Room {
+    /// So many free slots.
+    Slots(u32),
+    /// No operation in flight.
+    Idle,
+}
+
+/// The result of a poll.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Polled {
+    pub(super) count: usize,
+    /// All requests below this number are complete.
+    done: u64,
+}
+
 /// The result of an operation, without its memory.
 #[derive(Debug)]
 pub(crate) enum Awaited {
@@ -581,7 +590,7 @@ impl Drop for Shared {
         if let Err(error) = conn.delete() {
             // The device may still use the memory.
             log::error!("{error}; the memory of its operations is leaked");
-            self.slots.leak();
+            self.ops().leak();
         }
     }
 }

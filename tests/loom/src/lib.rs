@@ -30,11 +30,12 @@ mod ring;
 mod arming;
 #[path = "../../../rpma-async/src/end.rs"]
 mod end;
-#[path = "../../../rpma-async/src/free.rs"]
-mod free;
 #[allow(dead_code, reason = "as above")]
-#[path = "../../../rpma-async/src/slots.rs"]
-mod slots;
+#[path = "../../../rpma-async/src/ops.rs"]
+mod ops;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../../rpma-async/src/tasks.rs"]
+mod tasks;
 #[path = "../../../rpma-async/src/waiters.rs"]
 mod waiters;
 

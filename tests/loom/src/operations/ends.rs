@@ -13,13 +13,13 @@ use crate::waiters::{Ticket, Waiters};
 #[test]
 fn a_connection_that_is_given_up_wakes_a_sleeper() {
     model(3, || {
-        let conn = Conn::new(1, 1);
+        let conn = Conn::new(1);
         let is_given_up = Arc::new(AtomicBool::new(false));
         let other = {
             let (conn, is_given_up) = (Arc::clone(&conn), Arc::clone(&is_given_up));
             thread::spawn(move || {
                 is_given_up.store(true, Ordering::SeqCst);
-                conn.slots.wake_all();
+                conn.wake_operations();
             })
         };
         let mut op = conn.post(None);
@@ -62,11 +62,11 @@ fn an_end_wakes_a_task() {
 #[test]
 fn everybody_is_woken_beside_a_settlement() {
     model(2, || {
-        let conn = Conn::new(1, 1);
+        let conn = Conn::new(1);
         let threads = [conn.driver(), conn.completes(1)];
         let waking = {
             let conn = Arc::clone(&conn);
-            thread::spawn(move || conn.slots.wake_all())
+            thread::spawn(move || conn.wake_operations())
         };
         assert_eq!(conn.post(None).wait(), Ok(()));
         waking.join().unwrap();

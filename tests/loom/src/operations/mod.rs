@@ -1,13 +1,11 @@
-//! The operations of a connection of rpma-async, and the tasks that wait: slots.rs, free.rs,
+//! The operations of a connection of rpma-async, and the tasks that wait: ops.rs, tasks.rs,
 //! arming.rs and waiters.rs, with the steps of conn/shared.rs, conn/room.rs and raw/blocks.rs
 //! around them.
 //!
 //! A model has a device, which completes operations in the order of their posts, and a driver,
-//! which takes events. At its end every slot and every block is back, and no task counts as a
-//! sleeper.
+//! which takes events. At its end every operation is complete, and nothing waits for one.
 
 mod ends;
-mod free_list;
 mod owners;
 mod waits;
 
@@ -20,8 +18,8 @@ use loom::sync::Condvar;
 use loom::thread::{self, JoinHandle};
 
 use crate::arming::Arming;
-use crate::primitives::{AtomicU32, Mutex, Ordering};
-use crate::slots::{Abandoned, Look, PART, Settled, Slots};
+use crate::ops::{Go, Ops};
+use crate::primitives::{Mutex, wake};
 use crate::waiters::{Ticket, Waiters};
 
 /// A device, its completion queue, and the completion channel.
@@ -33,6 +31,7 @@ struct Device {
 
 #[derive(Default)]
 struct State {
+    next: u64,
     posted: VecDeque<u64>,
     completions: VecDeque<Completion>,
     is_armed: bool,
@@ -48,24 +47,29 @@ type Completion = (u64, Result<(), Failure>);
 type Failure = &'static str;
 
 impl Device {
-    fn post(&self, number: u64) {
-        self.state.lock().posted.push_back(number);
+    /// Posts a request, and returns its number.
+    fn post(&self) -> u64 {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.posted.push_back(number);
+        drop(state);
         self.changed.notify_all();
+        number
     }
 
-    /// Completes the next operation, which may be posted later.
+    /// Completes the next request, which may be posted later.
     fn complete(&self) {
+        self.complete_as(Ok(()));
+    }
+
+    fn complete_as(&self, outcome: Result<(), Failure>) {
         let mut state = self.state.lock();
         while state.posted.is_empty() {
             state = self.changed.wait(state).unwrap();
         }
         let number = state.posted.pop_front().unwrap();
-        self.push(&mut state, (number, Ok(())));
-    }
-
-    /// A completion that the model makes.
-    fn complete_as(&self, number: u64, outcome: Result<(), Failure>) {
-        self.push(&mut self.state.lock(), (number, outcome));
+        self.push(&mut state, (number, outcome));
     }
 
     fn push(&self, state: &mut State, completion: Completion) {
@@ -107,55 +111,28 @@ impl Device {
 
 /// A connection: the parts of conn/shared.rs without verbs.
 struct Conn {
-    /// A request that fails is named by its failure.
-    slots: Slots<Block, Failure, Failure>,
+    ops: Mutex<Ops<Option<Block>, Failure>>,
     arming: Arming,
-    slot_count: u32,
-    used: AtomicU32,
     depth: u32,
-    room: Waiters,
     device: Device,
 }
 
 impl Conn {
-    fn new(slots: u32, depth: u32) -> Arc<Self> {
+    fn new(depth: u32) -> Arc<Self> {
         Arc::new(Self {
-            slots: Slots::new(slots),
+            ops: Mutex::new(Ops::new(depth)),
             arming: Arming::default(),
-            slot_count: slots,
-            used: AtomicU32::new(0),
             depth,
-            room: Waiters::default(),
             device: Device::default(),
         })
     }
 
-    /// Begins and posts an operation, for which there is a slot.
+    /// Posts an operation.
     fn post(self: &Arc<Self>, memory: Option<Block>) -> Op {
-        self.try_post(memory).ok().expect("a slot")
-    }
-
-    fn try_post(self: &Arc<Self>, memory: Option<Block>) -> Result<Op, Option<Block>> {
-        let Some(number) = self.slots.begin(1) else {
-            return Err(memory);
-        };
-        self.used.fetch_add(1, Ordering::AcqRel);
-        self.device.post(number);
-        Ok(self.op(number, memory))
-    }
-
-    /// Begins an operation that is not posted: the model completes it.
-    fn begin(self: &Arc<Self>) -> Op {
-        let number = self.slots.begin(1).expect("a slot");
-        self.used.fetch_add(1, Ordering::AcqRel);
-        self.op(number, None)
-    }
-
-    fn op(self: &Arc<Self>, number: u64, memory: Option<Block>) -> Op {
         Op {
             conn: Arc::clone(self),
-            number,
-            parked: false,
+            number: self.device.post(),
+            ticket: Ticket::default(),
             memory: Some(memory),
         }
     }
@@ -166,40 +143,52 @@ impl Conn {
         thread::spawn(move || conn.drain().unwrap())
     }
 
-    fn give_room(&self, weight: u32) {
-        self.used.fetch_sub(weight, Ordering::AcqRel);
-        if self.room.any() {
-            self.room.wake_all();
-        }
+    /// The slots of the send queue that are free.
+    fn free(&self, done: u64) -> u32 {
+        let posted = self.device.state.lock().next;
+        self.depth - (posted - done) as u32
     }
 
-    fn settle(&self, (number, outcome): Completion) {
-        if number & PART != 0 {
-            if let Err(failure) = outcome {
-                self.slots.note_failure(number & !PART, failure);
-            }
-            return;
-        }
-        let settled = match outcome {
-            Ok(()) => self.slots.settle(number, Ok(())),
-            Err(failure) => self.slots.settle_failed(number, failure, failure),
+    /// Polls one completion, and notes it.
+    fn poll(&self) -> Option<Completion> {
+        let mut ops = self.ops.lock();
+        let completion = self.device.poll()?;
+        ops.note(completion.0, completion.1);
+        drop(ops);
+        self.go();
+        Some(completion)
+    }
+
+    fn go(&self) {
+        let room = {
+            let mut ops = self.ops.lock();
+            let done = ops.done();
+            ops.go_for_room(|| self.free(done))
         };
-        if let Some(settled) = settled {
-            self.settled(settled);
+        room.into_iter().for_each(wake);
+        loop {
+            let next = self.ops.lock().go();
+            match next {
+                Some(Go::Wake(waker)) => wake(waker),
+                Some(Go::Free(memory)) => drop(memory),
+                None => return,
+            }
         }
     }
 
-    fn settled(&self, settled: Settled) {
-        if settled.slept {
-            self.arming.wake();
+    fn wake_operations(&self) {
+        let mut walk = None;
+        loop {
+            let next = self.ops.lock().go_all(&mut walk);
+            match next {
+                Some(waker) => wake(waker),
+                None => return,
+            }
         }
-        self.give_room(settled.weight);
     }
 
     fn drain(&self) -> Result<(), ()> {
-        while let Some(completion) = self.device.poll() {
-            self.settle(completion);
-        }
+        while self.poll().is_some() {}
         Ok(())
     }
 
@@ -215,7 +204,10 @@ impl Conn {
         let conn = Arc::clone(self);
         thread::spawn(move || {
             while conn.device.take_event() {
-                let event = conn.arming.event(|| conn.device.arm(), || conn.drain());
+                let is_waited = || conn.ops.lock().is_waited();
+                let event = conn
+                    .arming
+                    .event(|| conn.device.arm(), || conn.drain(), is_waited);
                 event.unwrap();
             }
         })
@@ -245,11 +237,9 @@ impl Conn {
             thread.join().unwrap();
         }
         self.drain().unwrap();
-        assert_eq!(self.arming.asleep(), 0, "a sleeper is counted");
-        assert_eq!(self.used.load(Ordering::Acquire), 0, "room is taken");
-        for _ in 0..self.slot_count {
-            assert!(self.slots.begin(1).is_some(), "a slot is lost");
-        }
+        let ops = self.ops.lock();
+        assert!(!ops.is_waited(), "a task is left, or memory");
+        assert_eq!(ops.done(), self.device.state.lock().next);
     }
 }
 
@@ -257,7 +247,7 @@ impl Conn {
 struct Op {
     conn: Arc<Conn>,
     number: u64,
-    parked: bool,
+    ticket: Ticket,
     memory: Option<Option<Block>>,
 }
 
@@ -269,50 +259,32 @@ impl Op {
     }
 
     fn look(&mut self, waker: &Waker) -> Option<Result<(), Failure>> {
-        if !self.parked {
-            if let Some(outcome) = self.look_without_sleep() {
-                return Some(outcome);
-            }
-        } else if self.conn.slots.finish_woken(self.number) {
-            return Some(Ok(()));
-        }
-        if !self.is_complete() {
-            self.sleep(waker);
-        }
-        let finish = || self.conn.slots.finish(self.number, self.parked);
-        self.is_complete().then(finish)
-    }
-
-    fn is_complete(&self) -> bool {
-        self.conn.slots.look(self.number) == Look::Complete
-    }
-
-    /// Polls until its own completion is there.
-    fn look_without_sleep(&self) -> Option<Result<(), Failure>> {
-        let (conn, number) = (&self.conn, self.number);
-        while let Some(completion) = conn.device.poll() {
-            if completion == (number, Ok(())) {
-                conn.give_room(conn.slots.finish_own(number));
-                return Some(Ok(()));
-            }
-            conn.settle(completion);
-            if self.is_complete() {
-                return Some(conn.slots.finish(number, false));
+        if self.ticket.is_none() {
+            // Its own completion, or an earlier one.
+            while let Some((number, outcome)) = self.conn.poll() {
+                if number == self.number && outcome.is_ok() {
+                    return Some(outcome);
+                }
             }
         }
-        None
+        self.sleep(waker);
+        let mut ops = self.conn.ops.lock();
+        let outcome = ops.outcome(self.number)?;
+        let left = ops.unpark(&mut self.ticket);
+        drop(ops);
+        drop(left);
+        Some(outcome)
     }
 
     fn sleep(&mut self, waker: &Waker) {
-        let was_parked = mem::replace(&mut self.parked, true);
-        if !was_parked {
-            self.conn.arming.sleep();
+        let mut ops = self.conn.ops.lock();
+        if self.number < ops.done() {
+            return;
         }
-        if self.conn.slots.park(self.number, waker) {
-            self.conn.arm_and_drain();
-        } else if !was_parked {
-            self.conn.arming.wake();
-        }
+        let old = ops.park(&mut self.ticket, self.number, waker);
+        drop(ops);
+        drop(old);
+        self.conn.arm_and_drain();
     }
 
     fn wait(mut self) -> Result<(), Failure> {
@@ -325,12 +297,13 @@ impl Drop for Op {
         let Some(memory) = self.memory.take() else {
             return;
         };
-        let conn = &self.conn;
-        conn.arming.sleep();
-        match conn.slots.abandon(self.number, memory) {
-            Abandoned::GoesOn { slept: true } => conn.arming.wake(),
-            Abandoned::GoesOn { slept: false } => conn.arm_and_drain(),
-            Abandoned::Complete(_) => conn.arming.wake(),
+        let mut ops = self.conn.ops.lock();
+        let left = ops.unpark(&mut self.ticket);
+        let free = ops.abandon(self.number, memory);
+        drop(ops);
+        drop(left);
+        if free.is_none() {
+            self.conn.arm_and_drain();
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Tasks that wait for room, and for blocks.
 
-use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -9,7 +8,7 @@ use loom::thread;
 use super::{Bed, Conn, Pool, block_on};
 use crate::end::End;
 use crate::model;
-use crate::primitives::Ordering;
+use crate::primitives::wake;
 use crate::waiters::Ticket;
 
 /// A wait until `n` slots are free: the steps of conn/room.rs.
@@ -17,7 +16,6 @@ struct Ready {
     conn: Arc<Conn>,
     n: u32,
     ticket: Ticket,
-    counted: bool,
 }
 
 impl Ready {
@@ -26,23 +24,25 @@ impl Ready {
             conn: Arc::clone(conn),
             n,
             ticket: Ticket::default(),
-            counted: false,
         }
     }
 
-    fn has_room(&self) -> bool {
-        let used = self.conn.used.fetch_add(0, Ordering::AcqRel);
-        used + self.n <= self.conn.depth
+    /// Whether there is room. If not, the task has left its waker.
+    fn has_room(&mut self, waker: &Waker) -> bool {
+        let mut ops = self.conn.ops.lock();
+        if self.conn.free(ops.done()) >= self.n {
+            return true;
+        }
+        let old = ops.park_for_room(&mut self.ticket, self.n, waker);
+        drop(ops);
+        drop(old);
+        false
     }
 
     fn poll(&mut self, waker: &Waker) -> Option<()> {
-        if !self.has_room() {
-            if !mem::replace(&mut self.counted, true) {
-                self.conn.arming.sleep();
-            }
-            self.conn.room.wait(&mut self.ticket, waker);
+        if !self.has_room(waker) {
             self.conn.arm_and_drain();
-            if !self.has_room() {
+            if !self.has_room(waker) {
                 return None;
             }
         }
@@ -50,11 +50,18 @@ impl Ready {
         Some(())
     }
 
+    /// If there is room, the next task goes on.
     fn leave(&mut self) {
-        if mem::take(&mut self.counted) {
-            self.conn.arming.wake();
+        if self.ticket.is_none() {
+            return;
         }
-        self.conn.room.leave(&mut self.ticket);
+        let mut ops = self.conn.ops.lock();
+        let left = ops.unpark_for_room(&mut self.ticket);
+        let done = ops.done();
+        let next = ops.go_for_room(|| self.conn.free(done));
+        drop(ops);
+        drop(left);
+        next.into_iter().for_each(wake);
     }
 }
 
@@ -64,19 +71,14 @@ impl Drop for Ready {
     }
 }
 
-/// Room is given by a thread that has polled, and does not see the waker if it looks too early.
+/// Room is given by a thread that polls, and the task does not look in vain.
 #[test]
 fn room_that_another_thread_gives() {
     model(3, || {
-        let conn = Conn::new(1, 1);
+        let conn = Conn::new(1);
         let op = conn.post(None);
         conn.device.complete();
-        // The thread has taken the completion, and gives the room at any time.
-        let completion = conn.device.poll().expect("it is there");
-        let other = {
-            let conn = Arc::clone(&conn);
-            thread::spawn(move || conn.settle(completion))
-        };
+        let other = conn.drains();
         let mut ready = Ready::new(&conn, 1);
         block_on(|waker| ready.poll(waker));
         drop(ready);
@@ -86,11 +88,11 @@ fn room_that_another_thread_gives() {
     });
 }
 
-/// A task that waits for room counts as a sleeper: no other task polls.
+/// A task that waits for room arms the queue: no other task polls.
 #[test]
 fn a_wait_for_room_polls_and_arms() {
     model(3, || {
-        let conn = Conn::new(2, 2);
+        let conn = Conn::new(2);
         let threads = [conn.driver(), conn.completes(2)];
         let ops = [conn.post(None), conn.post(None)];
         let mut ready = Ready::new(&conn, 2);
@@ -101,6 +103,38 @@ fn a_wait_for_room_polls_and_arms() {
         }
         conn.end(threads);
     });
+}
+
+/// Two tasks wait for the same slot and post nothing: the first wakes the second. If the first is
+/// given up, it does so as well.
+#[test]
+fn a_free_slot_is_handed_on() {
+    for gives_up in [false, true] {
+        model(2, move || {
+            let conn = Conn::new(1);
+            let op = conn.post(None);
+            let mut first = Ready::new(&conn, 1);
+            let _ = first.poll(&Bed::new().into());
+            let giving = {
+                let conn = Arc::clone(&conn);
+                thread::spawn(move || {
+                    conn.device.complete();
+                    conn.drain().unwrap();
+                    if gives_up {
+                        drop(first);
+                    } else {
+                        block_on(|waker| first.poll(waker));
+                    }
+                })
+            };
+            let mut second = Ready::new(&conn, 1);
+            block_on(|waker| second.poll(waker));
+            drop(second);
+            giving.join().unwrap();
+            assert_eq!(op.wait(), Ok(()));
+            conn.end([]);
+        });
+    }
 }
 
 /// The end of a task comes at any time beside its looks: it goes on, and sees the end.

@@ -1,0 +1,178 @@
+//! The operations of one connection: the operations that are complete, the tasks that wait for one,
+//! and the memory of operations that no task awaits any more.
+//!
+//! A device completes the requests of a send queue in the order of their posts, and after one that
+//! fails all later ones fail. So an operation has the number of its last request
+//! ([`Posted::number`](rpma::Posted::number)), and it needs no state of its own: all numbers below
+//! `done` are complete, and those from the first failure on have failed.
+//!
+//! That holds if the completions are noted in their order. So a thread polls and notes under the
+//! lock that has this object. It takes wakers and memory out there, and wakes and drops them without
+//! the lock: they run code of the program.
+//!
+//! This file calls no verbs. `tests/loom` includes it.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::task::Waker;
+
+use crate::tasks::{Tasks, Ticket, Walk};
+
+/// `M` is the memory of an operation, and `F` the reason of a failure.
+#[derive(Debug)]
+pub(crate) struct Ops<M, F> {
+    /// All requests below this number are complete.
+    done: u64,
+    /// The first request that failed. All later ones have failed as well, or will.
+    failed: Option<(u64, F)>,
+    tasks: Tasks,
+    /// Tasks that wait for so many free slots.
+    room: Tasks,
+    /// The memory of operations that go on, by their numbers.
+    held: VecDeque<(u64, M)>,
+    /// Memory that a device may use as long as there is the queue pair.
+    kept: Vec<M>,
+}
+
+/// Something to be done without the lock.
+#[derive(Debug)]
+pub(crate) enum Go<M> {
+    Wake(Waker),
+    Free(M),
+}
+
+impl<M, F: Clone> Ops<M, F> {
+    /// Room for so many operations in flight, which then allocate nothing.
+    pub(crate) fn new(depth: u32) -> Self {
+        let depth = depth as usize;
+        Self {
+            done: 0,
+            failed: None,
+            tasks: Tasks::with_capacity(depth),
+            room: Tasks::default(),
+            held: VecDeque::with_capacity(depth),
+            kept: Vec::new(),
+        }
+    }
+
+    /// Notes a completion.
+    #[inline]
+    pub(crate) fn note(&mut self, number: u64, outcome: Result<(), F>) {
+        self.done = self.done.max(number + 1);
+        if let Err(failure) = outcome {
+            self.failed.get_or_insert((number, failure));
+        }
+    }
+
+    /// All requests below the result are complete.
+    #[inline]
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Whether an operation has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// The outcome of the operation with this number; `None` while it goes on. The failure is its
+    /// own, or the earlier one after which it was flushed.
+    #[inline]
+    pub(crate) fn outcome(&self, number: u64) -> Option<Result<(), F>> {
+        if number >= self.done {
+            return None;
+        }
+        Some(match &self.failed {
+            Some((first, failure)) if *first <= number => Err(failure.clone()),
+            _ => Ok(()),
+        })
+    }
+
+    /// The task of an operation that goes on leaves its waker. Returns an older one.
+    pub(crate) fn park(
+        &mut self,
+        ticket: &mut Ticket,
+        number: u64,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        self.tasks.wait(ticket, number, waker)
+    }
+
+    /// The task waits no longer. Returns its waker, unless it was woken.
+    pub(crate) fn unpark(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        self.tasks.leave(ticket)
+    }
+
+    /// No task awaits the operation any more: its memory is kept until it is complete. Returns the
+    /// memory if it is.
+    pub(crate) fn abandon(&mut self, number: u64, memory: M) -> Option<M> {
+        if number < self.done {
+            return Some(memory);
+        }
+        let at = self.held.partition_point(|(of, _)| *of < number);
+        self.held.insert(at, (number, memory));
+        None
+    }
+
+    /// Keeps memory of which no completion is known.
+    pub(crate) fn keep(&mut self, memory: M) {
+        self.kept.push(memory);
+    }
+
+    /// A task that waits for `slots` free slots leaves its waker. Returns an older one.
+    pub(crate) fn park_for_room(
+        &mut self,
+        ticket: &mut Ticket,
+        slots: u32,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        self.room.wait(ticket, slots.into(), waker)
+    }
+
+    /// As [`unpark`](Self::unpark), of a task that waits for room.
+    pub(crate) fn unpark_for_room(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        self.room.leave(ticket)
+    }
+
+    /// The first task for which there is room. If it leaves some, it calls this for the next one:
+    /// so a free slot wakes few tasks.
+    #[inline]
+    pub(crate) fn go_for_room(&mut self, free: impl FnOnce() -> u32) -> Option<Waker> {
+        let wanted = self.room.first()?;
+        if wanted > free().into() {
+            return None;
+        }
+        self.room.take_first()
+    }
+
+    /// Whether a completion has to be noticed: for a task, or for the memory of an operation.
+    #[inline]
+    pub(crate) fn is_waited(&self) -> bool {
+        !self.tasks.is_empty() || !self.held.is_empty() || !self.room.is_empty()
+    }
+
+    /// The next thing that a completion has set free.
+    #[inline]
+    pub(crate) fn go(&mut self) -> Option<Go<M>> {
+        if self.tasks.first().is_some_and(|number| number < self.done) {
+            return self.tasks.take_first().map(Go::Wake);
+        }
+        if self.held.front()?.0 >= self.done {
+            return None;
+        }
+        self.held.pop_front().map(|(_, memory)| Go::Free(memory))
+    }
+
+    /// Something else has changed: the next of all tasks.
+    pub(crate) fn go_all(&mut self, walk: &mut Option<[Walk; 2]>) -> Option<Waker> {
+        let all = || [self.tasks.walk(), self.room.walk()];
+        let [tasks, room] = walk.get_or_insert_with(all);
+        let next = self.tasks.take_next(tasks);
+        next.or_else(|| self.room.take_next(room))
+    }
+
+    /// Forgets all memory: a device may use it for ever.
+    pub(crate) fn leak(&mut self) {
+        mem::forget((mem::take(&mut self.held), mem::take(&mut self.kept)));
+    }
+}

@@ -1,0 +1,139 @@
+//! [`Tasks`]: tasks that wait, each for a number.
+//!
+//! A task that waits for a commit, an operation or a place waits for its number to be reached. So a
+//! change wakes the tasks that can go on, and no others. The owner has the list under its lock. It
+//! takes wakers out there, and wakes and drops them without the lock, because they run code of the
+//! program.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::task::Waker;
+
+/// The tasks by their numbers. Those with the same number are in the order of their first looks.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    tasks: VecDeque<Task>,
+    /// How many tickets were given.
+    tickets: u64,
+}
+
+#[derive(Debug)]
+struct Task {
+    /// The number for which it waits, and its ticket: no two are equal, and they are sorted.
+    place: (u64, u64),
+    waker: Waker,
+}
+
+/// The place of a future among the tasks, once it has one.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Option<(u64, u64)>);
+
+impl Ticket {
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// A walk through the tasks that wait now.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    after: (u64, u64),
+    /// The last ticket. A task that waits only now has a later one.
+    last: u64,
+}
+
+impl Tasks {
+    /// Room for so many, which then allocate nothing.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Self {
+            tasks: VecDeque::with_capacity(count),
+            tickets: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Leaves the waker of a task that waits for `number`, and returns an older one of the task. A
+    /// task that was woken in vain has its old place again: otherwise others could overtake it
+    /// for ever.
+    pub(crate) fn wait(
+        &mut self,
+        ticket: &mut Ticket,
+        number: u64,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        let old = match ticket.0 {
+            Some(place) if place.0 == number => {
+                if let Ok(at) = self.find(place) {
+                    let left = &mut self.tasks[at].waker;
+                    let is_same = left.will_wake(waker);
+                    return (!is_same).then(|| mem::replace(left, waker.clone()));
+                }
+                None
+            }
+            Some(place) => self.take(place),
+            None => None,
+        };
+        let waker = waker.clone();
+        let number_of_ticket = ticket.0.map_or(self.tickets + 1, |place| place.1);
+        self.tickets = self.tickets.max(number_of_ticket);
+        let place = (number, number_of_ticket);
+        ticket.0 = Some(place);
+        let task = Task { place, waker };
+        if self.tasks.back().is_none_or(|last| last.place < place) {
+            self.tasks.push_back(task);
+        } else if let Err(at) = self.find(place) {
+            self.tasks.insert(at, task);
+        }
+        old
+    }
+
+    /// The task waits no longer. Returns its waker, unless it was taken.
+    pub(crate) fn leave(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        self.take(ticket.0.take()?)
+    }
+
+    fn take(&mut self, place: (u64, u64)) -> Option<Waker> {
+        let at = self.find(place).ok()?;
+        self.tasks.remove(at).map(|task| task.waker)
+    }
+
+    fn find(&self, place: (u64, u64)) -> Result<usize, usize> {
+        self.tasks.binary_search_by_key(&place, |of| of.place)
+    }
+
+    /// The number for which the first task waits.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.tasks.front().map(|of| of.place.0)
+    }
+
+    /// Takes the first task.
+    pub(crate) fn take_first(&mut self) -> Option<Waker> {
+        self.tasks.pop_front().map(|task| task.waker)
+    }
+
+    /// A walk through all tasks that wait now.
+    pub(crate) fn walk(&self) -> Walk {
+        Walk {
+            after: (0, 0),
+            last: self.tickets,
+        }
+    }
+
+    /// Takes the next task of a walk.
+    pub(crate) fn take_next(&mut self, walk: &mut Walk) -> Option<Waker> {
+        let from = self.tasks.partition_point(|of| of.place <= walk.after);
+        let tasks = self.tasks.range(from..);
+        let at = from + tasks.take_while(|of| of.place.1 > walk.last).count();
+        let task = self.tasks.remove(at)?;
+        walk.after = task.place;
+        Some(task.waker)
+    }
+}
