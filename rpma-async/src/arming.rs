@@ -18,36 +18,33 @@ pub(crate) struct Arming {
 }
 
 impl Arming {
-    /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is
-    /// armed, and settles the completions that are there.
+    /// A sleeper that has left its waker arms the queue, unless it is armed. Then it polls, and
+    /// looks.
     #[inline]
-    pub(crate) fn arm_and_drain<E>(
-        &self,
-        arm: impl FnOnce() -> Result<(), E>,
-        drain: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        if !self.armed.swap(true, Ordering::AcqRel) {
-            arm().inspect_err(|_| {
-                self.armed.swap(false, Ordering::AcqRel);
-            })?;
+    pub(crate) fn arm<E>(&self, arm: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        if self.armed.swap(true, Ordering::AcqRel) {
+            return Ok(());
         }
-        drain()
+        arm().inspect_err(|_| {
+            self.armed.swap(false, Ordering::AcqRel);
+        })
     }
 
     /// The driver has taken an event: it settles the completions that are there, and arms the
-    /// queue again if a waker is left.
+    /// queue again if a waker was left before the last poll. A sleeper that leaves its waker later
+    /// finds the queue not armed.
     #[inline(always)]
-    pub(crate) fn event<E>(
+    pub(crate) fn event<T, E>(
         &self,
         arm: impl FnOnce() -> Result<(), E>,
-        drain: impl Fn() -> Result<(), E>,
-        is_waited: impl FnOnce() -> bool,
+        drain: impl Fn() -> Result<T, E>,
+        is_waited: impl FnOnce(T) -> bool,
     ) -> Result<(), E> {
         self.armed.swap(false, Ordering::AcqRel);
-        drain()?;
-        if !is_waited() {
+        if !is_waited(drain()?) {
             return Ok(());
         }
-        self.arm_and_drain(arm, drain)
+        self.arm(arm)?;
+        drain().map(drop)
     }
 }

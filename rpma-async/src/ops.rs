@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
+use crate::primitives::{AtomicU64, Ordering};
 use crate::tasks::{Tasks, Ticket, Walk};
 
 /// `M` is the memory of an operation, and `F` the reason of a failure.
@@ -32,6 +33,40 @@ pub(crate) struct Ops<M, F> {
     held: VecDeque<(u64, M)>,
     /// Memory that a device may use as long as there is the queue pair.
     kept: Vec<M>,
+}
+
+/// How far the operations are, for a look without the lock: the number `done`, and in the highest
+/// bit whether one has failed.
+#[derive(Debug)]
+pub(crate) struct Done(AtomicU64);
+
+const FAILED: u64 = 1 << 63;
+
+impl Done {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The caller has the lock, and has noted completions. Afterwards it takes everything that
+    /// [goes](Ops::go).
+    #[inline]
+    pub(crate) fn publish<M, F>(&self, ops: &Ops<M, F>) {
+        let failed = if ops.failed.is_some() { FAILED } else { 0 };
+        self.0.store(ops.done | failed, Ordering::Release);
+    }
+
+    /// Whether the operation with this number is complete.
+    #[inline]
+    pub(crate) fn has(&self, number: u64) -> bool {
+        number < self.0.load(Ordering::Acquire) & !FAILED
+    }
+
+    /// Whether it is complete, and none has failed.
+    #[inline]
+    pub(crate) fn has_succeeded(&self, number: u64) -> bool {
+        let done = self.0.load(Ordering::Acquire);
+        done & FAILED == 0 && number < done
+    }
 }
 
 /// Something to be done without the lock.
@@ -145,17 +180,40 @@ impl<M, F: Clone> Ops<M, F> {
         self.room.take_first()
     }
 
-    /// Whether a completion has to be noticed: for a task, or for the memory of an operation.
+    /// Whether a later completion has to be noticed: for a task, or for the memory of an operation.
     #[inline]
     pub(crate) fn is_waited(&self) -> bool {
-        !self.tasks.is_empty() || !self.held.is_empty() || !self.room.is_empty()
+        let goes_on = |number| number >= self.done;
+        self.tasks.last().is_some_and(goes_on)
+            || self.held.back().is_some_and(|(number, _)| goes_on(*number))
+            || !self.room.is_empty()
+    }
+
+    /// The first task whose operation is complete.
+    #[inline]
+    pub(crate) fn go_task(&mut self) -> Option<Waker> {
+        if self.tasks.first()? >= self.done {
+            return None;
+        }
+        self.tasks.take_first()
+    }
+
+    /// Whether a completion has set something free, or may have.
+    #[inline]
+    pub(crate) fn goes(&self) -> bool {
+        let is_done = |number| number < self.done;
+        self.tasks.first().is_some_and(is_done)
+            || self
+                .held
+                .front()
+                .is_some_and(|(number, _)| is_done(*number))
+            || !self.room.is_empty()
     }
 
     /// The next thing that a completion has set free.
-    #[inline]
     pub(crate) fn go(&mut self) -> Option<Go<M>> {
-        if self.tasks.first().is_some_and(|number| number < self.done) {
-            return self.tasks.take_first().map(Go::Wake);
+        if let Some(waker) = self.go_task() {
+            return Some(Go::Wake(waker));
         }
         if self.held.front()?.0 >= self.done {
             return None;

@@ -62,41 +62,61 @@ impl Tasks {
     /// Leaves the waker of a task that waits for `number`, and returns an older one of the task. A
     /// task that was woken in vain has its old place again: otherwise others could overtake it
     /// for ever.
+    #[inline]
     pub(crate) fn wait(
         &mut self,
         ticket: &mut Ticket,
         number: u64,
         waker: &Waker,
     ) -> Option<Waker> {
-        let old = match ticket.0 {
-            Some(place) if place.0 == number => {
-                if let Ok(at) = self.find(place) {
-                    let left = &mut self.tasks[at].waker;
-                    let is_same = left.will_wake(waker);
-                    return (!is_same).then(|| mem::replace(left, waker.clone()));
-                }
-                None
-            }
-            Some(place) => self.take(place),
-            None => None,
-        };
+        if let Some(place) = ticket.0 {
+            return self.wait_again(ticket, place, number, waker);
+        }
         let waker = waker.clone();
-        let number_of_ticket = ticket.0.map_or(self.tickets + 1, |place| place.1);
-        self.tickets = self.tickets.max(number_of_ticket);
-        let place = (number, number_of_ticket);
+        self.tickets += 1;
+        let place = (number, self.tickets);
         ticket.0 = Some(place);
-        let task = Task { place, waker };
-        if self.tasks.back().is_none_or(|last| last.place < place) {
+        self.insert(Task { place, waker });
+        None
+    }
+
+    fn wait_again(
+        &mut self,
+        ticket: &mut Ticket,
+        old: (u64, u64),
+        number: u64,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        let place = (number, old.1);
+        if let (true, Ok(at)) = (place == old, self.find(old)) {
+            let left = &mut self.tasks[at].waker;
+            let is_same = left.will_wake(waker);
+            return (!is_same).then(|| mem::replace(left, waker.clone()));
+        }
+        let waker = waker.clone();
+        let old = self.take(old);
+        ticket.0 = Some(place);
+        self.insert(Task { place, waker });
+        old
+    }
+
+    #[inline]
+    fn insert(&mut self, task: Task) {
+        // Operations begin in the order of their numbers.
+        if self.tasks.back().is_none_or(|last| last.place < task.place) {
             self.tasks.push_back(task);
-        } else if let Err(at) = self.find(place) {
+        } else if let Err(at) = self.find(task.place) {
             self.tasks.insert(at, task);
         }
-        old
     }
 
     /// The task waits no longer. Returns its waker, unless it was taken.
     pub(crate) fn leave(&mut self, ticket: &mut Ticket) -> Option<Waker> {
-        self.take(ticket.0.take()?)
+        let place = ticket.0.take()?;
+        if self.tasks.is_empty() {
+            return None;
+        }
+        self.take(place)
     }
 
     fn take(&mut self, place: (u64, u64)) -> Option<Waker> {
@@ -112,6 +132,12 @@ impl Tasks {
     #[inline]
     pub(crate) fn first(&self) -> Option<u64> {
         self.tasks.front().map(|of| of.place.0)
+    }
+
+    /// The number for which the last one waits.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.tasks.back().map(|of| of.place.0)
     }
 
     /// Takes the first task.

@@ -37,14 +37,14 @@ fn a_queue_is_armed_once_while_somebody_sleeps() {
         Ok::<_, ()>(())
     };
     let drain = || Ok(());
-    assert_eq!(arming.event(arm, drain, || false), Ok(()));
+    assert_eq!(arming.event(arm, drain, |()| false), Ok(()));
     assert_eq!(arms.get(), 0, "nobody sleeps");
-    assert_eq!(arming.arm_and_drain(arm, drain), Ok(()));
-    assert_eq!(arming.arm_and_drain(arm, drain), Ok(()));
+    assert_eq!(arming.arm(arm), Ok(()));
+    assert_eq!(arming.arm(arm), Ok(()));
     assert_eq!(arms.get(), 1, "it was armed");
-    assert_eq!(arming.event(arm, drain, || true), Ok(()));
+    assert_eq!(arming.event(arm, drain, |()| true), Ok(()));
     assert_eq!(arms.get(), 2, "one still sleeps");
-    assert_eq!(arming.event(arm, drain, || false), Ok(()));
+    assert_eq!(arming.event(arm, drain, |()| false), Ok(()));
     assert_eq!(arms.get(), 2);
 }
 
@@ -52,16 +52,13 @@ fn a_queue_is_armed_once_while_somebody_sleeps() {
 #[test]
 fn a_failed_arm_is_none() {
     let arming = Arming::default();
-    assert_eq!(
-        arming.arm_and_drain(|| Err("no memory"), || Ok(())),
-        Err("no memory")
-    );
+    assert_eq!(arming.arm(|| Err("no memory")), Err("no memory"));
     let arms = Cell::new(0);
     let arm = || {
         arms.set(1);
         Ok::<_, ()>(())
     };
-    assert_eq!(arming.arm_and_drain(arm, || Ok(())), Ok(()));
+    assert_eq!(arming.arm(arm), Ok(()));
     assert_eq!(arms.get(), 1);
 }
 
@@ -134,9 +131,10 @@ fn an_abandoned_operation_keeps_its_memory() {
     assert!(ops.is_waited());
     ops.note(2, Ok(()));
     assert_eq!(go(&mut ops), (0, vec![1, 2]));
+    assert!(ops.is_waited());
     ops.note(3, Err("refused"));
+    assert!(!ops.is_waited(), "the queue need not be armed again for it");
     assert_eq!(go(&mut ops), (0, vec![3]));
-    assert!(!ops.is_waited());
 }
 
 /// A device that could not be stopped uses the memory of abandoned operations for ever.

@@ -11,10 +11,9 @@ use rpma::Error;
 
 use super::Shared;
 use super::memory::{self, Memory};
-use super::shared::Awaited;
+use super::shared::{Awaited, Awaiting};
 use crate::block_on;
 use crate::error::Failed;
-use crate::tasks::Ticket;
 
 /// Waits for the completion of a posted operation. It is a future that only waits: the operation
 /// goes on whether it is awaited or not. Operations of one connection are executed in the order of
@@ -39,9 +38,7 @@ use crate::tasks::Ticket;
 #[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,
-    number: u64,
-    /// The place of its task, once that has slept.
-    ticket: Ticket,
+    awaiting: Awaiting,
     /// `None` when it has returned.
     memory: Option<B>,
 }
@@ -51,8 +48,7 @@ impl<B: Memory> Op<B> {
     pub(super) fn new(shared: Arc<Shared>, number: u64, memory: B) -> Self {
         Self {
             shared,
-            number,
-            ticket: Ticket::default(),
+            awaiting: Awaiting::new(number),
             memory: Some(memory),
         }
     }
@@ -82,7 +78,7 @@ impl<B: Memory> Op<B> {
     fn finish(&mut self, failed: Option<Box<Error>>) -> Result<B, Failed<B>> {
         let awaited = match failed {
             Some(error) => Awaited::Unknown(*error),
-            None => self.shared.finish(self.number, &mut self.ticket),
+            None => self.shared.finish(&mut self.awaiting),
         };
         let memory = self.memory.take();
         match awaited {
@@ -93,7 +89,7 @@ impl<B: Memory> Op<B> {
             Awaited::Failed(error) => Err(Failed { error, memory }),
             Awaited::Unknown(error) => {
                 let held = memory.and_then(memory::into_held);
-                self.shared.abandon(self.number, &mut self.ticket, held);
+                self.shared.abandon(&mut self.awaiting, held);
                 Err(Failed {
                     error,
                     memory: None,
@@ -113,19 +109,19 @@ impl<B: Memory> Future for Op<B> {
             this.memory.is_some(),
             "an operation that was awaited is polled again"
         );
-        let has_succeeded = if this.ticket.is_none() {
-            this.shared.poll_own(this.number)
+        let has_succeeded = if this.awaiting.has_slept() {
+            this.shared.poll_woken(&this.awaiting)
         } else {
-            this.shared.poll_woken(this.number, &mut this.ticket)
+            this.shared.poll_own(&mut this.awaiting, cx)
         };
         if has_succeeded {
             if let Some(memory) = this.memory.take() {
                 return Poll::Ready(Ok(memory::succeeded(memory)));
             }
         }
-        match this.shared.sleep(this.number, &mut this.ticket, cx) {
-            Ok(true) => Poll::Pending,
-            Ok(false) => Poll::Ready(this.finish(None)),
+        match this.shared.look(&mut this.awaiting, cx) {
+            Ok(false) => Poll::Pending,
+            Ok(true) => Poll::Ready(this.finish(None)),
             Err(error) => Poll::Ready(this.finish(Some(error))),
         }
     }
@@ -135,7 +131,7 @@ impl<B: Memory> Drop for Op<B> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             let held = memory::into_held(memory);
-            self.shared.abandon(self.number, &mut self.ticket, held);
+            self.shared.abandon(&mut self.awaiting, held);
         }
     }
 }
@@ -143,7 +139,7 @@ impl<B: Memory> Drop for Op<B> {
 impl<B: Memory> fmt::Debug for Op<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Op")
-            .field("number", &self.number)
+            .field("number", &self.awaiting.number)
             .field("has_returned", &self.memory.is_none())
             .finish_non_exhaustive()
     }

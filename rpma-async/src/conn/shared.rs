@@ -5,6 +5,7 @@
 //! back to its pools. If the queue pair cannot be destroyed, the memory is leaked.
 
 use std::fmt;
+use std::mem;
 use std::os::fd::AsFd;
 use std::ptr;
 use std::slice;
@@ -23,11 +24,13 @@ use crate::clock::now;
 use crate::driver::{Due, Handle, Member, Timer};
 use crate::error::{once_more, reason, without_number};
 use crate::inbox::Receives;
-use crate::ops::{Go, Ops};
+use crate::ops::{Done, Go, Ops};
 use crate::primitives::{Mutex, wake};
 use crate::tasks::Ticket;
 use crate::turn::Turn;
 use crate::waiters::Waiters;
+
+type Locked<'a> = MutexGuard<'a, Ops<Option<Held>, WcFailure>>;
 
 pub(crate) struct Shared {
     /// `None` when it is being dropped.
@@ -36,6 +39,7 @@ pub(crate) struct Shared {
     receive: Option<Queue>,
     /// Held across polls, for the order of completions, and never while a task waits.
     ops: FabricMutex<Ops<Option<Held>, WcFailure>>,
+    done: Done,
     /// The number after that of the last operation.
     posted: AtomicU64,
     depth: u32,
@@ -68,6 +72,7 @@ impl Shared {
             receive: conn.get_rcq().cloned().map(Queue::new),
             conn: Some(conn),
             ops: FabricMutex::new(Ops::new(depth)),
+            done: Done::new(),
             posted: AtomicU64::new(0),
             depth,
             turn: Turn::default(),
@@ -125,7 +130,7 @@ impl Shared {
 
     /// Takes the lock of the operations.
     #[inline]
-    fn ops(&self) -> MutexGuard<'_, Ops<Option<Held>, WcFailure>> {
+    fn ops(&self) -> Locked<'_> {
         // A panic under it, in the clone of a waker, leaves them whole.
         self.ops.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,18 +187,26 @@ impl Shared {
     }
 
     /// Polls completions, and settles them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&self, queue: &Queue, wcs: &mut [Wc]) -> Result<Polled, Box<Error>> {
-        let mut ops = self.ops();
-        let count = match queue.cq().get_wc(wcs) {
-            Ok(count) => count,
+        let ops = self.ops();
+        match queue.cq().get_wc(wcs) {
+            Ok(0) => Ok(Polled {
+                count: 0,
+                is_waited: ops.is_waited(),
+            }),
+            Ok(count) => Ok(self.settle(ops, &wcs[..count])),
             Err(error) => {
                 drop(ops);
-                return Err(self.poll_failed(error));
+                Err(self.poll_failed(error))
             }
-        };
+        }
+    }
+
+    /// Settles completions that were polled under the lock, in their order.
+    fn settle(&self, mut ops: Locked<'_>, wcs: &[Wc]) -> Polled {
         let mut is_usual = true;
-        for wc in &wcs[..count] {
+        for wc in wcs {
             match wc.posted() {
                 Some(posted) if wc.status() == WcStatus::SUCCESS => {
                     ops.note(posted.number(), Ok(()));
@@ -206,15 +219,22 @@ impl Shared {
                 }
             }
         }
-        let (done, is_waited) = (ops.done(), ops.is_waited());
+        self.done.publish(&ops);
+        // Most often one task waits.
+        let woken = ops.go_task();
+        let (is_waited, goes) = (ops.is_waited(), ops.goes());
         drop(ops);
         if !is_usual {
-            self.settle_unusual(&wcs[..count]);
+            self.settle_unusual(wcs);
         }
-        if is_waited {
+        if let Some(waker) = woken {
+            wake(waker);
+        }
+        if goes {
             self.go();
         }
-        Ok(Polled { count, done })
+        let count = wcs.len() as u32;
+        Polled { count, is_waited }
     }
 
     /// A poll that failed may have lost a completion, and a task that waits for that would wait for
@@ -242,9 +262,9 @@ impl Shared {
     /// Wakes the tasks that can go on, and frees the memory of operations that are complete.
     #[inline(never)]
     fn go(&self) {
-        let mut room = self.ops().go_for_room(|| self.conn().free_slots());
+        let room = self.ops().go_for_room(|| self.conn().free_slots());
+        room.into_iter().for_each(wake);
         loop {
-            room.take().into_iter().for_each(wake);
             let next = self.ops().go();
             match next {
                 Some(Go::Wake(waker)) => wake(waker),
@@ -311,68 +331,91 @@ impl Shared {
         is_it(&cause).then(|| cause.into())
     }
 
-    /// For an operation whose task has not slept: polls until its own completion comes, which has
-    /// succeeded. `false` is everything else: [`sleep`](Self::sleep), which reports the error of a
-    /// poll.
+    /// For an operation whose task has not slept: polls its own completion. `false` is everything
+    /// else: [`look`](Self::look).
     #[inline]
-    pub(crate) fn poll_own(&self, number: u64) -> bool {
+    pub(super) fn poll_own(&self, op: &mut Awaiting, cx: &Context<'_>) -> bool {
         if !self.turn.goes_on() {
             return false;
         }
         let mut wc = Wc::default();
-        loop {
-            match self.poll(&self.main, slice::from_mut(&mut wc)) {
-                Ok(polled) if polled.count > 0 && polled.done <= number => {}
-                Ok(polled) if polled.count > 0 => {
-                    let is_own = wc.posted().is_some_and(|posted| posted.number() == number);
-                    return is_own && wc.status() == WcStatus::SUCCESS;
-                }
-                // Another thread may have polled it.
-                _ => return false,
+        let mut ops = self.ops();
+        match self.main.cq().get_wc(slice::from_mut(&mut wc)) {
+            Ok(1) if is_success(&wc, op.number) && !ops.is_waited() => {
+                ops.note(op.number, Ok(()));
+                self.done.publish(&ops);
+                true
             }
+            polled => self.poll_others(ops, (polled, &mut wc), (op, cx)),
+        }
+    }
+
+    /// As [`poll_own`](Self::poll_own), after a poll with another result. If the queue is empty, the
+    /// task has left its waker.
+    #[inline(never)]
+    fn poll_others<'a>(
+        &'a self,
+        mut ops: Locked<'a>,
+        (mut polled, wc): (Result<usize>, &mut Wc),
+        (op, cx): (&mut Awaiting, &Context<'_>),
+    ) -> bool {
+        loop {
+            match polled {
+                Ok(0) => {
+                    // Another thread may have polled it.
+                    if !self.done.has(op.number) {
+                        ops.park(&mut op.ticket, op.number, cx.waker());
+                        op.is_parked = true;
+                    }
+                    return false;
+                }
+                Ok(_) => drop(self.settle(ops, slice::from_ref(wc))),
+                Err(error) => {
+                    drop(ops);
+                    // The look reports it again.
+                    drop(self.poll_failed(error));
+                    return false;
+                }
+            }
+            if self.done.has(op.number) {
+                return self.done.has_succeeded(op.number);
+            }
+            ops = self.ops();
+            polled = self.main.cq().get_wc(slice::from_mut(wc));
         }
     }
 
     /// For an operation whose task has slept: whether it has succeeded. `false` is everything else.
-    #[inline(never)]
-    pub(crate) fn poll_woken(&self, number: u64, ticket: &mut Ticket) -> bool {
-        let mut ops = self.ops();
-        if !matches!(ops.outcome(number), Some(Ok(()))) {
-            return false;
-        }
-        let left = ops.unpark(ticket);
-        drop(ops);
-        drop(left);
-        true
+    /// The thread that has noted the completion takes the waker.
+    #[inline]
+    pub(super) fn poll_woken(&self, op: &Awaiting) -> bool {
+        self.done.has_succeeded(op.number)
     }
 
-    /// For an operation that is not finished yet: whether its task sleeps now, or lets others run.
-    /// `false`: it is complete.
-    pub(crate) fn sleep(
-        &self,
-        number: u64,
-        ticket: &mut Ticket,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Box<Error>> {
-        if ticket.is_none() && self.turn.ends(cx) {
-            return Ok(true);
+    /// For an operation that has not succeeded yet: whether it is complete. If it is not, its task
+    /// sleeps now, or lets others run.
+    pub(super) fn look(&self, op: &mut Awaiting, cx: &Context<'_>) -> Result<bool, Box<Error>> {
+        if !mem::take(&mut op.is_parked) {
+            if op.ticket.is_none() && self.turn.ends(cx) {
+                return Ok(false);
+            }
+            let mut ops = self.ops();
+            if self.done.has(op.number) {
+                return Ok(true);
+            }
+            let old = ops.park(&mut op.ticket, op.number, cx.waker());
+            drop(ops);
+            drop(old);
         }
-        let mut ops = self.ops();
-        if number < ops.done() {
-            return Ok(false);
-        }
-        let old = ops.park(ticket, number, cx.waker());
-        drop(ops);
-        drop(old);
         self.turn.rest();
         // A later completion wakes it.
-        let armed = self.main.arm_and_drain(self);
-        if number < self.ops().done() {
-            return Ok(false);
+        let drained = self.main.arm_and_poll(self);
+        if self.done.has(op.number) {
+            return Ok(true);
         }
-        armed?;
+        drained?;
         self.check()?;
-        Ok(true)
+        Ok(false)
     }
 
     /// After the caller has left its waker: whether anything can still wake it.
@@ -384,10 +427,10 @@ impl Shared {
     }
 
     /// For an operation that is complete.
-    pub(crate) fn finish(&self, number: u64, ticket: &mut Ticket) -> Awaited {
+    pub(super) fn finish(&self, op: &mut Awaiting) -> Awaited {
         let mut ops = self.ops();
-        let left = ops.unpark(ticket);
-        let outcome = ops.outcome(number);
+        let left = ops.unpark(&mut op.ticket);
+        let outcome = ops.outcome(op.number);
         drop(ops);
         drop(left);
         match outcome {
@@ -399,10 +442,10 @@ impl Shared {
     /// No task awaits the operation any more: its memory is kept until it is complete.
     #[cold]
     #[inline(never)]
-    pub(crate) fn abandon(&self, number: u64, ticket: &mut Ticket, memory: Option<Held>) {
+    pub(super) fn abandon(&self, op: &mut Awaiting, memory: Option<Held>) {
         let mut ops = self.ops();
-        let left = ops.unpark(ticket);
-        let free = ops.abandon(number, memory);
+        let left = ops.unpark(&mut op.ticket);
+        let free = ops.abandon(op.number, memory);
         drop(ops);
         drop(left);
         if free.is_some() {
@@ -460,9 +503,9 @@ impl Shared {
         let queue = self.queue(of);
         let is_main = ptr::eq(queue, &self.main);
         let has_receives = !is_main || self.receive.is_none();
-        queue.event(self, || {
+        queue.event(self, |polled| {
             let is_read = || self.receives.as_ref().is_some_and(Receives::is_waited);
-            is_main && self.ops().is_waited() || has_receives && is_read()
+            is_main && polled.is_waited || has_receives && is_read()
         });
     }
 
@@ -550,6 +593,37 @@ impl Member for Shared {
     }
 }
 
+/// Whether it is the completion of this operation, which has succeeded.
+#[inline]
+fn is_success(wc: &Wc, number: u64) -> bool {
+    let is_it = wc.posted().is_some_and(|posted| posted.number() == number);
+    is_it && wc.status() == WcStatus::SUCCESS
+}
+
+/// The wait for an operation.
+#[derive(Debug)]
+pub(super) struct Awaiting {
+    pub(super) number: u64,
+    /// The place of its task, once that has slept.
+    ticket: Ticket,
+    /// This poll has left the waker.
+    is_parked: bool,
+}
+
+impl Awaiting {
+    pub(super) fn new(number: u64) -> Self {
+        Self {
+            number,
+            ticket: Ticket::default(),
+            is_parked: false,
+        }
+    }
+
+    pub(super) fn has_slept(&self) -> bool {
+        !self.ticket.is_none()
+    }
+}
+
 /// What a task waits for in the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
@@ -561,10 +635,10 @@ pub(super) enum Room {
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Polled {
-    pub(super) count: usize,
-    /// All requests below this number are complete.
-    done: u64,
+pub(crate) struct Polled {
+    pub(super) count: u32,
+    /// Whether a completion of an operation has to be noticed.
+    is_waited: bool,
 }
 
 /// The result of an operation, without its memory.

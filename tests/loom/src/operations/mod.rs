@@ -18,7 +18,7 @@ use loom::sync::Condvar;
 use loom::thread::{self, JoinHandle};
 
 use crate::arming::Arming;
-use crate::ops::{Go, Ops};
+use crate::ops::{Done, Go, Ops};
 use crate::primitives::{Mutex, wake};
 use crate::waiters::{Ticket, Waiters};
 
@@ -112,6 +112,7 @@ impl Device {
 /// A connection: the parts of conn/shared.rs without verbs.
 struct Conn {
     ops: Mutex<Ops<Option<Block>, Failure>>,
+    done: Done,
     arming: Arming,
     depth: u32,
     device: Device,
@@ -121,6 +122,7 @@ impl Conn {
     fn new(depth: u32) -> Arc<Self> {
         Arc::new(Self {
             ops: Mutex::new(Ops::new(depth)),
+            done: Done::new(),
             arming: Arming::default(),
             depth,
             device: Device::default(),
@@ -140,7 +142,9 @@ impl Conn {
     /// A thread that polls.
     fn drains(self: &Arc<Self>) -> JoinHandle<()> {
         let conn = Arc::clone(self);
-        thread::spawn(move || conn.drain().unwrap())
+        thread::spawn(move || {
+            conn.drain().unwrap();
+        })
     }
 
     /// The slots of the send queue that are free.
@@ -149,14 +153,19 @@ impl Conn {
         self.depth - (posted - done) as u32
     }
 
-    /// Polls one completion, and notes it.
-    fn poll(&self) -> Option<Completion> {
+    /// Polls one completion, and notes it. `Err`: there was none, and whether a task waits.
+    fn poll(&self) -> Result<Completion, bool> {
         let mut ops = self.ops.lock();
-        let completion = self.device.poll()?;
+        let Some(completion) = self.device.poll() else {
+            return Err(ops.is_waited());
+        };
         ops.note(completion.0, completion.1);
+        self.done.publish(&ops);
+        let woken = ops.go_task();
         drop(ops);
+        woken.into_iter().for_each(wake);
         self.go();
-        Some(completion)
+        Ok(completion)
     }
 
     fn go(&self) {
@@ -187,16 +196,18 @@ impl Conn {
         }
     }
 
-    fn drain(&self) -> Result<(), ()> {
-        while self.poll().is_some() {}
-        Ok(())
+    /// Returns whether a task waits, as the last poll has found it.
+    fn drain(&self) -> Result<bool, ()> {
+        loop {
+            if let Err(is_waited) = self.poll() {
+                return Ok(is_waited);
+            }
+        }
     }
 
     fn arm_and_drain(&self) {
-        let armed = self
-            .arming
-            .arm_and_drain(|| self.device.arm(), || self.drain());
-        armed.unwrap();
+        self.arming.arm(|| self.device.arm()).unwrap();
+        self.drain().unwrap();
     }
 
     /// A thread that takes events.
@@ -204,10 +215,8 @@ impl Conn {
         let conn = Arc::clone(self);
         thread::spawn(move || {
             while conn.device.take_event() {
-                let is_waited = || conn.ops.lock().is_waited();
-                let event = conn
-                    .arming
-                    .event(|| conn.device.arm(), || conn.drain(), is_waited);
+                let (arm, drain) = (|| conn.device.arm(), || conn.drain());
+                let event = conn.arming.event(arm, drain, |is_waited| is_waited);
                 event.unwrap();
             }
         })
@@ -237,8 +246,9 @@ impl Conn {
             thread.join().unwrap();
         }
         self.drain().unwrap();
-        let ops = self.ops.lock();
-        assert!(!ops.is_waited(), "a task is left, or memory");
+        let mut ops = self.ops.lock();
+        let left = ops.is_waited() || ops.go().is_some();
+        assert!(!left, "a task is left, or memory");
         assert_eq!(ops.done(), self.device.state.lock().next);
     }
 }
@@ -261,13 +271,18 @@ impl Op {
     fn look(&mut self, waker: &Waker) -> Option<Result<(), Failure>> {
         if self.ticket.is_none() {
             // Its own completion, or an earlier one.
-            while let Some((number, outcome)) = self.conn.poll() {
+            while let Ok((number, outcome)) = self.conn.poll() {
                 if number == self.number && outcome.is_ok() {
                     return Some(outcome);
                 }
             }
+        } else if self.conn.done.has_succeeded(self.number) {
+            return Some(Ok(()));
         }
         self.sleep(waker);
+        if !self.conn.done.has(self.number) {
+            return None;
+        }
         let mut ops = self.conn.ops.lock();
         let outcome = ops.outcome(self.number)?;
         let left = ops.unpark(&mut self.ticket);

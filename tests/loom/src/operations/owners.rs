@@ -107,7 +107,7 @@ fn a_failure_beside_other_threads() {
         conn.device.complete_as(Err("flushed"));
         let others = [(); 2].map(|()| {
             let conn = Arc::clone(&conn);
-            thread::spawn(move || conn.poll().is_some())
+            thread::spawn(move || conn.poll().is_ok())
         });
         assert_eq!(late.wait(), Err("refused"));
         assert_eq!(good.wait(), Ok(()));
