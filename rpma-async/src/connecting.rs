@@ -140,7 +140,7 @@ impl Connecting {
     fn new(reactor: &Arc<Handle>, setup: &Setup, stage: Result<Stage>) -> Self {
         Self {
             until: clock::after(setup.connect_limit()),
-            alarm: Alarm::new(reactor),
+            alarm: Alarm::default(),
             reactor: Arc::clone(reactor),
             stage: stage.unwrap_or_else(Stage::Failed),
             patience: Patience::default(),
@@ -272,7 +272,7 @@ impl Connecting {
                 "the connection was not established within Setup::with_connect_limit",
             ),
             _ => {
-                self.alarm.set(self.until, cx);
+                self.alarm.set(&self.reactor, self.until, cx);
                 return Poll::Pending;
             }
         };

@@ -102,6 +102,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod timeout;
+mod told;
 mod turn;
 mod waiters;
 mod watched;

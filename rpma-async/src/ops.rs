@@ -130,7 +130,7 @@ impl<M, F: Clone> Ops<M, F> {
         number: u64,
         waker: &Waker,
     ) -> Option<Waker> {
-        self.tasks.wait(ticket, number, waker)
+        self.tasks.wait(ticket, (number, ()), waker)
     }
 
     /// The task waits no longer. Returns its waker, unless it was woken.
@@ -161,7 +161,7 @@ impl<M, F: Clone> Ops<M, F> {
         slots: u32,
         waker: &Waker,
     ) -> Option<Waker> {
-        self.room.wait(ticket, slots.into(), waker)
+        self.room.wait(ticket, (slots.into(), ()), waker)
     }
 
     /// As [`unpark`](Self::unpark), of a task that waits for room.
@@ -178,6 +178,11 @@ impl<M, F: Clone> Ops<M, F> {
             return None;
         }
         self.room.take_first()
+    }
+
+    /// Whether it keeps such memory.
+    pub(crate) fn keeps(&self) -> bool {
+        !self.kept.is_empty()
     }
 
     /// Whether a later completion has to be noticed: for a task, or for the memory of an operation.
@@ -225,8 +230,8 @@ impl<M, F: Clone> Ops<M, F> {
     pub(crate) fn go_all(&mut self, walk: &mut Option<[Walk; 2]>) -> Option<Waker> {
         let all = || [self.tasks.walk(), self.room.walk()];
         let [tasks, room] = walk.get_or_insert_with(all);
-        let next = self.tasks.take_next(tasks);
-        next.or_else(|| self.room.take_next(room))
+        let next = self.tasks.take_next(tasks, |()| true);
+        next.or_else(|| self.room.take_next(room, |()| true))
     }
 
     /// Forgets all memory: a device may use it for ever.

@@ -219,11 +219,12 @@ impl Lease {
         self.block.destination(self.len)
     }
 
-    /// Has the bytes of a read that is complete.
+    /// The same with the bytes of a read that is complete.
     #[inline]
-    pub(crate) fn take_read(&mut self) {
+    pub(crate) fn with_read(mut self) -> Self {
         let taken = self.block.take_read(self.len);
         taken.expect("the read had this length");
+        self
     }
 }
 

@@ -19,8 +19,8 @@ use crate::inbox::Receives;
 use crate::primitives::Mutex;
 use crate::reactor::Reactor;
 use crate::setup::Setup;
+use crate::told::{Look, Told, is_readable};
 use crate::waiters::Waiters;
-use crate::watched::{Look, Watched, is_readable};
 
 /// Connects again, and is awaited. It is the awaited form of [`rpma::reconnect::Reconnect`], with
 /// the same tries, limits and waits. It derefs to that reconnect, for its settings and counts.
@@ -56,7 +56,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// ```
 #[derive(Debug)]
 pub struct Reconnect<C: Connects = ToWriter> {
-    watched: Watched,
+    told: Told,
     reconnect: reconnect::Reconnect<C>,
 }
 
@@ -68,9 +68,8 @@ impl<C: Connects> Reconnect<C> {
     /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The reconnect is dropped
     /// then.
     pub fn new(reactor: &Reactor, reconnect: reconnect::Reconnect<C>) -> Result<Self> {
-        let watched = Watched::new(reactor.handle());
-        watched.watch(reconnect.as_fd())?;
-        Ok(Self { watched, reconnect })
+        let told = Told::new(reactor.handle(), reconnect.as_fd())?;
+        Ok(Self { told, reconnect })
     }
 
     /// Connects, as [`reconnect::Reconnect::connect`]. It tries until the server accepts, or until
@@ -88,7 +87,7 @@ impl<C: Connects> Reconnect<C> {
     /// As [`reconnect::Reconnect::connect`]. An error also if the driver of the reactor never ran
     /// or is gone.
     pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected> {
-        let Self { watched, reconnect } = self;
+        let Self { told, reconnect } = self;
         reconnect.begin(cfg)?;
         let under_way = UnderWay(reconnect);
         let look = || {
@@ -100,7 +99,7 @@ impl<C: Connects> Reconnect<C> {
                 Err(error) => Look::Ready(Err(error)),
             }
         };
-        watched.wait(look).await?
+        told.wait(look).await?
     }
 }
 

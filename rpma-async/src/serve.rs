@@ -12,7 +12,7 @@ use rpma::{Mr, Peer, Result, Wc};
 use crate::Reactor;
 use crate::clock;
 use crate::place::Place;
-use crate::watched::{Look, Watched, is_readable};
+use crate::told::{Look, Told, is_readable};
 
 /// Completions that [`Server::serve`] polls at most in one turn.
 const POLLED: usize = 16;
@@ -42,7 +42,7 @@ const POLLED: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Server {
-    watched: Watched,
+    told: Told,
     server: serve::Server,
 }
 
@@ -55,9 +55,8 @@ impl Server {
     /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The server is dropped
     /// then.
     pub fn new(reactor: &Reactor, server: serve::Server) -> Result<Self> {
-        let watched = Watched::new(reactor.handle());
-        watched.watch(server.as_fd())?;
-        Ok(Self { watched, server })
+        let told = Told::new(reactor.handle(), server.as_fd())?;
+        Ok(Self { told, server })
     }
 
     /// Waits until something happens, and returns it: as [`serve::Server::next`] without a limit.
@@ -78,7 +77,7 @@ impl Server {
     pub fn next<'a>(&'a mut self, wcs: &'a mut [Wc]) -> impl Future<Output = Result<Served>> {
         // Answers have the line of this call.
         let place = Place::caller();
-        let Self { watched, server } = self;
+        let Self { told, server } = self;
         let look = move || {
             let _at = place.enter();
             match server.next(wcs, Duration::ZERO) {
@@ -89,7 +88,7 @@ impl Server {
                 Err(error) => Look::Ready(Err(error)),
             }
         };
-        async move { watched.wait(look).await? }
+        async move { told.wait(look).await? }
     }
 
     /// Serves clients until the server is woken: as [`serve::Server::serve`].

@@ -10,18 +10,29 @@ use std::mem;
 use std::task::Waker;
 
 /// The tasks by their numbers. Those with the same number are in the order of their first looks.
-#[derive(Debug, Default)]
-pub(crate) struct Tasks {
-    tasks: VecDeque<Task>,
+/// `W` is what else each of them waits for.
+#[derive(Debug)]
+pub(crate) struct Tasks<W = ()> {
+    tasks: VecDeque<Task<W>>,
     /// How many tickets were given.
     tickets: u64,
 }
 
 #[derive(Debug)]
-struct Task {
+struct Task<W> {
     /// The number for which it waits, and its ticket: no two are equal, and they are sorted.
     place: (u64, u64),
+    wanted: W,
     waker: Waker,
+}
+
+impl<W> Default for Tasks<W> {
+    fn default() -> Self {
+        Self {
+            tasks: VecDeque::new(),
+            tickets: 0,
+        }
+    }
 }
 
 /// The place of a future among the tasks, once it has one.
@@ -42,7 +53,7 @@ pub(crate) struct Walk {
     last: u64,
 }
 
-impl Tasks {
+impl<W> Tasks<W> {
     /// Room for so many, which then allocate nothing.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Self {
@@ -66,17 +77,21 @@ impl Tasks {
     pub(crate) fn wait(
         &mut self,
         ticket: &mut Ticket,
-        number: u64,
+        (number, wanted): (u64, W),
         waker: &Waker,
     ) -> Option<Waker> {
         if let Some(place) = ticket.0 {
-            return self.wait_again(ticket, place, number, waker);
+            return self.wait_again(ticket, place, (number, wanted), waker);
         }
         let waker = waker.clone();
         self.tickets += 1;
         let place = (number, self.tickets);
         ticket.0 = Some(place);
-        self.insert(Task { place, waker });
+        self.insert(Task {
+            place,
+            wanted,
+            waker,
+        });
         None
     }
 
@@ -84,7 +99,7 @@ impl Tasks {
         &mut self,
         ticket: &mut Ticket,
         old: (u64, u64),
-        number: u64,
+        (number, wanted): (u64, W),
         waker: &Waker,
     ) -> Option<Waker> {
         let place = (number, old.1);
@@ -96,12 +111,16 @@ impl Tasks {
         let waker = waker.clone();
         let old = self.take(old);
         ticket.0 = Some(place);
-        self.insert(Task { place, waker });
+        self.insert(Task {
+            place,
+            wanted,
+            waker,
+        });
         old
     }
 
     #[inline]
-    fn insert(&mut self, task: Task) {
+    fn insert(&mut self, task: Task<W>) {
         // Operations begin in the order of their numbers.
         if self.tasks.back().is_none_or(|last| last.place < task.place) {
             self.tasks.push_back(task);
@@ -153,11 +172,15 @@ impl Tasks {
         }
     }
 
-    /// Takes the next task of a walk.
-    pub(crate) fn take_next(&mut self, walk: &mut Walk) -> Option<Waker> {
+    /// Takes the next task of a walk that waits for something that is there.
+    pub(crate) fn take_next(
+        &mut self,
+        walk: &mut Walk,
+        mut is_there: impl FnMut(&W) -> bool,
+    ) -> Option<Waker> {
         let from = self.tasks.partition_point(|of| of.place <= walk.after);
-        let tasks = self.tasks.range(from..);
-        let at = from + tasks.take_while(|of| of.place.1 > walk.last).count();
+        let mut tasks = self.tasks.range(from..);
+        let at = from + tasks.position(|of| of.place.1 <= walk.last && is_there(&of.wanted))?;
         let task = self.tasks.remove(at)?;
         walk.after = task.place;
         Some(task.waker)

@@ -174,17 +174,17 @@ fn room_wakes_one_task() {
 /// A walk reaches each task that waits when it begins, once, also if a woken task waits again.
 #[test]
 fn a_walk_reaches_each_task_once() {
-    let mut tasks = Tasks::default();
+    let mut tasks = Tasks::<()>::default();
     let wakers = [(); 5].map(|()| waker());
     let mut tickets = [(); 5].map(|()| Ticket::default());
     for (number, ((waker, _), ticket)) in (0..5).rev().zip(wakers.iter().zip(&mut tickets)) {
-        tasks.wait(ticket, number / 2, waker);
+        tasks.wait(ticket, (number / 2, ()), waker);
     }
     let mut walk = tasks.walk();
-    while let Some(next) = tasks.take_next(&mut walk) {
+    while let Some(next) = tasks.take_next(&mut walk, |()| true) {
         next.wake();
         for (number, ((waker, _), ticket)) in (0..5).rev().zip(wakers.iter().zip(&mut tickets)) {
-            tasks.wait(ticket, number / 2, waker);
+            tasks.wait(ticket, (number / 2, ()), waker);
         }
     }
     assert_eq!(wakers.each_ref().map(|(_, woken)| woken()), [1; 5]);

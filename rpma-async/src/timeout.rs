@@ -18,7 +18,7 @@ pub(crate) async fn timeout<F: Future>(
 ) -> Option<F::Output> {
     let mut future = pin!(future);
     let until = clock::after(limit);
-    let mut alarm = Alarm::new(reactor);
+    let mut alarm = Alarm::default();
     let mut patience = Patience::default();
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
@@ -30,7 +30,7 @@ pub(crate) async fn timeout<F: Future>(
         if until <= clock::now() {
             return Poll::Ready(None);
         }
-        alarm.set(Some(until), cx);
+        alarm.set(reactor, Some(until), cx);
         // After the alarm: a driver that goes later wakes the task.
         if let Poll::Ready(Err(_gone)) = patience.poll(reactor, cx) {
             // It may have gone since that poll: a wait of the reactor has its error now.

@@ -39,7 +39,7 @@ impl Waiters {
     /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a
     /// later one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
-        let old = self.with(|tasks| tasks.wait(ticket, 0, waker));
+        let old = self.with(|tasks| tasks.wait(ticket, (0, ()), waker));
         drop(old);
     }
 
@@ -66,7 +66,7 @@ impl Waiters {
         let mut walk = None;
         let mut take = |tasks: &mut Tasks| {
             let walk = walk.get_or_insert_with(|| tasks.walk());
-            tasks.take_next(walk)
+            tasks.take_next(walk, |()| true)
         };
         while let Some(waker) = self.with(&mut take) {
             wake(waker);

@@ -1,66 +1,92 @@
-//! [`Watched`]: an object of rpma for which tasks wait.
+//! [`Watched`]: an object of rpma behind one short lock, for which tasks wait.
 //!
-//! rpma's own waits are loops: look, then sleep until the object's descriptor is readable or until
-//! a time. [`Waiting`] is such a loop for a task: it leaves its waker in the place of the sleep.
-//! The reactor watches the descriptor (edge-triggered), and wakes all tasks when it has become
-//! readable. So a look takes all events at once.
+//! A task takes the lock, polls, and looks if the poll has found nothing. If the object is not so
+//! far, the task leaves its waker, with what it waits for, before it gives the lock back. Who
+//! changes the object, by a call, a look, or an event of the driver, takes the wakers of the tasks
+//! that can go on now, and wakes them without the lock.
 
+use std::fmt;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rpma::{Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rpma::Result;
+use rpma::sync::{Mutex, MutexGuard};
 
 use crate::alarm::Alarm;
+use crate::conn::Held;
 use crate::driver::{Handle, Member, Patience};
-use crate::waiters::{Ticket, Waiters};
+use crate::primitives::wake;
+use crate::tasks::{Tasks, Ticket};
+use crate::told::Look;
+use crate::turn::Turn;
 
-/// Results without a sleep, before a task lets others run.
-const TURN: u32 = 64;
+/// An object of rpma, with its owner's part.
+pub(crate) trait Object: Send + 'static {
+    /// What a task waits for.
+    type Wanted: Copy + Send;
+    /// If it is the same as before, no task can go on.
+    type Mark: Copy + PartialEq + Send;
 
-/// After so long without an event rpma's waits ask whether a peer's host is there. So do those
-/// here.
-pub(crate) const SILENCE: Duration = Duration::from_millis(50);
+    fn mark(&self) -> Self::Mark;
 
-/// A member of a reactor, with the tasks that wait for it.
-#[derive(Debug)]
-pub(crate) struct Watched {
+    /// Whether a task goes on: its wait is over, or it has another time to keep to.
+    fn is_there(&self, wanted: Self::Wanted) -> bool;
+
+    /// Whether a task takes it away from the others. Then one task is woken, and when it goes on, it
+    /// wakes the next.
+    fn is_single(wanted: Self::Wanted) -> bool;
+
+    /// Polls the completion queues. It makes no system call, unless a look is due.
+    fn poll(&mut self) -> Result<()>;
+
+    /// Takes all events and completions. After it the next one makes the descriptor readable.
+    fn look(&mut self) -> Result<()>;
+
+    /// After a look that found nothing for a task: keeps watch over the peers, and returns when the
+    /// next look is due, if no event comes before.
+    fn due(&mut self, wanted: Self::Wanted) -> Option<Instant>;
+
+    /// Memory that the device has released.
+    fn free(&mut self) -> Option<Held>;
+
+    /// Whether there is more of it.
+    fn is_more_free(&self) -> bool;
+}
+
+/// A member of a reactor: an object, and the tasks that wait for it.
+pub(crate) struct Watched<S: Object> {
     reactor: Arc<Handle>,
     key: u64,
-    waiters: Arc<Waiters>,
-    /// Results since a task has slept.
-    streak: AtomicU32,
+    turn: Turn,
+    state: Mutex<State<S>>,
 }
 
-/// The result of a look.
-pub(crate) enum Look<T> {
-    Ready(T),
-    /// It found no event, and the next look is due then. `None`: when the descriptor is readable.
-    Until(Option<Instant>),
+struct State<S: Object> {
+    object: S,
+    tasks: Tasks<S::Wanted>,
+    /// The mark when the tasks were looked through.
+    mark: S::Mark,
 }
 
-impl Watched {
-    /// A member of a reactor, which only wakes tasks.
-    pub(crate) fn new(reactor: &Arc<Handle>) -> Self {
-        let waiters = Arc::<Waiters>::default();
-        let member: Weak<Waiters> = Arc::downgrade(&waiters);
-        Self {
-            key: reactor.join(member),
-            reactor: Arc::clone(reactor),
-            waiters,
-            streak: AtomicU32::new(0),
-        }
-    }
-
-    /// As [`new`](Self::new), for an object that has things to do also while no task waits: from
-    /// now on the driver tells it of events.
-    pub(crate) fn tell_also(&self, member: Weak<dyn Member>) {
-        self.reactor.replace(self.key, member);
+impl<S: Object> Watched<S> {
+    pub(crate) fn new(reactor: &Arc<Handle>, object: S) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| {
+            let member: Weak<Self> = Weak::clone(this);
+            Self {
+                key: reactor.join(member),
+                reactor: Arc::clone(reactor),
+                turn: Turn::default(),
+                state: Mutex::new(State {
+                    mark: object.mark(),
+                    object,
+                    tasks: Tasks::default(),
+                }),
+            }
+        })
     }
 
     /// Watches a descriptor, until it is closed.
@@ -77,99 +103,212 @@ impl Watched {
         &self.reactor
     }
 
-    pub(crate) fn wake_all(&self) {
-        if self.waiters.any() {
-            self.waiters.wake_all();
+    /// Takes the lock. It is held across verbs, and never while a task waits.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        // A drop needs no state that a panic of rpma can have broken.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the object.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&S) -> T) -> T {
+        read(&self.lock().object)
+    }
+
+    /// Calls `run` with the object. Afterwards, without the lock, blocks go back to their pools,
+    /// and tasks that can go on are woken.
+    #[inline]
+    pub(crate) fn with<T>(&self, run: impl FnOnce(&mut S) -> T) -> T {
+        let mut state = self.lock();
+        let result = run(&mut state.object);
+        self.go(state);
+        result
+    }
+
+    /// Takes all events and completions.
+    pub(crate) fn take_events(&self) {
+        self.with(|object| {
+            // An error is the end of the connection, and the waits return it.
+            let looked = object.look();
+            looked.unwrap_or_else(|error| log::debug!("{error}"));
+        });
+    }
+
+    #[inline]
+    fn go(&self, mut state: MutexGuard<'_, State<S>>) {
+        // Most often one block is free, and no task waits.
+        let freed = state.object.free();
+        let goes = !state.tasks.is_empty() || freed.is_some() && state.object.is_more_free();
+        drop(state);
+        drop(freed);
+        if goes {
+            self.go_on();
         }
     }
 
-    /// A wait. The error is that of a driver that is gone or never ran.
-    pub(crate) fn wait<T, F>(&self, look: F) -> Waiting<'_, F>
+    #[inline(never)]
+    fn go_on(&self) {
+        loop {
+            let freed = self.lock().object.free();
+            if freed.is_none() {
+                break;
+            }
+        }
+        let (mut walk, mut has_single) = (None, false);
+        loop {
+            let mut state = self.lock();
+            let State {
+                object,
+                tasks,
+                mark,
+            } = &mut *state;
+            let walk = match &mut walk {
+                Some(walk) => walk,
+                None => {
+                    let now = object.mark();
+                    if std::mem::replace(mark, now) == now {
+                        return;
+                    }
+                    walk.insert(tasks.walk())
+                }
+            };
+            let next = tasks.take_next(walk, |wanted| {
+                let is_single = S::is_single(*wanted);
+                let goes = !(is_single && has_single) && object.is_there(*wanted);
+                has_single |= goes && is_single;
+                goes
+            });
+            drop(state);
+            match next {
+                Some(waker) => wake(waker),
+                None => return,
+            }
+        }
+    }
+
+    /// A task takes a single thing no more, or has left some of it: the next one goes on.
+    fn hand_on(&self) {
+        let mut state = self.lock();
+        let State { object, tasks, .. } = &mut *state;
+        let mut walk = tasks.walk();
+        let is_next = |wanted: &S::Wanted| S::is_single(*wanted) && object.is_there(*wanted);
+        let next = tasks.take_next(&mut walk, is_next);
+        drop(state);
+        next.into_iter().for_each(wake);
+    }
+
+    /// Waits until `judge` has a result for a task that waits for `wanted`. The error is also that
+    /// of a driver that is gone or never ran.
+    pub(crate) fn wait<T, F>(&self, wanted: S::Wanted, judge: F) -> Waiting<'_, S, F>
     where
-        F: FnMut() -> Look<T> + Unpin,
+        F: FnMut(&mut S) -> Option<Result<T>> + Unpin,
     {
         Waiting {
             watched: self,
-            sleeper: Sleeper::new(self),
-            look,
+            wait: Wait::new(wanted),
+            judge,
         }
     }
 }
 
-impl Drop for Watched {
+impl<S: Object> Drop for Watched<S> {
     fn drop(&mut self) {
+        // Before the object.
         self.reactor.leave(self.key);
     }
 }
 
-/// A wait for a [`Watched`].
-pub(crate) struct Waiting<'a, F> {
-    watched: &'a Watched,
-    sleeper: Sleeper,
-    look: F,
-}
+impl<S: Object> Member for Watched<S> {
+    fn event(self: Arc<Self>) {
+        self.take_events();
+    }
 
-impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
-    type Output = Result<T>;
+    fn look(self: Arc<Self>) {
+        self.take_events();
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let Self {
-            watched,
-            sleeper,
-            look,
-        } = &mut *self;
-        sleeper.poll(watched, cx, look)
+    fn wake_everybody(&self) {
+        let mut walk = None;
+        loop {
+            let mut state = self.lock();
+            let walk = walk.get_or_insert_with(|| state.tasks.walk());
+            let next = state.tasks.take_next(walk, |_| true);
+            drop(state);
+            match next {
+                Some(waker) => wake(waker),
+                None => return,
+            }
+        }
     }
 }
 
-impl<F> Drop for Waiting<'_, F> {
-    fn drop(&mut self) {
-        self.sleeper.leave(self.watched);
+impl<S: Object + fmt::Debug> fmt::Debug for Watched<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock().object.fmt(f)
     }
 }
 
-/// A task that waits for a [`Watched`]. Its owner calls [`leave`](Self::leave) at the end.
+/// A wait of a task, which its owner polls, and [leaves](Self::leave) at the end.
 #[derive(Debug)]
-pub(crate) struct Sleeper {
+pub(crate) struct Wait<W> {
+    wanted: W,
     ticket: Ticket,
     alarm: Alarm,
     patience: Patience,
     has_slept: bool,
 }
 
-impl Sleeper {
-    pub(crate) fn new(watched: &Watched) -> Self {
+impl<W: Copy> Wait<W> {
+    pub(crate) fn new(wanted: W) -> Self {
         Self {
+            wanted,
             ticket: Ticket::default(),
-            alarm: Alarm::new(&watched.reactor),
+            alarm: Alarm::default(),
             patience: Patience::default(),
             has_slept: false,
         }
     }
 
-    /// A poll of the wait. The error is that of a driver that is gone or never ran.
-    pub(crate) fn poll<T>(
+    pub(crate) fn poll<S: Object<Wanted = W>, T>(
         &mut self,
-        watched: &Watched,
-        cx: &mut Context<'_>,
-        look: impl FnOnce() -> Look<T>,
+        watched: &Watched<S>,
+        cx: &Context<'_>,
+        judge: impl FnMut(&mut S) -> Option<Result<T>>,
     ) -> Poll<Result<T>> {
-        let streak = &watched.streak;
-        if !self.has_slept && streak.fetch_add(1, Ordering::Relaxed) >= TURN {
-            streak.store(0, Ordering::Relaxed);
-            cx.waker().wake_by_ref();
+        if !self.has_slept && watched.turn.ends_before(cx) {
             return Poll::Pending;
         }
-        // Before the look, so that later events wake the task.
-        watched.waiters.wait(&mut self.ticket, cx.waker());
-        let at = match look() {
-            Look::Ready(result) => return Poll::Ready(Ok(result)),
+        let mut state = watched.lock();
+        let at = match find(&mut state.object, self.wanted, judge) {
+            Look::Ready(result) => {
+                let has_place = !self.ticket.is_none();
+                let left = has_place.then(|| state.tasks.leave(&mut self.ticket));
+                watched.go(state);
+                drop(left);
+                if has_place && S::is_single(self.wanted) {
+                    watched.hand_on();
+                }
+                return Poll::Ready(result);
+            }
             Look::Until(at) => at,
         };
+        let (wanted, waker) = ((0, self.wanted), cx.waker());
+        let old = state.tasks.wait(&mut self.ticket, wanted, waker);
+        watched.go(state);
+        drop(old);
+        self.sleep(watched, at, cx)
+    }
+
+    fn sleep<S: Object, T>(
+        &mut self,
+        watched: &Watched<S>,
+        at: Option<Instant>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<T>> {
         watched.reactor.check_driver()?;
         self.has_slept = true;
-        streak.store(0, Ordering::Relaxed);
-        self.alarm.set(at, cx);
+        watched.turn.rest();
+        self.alarm.set(&watched.reactor, at, cx);
         match self.patience.poll(&watched.reactor, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Pending,
@@ -177,22 +316,69 @@ impl Sleeper {
     }
 
     /// The wait is over, or is given up.
-    pub(crate) fn leave(&mut self, watched: &Watched) {
-        watched.waiters.leave(&mut self.ticket);
+    #[inline]
+    pub(crate) fn leave<S: Object<Wanted = W>>(&mut self, watched: &Watched<S>) {
+        if self.ticket.is_none() {
+            return;
+        }
+        let left = watched.lock().tasks.leave(&mut self.ticket);
+        drop(left);
+        if S::is_single(self.wanted) {
+            watched.hand_on();
+        }
     }
 }
 
-/// Whether a look has left an event. Its edge is over, so the caller looks again.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    // An error: the next look finds it.
-    poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+/// Polls, and looks if that has found nothing.
+fn find<S: Object, T>(
+    object: &mut S,
+    wanted: S::Wanted,
+    mut judge: impl FnMut(&mut S) -> Option<Result<T>>,
+) -> Look<Result<T>> {
+    if let Some(found) = judge(object) {
+        return Look::Ready(found);
+    }
+    let polled = object.poll();
+    if let Some(found) = judge(object) {
+        return Look::Ready(found);
+    }
+    let looked = polled.and_then(|()| object.look());
+    match (judge(object), looked) {
+        (Some(found), _) => Look::Ready(found),
+        (None, Err(error)) => Look::Ready(Err(error)),
+        (None, Ok(())) => Look::Until(object.due(wanted)),
+    }
 }
 
-/// `None` for the error of a look that found no event: its caller waits, and looks again.
-pub(crate) fn unless_pending<T>(result: Result<T>) -> Option<Result<T>> {
-    match result {
-        Err(Error::TimedOut(_)) => None,
-        result => Some(result),
+/// A wait for a [`Watched`].
+pub(crate) struct Waiting<'a, S: Object, F> {
+    watched: &'a Watched<S>,
+    wait: Wait<S::Wanted>,
+    judge: F,
+}
+
+/// Nothing in it is pinned.
+impl<S: Object, F> Unpin for Waiting<'_, S, F> {}
+
+impl<S: Object, T, F> Future for Waiting<'_, S, F>
+where
+    F: FnMut(&mut S) -> Option<Result<T>>,
+{
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let Self {
+            watched,
+            wait,
+            judge,
+        } = &mut *self;
+        wait.poll(watched, cx, judge)
+    }
+}
+
+impl<S: Object, F> Drop for Waiting<'_, S, F> {
+    #[inline]
+    fn drop(&mut self) {
+        self.wait.leave(self.watched);
     }
 }

@@ -185,7 +185,7 @@ impl Writer {
             if let Poll::Ready(block) = leased.as_mut().poll(cx) {
                 return Poll::Ready(Ok(block));
             }
-            let ended = |_event| Err(self.shared.with(WriterState::why_over));
+            let ended = |_event| Err(self.shared.read(WriterState::why_over));
             closed.as_mut().poll(cx).map(|end| end.and_then(ended))
         })
         .await
@@ -218,7 +218,7 @@ impl Writer {
                 // There is room for a commit, and the device has no memory for it at the moment
                 // (`ENOMEM` of the post): no completion follows when it has.
                 Err(Error::QueueFull { .. }) => {
-                    let reactor = self.shared.watched().reactor();
+                    let reactor = self.shared.reactor();
                     timeout(reactor, PAUSE, pending::<()>()).await;
                 }
                 posted => return posted,

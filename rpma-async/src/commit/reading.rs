@@ -1,24 +1,23 @@
 //! [`Reading`]: an awaited read on the connection of a writer.
 //!
-//! The writer owns the destinations of its reads, as it owns the sources of its commits
-//! ([`Reads`]). A [`Reading`] has only the name of its read. So it may be dropped or forgotten at
-//! any time, and the block is torn down with the writer. Who looks at the connection settles the
-//! reads as well.
+//! A [`Reading`] has the destination of its read, and a part of the connection, as an
+//! [`Op`](crate::Op) has. If it is dropped, the writer keeps the block until the read is complete. If
+//! it is forgotten, the connection stays. Who looks at the connection settles the reads as well.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rpma::{Error, Flags, Posted, Queue, RemoteSlice, Result, Wc, WcFailure};
+use rpma::{Error, Flags, Offer, Queue, RemoteSlice, Result, Wc, WcFailure};
 
-use super::lock;
-use super::state::{WriterShared, WriterState};
+use super::state::{Wanted, WriterState};
+use crate::conn::Held;
 use crate::error::{Failed, Refused, reason};
+use crate::ops::{Go, Ops};
 use crate::pool::Lease;
-use crate::watched::{Look, Sleeper};
+use crate::watched::{Object, Wait, Watched};
 
 /// Waits for a read of [`Writer::read`](crate::Writer::read), and returns the block with the bytes.
 /// It only waits: the read goes on whether it is awaited or not.
@@ -41,26 +40,39 @@ use crate::watched::{Look, Sleeper};
 /// ([`Error::InvalidArgument`]). The block goes back to its pool when no device can use it.
 #[must_use = "the read goes on, and its bytes are lost: await it"]
 pub struct Reading {
+    shared: Arc<Watched<WriterState>>,
+    /// It counts as a handle of the writer.
+    _handle: Arc<Offer>,
+    number: u64,
+    wait: Wait<Wanted>,
     /// `None` when it has returned.
-    read: Option<(Arc<WriterShared>, Posted)>,
-    sleeper: Sleeper,
+    dst: Option<Lease>,
 }
 
 impl Reading {
-    pub(super) fn new(shared: Arc<WriterShared>, posted: Posted) -> Self {
+    pub(super) fn new(
+        (shared, handle): (&Arc<Watched<WriterState>>, &Arc<Offer>),
+        number: u64,
+        dst: Lease,
+    ) -> Self {
         Self {
-            sleeper: Sleeper::new(shared.watched()),
-            read: Some((shared, posted)),
+            shared: Arc::clone(shared),
+            _handle: Arc::clone(handle),
+            number,
+            wait: Wait::new(Wanted::Read(number)),
+            dst: Some(dst),
         }
     }
 
     /// Gives the read up, if it has not returned.
     fn leave(&mut self) {
-        if let Some((shared, posted)) = self.read.take() {
-            self.sleeper.leave(shared.watched());
-            let dst = lock(shared.state()).reads.abandon(posted);
+        if let Some(dst) = self.dst.take() {
+            self.wait.leave(&self.shared);
+            let free = self
+                .shared
+                .with(|state| state.reads.abandon(self.number, dst));
             // Without the lock: tasks that wait for a block are woken.
-            drop(dst);
+            drop(free);
         }
     }
 }
@@ -69,25 +81,28 @@ impl Future for Reading {
     type Output = Result<Lease, Failed<Lease>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { read, sleeper } = &mut *self;
-        let (shared, posted) = read
-            .as_ref()
-            .expect("a read that was awaited is polled again");
-        let look = || {
-            shared.with(|state| match state.read_result(*posted) {
-                Some(result) => Look::Ready(result),
-                None => Look::Until(state.wait()),
-            })
+        let this = &mut *self;
+        assert!(
+            this.dst.is_some(),
+            "a read that was awaited is polled again"
+        );
+        let number = this.number;
+        let judge = |state: &mut WriterState| state.read_result(number);
+        let (error, memory) = match ready!(this.wait.poll(&this.shared, cx, judge)) {
+            Ok(result) => {
+                let dst = this.dst.take().expect("it is there");
+                match result {
+                    Ok(()) => return Poll::Ready(Ok(dst.with_read())),
+                    Err(error) => (error, Some(dst)),
+                }
+            }
+            Err(error) => {
+                // The device may still have it.
+                this.leave();
+                (error, None)
+            }
         };
-        let polled = ready!(sleeper.poll(shared.watched(), cx, look));
-        // The device may still have it, if the wait has failed.
-        self.leave();
-        Poll::Ready(polled.unwrap_or_else(|error| {
-            Err(Failed {
-                error,
-                memory: None,
-            })
-        }))
+        Poll::Ready(Err(Failed { error, memory }))
     }
 }
 
@@ -100,49 +115,32 @@ impl Drop for Reading {
 impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading")
-            .field("posted", &self.read.as_ref().map(|(_, posted)| posted))
+            .field("number", &self.number)
+            .field("has_returned", &self.dst.is_none())
             .finish_non_exhaustive()
     }
 }
 
-/// The reads of a writer, with their destinations.
+/// The reads of a writer.
 #[derive(Debug)]
 pub(super) struct Reads {
-    /// In the order of their posts, until their futures have returned.
-    reads: VecDeque<Read>,
-    /// The most of them. A commit finds its slots in any case.
+    /// The destinations of those that were given up, and how far the reads are.
+    ops: Ops<Lease, WcFailure>,
+    /// The most of them in flight. A commit finds its slots in any case.
     most: u32,
+    in_flight: u32,
     /// How many have completed.
     completed: u64,
-    /// Destinations of abandoned reads, which are complete.
-    free: Vec<Lease>,
-}
-
-#[derive(Debug)]
-struct Read {
-    /// `None`: the post failed, and the device may have the request.
-    posted: Option<Posted>,
-    dst: Lease,
-    progress: Progress,
-}
-
-#[derive(Debug)]
-enum Progress {
-    InFlight,
-    /// In flight, and its future is gone.
-    Abandoned,
-    Complete(Result<(), WcFailure>),
 }
 
 impl Reads {
     /// Room for `most` reads.
     pub(super) fn new(most: u32) -> Self {
-        let room = most as usize;
         Self {
-            reads: VecDeque::with_capacity(room),
+            ops: Ops::new(most),
             most,
+            in_flight: 0,
             completed: 0,
-            free: Vec::with_capacity(room),
         }
     }
 
@@ -151,76 +149,63 @@ impl Reads {
         self.completed
     }
 
-    /// Whether a device may use a destination, or a future waits for one.
-    pub(super) fn is_empty(&self) -> bool {
-        self.reads.is_empty()
+    /// Whether a device may use a destination.
+    pub(super) fn is_one_in_flight(&self) -> bool {
+        self.in_flight > 0 || self.ops.keeps()
+    }
+
+    pub(super) fn is_complete(&self, number: u64) -> bool {
+        number < self.ops.done()
     }
 
     fn has_room(&self) -> bool {
-        self.reads.len() < self.most as usize
-    }
-
-    fn push(&mut self, posted: Option<Posted>, dst: Lease) {
-        self.reads.push_back(Read {
-            posted,
-            dst,
-            progress: Progress::InFlight,
-        });
+        self.in_flight < self.most
     }
 
     /// Takes a completion that is not the writer's.
     pub(super) fn settle(&mut self, wc: &Wc) {
-        let Some(at) = wc.posted().and_then(|posted| self.position(posted)) else {
+        let Some(posted) = wc.posted() else {
             return;
         };
         self.completed += 1;
-        match self.reads[at].progress {
-            Progress::Abandoned => self.free.extend(self.reads.remove(at).map(|read| read.dst)),
-            _ => self.reads[at].progress = Progress::Complete(wc.result().map(drop)),
-        }
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.ops.note(posted.number(), wc.result().map(drop));
     }
 
     /// A destination that no device uses, and for which no future waits.
-    pub(super) fn free(&mut self) -> Option<Lease> {
-        self.free.pop()
+    pub(super) fn free(&mut self) -> Option<Held> {
+        match self.ops.go()? {
+            Go::Free(dst) => Some(Held::Lease(dst)),
+            Go::Wake(_) => None,
+        }
     }
 
-    fn position(&self, posted: Posted) -> Option<usize> {
-        // Completions come in the order of posts: it is among the first ones.
-        self.reads.iter().position(|of| of.posted == Some(posted))
-    }
-
-    fn take(&mut self, posted: Posted) -> Option<(Lease, Result<(), WcFailure>)> {
-        let at = self.position(posted)?;
-        let Progress::Complete(result) = self.reads[at].progress else {
-            return None;
-        };
-        self.reads.remove(at).map(|read| (read.dst, result))
+    /// Whether there is one.
+    pub(super) fn is_one_free(&self) -> bool {
+        self.ops.goes()
     }
 
     /// No future waits for it any more. Returns the destination if it is complete.
-    fn abandon(&mut self, posted: Posted) -> Option<Lease> {
-        let at = self.position(posted)?;
-        match self.reads[at].progress {
-            Progress::Complete(_) => self.reads.remove(at).map(|read| read.dst),
-            _ => {
-                self.reads[at].progress = Progress::Abandoned;
-                None
-            }
-        }
+    fn abandon(&mut self, number: u64, dst: Lease) -> Option<Lease> {
+        self.ops.abandon(number, dst)
     }
 }
 
 impl WriterState {
-    /// Posts a read.
-    pub(super) fn read(&mut self, dst: Lease, src: RemoteSlice) -> Result<Posted, Refused<Lease>> {
+    /// Posts a read, and returns its number.
+    pub(super) fn read(
+        &mut self,
+        dst: Lease,
+        src: RemoteSlice,
+    ) -> Result<(u64, Lease), Refused<Lease>> {
         let refused = |error, memory| Err(Refused { error, memory });
         if let Err(error) = dst.prepare_read() {
             return refused(error, Some(dst));
         }
         // Completions that no task has waited for give room.
         if !self.reads.has_room() {
-            self.look();
+            let looked = self.look();
+            looked.unwrap_or_else(|error| log::debug!("{error}"));
         }
         if !self.reads.has_room() {
             let (queue, depth) = (Queue::Send, self.reads.most);
@@ -230,40 +215,26 @@ impl WriterState {
         let post = |region| conn.read(region, src, Flags::COMPLETION_ALWAYS, 0);
         match dst.destination().and_then(post) {
             Ok(posted) => {
-                self.reads.push(Some(posted), dst);
-                Ok(posted)
+                self.reads.in_flight += 1;
+                Ok((posted.number(), dst))
             }
             // The device may have it.
             Err(error @ Error::Provider { .. }) => {
-                self.reads.push(None, dst);
+                self.reads.in_flight += 1;
+                self.reads.ops.keep(dst);
                 refused(error, None)
             }
             Err(error) => refused(error, Some(dst)),
         }
     }
 
-    /// The result of a read, after a look at the connection.
-    fn read_result(&mut self, posted: Posted) -> Option<Result<Lease, Failed<Lease>>> {
-        let mut taken = self.reads.take(posted);
-        // Before the look: the last one comes after the end.
-        let nothing_comes = self.is_quiet();
-        if taken.is_none() {
-            self.look();
-            taken = self.reads.take(posted);
-        }
-        match taken {
-            Some((mut dst, Ok(()))) => {
-                dst.take_read();
-                Some(Ok(dst))
-            }
-            Some((dst, Err(failure))) => Some(Err(Failed {
-                error: reason(failure, self.writer().conn()),
-                memory: Some(dst),
-            })),
-            None if nothing_comes => Some(Err(Failed {
-                error: self.why_over(),
-                memory: None,
-            })),
+    /// The result of a read.
+    fn read_result(&mut self, number: u64) -> Option<Result<Result<()>>> {
+        match self.reads.ops.outcome(number) {
+            Some(Ok(())) => Some(Ok(Ok(()))),
+            Some(Err(failure)) => Some(Ok(Err(reason(failure, self.writer().conn())))),
+            // The last completion comes after the end.
+            None if self.was_quiet => Some(Err(self.why_over())),
             None => None,
         }
     }

@@ -5,21 +5,22 @@
 //! destroys its connections, and then its ring.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpma::commit::{self, CommitId, Outcome, ReplicaId};
-use rpma::sync::Mutex;
 use rpma::{Error, Failure, GivenBack, MrRemote, Result, Site};
 
-use super::{Writer, lock};
+use super::Writer;
 use crate::clock;
-use crate::driver::Member;
+use crate::conn::Held;
 use crate::error::{invalid, without_number};
 use crate::place::Place;
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
-use crate::watched::{Look, SILENCE, Watched};
+use crate::told::SILENCE;
+use crate::watched::{Object, Watched};
 
 /// Commits records on several replicas, and is awaited. It is the awaited form of
 /// [`rpma::commit::Replicas`], with the same records, outcomes and errors. Clones are handles of
@@ -47,23 +48,62 @@ use crate::watched::{Look, SILENCE, Watched};
 /// ```
 #[derive(Clone)]
 pub struct Replicas {
-    shared: Arc<ReplicasShared>,
-}
-
-struct ReplicasShared {
-    watched: Watched,
-    state: Mutex<ReplicasState>,
+    shared: Arc<Watched<ReplicasState>>,
 }
 
 struct ReplicasState {
     set: commit::Replicas,
-    /// The time of the last event or completion.
-    silent: Instant,
+    /// Since when the mark is as it is.
+    silent: (Instant, <Self as Object>::Mark),
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// So many copies of a commit, or that they cannot be reached.
+    Settled(CommitId, usize),
+    /// That the commit is neither in flight nor to be posted.
+    Everywhere(CommitId),
+    /// A place for a record of this length.
+    Room(usize),
+    /// That a replica takes no more commits.
+    Gone(ReplicaId),
+    /// The release of the bytes that a replica holds.
+    Released(ReplicaId),
 }
 
 impl ReplicasState {
-    /// The waits of tasks depend on it: counts of commits, which only grow, and of replicas.
-    fn marks(&self) -> (u64, usize, usize) {
+    fn new(set: commit::Replicas) -> Self {
+        Self {
+            set,
+            silent: (clock::now(), (0, 0, 0)),
+        }
+    }
+
+    /// Whether the device has released all bytes that a replica holds, or there is none.
+    fn is_released(&self, id: ReplicaId) -> bool {
+        let writer = self.set.writer(id);
+        writer.is_none_or(|writer| writer.released() == writer.posted())
+    }
+
+    fn is_everywhere(&self, id: CommitId) -> bool {
+        self.set.pending(id).next().is_none()
+    }
+
+    fn room(&self, len: usize) -> Option<Result<()>> {
+        match self.set.has_room(len) {
+            Ok(false) => None,
+            room => Some(room.map(drop)),
+        }
+    }
+}
+
+impl Object for ReplicasState {
+    type Wanted = Wanted;
+    /// Counts of commits, which only grow, and of replicas.
+    type Mark = (u64, usize, usize);
+
+    fn mark(&self) -> Self::Mark {
         let (counts, present) = self
             .set
             .writers()
@@ -73,23 +113,60 @@ impl ReplicasState {
         (counts, present, self.set.able())
     }
 
-    /// After a look: when the next look takes a step of a keep-alive.
-    fn next_keep_alive(&self) -> Option<Instant> {
-        let due = self.set.writers();
-        let due = due.filter_map(|writer| writer.conn().keep_alive().ok()?);
-        due.min()
+    fn is_there(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Settled(id, k) => self.set.settled(id, k).is_some(),
+            Wanted::Everywhere(id) => self.is_everywhere(id),
+            Wanted::Room(len) => self.room(len).is_some(),
+            Wanted::Gone(id) => !self.set.is_able(id),
+            Wanted::Released(id) => self.is_released(id),
+        }
     }
 
-    /// After a look that found no event: asks whether the replicas are there, when it is time.
-    /// Returns the time of the next look, if no event comes before.
-    fn wait(&mut self) -> Instant {
-        if self.silent + SILENCE <= clock::now() {
+    fn is_single(wanted: Wanted) -> bool {
+        matches!(wanted, Wanted::Room(_))
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<()> {
+        self.set.poll();
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.set.look();
+        Ok(())
+    }
+
+    /// Asks whether the replicas are there, when they have been silent.
+    fn due(&mut self, wanted: Wanted) -> Option<Instant> {
+        if let Wanted::Gone(_) = wanted {
+            // A task waits for the end of an idle replica, and asks no host.
+            let due = self.set.writers();
+            return due
+                .filter_map(|writer| writer.conn().keep_alive().ok()?)
+                .min();
+        }
+        let mark = self.mark();
+        if mem::replace(&mut self.silent.1, mark) != mark {
+            self.silent.0 = clock::now();
+        }
+        if self.silent.0 + SILENCE <= clock::now() {
             self.set.probe();
             // After the probe: a slow one must not be due again at once, without a pause for
             // others.
-            self.silent = clock::now();
+            self.silent.0 = clock::now();
         }
-        self.silent + SILENCE
+        Some(self.silent.0 + SILENCE)
+    }
+
+    /// The set's ring has the bytes.
+    fn free(&mut self) -> Option<Held> {
+        None
+    }
+
+    fn is_more_free(&self) -> bool {
+        false
     }
 }
 
@@ -101,17 +178,11 @@ impl Replicas {
     /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The set
     /// is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
-        let watched = Watched::new(reactor.handle());
-        for writer in set.writers() {
-            watched.watch(writer.conn().get_next_fd()?)?;
-        }
-        let silent = clock::now();
-        let shared = Arc::new(ReplicasShared {
-            watched,
-            state: Mutex::new(ReplicasState { set, silent }),
-        });
-        let member: Weak<ReplicasShared> = Arc::downgrade(&shared);
-        shared.watched.tell_also(member);
+        let shared = Watched::new(reactor.handle(), ReplicasState::new(set));
+        shared.read(|state| {
+            let mut writers = state.set.writers();
+            writers.try_for_each(|writer| shared.watch(writer.conn().get_next_fd()?))
+        })?;
         // Events that came before are taken.
         shared.take_events();
         Ok(Self { shared })
@@ -127,20 +198,20 @@ impl Replicas {
         writer: commit::Writer,
         remote: MrRemote,
     ) -> Result<ReplicaId, GivenBack<Box<commit::Writer>>> {
-        let watched = &self.shared.watched;
+        let shared = &self.shared;
         let fd = writer.conn().get_next_fd();
-        if let Err(error) = fd.and_then(|fd| watched.watch(fd)) {
+        if let Err(error) = fd.and_then(|fd| shared.watch(fd)) {
             let object = Box::new(writer);
             return Err(GivenBack { error, object });
         }
-        let added = self.shared.with(|state| state.set.add(writer, remote));
+        let added = shared.with(|state| state.set.add(writer, remote));
         if let Err(not_added) = &added {
             if let Ok(fd) = not_added.object.conn().get_next_fd() {
-                watched.watch_no_more(fd);
+                shared.watch_no_more(fd);
             }
         }
         // Events that came before are taken.
-        self.shared.take_events();
+        shared.take_events();
         added
     }
 
@@ -177,14 +248,18 @@ impl Replicas {
 
     /// Permits replicas on one host, for tests: as [`commit::Replicas::permit_one_host`].
     pub fn permit_one_host(&self) -> &Self {
-        lock(&self.shared.state).set.permit_one_host();
+        self.shared.with(|state| {
+            state.set.permit_one_host();
+        });
         self
     }
 
     /// Permits replicas in different regions of one memory, for tests: as
     /// [`commit::Replicas::permit_one_memory`].
     pub fn permit_one_memory(&self) -> &Self {
-        lock(&self.shared.state).set.permit_one_memory();
+        self.shared.with(|state| {
+            state.set.permit_one_memory();
+        });
         self
     }
 
@@ -192,55 +267,58 @@ impl Replicas {
     /// [`commit::Replicas::site`].
     #[must_use]
     pub fn site(&self, id: ReplicaId) -> Option<Site> {
-        lock(&self.shared.state).set.site(id)
+        self.shared.read(|state| state.set.site(id))
     }
 
     /// Returns the number of replicas that can take a commit, now or later.
     #[must_use]
     pub fn able(&self) -> usize {
-        lock(&self.shared.state).set.able()
+        self.shared.read(|state| state.set.able())
     }
 
     /// Whether this replica can take a commit, now or later: as [`commit::Replicas::is_able`].
     /// [`gone`](Self::gone) waits until the replica cannot.
     #[must_use]
     pub fn is_able(&self, id: ReplicaId) -> bool {
-        lock(&self.shared.state).set.is_able(id)
+        self.shared.read(|state| state.set.is_able(id))
     }
 
     /// Returns the replicas on which the commit of an outcome is durable: as
     /// [`commit::Replicas::durable`].
     #[must_use]
     pub fn durable(&self, outcome: Outcome) -> Vec<ReplicaId> {
-        lock(&self.shared.state).set.durable(outcome).collect()
+        self.shared
+            .read(|state| state.set.durable(outcome).collect())
     }
 
     /// Returns the replicas that never get the commit of an outcome: as
     /// [`commit::Replicas::failed`].
     #[must_use]
     pub fn failed(&self, outcome: Outcome) -> Vec<ReplicaId> {
-        lock(&self.shared.state).set.failed(outcome).collect()
+        self.shared
+            .read(|state| state.set.failed(outcome).collect())
     }
 
     /// Returns the replicas that have not answered the commit of an outcome: as
     /// [`commit::Replicas::unknown`].
     #[must_use]
     pub fn unknown(&self, outcome: Outcome) -> Vec<ReplicaId> {
-        lock(&self.shared.state).set.unknown(outcome).collect()
+        self.shared
+            .read(|state| state.set.unknown(outcome).collect())
     }
 
     /// Returns the replicas that hold the oldest bytes of the ring: as
     /// [`commit::Replicas::holders`].
     #[must_use]
     pub fn holders(&self) -> Vec<ReplicaId> {
-        lock(&self.shared.state).set.holders().collect()
+        self.shared.read(|state| state.set.holders().collect())
     }
 
     /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a
     /// replica that was set aside, and for one of another set.
     #[must_use]
     pub fn failure(&self, id: ReplicaId) -> Option<Failure> {
-        failure(&lock(&self.shared.state).set, id)
+        self.shared.read(|state| failure(&state.set, id))
     }
 
     /// Waits until a replica can take no more commits: its connection has ended or failed, or it
@@ -264,19 +342,11 @@ impl Replicas {
     ///
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
-        let look = || {
-            self.shared.with(|state| {
-                if state.set.is_able(id) {
-                    state.set.look();
-                }
-                if state.set.is_able(id) {
-                    Look::Until(state.next_keep_alive())
-                } else {
-                    Look::Ready(failure(&state.set, id))
-                }
-            })
+        let judge = |state: &mut ReplicasState| {
+            let is_gone = !state.set.is_able(id);
+            is_gone.then(|| Ok(failure(&state.set, id)))
         };
-        self.shared.watched.wait(look).await
+        self.shared.wait(Wanted::Gone(id), judge).await
     }
 
     /// Commits a record on all replicas, as [`commit::Record::commit`]. It writes `pieces`, one
@@ -323,18 +393,9 @@ impl Replicas {
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
-        let settled = shared.wait(|set| {
-            let at_once = set.settled(id, k).filter(|of| of.copies() >= k);
-            let polled = at_once.or_else(|| {
-                set.poll();
-                set.settled(id, k)
-            });
-            polled.or_else(|| {
-                set.look();
-                set.settled(id, k)
-            })
-        });
-        match timeout(shared.watched.reactor(), limit, settled).await {
+        let judge = |state: &mut ReplicasState| state.set.settled(id, k).map(Ok);
+        let settled = shared.wait(Wanted::Settled(id, k), judge);
+        match timeout(shared.reactor(), limit, settled).await {
             Some(settled) => settled,
             // After the limit replicas without an answer are unknown.
             None => Ok(shared.with(|state| state.set.settle(id, k, Duration::ZERO))),
@@ -357,17 +418,14 @@ impl Replicas {
     ///
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn everywhere(&self, id: CommitId) -> Result<()> {
-        let is_everywhere = |set: &mut commit::Replicas| {
-            set.look();
-            set.pending(id).next().is_none().then_some(())
-        };
-        self.shared.wait(is_everywhere).await
+        let judge = |state: &mut ReplicasState| state.is_everywhere(id).then_some(Ok(()));
+        self.shared.wait(Wanted::Everywhere(id), judge).await
     }
 
     /// The outcome of a commit, as far as it is known: as [`commit::Replicas::outcome`].
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
-        lock(&self.shared.state).set.outcome(id)
+        self.shared.read(|state| state.set.outcome(id))
     }
 
     /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
@@ -398,12 +456,11 @@ impl Replicas {
         full: impl FnOnce(&commit::Replicas) -> T,
     ) -> Result<Option<T>> {
         let shared = &self.shared;
-        let room = shared.wait(|set| match set.record(len).map(drop) {
-            Err(Error::RingFull) => None,
-            result => Some(result),
+        let room = shared.wait(Wanted::Room(len), |state: &mut ReplicasState| {
+            state.room(len)
         });
-        match timeout(shared.watched.reactor(), limit, room).await {
-            Some(room) => room?.map(|()| None),
+        match timeout(shared.reactor(), limit, room).await {
+            Some(room) => room.map(|()| None),
             None => shared.with(|state| match state.set.wait_room(len, Duration::ZERO) {
                 Err(Error::RingFull) => Ok(Some(full(&state.set))),
                 room => room.map(|()| None),
@@ -473,14 +530,9 @@ impl Replicas {
                 .ok()
         });
         if is_disconnected.is_some() {
-            let released = shared.wait(|set| {
-                set.look();
-                let writer = set.writer(id);
-                writer
-                    .is_none_or(|writer| writer.released() == writer.posted())
-                    .then_some(())
-            });
-            if let Some(Err(error)) = timeout(shared.watched.reactor(), limit, released).await {
+            let judge = |state: &mut ReplicasState| state.is_released(id).then_some(Ok(()));
+            let released = shared.wait(Wanted::Released(id), judge);
+            if let Some(Err(error)) = timeout(shared.reactor(), limit, released).await {
                 return Err(error);
             }
         }
@@ -493,64 +545,12 @@ fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {
     failure.map(without_number)
 }
 
-impl ReplicasShared {
-    /// Does something with the set, and then wakes the tasks that may go on, without the lock.
-    fn with<T>(&self, run: impl FnOnce(&mut ReplicasState) -> T) -> T {
-        let mut state = lock(&self.state);
-        let before = state.marks();
-        let result = run(&mut state);
-        let is_changed = state.marks() != before;
-        if is_changed {
-            state.silent = clock::now();
-        }
-        drop(state);
-        if is_changed {
-            self.watched.wake_all();
-        }
-        result
-    }
-
-    /// Waits until a look at the set returns something.
-    async fn wait<T>(
-        &self,
-        mut look: impl FnMut(&mut commit::Replicas) -> Option<T> + Unpin,
-    ) -> Result<T> {
-        let look = || {
-            self.with(|state| match look(&mut state.set) {
-                Some(result) => Look::Ready(result),
-                None => Look::Until(Some(state.wait())),
-            })
-        };
-        self.watched.wait(look).await
-    }
-}
-
-impl ReplicasShared {
-    /// Takes all events, and wakes the tasks that can go on.
-    fn take_events(&self) {
-        self.with(|state| state.set.look());
-    }
-}
-
-impl Member for ReplicasShared {
-    fn event(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn look(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn wake_everybody(&self) {
-        self.watched.wake_all();
-    }
-}
-
 impl fmt::Debug for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = lock(&self.shared.state);
-        f.debug_struct("Replicas")
-            .field("set", &state.set)
-            .finish_non_exhaustive()
+        self.shared.read(|state| {
+            f.debug_struct("Replicas")
+                .field("set", &state.set)
+                .finish_non_exhaustive()
+        })
     }
 }

@@ -2,95 +2,165 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
 use std::time::Instant;
 
 use rpma::commit::{self, Method, Ticket};
-use rpma::sync::Mutex;
-use rpma::{Error, MrSlice, NotConnected, Offer, RemoteSlice, Result};
+use rpma::{Error, MrSlice, NotConnected, RemoteSlice, Result};
 
-use super::lock;
 use super::reading::Reads;
 use crate::clock;
 use crate::conn::{Held, Sources};
-use crate::driver::Member;
 use crate::error::{self, Refused};
 use crate::pool::Frozen;
-use crate::watched::{Look, SILENCE, Watched, unless_pending};
-
-pub(super) struct WriterShared {
-    /// Before the writer: the reactor forgets it first.
-    pub(super) watched: Watched,
-    pub(super) offer: Offer,
-    pub(super) state: Mutex<WriterState>,
-}
+use crate::told::SILENCE;
+use crate::watched::Object;
 
 pub(super) struct WriterState {
     /// `None` when it is being dropped, or was given back.
-    pub(super) writer: Option<commit::Writer>,
+    writer: Option<commit::Writer>,
     /// The sources of commits that are not released, with the commits' numbers.
     pub(super) sources: VecDeque<(u64, Frozen)>,
     pub(super) reads: Reads,
     /// The last commit.
     pub(super) last: Option<Ticket>,
-    /// The time of the last event or completion.
-    pub(super) silent: Instant,
+    /// The last look began when no completion could come any more.
+    pub(super) was_quiet: bool,
+    /// Since when these counts are as they are.
+    silent: (Instant, [u64; 4]),
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    Durable(Ticket),
+    /// A place for a commit.
+    Room,
+    /// The completion of a read.
+    Read(u64),
+    /// The release of the sources of all commits.
+    Released,
+    /// The end of the connection.
+    End,
 }
 
 impl WriterState {
-    pub(super) fn writer(&mut self) -> &mut commit::Writer {
+    pub(super) fn new(writer: commit::Writer) -> Self {
+        let cfg = writer.cfg();
+        let sources = usize::from(cfg.in_flight()) * usize::from(cfg.parts());
+        Self {
+            sources: VecDeque::with_capacity(sources),
+            reads: Reads::new(writer.slots_beside()),
+            writer: Some(writer),
+            last: None,
+            was_quiet: false,
+            silent: (clock::now(), [0; 4]),
+        }
+    }
+
+    #[inline]
+    pub(super) fn writer(&self) -> &commit::Writer {
         // Taken without handles and reads, of which this is one.
-        self.writer.as_mut().expect("the writer is there")
+        self.writer.as_ref().expect("the writer is there")
     }
 
-    /// The waits of tasks depend on it, and blocks that are free.
-    pub(super) fn marks(&self) -> Option<(u64, u64, u64, bool)> {
-        let writer = self.writer.as_ref()?;
-        let (durable, released) = (writer.durable(), writer.released());
-        let completed = self.reads.completed();
-        Some((durable, released, completed, writer.is_over()))
+    /// Whether the device has released all sources, and no read is in flight.
+    pub(super) fn is_released(&self) -> bool {
+        let is_released = |of: &commit::Writer| of.released() == of.posted();
+        !self.reads.is_one_in_flight() && self.writer.as_ref().is_some_and(is_released)
     }
 
-    /// Takes all events and completions, if the writer is there. An error is the end of the
-    /// connection, and the waits return it.
-    pub(super) fn look(&mut self) {
-        let Self { writer, reads, .. } = self;
-        let Some(writer) = writer else {
-            return;
-        };
-        if let Err(error) = writer.look(|wc| reads.settle(&wc)) {
-            log::debug!("{error}");
-        }
-    }
-
-    /// A block that the device has released, and for which no task waits.
-    pub(super) fn free(&mut self) -> Option<Held> {
-        let released = self.writer.as_ref()?.released();
-        let is_free = self.sources.front().is_some_and(|of| of.0 <= released);
-        let source = is_free.then(|| self.sources.pop_front()).flatten();
-        match source {
-            Some((_, source)) => Some(Held::Frozen(source)),
-            None => self.reads.free().map(Held::Lease),
-        }
-    }
-
-    /// Whether the connection has been over for so long that no completion comes any more.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        let quiet = self.writer().conn().quiet_from();
-        quiet.is_some_and(|quiet| clock::now() >= quiet)
+    pub(super) fn take_writer(&mut self) -> Option<commit::Writer> {
+        self.writer.take()
     }
 
     /// Why the connection is over.
-    pub(super) fn why_over(&mut self) -> Error {
+    pub(super) fn why_over(&self) -> Error {
         let reason = self.writer().conn().reason().map(error::unnumbered);
         reason.unwrap_or(Error::NotConnected(NotConnected::Closed))
     }
 
-    /// After a look that found no event: asks whether the server is there, when it is time.
-    /// Returns the time of the next look, if no event comes before.
-    pub(super) fn wait(&mut self) -> Option<Instant> {
-        let silent = self.silent;
+    /// Whether there is room for a commit, or why there will be none.
+    pub(super) fn room(&self) -> Option<Result<()>> {
         let writer = self.writer();
+        if writer.is_over() {
+            return Some(Err(self.why_over()));
+        }
+        (writer.room() > 0).then_some(Ok(()))
+    }
+}
+
+impl Object for WriterState {
+    type Wanted = Wanted;
+    type Mark = (u64, u64, u64, bool);
+
+    fn mark(&self) -> Self::Mark {
+        let (durable, released, is_over) = match &self.writer {
+            Some(writer) => (writer.durable(), writer.released(), writer.is_over()),
+            None => (0, 0, true),
+        };
+        (durable, released, self.reads.completed(), is_over)
+    }
+
+    fn is_there(&self, wanted: Wanted) -> bool {
+        let Some(writer) = &self.writer else {
+            return false;
+        };
+        // Then each task keeps to the time after which nothing comes any more.
+        if writer.is_over() {
+            return true;
+        }
+        match wanted {
+            Wanted::Durable(ticket) => writer.settled(ticket).is_some(),
+            Wanted::Room => writer.room() > 0,
+            Wanted::Read(number) => self.reads.is_complete(number),
+            Wanted::Released => self.is_released(),
+            Wanted::End => false,
+        }
+    }
+
+    fn is_single(wanted: Wanted) -> bool {
+        matches!(wanted, Wanted::Room)
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<()> {
+        let Self { writer, reads, .. } = self;
+        let Some(writer) = writer else {
+            return Ok(());
+        };
+        writer.poll(|wc| reads.settle(&wc))
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let Self {
+            writer,
+            reads,
+            was_quiet,
+            ..
+        } = self;
+        let Some(writer) = writer else {
+            return Ok(());
+        };
+        let quiet = writer.conn().quiet_from();
+        *was_quiet = quiet.is_some_and(|quiet| clock::now() >= quiet);
+        writer
+            .look(|wc| reads.settle(&wc))
+            .map_err(error::unnumbered)
+    }
+
+    /// Asks whether the server is there, when it has been silent.
+    fn due(&mut self, _wanted: Wanted) -> Option<Instant> {
+        let completed = self.reads.completed();
+        let writer = self.writer.as_mut()?;
+        let counts = [
+            writer.posted(),
+            writer.durable(),
+            writer.released(),
+            completed,
+        ];
+        if mem::replace(&mut self.silent.1, counts) != counts {
+            self.silent.0 = clock::now();
+        }
         let due = writer.conn().keep_alive().ok().flatten();
         let is_over = writer.is_over();
         let is_asked =
@@ -98,7 +168,7 @@ impl WriterState {
         if !is_over && !is_asked {
             return due;
         }
-        let mut at = silent + SILENCE;
+        let mut at = self.silent.0 + SILENCE;
         if at <= clock::now() {
             // A failure is one of the connection, which the next look finds.
             if let (false, Err(error)) = (is_over, writer.probe()) {
@@ -106,14 +176,36 @@ impl WriterState {
             }
             // After the probe: a slow one must not be due again at once, without a pause for
             // others.
-            self.silent = clock::now();
-            at = self.silent + SILENCE;
+            self.silent.0 = clock::now();
+            at = self.silent.0 + SILENCE;
         }
         Some(due.map_or(at, |due| due.min(at)))
+    }
+
+    #[inline]
+    fn free(&mut self) -> Option<Held> {
+        if !self.is_source_free() {
+            return self.reads.free();
+        }
+        let source = self.sources.pop_front();
+        source.map(|(_, source)| Held::Frozen(source))
+    }
+
+    #[inline]
+    fn is_more_free(&self) -> bool {
+        self.is_source_free() || self.reads.is_one_free()
     }
 }
 
 impl WriterState {
+    #[inline]
+    fn is_source_free(&self) -> bool {
+        let released = self.writer.as_ref().map_or(0, commit::Writer::released);
+        let is_free = |(number, _): &(u64, Frozen)| *number <= released;
+        self.sources.front().is_some_and(is_free)
+    }
+
+    #[inline]
     pub(super) fn commit<const N: usize>(
         &mut self,
         to: [RemoteSlice; N],
@@ -122,23 +214,21 @@ impl WriterState {
     ) -> Result<Ticket, Refused<Sources<N>>> {
         // Completions that no task has waited for give room.
         if self.writer().room() == 0 {
-            self.look();
+            let looked = self.look();
+            looked.unwrap_or_else(|error| log::debug!("{error}"));
         }
-        let writer = self.writer();
+        let writer = self.writer.as_mut().expect("the writer is there");
         let before = writer.posted();
         let posted = parts(to, &sources).and_then(|parts| writer.commit(&parts, pointer));
         let number = writer.posted();
-        let is_asked = writer.cfg().method() == Method::Server;
         if number == before {
             return posted.map_err(|error| Refused {
                 error,
                 memory: Some(sources),
             });
         }
-        self.sources
-            .extend(sources.into_iter().map(|source| (number, source)));
-        if is_asked {
-            self.silent = clock::now();
+        for source in sources {
+            self.sources.push_back((number, source));
         }
         let ticket = posted.map_err(|error| Refused {
             error,
@@ -161,85 +251,11 @@ fn parts<const N: usize>(
     Ok(parts)
 }
 
-impl WriterShared {
-    pub(super) fn watched(&self) -> &Watched {
-        &self.watched
-    }
-
-    pub(super) fn state(&self) -> &Mutex<WriterState> {
-        &self.state
-    }
-
-    /// Calls `run` with the writer. Afterwards, without the lock, blocks go back to their pools,
-    /// and tasks that may go on are woken.
-    pub(super) fn with<T>(&self, run: impl FnOnce(&mut WriterState) -> T) -> T {
-        let mut state = lock(&self.state);
-        let before = state.marks();
-        let result = run(&mut state);
-        if state.marks() == before {
-            return result;
-        }
-        state.silent = clock::now();
-        let mut freed = state.free();
-        drop(state);
-        while let Some(block) = freed {
-            drop(block);
-            freed = lock(&self.state).free();
-        }
-        self.watched.wake_all();
-        result
-    }
-
-    /// Waits with one of the writer's waits, that does not sleep.
-    pub(super) async fn wait<T>(
-        &self,
-        mut wait: impl FnMut(&mut commit::Writer, &mut Reads) -> Result<T> + Unpin,
-    ) -> Result<T> {
-        let look = || {
-            self.with(|state| {
-                let WriterState { writer, reads, .. } = state;
-                // A handle waits.
-                let writer = writer.as_mut().expect("the writer is there");
-                match unless_pending(wait(writer, reads)) {
-                    Some(Ok(result)) => Look::Ready(Ok(result)),
-                    Some(Err(error)) => Look::Ready(Err(error::unnumbered(error))),
-                    None => Look::Until(state.wait()),
-                }
-            })
-        };
-        self.watched.wait(look).await?
-    }
-}
-
-impl WriterShared {
-    /// Takes all events, and wakes the tasks that can go on.
-    pub(super) fn take_events(&self) {
-        self.with(WriterState::look);
-    }
-}
-
-impl Member for WriterShared {
-    fn event(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn look(self: Arc<Self>) {
-        self.take_events();
-    }
-
-    fn wake_everybody(&self) {
-        self.watched.wake_all();
-    }
-}
-
-impl Drop for WriterShared {
+impl Drop for WriterState {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
-        let sources = mem::take(&mut state.sources);
-        let reads = mem::replace(&mut state.reads, Reads::new(0));
-        let writer = state.writer.take();
-        drop(state);
-        if let Some(Err(error)) = writer.map(commit::Writer::delete) {
+        let sources = mem::take(&mut self.sources);
+        let reads = mem::replace(&mut self.reads, Reads::new(0));
+        if let Some(Err(error)) = self.writer.take().map(commit::Writer::delete) {
             // The device may still use them.
             log::error!("{error}; the memory of its commits and reads is leaked");
             mem::forget((sources, reads));

@@ -8,27 +8,22 @@
 //! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the blocks
 //! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::mem;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rpma::commit::{self, Fate, Method, Ticket};
-use rpma::sync::Mutex;
 use rpma::{ConnEvent, Error, Offer, RemoteSlice, Result};
 
-use super::lock;
-use super::reading::{Reading, Reads};
-use super::state::{WriterShared, WriterState};
-use crate::clock;
+use super::reading::Reading;
+use super::state::{Wanted, WriterState};
 use crate::conn::Sources;
-use crate::error::Refused;
+use crate::error::{Refused, unnumbered};
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
-use crate::watched::{Look, Watched};
+use crate::watched::Watched;
 
 /// Commits to one server by one method, and is awaited. It is the awaited form of
 /// [`rpma::commit::Writer`], with the same tickets, fates and errors. Clones are handles of the
@@ -62,9 +57,10 @@ use crate::watched::{Look, Watched};
 /// ```
 #[derive(Clone)]
 pub struct Writer {
-    pub(super) shared: Arc<WriterShared>,
-    /// It counts the handles. The driver has `shared` as well, while it is at work.
-    handles: Arc<()>,
+    pub(super) shared: Arc<Watched<WriterState>>,
+    /// It counts the handles, and the reads that have not returned. The driver has `shared` as
+    /// well, while it is at work.
+    offer: Arc<Offer>,
 }
 
 impl Writer {
@@ -76,42 +72,24 @@ impl Writer {
     /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The writer
     /// is dropped then, which ends its connection.
     pub fn new(reactor: &Reactor, writer: commit::Writer) -> Result<Self> {
-        let watched = Watched::new(reactor.handle());
-        watched.watch(writer.conn().get_next_fd()?)?;
-        let cfg = writer.cfg();
-        let reads = Reads::new(writer.slots_beside());
-        let sources = usize::from(cfg.in_flight()) * usize::from(cfg.parts());
-        let shared = Arc::new(WriterShared {
-            watched,
-            offer: writer.offer().clone(),
-            state: Mutex::new(WriterState {
-                writer: Some(writer),
-                sources: VecDeque::with_capacity(sources),
-                reads,
-                last: None,
-                silent: clock::now(),
-            }),
-        });
-        let member: Weak<WriterShared> = Arc::downgrade(&shared);
-        shared.watched.tell_also(member);
+        let offer = Arc::new(writer.offer().clone());
+        let shared = Watched::new(reactor.handle(), WriterState::new(writer));
+        shared.read(|state| shared.watch(state.writer().conn().get_next_fd()?))?;
         // Events that came before are taken.
         shared.take_events();
-        Ok(Self {
-            shared,
-            handles: Arc::default(),
-        })
+        Ok(Self { shared, offer })
     }
 
     /// The server's offer, with its regions.
     #[must_use]
     pub fn offer(&self) -> &Offer {
-        &self.shared.offer
+        &self.offer
     }
 
     /// Returns the number of commits that can be posted now.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.shared.with(|state| state.writer().room())
+        self.shared.read(|state| state.writer().room())
     }
 
     /// Posts a commit before it returns, as [`commit::Writer::commit`], with the blocks of a
@@ -147,7 +125,7 @@ impl Writer {
     }
 
     pub(super) fn method(&self) -> Method {
-        self.shared.with(|state| state.writer().cfg().method())
+        self.shared.read(|state| state.writer().cfg().method())
     }
 
     /// Waits until a commit is durable, or only visible if the writer's
@@ -170,12 +148,11 @@ impl Writer {
     /// there, and may become durable later ([`Fate::Unknown`]). [`Error::InvalidArgument`] for a
     /// ticket of another writer, and if the driver of the reactor never ran or is gone.
     pub async fn durable(&self, ticket: Ticket) -> Result<()> {
-        let wait = move |writer: &mut commit::Writer, reads: &mut Reads| match writer.fate(ticket) {
-            Ok(Fate::Durable) => Ok(()),
-            Ok(_) => writer.wait(ticket, Duration::ZERO, |wc| reads.settle(&wc)),
-            Err(error) => Err(error),
+        let judge = move |state: &mut WriterState| {
+            let settled = state.writer().settled(ticket)?;
+            Some(settled.map_err(unnumbered))
         };
-        self.shared.wait(wait).await
+        self.shared.wait(Wanted::Durable(ticket), judge).await
     }
 
     /// Waits until there is room for another commit. The room is not reserved: of several tasks
@@ -190,13 +167,8 @@ impl Writer {
     /// As [`commit::Writer::wait_room`]: the reason for which the connection is over.
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn room(&self) -> Result<()> {
-        let wait = |writer: &mut commit::Writer, reads: &mut Reads| match writer.room() > 0
-            && !writer.is_over()
-        {
-            true => Ok(()),
-            false => writer.wait_room(Duration::ZERO, |wc| reads.settle(&wc)),
-        };
-        self.shared.wait(wait).await
+        let judge = |state: &mut WriterState| state.room();
+        self.shared.wait(Wanted::Room, judge).await
     }
 
     /// Reads `src` of the server into `dst`, and posts the read before it returns: as
@@ -248,30 +220,23 @@ impl Writer {
         src: RemoteSlice,
     ) -> Result<Reading, Refused<Lease>> {
         let _at = place.enter();
-        let posted = self.shared.with(|state| state.read(dst, src))?;
-        Ok(Reading::new(Arc::clone(&self.shared), posted))
+        let (number, dst) = self.shared.with(|state| state.read(dst, src))?;
+        Ok(Reading::new((&self.shared, &self.offer), number, dst))
     }
 
     /// Whether there is no other handle, and no read whose future has not returned.
     pub(super) fn is_last_handle(&self) -> bool {
-        Arc::strong_count(&self.handles) == 1 && lock(&self.shared.state).reads.is_empty()
+        Arc::strong_count(&self.offer) == 1
     }
 
     /// Waits until the device has released the blocks of all commits. With the server's method this
     /// release may come after the last answer.
     pub(super) async fn released(&self) -> Result<()> {
-        let look = || {
-            self.shared.with(|state| {
-                state.look();
-                let writer = state.writer();
-                match (writer.released() == writer.posted(), writer.is_over()) {
-                    (_, true) => Look::Ready(Err(state.why_over())),
-                    (true, _) => Look::Ready(Ok(())),
-                    (false, _) => Look::Until(state.wait()),
-                }
-            })
+        let judge = |state: &mut WriterState| match state.writer().is_over() {
+            true => Some(Err(state.why_over())),
+            false => state.is_released().then_some(Ok(())),
         };
-        self.shared.watched.wait(look).await?
+        self.shared.wait(Wanted::Released, judge).await
     }
 
     /// Returns rpma's own writer, for [`Replicas::add`](crate::Replicas::add). The reactor no
@@ -288,25 +253,18 @@ impl Writer {
     ///   with every method.
     /// * A post failed. This call then never succeeds.
     pub fn into_inner(self) -> Result<commit::Writer, Self> {
-        if Arc::strong_count(&self.handles) > 1 {
+        if !self.is_last_handle() {
             return Err(self);
         }
         // Completions that no task has waited for release blocks.
-        self.shared.with(WriterState::look);
-        let mut state = lock(&self.shared.state);
-        let is_released = |of: &commit::Writer| of.released() == of.posted();
-        if !state.reads.is_empty() || !state.writer.as_ref().is_some_and(is_released) {
-            drop(state);
+        self.shared.take_events();
+        let take =
+            |state: &mut WriterState| state.is_released().then(|| state.take_writer()).flatten();
+        let Some(writer) = self.shared.with(take) else {
             return Err(self);
-        }
-        let (Some(writer), sources) = (state.writer.take(), mem::take(&mut state.sources)) else {
-            unreachable!("it was there")
         };
-        drop(state);
-        // The driver may be about to give them back.
-        drop(sources);
         if let Ok(fd) = writer.conn().get_next_fd() {
-            self.shared.watched.watch_no_more(fd);
+            self.shared.watch_no_more(fd);
         }
         Ok(writer)
     }
@@ -317,10 +275,8 @@ impl Writer {
     ///
     /// [`Error::InvalidArgument`] for a ticket of another writer.
     pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
-        self.shared.with(|state| {
-            state.look();
-            state.writer().fate(ticket)
-        })
+        self.shared.take_events();
+        self.shared.read(|state| state.writer().fate(ticket))
     }
 
     /// Waits for the end of the connection, and returns its event. The fate of commits that are
@@ -338,20 +294,16 @@ impl Writer {
     /// The failure with which the connection has ended, if there is no event of its end.
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn closed(&self) -> Result<ConnEvent> {
-        let closed = |writer: &mut commit::Writer, reads: &mut Reads| {
-            let looked = writer.look(|wc| reads.settle(&wc));
-            if let Some(event) = writer.conn().ended() {
-                return Ok(event.clone());
+        let judge = |state: &mut WriterState| {
+            let conn = state.writer().conn();
+            if let Some(event) = conn.ended() {
+                return Some(Ok(event.clone()));
             }
-            match writer.conn().failure() {
-                // An end has flushed it, and the event of that end is still to come.
-                Some(failure) if failure.is_flushed() => {}
-                Some(failure) => return Err(failure.into()),
-                None => looked?,
-            }
-            Err(Error::TimedOut("the connection has not ended"))
+            // An end has flushed an operation, and the event of that end is still to come.
+            let failure = conn.failure().filter(|failure| !failure.is_flushed())?;
+            Some(Err(unnumbered(failure.into())))
         };
-        self.shared.wait(closed).await
+        self.shared.wait(Wanted::End, judge).await
     }
 
     /// Ends the connection without loss: waits until all commits are durable, disconnects, and
@@ -369,13 +321,13 @@ impl Writer {
     pub async fn close(self, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let ends = async {
-            if let Some(last) = shared.with(|state| state.last) {
+            if let Some(last) = shared.read(|state| state.last) {
                 self.durable(last).await?;
             }
             self.abort();
             self.closed().await.map(drop)
         };
-        let ended = timeout(shared.watched.reactor(), limit, ends).await;
+        let ended = timeout(shared.reactor(), limit, ends).await;
         self.abort();
         ended.unwrap_or(Err(Error::TimedOut(
             "the commits in flight did not complete, or the server did not answer the end of the connection",
@@ -384,7 +336,7 @@ impl Writer {
 
     /// Ends the connection at once: the fate of commits in flight is unknown. It does not wait.
     pub fn abort(&self) {
-        self.shared.with(|state| {
+        self.shared.read(|state| {
             if let Err(error) = state.writer().conn().disconnect() {
                 log::debug!("{error}");
             }
@@ -394,9 +346,10 @@ impl Writer {
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = lock(&self.shared.state);
-        f.debug_struct("Writer")
-            .field("writer", &state.writer)
-            .finish_non_exhaustive()
+        self.shared.read(|state| {
+            f.debug_struct("Writer")
+                .field("writer", state.writer())
+                .finish_non_exhaustive()
+        })
     }
 }

@@ -61,10 +61,9 @@ impl sealed::Memory for Lease {
     }
 
     #[inline]
-    fn succeeded(mut self) -> Self {
+    fn succeeded(self) -> Self {
         // Only a read has a lease.
-        self.take_read();
-        self
+        self.with_read()
     }
 }
 

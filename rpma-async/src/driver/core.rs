@@ -279,7 +279,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Pending while the driver has not run, and an error if it does not.
-    pub(crate) fn poll(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll(&mut self, core: &Core, cx: &Context<'_>) -> Poll<Result<()>> {
         if core.driver_has_run() {
             return Poll::Ready(core.check_driver());
         }

@@ -353,7 +353,7 @@ impl Replicas {
     /// [`new`](Self::new) allows. [`Error::InvalidArgument`] if `len` is 0 or longer than the ring.
     /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
     pub fn record(&mut self, len: usize) -> Result<Record<'_>> {
-        if !self.has_place(len)? {
+        if !self.has_room(len)? {
             self.look();
         }
         match self.ring.place(len) {
@@ -362,8 +362,13 @@ impl Replicas {
         }
     }
 
-    /// Whether the ring has a place for a record of `len` bytes.
-    fn has_place(&self, len: usize) -> Result<bool> {
+    /// Returns whether the ring has a place for a record of `len` bytes, without a look: the half
+    /// of [`wait_room`](Self::wait_room) that does not sleep, for [event loops](Self#event-loops).
+    ///
+    /// # Errors
+    ///
+    /// As [`record`](Self::record), except [`Error::RingFull`].
+    pub fn has_room(&self, len: usize) -> Result<bool> {
         self.refuse_lost()?;
         self.ring.check_len(len)?;
         Ok(self.ring.place(len).is_some())

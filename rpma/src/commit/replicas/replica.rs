@@ -203,7 +203,7 @@ impl Replica {
             return false;
         };
         let was_over = writer.is_over();
-        let taken = writer.poll(drop).unwrap_or_else(|error| {
+        let taken = writer.poll_queues(drop).unwrap_or_else(|error| {
             self.warn(was_over, &error);
             false
         });

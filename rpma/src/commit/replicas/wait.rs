@@ -107,7 +107,7 @@ impl Replicas {
     ///
     /// As [`record`](Self::record): [`Error::RingFull`] when the limit has passed.
     pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<()> {
-        let found = self.until(limit, |set| match set.has_place(len) {
+        let found = self.until(limit, |set| match set.has_room(len) {
             Ok(false) => None,
             result => Some(result.map(drop)),
         });

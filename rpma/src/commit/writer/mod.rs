@@ -64,6 +64,9 @@ pub struct Writer {
     /// The empty write that is under way.
     probe: Option<Posted>,
     due: LookDue,
+    /// The last look began after the time from which no completion comes any more
+    /// ([`Conn::quiet_from`]).
+    was_quiet: bool,
 }
 
 /// The post of a commit failed, so its last operation is unknown. No operation has this number.
@@ -121,6 +124,7 @@ impl Writer {
             released: 0,
             probe: None,
             due: LookDue::default(),
+            was_quiet: false,
         }
     }
 
@@ -388,10 +392,15 @@ impl Writer {
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
         self.due.looks(clock::now());
+        // Before the look: the last completion comes after the grace.
+        let is_quiet = self.conn.is_quiet();
         let mut budget = self.conn.budget();
         loop {
             match self.next(&mut other)? {
-                Took::Nothing => return Ok(()),
+                Took::Nothing => {
+                    self.was_quiet = is_quiet;
+                    return Ok(());
+                }
                 took if budget.goes_on(took) => {}
                 _ => {
                     self.conn.keep_readable();
@@ -401,10 +410,54 @@ impl Writer {
         }
     }
 
+    /// Polls the connection's queues, and hands completions that are not the writer's to `other`.
+    /// It makes no system call, unless a [`look`](Self::look) is due: after 64 polls or 10 ms. For
+    /// event loops: they poll first, and look when they have found nothing and are about to sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look).
+    #[inline]
+    pub fn poll(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
+        if !self.is_over() {
+            self.poll_queues(&mut other)?;
+            if !self.is_look_due(clock::now()) {
+                return Ok(());
+            }
+        }
+        self.look(other)
+    }
+
+    /// Returns the outcome of a commit if no wait is needed: it is durable, or a
+    /// [`look`](Self::look) has shown that no acknowledgement comes any more. `None` before that.
+    ///
+    /// This is the half of [`wait`](Self::wait) that does not sleep, for event loops. The error is
+    /// that of the wait. An acknowledgement can come up to a second after the end of the
+    /// connection.
+    #[inline]
+    #[must_use]
+    pub fn settled(&self, ticket: Ticket) -> Option<Result<()>> {
+        if ticket.conn == self.conn.id() && ticket.number <= self.durable {
+            return Some(Ok(()));
+        }
+        self.not_durable(ticket)
+    }
+
+    fn not_durable(&self, ticket: Ticket) -> Option<Result<()>> {
+        if ticket.conn != self.conn.id() {
+            return Some(Err(of_another_writer()));
+        }
+        let nothing_comes = self.was_quiet || self.has_completed(ticket);
+        if !nothing_comes || !self.is_over() {
+            return None;
+        }
+        self.conn.reason().map(Err)
+    }
+
     /// Polls the connection's queues until they are empty, and does nothing else. Returns whether
     /// something was there. An error ends the connection, as that of a look.
     #[inline]
-    pub(crate) fn poll(&mut self, mut other: impl FnMut(Wc)) -> Result<bool> {
+    pub(crate) fn poll_queues(&mut self, mut other: impl FnMut(Wc)) -> Result<bool> {
         if self.posted - self.released == 1 && self.server.is_none() {
             // The usual case.
             let mut wc = Wc::default();

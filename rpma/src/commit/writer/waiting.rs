@@ -73,10 +73,8 @@ impl Writer {
         }
         let from = clock::now();
         let look = |writer: &mut Self, other: &mut dyn FnMut(Wc)| {
-            // Before the look: the last one comes after the grace.
-            let is_quiet = writer.conn.is_quiet();
             writer.look(other)?;
-            let nothing_comes = is_quiet || nothing_comes(writer);
+            let nothing_comes = writer.was_quiet || nothing_comes(writer);
             if !is_done(writer) && nothing_comes && writer.is_over() {
                 return writer.conn.reason().map_or(Ok(()), Err);
             }
@@ -88,7 +86,7 @@ impl Writer {
             |(writer, _)| is_done(writer).then_some(()),
             |(writer, other)| {
                 if !writer.is_over() {
-                    writer.poll(&mut **other)?;
+                    writer.poll_queues(&mut **other)?;
                     if is_done(writer) || !writer.is_over() {
                         return Ok(());
                     }
@@ -139,7 +137,7 @@ impl Writer {
     }
 
     /// Whether no further completion comes for a commit that is not durable.
-    fn has_completed(&self, ticket: Ticket) -> bool {
+    pub(super) fn has_completed(&self, ticket: Ticket) -> bool {
         self.server.is_none() && self.released >= ticket.number
     }
 }
