@@ -80,12 +80,17 @@ impl State {
 
     /// The queue pairs of these for which something was kept back.
     fn deferred(&self, is_meant: impl Fn(&Qp) -> bool) -> Vec<u32> {
+        // Each poll comes here. With thousands of queue pairs a look at each of them is long.
+        if !self.power.keeps_back && !self.profiles.iter().any(|profile| profile.reorders) {
+            return Vec::new();
+        }
         let deferred = |(number, qp): (u32, &Qp)| {
-            let is = self.keeps_back(number)
-                && is_meant(qp)
+            let is = is_meant(qp)
+                && qp.state == QpState::ReadyToSend
                 && qp.waiting.is_none()
-                && self.unfinished(number) > 0;
-            (is && qp.state == QpState::ReadyToSend).then_some(number)
+                && self.unfinished(number) > 0
+                && self.keeps_back(number);
+            is.then_some(number)
         };
         self.qps.iter().filter_map(deferred).collect()
     }

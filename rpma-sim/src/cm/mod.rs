@@ -13,6 +13,7 @@ mod channel;
 mod messages;
 mod streams;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -219,14 +220,11 @@ impl State {
     }
 
     fn free_port(&self, host: usize) -> u16 {
-        let used = |port: &u16| {
-            self.ids
-                .iter()
-                .any(|(_, id)| id.host == host && id.src.is_some_and(|src| src.port() == *port))
-        };
+        let own = self.ids.iter().filter(|(_, id)| id.host == host);
+        let used: BTreeSet<_> = own.filter_map(|(_, id)| Some(id.src?.port())).collect();
         let mut ports = 32_768..=u16::MAX;
         ports
-            .find(|port| !used(port))
+            .find(|port| !used.contains(port))
             .expect("a host has enough ports")
     }
 
