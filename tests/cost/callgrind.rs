@@ -8,11 +8,16 @@ use std::ffi::CString;
 /// Lets callgrind write its counts, with this name, and begin again at 0 (`CALLGRIND_DUMP_STATS_AT`
 /// of its header). Without callgrind it has no effect.
 pub(crate) fn dump(name: &str) {
-    const DUMP_STATS_AT: usize = 0x4354_0003;
     let name = CString::new(name).expect("a name without a 0");
-    let request = [DUMP_STATS_AT, name.as_ptr().addr(), 0, 0, 0, 0];
+    request(3, name.as_ptr().addr());
+}
+
+/// A request of callgrind, by its number in the header.
+pub(crate) fn request(number: usize, argument: usize) {
+    const OF_CALLGRIND: usize = 0x4354_0000;
+    let request = [OF_CALLGRIND + number, argument, 0, 0, 0, 0];
     // SAFETY: outside of valgrind these instructions have no effect; valgrind reads the request,
-    // and through it the name, and answers in rdx.
+    // and through it the name that the argument may be, and answers in rdx.
     unsafe {
         asm!(
             "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
@@ -21,42 +26,21 @@ pub(crate) fn dump(name: &str) {
             options(nostack),
         );
     }
-    drop(name);
 }
 
 /// The instructions of each object, by its path, between two dumps.
 pub(crate) type Objects = BTreeMap<String, u64>;
 
-/// The calls of the simulated fabric, which is in the program itself, and tokio. `wait` stands for
-/// the system call `poll`, and the locks for those of std.
-const BELOW: [&str; 15] = [
-    "rpma_sim::post::ibv_post_",
-    "rpma_sim::srq::ibv_post_",
-    "rpma_sim::cq::ibv_poll_cq",
-    "rpma_sim::cq::ibv_get_cq_event",
-    "rpma_sim::cq::ibv_req_notify_cq",
-    "rpma_sim::cq::ibv_ack_cq_events",
-    "rpma_sim::stream::ibv_wr_",
-    "rpma_sim::power::memory::Memory::persisted",
-    "rpma_sim::power::memory::<impl",
-    "rpma_sim::wait::now",
-    "rpma_sim::wait::wait",
-    LOCKS,
-    "<rpma_sim::sync::",
-    "tokio::",
-    "<tokio::",
-];
-
-/// The locks of the simulated fabric, and the call that takes one.
-const LOCKS: &str = "rpma_sim::sync::";
+/// The call that takes a lock of the simulated fabric.
 const LOCK: &str = "rpma_sim::sync::mutex::Mutex<T>::lock";
 /// The instructions of one of std's, from its lock to the end of its guard, if no other thread has
 /// it (counted by callgrind, Rust 1.95).
 const OF_STD: u64 = 20;
 
 /// Reads one dump: the function after which it was made, and the costs. If there were calls of the
-/// simulated fabric, they are one object, with those of tokio, and all else is another one.
-pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
+/// simulated fabric, they are one object, with those of tokio, and all else is another one. The
+/// functions that are called there begin with `layers`.
+pub(crate) fn read(text: &str, layers: &[&str]) -> Option<(String, Objects)> {
     let (mut trigger, mut names, mut functions) = (None, BTreeMap::new(), BTreeMap::new());
     let (mut object, mut function, mut called) = (String::new(), String::new(), String::new());
     let (mut objects, mut calls) = (Objects::new(), Calls::new());
@@ -86,7 +70,7 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
             *objects.entry(object.clone()).or_default() += cost(line)?;
         }
     }
-    let (below, locks) = below(&calls);
+    let (below, locks) = below(&calls, layers);
     if below > 0 {
         let all: u64 = objects.values().sum();
         let both = [
@@ -109,16 +93,16 @@ type Calls = BTreeMap<String, Vec<Call>>;
 
 /// The instructions of the layers below, as far as they are called by a function that is measured,
 /// or by one that this calls; and the locks that such functions take.
-fn below(calls: &Calls) -> (u64, u64) {
+fn below(calls: &Calls, layers: &[&str]) -> (u64, u64) {
     let mut seen: BTreeSet<&str> = calls
         .keys()
         .map(String::as_str)
-        .filter(|function| function.contains("measured_") && !is_below(function))
+        .filter(|function| function.contains("measured_") && !is_below(function, layers))
         .collect();
     let (mut left, mut below, mut locks) = (Vec::from_iter(seen.clone()), 0, 0);
     while let Some(function) = left.pop() {
         for Call { to, times, cost } in calls.get(function).into_iter().flatten() {
-            if is_below(to) {
+            if is_below(to, layers) {
                 below += cost;
                 if to.starts_with(LOCK) {
                     locks += times;
@@ -137,8 +121,8 @@ fn cost(line: &str) -> Option<u64> {
 }
 
 /// A function inside of such a call has a longer name, and one with a type of tokio is tokio's.
-fn is_below(function: &str) -> bool {
-    let is_call = BELOW.iter().any(|call| function.starts_with(call)) && !function.contains("{{");
+fn is_below(function: &str, layers: &[&str]) -> bool {
+    let is_call = layers.iter().any(|call| function.starts_with(call)) && !function.contains("{{");
     is_call || function.contains("<tokio::")
 }
 

@@ -32,20 +32,20 @@ mod callgrind;
 mod commits;
 #[path = "../common/mod.rs"]
 mod common;
+mod count;
 #[cfg(not(feature = "sim"))]
 mod perf;
 mod rpma;
 mod serving;
 mod unusual;
 
-use std::collections::BTreeMap;
-use std::error::Error;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::program::free_port;
+use count::{Costs, Outcome, cost_of, count, counted, no_more, said};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// How often each operation is done. A multiple of 16.
@@ -115,11 +115,25 @@ const OPERATIONS: [&str; 46] = [
 /// The additional cost that an operation may have: parts of a thousand, and instructions.
 const TOLERANCE: (u64, u64) = (30, 2);
 
-/// For each operation: the instructions of the program and the library together, and of the layers
-/// below.
-type Costs = BTreeMap<String, (u64, u64)>;
-
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+/// The calls of the simulated fabric, which is in the program itself, and tokio. `wait` stands for
+/// the system call `poll`, and the locks for those of std.
+const BELOW: [&str; 15] = [
+    "rpma_sim::post::ibv_post_",
+    "rpma_sim::srq::ibv_post_",
+    "rpma_sim::cq::ibv_poll_cq",
+    "rpma_sim::cq::ibv_get_cq_event",
+    "rpma_sim::cq::ibv_req_notify_cq",
+    "rpma_sim::cq::ibv_ack_cq_events",
+    "rpma_sim::stream::ibv_wr_",
+    "rpma_sim::power::memory::Memory::persisted",
+    "rpma_sim::power::memory::<impl",
+    "rpma_sim::wait::now",
+    "rpma_sim::wait::wait",
+    "rpma_sim::sync::",
+    "<rpma_sim::sync::",
+    "tokio::",
+    "<tokio::",
+];
 
 fn main() -> Outcome {
     let args: Vec<_> = env::args().filter(|arg| arg != "--bench").collect();
@@ -188,11 +202,6 @@ fn here(run: impl FnOnce() -> ::rpma::Result<()>) -> Outcome {
     Ok(run()?)
 }
 
-/// The count since the last time is for so many calls of `what`.
-fn counted(what: &str, times: usize) {
-    callgrind::dump(&format!("{what} {times}"));
-}
-
 /// Waits until the posted operations have completed.
 fn came() {
     thread::sleep(Duration::from_millis(500));
@@ -210,6 +219,10 @@ fn of_awaited(program: &str) -> Outcome<Costs> {
     let mut costs = count_instructions(&[program, "measured", "awaited"])?;
     costs.remove("ignored");
     Ok(costs)
+}
+
+fn count_instructions(command: &[&str]) -> Outcome<Costs> {
+    Ok(count(command, &[], &BELOW)?.0)
 }
 
 fn of_all(program: &str) -> Outcome<Costs> {
@@ -322,17 +335,6 @@ fn in_turn(
     Ok(())
 }
 
-/// The numbers that a program prints.
-fn said(command: &[&str]) -> Outcome<Vec<u64>> {
-    let output = Command::new(command[0]).args(&command[1..]).output()?;
-    let said = String::from_utf8(output.stdout)?;
-    let numbers = said.split_whitespace().map(str::parse);
-    match numbers.collect::<Result<Vec<_>, _>>() {
-        Ok(numbers) if !numbers.is_empty() => Ok(numbers),
-        _ => Err(format!("{command:?}: {said:?}").into()),
-    }
-}
-
 /// Nanoseconds of one write, by perftest.
 fn ib_write_bw(addr: &str) -> Outcome<Vec<u64>> {
     let (count, len) = (LARGE.0.to_string(), LARGE.1.to_string());
@@ -392,21 +394,6 @@ fn serving(program: &str) -> Outcome {
     no_more(&more)
 }
 
-/// The cost of an operation, and that of the layers below.
-fn cost_of(costs: &Costs, name: &str) -> Outcome<(u64, u64)> {
-    let cost = costs.get(name);
-    Ok(*cost.ok_or_else(|| format!("{name} was not counted"))?)
-}
-
-/// Fails if something costs more than it may.
-fn no_more(more: &[String]) -> Outcome {
-    if more.is_empty() {
-        Ok(())
-    } else {
-        Err(more.join("; ").into())
-    }
-}
-
 /// Compares awaited operations with those by hand.
 #[cfg(feature = "sim")]
 fn compare(costs: &Costs) -> Outcome {
@@ -451,39 +438,4 @@ fn check(costs: &Costs, compiler: &str) -> Outcome {
         |name: &String| format!("{name} is not recorded: cargo xtask bench cost --record");
     more.extend(unrecorded.keys().map(to_record));
     no_more(&more)
-}
-
-/// Counts the instructions of a program between its dumps.
-fn count_instructions(command: &[&str]) -> Outcome<Costs> {
-    let dir = tempfile::tempdir()?;
-    let out = dir.path().join("out");
-    let output = Command::new("valgrind")
-        .args(["--quiet", "--tool=callgrind", "--vgdb=no"])
-        .args(["--collect-atstart=no", "--toggle-collect=*measured_*"])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .args(command)
-        .output()?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{command:?}: {}, {text}", output.status).into());
-    }
-    let mut costs = Costs::new();
-    for file in fs::read_dir(dir.path())? {
-        let text = fs::read_to_string(file?.path())?;
-        let Some((trigger, objects)) = callgrind::read(&text) else {
-            continue;
-        };
-        let (name, times) = trigger.split_once(' ').ok_or("a dump without a name")?;
-        let times: u64 = times.parse()?;
-        let all: u64 = objects.values().sum();
-        let own = objects.iter().filter(|(object, _)| !is_below(object));
-        let own: u64 = own.map(|(_, cost)| cost).sum();
-        costs.insert(name.to_owned(), (own / times, (all - own) / times));
-    }
-    Ok(costs)
-}
-
-/// Whether an object is a library below us: everything but the program, and librpma.
-fn is_below(object: &str) -> bool {
-    object.contains(".so") && !object.contains("/librpma.so")
 }
