@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: the costs of operations, counted by tests/cost: in the guest beside others,
-//! and on the simulated fabric to see whether they have grown.
+//! and on the simulated fabric to see whether they have grown. There tests/clients counts as well.
 
 use std::fs;
 use std::process::{Command, ExitStatus};
@@ -63,6 +63,13 @@ fn open(workspace: &Workspace) -> Result<Lab<'_>> {
 /// Fails if an operation costs more than recorded.
 pub(crate) fn check_cost(workspace: &Workspace) -> Result<Command> {
     simulated(workspace, "check")
+}
+
+/// Fails if a client costs its server more beside thousands of others than beside ten.
+pub(crate) fn check_clients(workspace: &Workspace) -> Command {
+    workspace.cargo(&format!(
+        "bench --locked -p {PACKAGE} {FEATURES} --bench clients"
+    ))
 }
 
 /// Of this library alone, without a device.

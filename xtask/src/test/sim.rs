@@ -91,6 +91,8 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
     if cfg!(target_arch = "x86_64") {
         let what = "simulated: the data path costs no more than recorded";
         report.check(what, &mut bench::check_cost(workspace)?)?;
+        let what = "simulated: a client costs as much beside ten thousand";
+        report.check(what, &mut bench::check_clients(workspace))?;
     }
     // The tests about the simulator, on every kind of device by itself; and the tests that run in
     // the guest as well, for each kind.

@@ -1,0 +1,50 @@
+//! What one client costs its server, beside 10 clients, 1,000 and 10,000; what a key of a directory
+//! costs that is opened, beside 1,000 and 100,000; and the bytes of memory of each. An error if a cost
+//! grows by more than half. `cargo bench --no-default-features --features sim --bench clients`. With
+//! the word `all` it counts each of 10,000 admissions, and takes minutes.
+//!
+//! The instructions of the library are counted, and not those of the simulated fabric. The bytes are
+//! in a program of their own, because its allocator has a cost.
+
+mod bytes;
+#[path = "../cost/callgrind.rs"]
+mod callgrind;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../cost/count.rs"]
+mod count;
+mod growth;
+mod server;
+
+use std::env;
+
+use count::Outcome;
+
+fn main() -> Outcome {
+    let args: Vec<_> = env::args().filter(|arg| arg != "--bench").collect();
+    let words: Vec<_> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        [program] => growth::compare(program, false),
+        [program, "all"] => growth::compare(program, true),
+        [_, "clients", most, all] => {
+            let (most, all) = (most.parse()?, all.parse()?);
+            here(|| server::run(&common::addr(), most, all))
+        }
+        [_, "bytes", clients] => {
+            let clients = clients.parse()?;
+            here(|| server::weigh(&common::addr(), clients))
+        }
+        [_, "directory", path, keys] => {
+            let keys = keys.parse()?;
+            here(|| server::open(path, keys))
+        }
+        _ => Err("clients [all]".into()),
+    }
+}
+
+/// Runs code on a simulated fabric.
+fn here(run: impl FnOnce() -> rpma::Result<()>) -> Outcome {
+    let mut outcome = Ok(());
+    common::on_fabric(|| outcome = run());
+    Ok(outcome?)
+}
