@@ -1,10 +1,12 @@
-//! What one client costs its server, beside 10 clients, 1,000 and 10,000; what a key of a directory
-//! costs that is opened, beside 1,000 and 100,000; and the bytes of memory of each. An error if a cost
-//! grows by more than half. `cargo bench --no-default-features --features sim --bench clients`. With
-//! the word `all` it counts each of 10,000 admissions, and takes minutes.
+//! What one client costs its server, beside 10 clients, 1,000 and 10,000, and while questions of
+//! others are open; what a key of a directory costs that is opened, beside 1,000 and 100,000; and the
+//! bytes of memory of each. An error if a cost grows by more than half.
 //!
-//! The instructions of the library are counted, and not those of the simulated fabric. The bytes are
-//! in a program of their own, because its allocator has a cost.
+//! `cargo bench --no-default-features --features sim --bench clients`. With `-- all` it counts each of
+//! 10,000 admissions, and takes a minute.
+//!
+//! The library's instructions are counted, and those of the allocator, which counts bytes. Those of
+//! the simulated fabric are not.
 
 mod bytes;
 #[path = "../cost/callgrind.rs"]
@@ -30,6 +32,7 @@ fn main() -> Outcome {
             let (most, all) = (most.parse()?, all.parse()?);
             here(|| server::run(&common::addr(), most, all))
         }
+        [_, "asking"] => here(|| server::run_asking(&common::addr())),
         [_, "bytes", clients] => {
             let clients = clients.parse()?;
             here(|| server::weigh(&common::addr(), clients))

@@ -44,8 +44,8 @@ pub(crate) fn compare(program: &str, all: bool) -> Outcome {
 fn of_clients(program: &str, all: bool) -> Outcome<Vec<Row>> {
     let most = server::most()?;
     let words = [most.to_string(), all.to_string()];
-    let (costs, _) = counted_parts(&[program, "clients", &words[0], &words[1]])?;
-    let numbers = server::numbers(most);
+    let (mut costs, _) = counted_parts(&[program, "clients", &words[0], &words[1]])?;
+    costs.extend(counted_parts(&[program, "asking"])?.0);
     let row = |what, name: &str, numbers: &[usize]| -> Outcome<Row> {
         let cost = |number| Ok(cost_of(&costs, &format!("{name}_{number}"))?.0);
         Ok(Row {
@@ -54,11 +54,14 @@ fn of_clients(program: &str, all: bool) -> Outcome<Vec<Row>> {
             costs: numbers.iter().map(cost).collect::<Outcome<_>>()?,
         })
     };
+    let numbers = server::numbers(most);
     let counted = numbers.len() - usize::from(!all);
     let before = "an admission before, on the average";
+    let asking = "an admission while questions are open";
     Ok(vec![
         row("an admission", "admission", &numbers)?,
         row(before, "before", &numbers[..counted])?,
+        row(asking, "asking", &server::QUESTIONS)?,
         row("the end of a connection", "end", &numbers)?,
         row("cutting a client off", "cut_off", &numbers)?,
     ])

@@ -22,6 +22,8 @@ use crate::{bytes, callgrind};
 
 /// The numbers of keys of the directories.
 pub(crate) const KEYS: [u32; 2] = [1_000, 100_000];
+/// The numbers of open questions. A pass over 2,000 would cost about as much as an admission.
+pub(crate) const QUESTIONS: [usize; 2] = [10, 2_000];
 /// How many admissions and ends are counted at each number of clients.
 const COUNTED: usize = 5;
 /// Up to so many clients, all admissions are counted in any case.
@@ -46,7 +48,7 @@ pub(crate) fn most() -> Outcome<usize> {
     let files = files.map_or(usize::MAX, |files| files as usize);
     // `place_of` needs an even number.
     let possible = files.saturating_sub(OTHERS) / EACH / 2 * 2;
-    if possible < 2 * COUNTED_WHOLE {
+    if possible < QUESTIONS[1] {
         let text = format!("{files} descriptors are too few: raise the hard limit (`ulimit -Hn`)");
         return Err(text.into());
     }
@@ -101,6 +103,14 @@ impl Far {
     }
 }
 
+/// A client that asks, its part, and its end of the connection.
+struct Asking {
+    asked: Asked,
+    peer: Peer,
+    region: Arc<Mr<PmemMap>>,
+    conn: Conn,
+}
+
 impl Site {
     fn new(addr: &str, most: usize) -> Result<Self> {
         let start = Directory::len_for(most as u32);
@@ -113,6 +123,7 @@ impl Site {
         conn.set_keep_alive(Some(KEEP_ALIVE))?;
         let mut cfg = ServerCfg::new();
         cfg.set_most_clients(most)?.set_conn(&conn);
+        cfg.set_most_questions(most)?.set_answer_limit(KEEP_ALIVE);
         Ok(Self {
             addr: addr.to_owned(),
             all,
@@ -126,24 +137,38 @@ impl Site {
         })
     }
 
-    /// Admits the next client. Returns it and its end of the connection.
-    fn admit(&mut self) -> Result<(Client, Conn)> {
+    /// The next client asks.
+    fn ask(&mut self) -> Result<Asking> {
         let number = self.admitted;
         self.admitted += 1;
         let slots = self.server.directory().slots() as usize;
         let at = self.start + place_of(number, slots) * PART;
         let peer = Peer::new(&self.device)?;
         let region = Mr::reg(&peer, self.all.part(at..at + PART)?, MrUsage::WRITE_DST)?;
-        let region = Arc::new(region);
         let port = self.server.get_port();
         let req = ConnReq::new(&self.far.peer, &self.addr, port, &ConnCfg::new())?;
         let mut offer = Offer::default();
         offer.set_identity(identity(number));
         let conn = req.connect(&offer.encode(Offer::CONNECT)?)?;
-        let asked = match self.next()? {
-            Served::Asks(asked) => asked,
+        match self.next()? {
+            Served::Asks(asked) => Ok(Asking {
+                asked,
+                peer,
+                region: Arc::new(region),
+                conn,
+            }),
             other => panic!("{other:?}"),
-        };
+        }
+    }
+
+    /// Admits the next client. Returns it and its end of the connection.
+    fn admit(&mut self) -> Result<(Client, Conn)> {
+        let Asking {
+            asked,
+            peer,
+            region,
+            conn,
+        } = self.ask()?;
         bytes::attribute(self.weighs);
         let client = measured_admit(&mut self.server, asked, &peer, &region)?;
         bytes::attribute(false);
@@ -162,11 +187,22 @@ impl Site {
 
     /// Admits so many clients, whose hosts lose their power.
     fn admit_many(&mut self, clients: usize) -> Result<()> {
+        self.each_without_power(clients, |site| {
+            let (client, conn) = site.admit()?;
+            site.dead.push(client);
+            Ok(conn)
+        })
+    }
+
+    /// Calls `connect` so often. The hosts of these connections lose their power.
+    fn each_without_power(
+        &mut self,
+        times: usize,
+        mut connect: impl FnMut(&mut Self) -> Result<Conn>,
+    ) -> Result<()> {
         let mut conns = Vec::new();
-        for left in (0..clients).rev() {
-            let (client, conn) = self.admit()?;
-            self.dead.push(client);
-            conns.push(conn);
+        for left in (0..times).rev() {
+            conns.push(connect(self)?);
             if conns.len() == OF_HOST || left == 0 {
                 self.far.host.power_cut();
                 conns.clear();
@@ -266,6 +302,29 @@ pub(crate) fn run(addr: &str, most: usize, all: bool) -> Result<()> {
         instrument(false);
     }
     // Its connections end when the process does.
+    std::process::exit(0);
+}
+
+/// Counts the admissions of clients while questions of others are open.
+pub(crate) fn run_asking(addr: &str) -> Result<()> {
+    many_files();
+    let [_, most] = QUESTIONS;
+    let mut site = Site::new(addr, most + COUNTED * QUESTIONS.len())?;
+    let (mut open, mut living) = (Vec::new(), Vec::new());
+    for number in QUESTIONS {
+        site.each_without_power(number - open.len(), |site| {
+            let Asking { asked, conn, .. } = site.ask()?;
+            open.push(asked);
+            Ok(conn)
+        })?;
+        instrument(true);
+        for _ in 0..COUNTED {
+            living.push(site.admit()?);
+        }
+        counted(&format!("asking_{number}"), COUNTED);
+        instrument(false);
+        site.far = Far::new(addr, site.admitted)?;
+    }
     std::process::exit(0);
 }
 
