@@ -19,6 +19,7 @@ use rpma::sync::{Mutex, MutexGuard};
 use crate::alarm::Alarm;
 use crate::conn::Held;
 use crate::driver::{Handle, Member, Patience};
+use crate::pool::Frozen;
 use crate::primitives::wake;
 use crate::tasks::{Tasks, Ticket};
 use crate::told::Look;
@@ -50,11 +51,14 @@ pub(crate) trait Object: Send + 'static {
     /// next look is due, if no event comes before.
     fn due(&mut self, wanted: Self::Wanted) -> Option<Instant>;
 
-    /// Memory that the device has released.
-    fn free(&mut self) -> Option<Held>;
+    /// A source that the device has released.
+    fn free(&mut self) -> Option<Frozen>;
 
-    /// Whether there is more of it.
+    /// Whether the device has released more memory.
     fn is_more_free(&self) -> bool;
+
+    /// Any memory that the device has released.
+    fn free_any(&mut self) -> Option<Held>;
 }
 
 /// A member of a reactor: an object, and the tasks that wait for it.
@@ -115,6 +119,23 @@ impl<S: Object> Watched<S> {
         read(&self.lock().object)
     }
 
+    /// Posts something, after a look if there is no room: completions that no task has waited for
+    /// give some.
+    #[inline]
+    pub(crate) fn post<T>(
+        &self,
+        has_room: impl FnOnce(&S) -> bool,
+        post: impl FnOnce(&mut S) -> T,
+    ) -> T {
+        let mut state = self.lock();
+        if !has_room(&state.object) {
+            drop(state);
+            self.take_events();
+            state = self.lock();
+        }
+        post(&mut state.object)
+    }
+
     /// Calls `run` with the object. Afterwards, without the lock, blocks go back to their pools,
     /// and tasks that can go on are woken.
     #[inline]
@@ -149,7 +170,7 @@ impl<S: Object> Watched<S> {
     #[inline(never)]
     fn go_on(&self) {
         loop {
-            let freed = self.lock().object.free();
+            let freed = self.lock().object.free_any();
             if freed.is_none() {
                 break;
             }
@@ -279,7 +300,7 @@ impl<W: Copy> Wait<W> {
             return Poll::Pending;
         }
         let mut state = watched.lock();
-        let at = match find(&mut state.object, self.wanted, judge) {
+        let at = match find(&mut state.object, (self.wanted, self.has_slept), judge) {
             Look::Ready(result) => {
                 let has_place = !self.ticket.is_none();
                 let left = has_place.then(|| state.tasks.leave(&mut self.ticket));
@@ -330,13 +351,17 @@ impl<W: Copy> Wait<W> {
 }
 
 /// Polls, and looks if that has found nothing.
+#[inline]
 fn find<S: Object, T>(
     object: &mut S,
-    wanted: S::Wanted,
+    (wanted, was_woken): (S::Wanted, bool),
     mut judge: impl FnMut(&mut S) -> Option<Result<T>>,
 ) -> Look<Result<T>> {
-    if let Some(found) = judge(object) {
-        return Look::Ready(found);
+    // A task that was woken seldom needs a poll.
+    if was_woken {
+        if let Some(found) = judge(object) {
+            return Look::Ready(found);
+        }
     }
     let polled = object.poll();
     if let Some(found) = judge(object) {

@@ -17,7 +17,7 @@ use crate::conn::Held;
 use crate::error::{Failed, Refused, reason};
 use crate::ops::{Go, Ops};
 use crate::pool::Lease;
-use crate::watched::{Object, Wait, Watched};
+use crate::watched::{Wait, Watched};
 
 /// Waits for a read of [`Writer::read`](crate::Writer::read), and returns the block with the bytes.
 /// It only waits: the read goes on whether it is awaited or not.
@@ -158,7 +158,7 @@ impl Reads {
         number < self.ops.done()
     }
 
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.in_flight < self.most
     }
 
@@ -201,11 +201,6 @@ impl WriterState {
         let refused = |error, memory| Err(Refused { error, memory });
         if let Err(error) = dst.prepare_read() {
             return refused(error, Some(dst));
-        }
-        // Completions that no task has waited for give room.
-        if !self.reads.has_room() {
-            let looked = self.look();
-            looked.unwrap_or_else(|error| log::debug!("{error}"));
         }
         if !self.reads.has_room() {
             let (queue, depth) = (Queue::Send, self.reads.most);

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::conn::Held;
 use crate::error::{invalid, without_number};
 use crate::place::Place;
+use crate::pool::Frozen;
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::told::SILENCE;
@@ -161,12 +162,18 @@ impl Object for ReplicasState {
     }
 
     /// The set's ring has the bytes.
-    fn free(&mut self) -> Option<Held> {
+    #[inline]
+    fn free(&mut self) -> Option<Frozen> {
         None
     }
 
+    #[inline]
     fn is_more_free(&self) -> bool {
         false
+    }
+
+    fn free_any(&mut self) -> Option<Held> {
+        None
     }
 }
 

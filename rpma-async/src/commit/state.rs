@@ -183,17 +183,21 @@ impl Object for WriterState {
     }
 
     #[inline]
-    fn free(&mut self) -> Option<Held> {
+    fn free(&mut self) -> Option<Frozen> {
         if !self.is_source_free() {
-            return self.reads.free();
+            return None;
         }
-        let source = self.sources.pop_front();
-        source.map(|(_, source)| Held::Frozen(source))
+        self.sources.pop_front().map(|(_, source)| source)
     }
 
     #[inline]
     fn is_more_free(&self) -> bool {
         self.is_source_free() || self.reads.is_one_free()
+    }
+
+    fn free_any(&mut self) -> Option<Held> {
+        let source = self.free().map(Held::Frozen);
+        source.or_else(|| self.reads.free())
     }
 }
 
@@ -205,50 +209,48 @@ impl WriterState {
         self.sources.front().is_some_and(is_free)
     }
 
+    /// Posts a commit. The sources stay here if the device has them.
     #[inline]
     pub(super) fn commit<const N: usize>(
         &mut self,
-        to: [RemoteSlice; N],
-        sources: Sources<N>,
+        sources: [(RemoteSlice, Frozen); N],
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<Ticket, Refused<Sources<N>>> {
-        // Completions that no task has waited for give room.
-        if self.writer().room() == 0 {
-            let looked = self.look();
-            looked.unwrap_or_else(|error| log::debug!("{error}"));
-        }
         let writer = self.writer.as_mut().expect("the writer is there");
         let before = writer.posted();
-        let posted = parts(to, &sources).and_then(|parts| writer.commit(&parts, pointer));
+        let posted = parts(&sources).and_then(|parts| writer.commit(&parts, pointer));
         let number = writer.posted();
         if number == before {
-            return posted.map_err(|error| Refused {
-                error,
-                memory: Some(sources),
-            });
+            return posted.map_err(|error| refused(error, Some(sources)));
         }
-        for source in sources {
+        for (_, source) in sources {
             self.sources.push_back((number, source));
         }
-        let ticket = posted.map_err(|error| Refused {
-            error,
-            memory: None,
-        })?;
+        let ticket = posted.map_err(|error| refused(error, None))?;
         self.last = Some(ticket);
         Ok(ticket)
     }
 }
 
 /// The parts of a commit.
+#[inline]
 fn parts<const N: usize>(
-    to: [RemoteSlice; N],
-    sources: &Sources<N>,
+    sources: &[(RemoteSlice, Frozen); N],
 ) -> Result<[(RemoteSlice, MrSlice<'_>); N]> {
     let mut parts = [(RemoteSlice::EMPTY, MrSlice::EMPTY); N];
-    for ((part, to), from) in parts.iter_mut().zip(to).zip(sources.0.iter().flatten()) {
-        *part = (to, from.region()?);
+    for (part, (to, from)) in parts.iter_mut().zip(sources) {
+        *part = (*to, from.region()?);
     }
     Ok(parts)
+}
+
+#[cold]
+fn refused<const N: usize>(
+    error: Error,
+    sources: Option<[(RemoteSlice, Frozen); N]>,
+) -> Refused<Sources<N>> {
+    let memory = sources.map(|sources| Sources(sources.map(|(_, from)| Some(from))));
+    Refused { error, memory }
 }
 
 impl Drop for WriterState {

@@ -118,10 +118,10 @@ impl Writer {
         parts: [(RemoteSlice, Frozen); N],
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<Ticket, Refused<Sources<N>>> {
-        let to = parts.each_ref().map(|(to, _)| *to);
-        let sources = Sources(parts.map(|(_, from)| Some(from)));
         let _at = place.enter();
-        self.shared.with(|state| state.commit(to, sources, pointer))
+        let has_room = |state: &WriterState| state.writer().room() > 0;
+        let post = |state: &mut WriterState| state.commit(parts, pointer);
+        self.shared.post(has_room, post)
     }
 
     pub(super) fn method(&self) -> Method {
@@ -220,7 +220,9 @@ impl Writer {
         src: RemoteSlice,
     ) -> Result<Reading, Refused<Lease>> {
         let _at = place.enter();
-        let (number, dst) = self.shared.with(|state| state.read(dst, src))?;
+        let has_room = |state: &WriterState| state.reads.has_room();
+        let read = self.shared.post(has_room, |state| state.read(dst, src));
+        let (number, dst) = read?;
         Ok(Reading::new((&self.shared, &self.offer), number, dst))
     }
 

@@ -437,18 +437,23 @@ impl Writer {
     #[inline]
     #[must_use]
     pub fn settled(&self, ticket: Ticket) -> Option<Result<()>> {
-        if ticket.conn == self.conn.id() && ticket.number <= self.durable {
-            return Some(Ok(()));
+        if ticket.conn == self.conn.id() {
+            if ticket.number <= self.durable {
+                return Some(Ok(()));
+            }
+            if !self.is_over() {
+                return None;
+            }
         }
         self.not_durable(ticket)
     }
 
+    #[cold]
     fn not_durable(&self, ticket: Ticket) -> Option<Result<()>> {
         if ticket.conn != self.conn.id() {
             return Some(Err(of_another_writer()));
         }
-        let nothing_comes = self.was_quiet || self.has_completed(ticket);
-        if !nothing_comes || !self.is_over() {
+        if !self.was_quiet && !self.has_completed(ticket) {
             return None;
         }
         self.conn.reason().map(Err)
