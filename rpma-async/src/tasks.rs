@@ -147,6 +147,11 @@ impl<W> Tasks<W> {
         self.tasks.binary_search_by_key(&place, |of| of.place)
     }
 
+    /// Whether one waits for such a thing.
+    pub(crate) fn any(&self, is_it: impl Fn(&W) -> bool) -> bool {
+        self.tasks.iter().any(|of| is_it(&of.wanted))
+    }
+
     /// The number for which the first task waits.
     #[inline]
     pub(crate) fn first(&self) -> Option<u64> {

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, Weak};
@@ -16,13 +17,11 @@ use std::time::Instant;
 use rpma::Result;
 use rpma::sync::{Mutex, MutexGuard};
 
-use crate::alarm::Alarm;
 use crate::conn::Held;
-use crate::driver::{Handle, Member, Patience};
+use crate::driver::{Due, Handle, Member, Patience, Timer};
 use crate::pool::Frozen;
 use crate::primitives::wake;
-use crate::tasks::{Tasks, Ticket};
-use crate::told::Look;
+use crate::tasks::{Tasks, Ticket, Walk};
 use crate::turn::Turn;
 
 /// An object of rpma, with its owner's part.
@@ -47,9 +46,12 @@ pub(crate) trait Object: Send + 'static {
     /// Takes all events and completions. After it the next one makes the descriptor readable.
     fn look(&mut self) -> Result<()>;
 
-    /// After a look that found nothing for a task: keeps watch over the peers, and returns when the
-    /// next look is due, if no event comes before.
-    fn due(&mut self, wanted: Self::Wanted) -> Option<Instant>;
+    /// Whether a task that waits for it asks a silent host whether it is there.
+    fn asks(wanted: Self::Wanted) -> bool;
+
+    /// After a look, while tasks wait: keeps watch over the peers, and returns when the next look is
+    /// due, if no event comes before. `asks`: it asks silent hosts whether they are there.
+    fn due(&mut self, asks: bool) -> Option<Instant>;
 
     /// A source that the device has released.
     fn free(&mut self) -> Option<Frozen>;
@@ -74,6 +76,8 @@ struct State<S: Object> {
     tasks: Tasks<S::Wanted>,
     /// The mark when the tasks were looked through.
     mark: S::Mark,
+    /// When the driver looks next. So no task has to.
+    timer: Option<Timer>,
 }
 
 impl<S: Object> Watched<S> {
@@ -88,6 +92,7 @@ impl<S: Object> Watched<S> {
                     mark: object.mark(),
                     object,
                     tasks: Tasks::default(),
+                    timer: None,
                 }),
             }
         })
@@ -123,7 +128,7 @@ impl<S: Object> Watched<S> {
     /// give some.
     #[inline]
     pub(crate) fn post<T>(
-        &self,
+        self: &Arc<Self>,
         has_room: impl FnOnce(&S) -> bool,
         post: impl FnOnce(&mut S) -> T,
     ) -> T {
@@ -147,19 +152,43 @@ impl<S: Object> Watched<S> {
     }
 
     /// Takes all events and completions.
-    pub(crate) fn take_events(&self) {
-        self.with(|object| {
-            // An error is the end of the connection, and the waits return it.
-            let looked = object.look();
-            looked.unwrap_or_else(|error| log::debug!("{error}"));
-        });
+    pub(crate) fn take_events(self: &Arc<Self>) {
+        let mut state = self.lock();
+        self.look(&mut state);
+        self.go(state);
+    }
+
+    /// Takes all events and completions, and sets the time of the next look if tasks wait.
+    fn look(self: &Arc<Self>, state: &mut State<S>) {
+        // An error is the end of the connection, and the waits return it.
+        let looked = state.object.look();
+        looked.unwrap_or_else(|error| log::debug!("{error}"));
+        self.watch_time(state);
+    }
+
+    fn watch_time(self: &Arc<Self>, state: &mut State<S>) {
+        if state.tasks.is_empty() {
+            return;
+        }
+        let asks = state.tasks.any(|wanted| S::asks(*wanted));
+        let Some(at) = state.object.due(asks) else {
+            return;
+        };
+        if state.timer.as_ref().is_some_and(|timer| timer.0 <= at) {
+            return;
+        }
+        let this: Weak<Self> = Arc::downgrade(self);
+        let timer = self.reactor.set_timer(at, Due::KeepAlive(this));
+        if let Some(later) = state.timer.replace(timer) {
+            self.reactor.take_timer(later);
+        }
     }
 
     #[inline]
     fn go(&self, mut state: MutexGuard<'_, State<S>>) {
         // Most often one block is free, and no task waits.
         let freed = state.object.free();
-        let goes = !state.tasks.is_empty() || freed.is_some() && state.object.is_more_free();
+        let goes = !state.tasks.is_empty() || state.object.is_more_free();
         drop(state);
         drop(freed);
         if goes {
@@ -175,25 +204,24 @@ impl<S: Object> Watched<S> {
                 break;
             }
         }
-        let (mut walk, mut has_single) = (None, false);
+        let walk = {
+            let mut state = self.lock();
+            let now = state.object.mark();
+            if mem::replace(&mut state.mark, now) == now {
+                return;
+            }
+            state.tasks.walk()
+        };
+        self.wake_along(walk);
+    }
+
+    /// Wakes the tasks that can go on.
+    fn wake_along(&self, mut walk: Walk) {
+        let mut has_single = false;
         loop {
             let mut state = self.lock();
-            let State {
-                object,
-                tasks,
-                mark,
-            } = &mut *state;
-            let walk = match &mut walk {
-                Some(walk) => walk,
-                None => {
-                    let now = object.mark();
-                    if std::mem::replace(mark, now) == now {
-                        return;
-                    }
-                    walk.insert(tasks.walk())
-                }
-            };
-            let next = tasks.take_next(walk, |wanted| {
+            let State { object, tasks, .. } = &mut *state;
+            let next = tasks.take_next(&mut walk, |wanted| {
                 let is_single = S::is_single(*wanted);
                 let goes = !(is_single && has_single) && object.is_there(*wanted);
                 has_single |= goes && is_single;
@@ -220,7 +248,7 @@ impl<S: Object> Watched<S> {
 
     /// Waits until `judge` has a result for a task that waits for `wanted`. The error is also that
     /// of a driver that is gone or never ran.
-    pub(crate) fn wait<T, F>(&self, wanted: S::Wanted, judge: F) -> Waiting<'_, S, F>
+    pub(crate) fn wait<T, F>(self: &Arc<Self>, wanted: S::Wanted, judge: F) -> Waiting<'_, S, F>
     where
         F: FnMut(&mut S) -> Option<Result<T>> + Unpin,
     {
@@ -236,6 +264,9 @@ impl<S: Object> Drop for Watched<S> {
     fn drop(&mut self) {
         // Before the object.
         self.reactor.leave(self.key);
+        if let Some(timer) = self.lock().timer.take() {
+            self.reactor.take_timer(timer);
+        }
     }
 }
 
@@ -246,6 +277,16 @@ impl<S: Object> Member for Watched<S> {
 
     fn look(self: Arc<Self>) {
         self.take_events();
+    }
+
+    /// The time has come. It may be that something is over by the time alone.
+    fn keep_alive(self: Arc<Self>) {
+        let mut state = self.lock();
+        state.timer = None;
+        Watched::look(&self, &mut state);
+        let walk = state.tasks.walk();
+        self.go(state);
+        self.wake_along(walk);
     }
 
     fn wake_everybody(&self) {
@@ -274,7 +315,6 @@ impl<S: Object + fmt::Debug> fmt::Debug for Watched<S> {
 pub(crate) struct Wait<W> {
     wanted: W,
     ticket: Ticket,
-    alarm: Alarm,
     patience: Patience,
     has_slept: bool,
 }
@@ -284,7 +324,6 @@ impl<W: Copy> Wait<W> {
         Self {
             wanted,
             ticket: Ticket::default(),
-            alarm: Alarm::default(),
             patience: Patience::default(),
             has_slept: false,
         }
@@ -292,7 +331,7 @@ impl<W: Copy> Wait<W> {
 
     pub(crate) fn poll<S: Object<Wanted = W>, T>(
         &mut self,
-        watched: &Watched<S>,
+        watched: &Arc<Watched<S>>,
         cx: &Context<'_>,
         judge: impl FnMut(&mut S) -> Option<Result<T>>,
     ) -> Poll<Result<T>> {
@@ -300,36 +339,28 @@ impl<W: Copy> Wait<W> {
             return Poll::Pending;
         }
         let mut state = watched.lock();
-        let at = match find(&mut state.object, (self.wanted, self.has_slept), judge) {
-            Look::Ready(result) => {
-                let has_place = !self.ticket.is_none();
-                let left = has_place.then(|| state.tasks.leave(&mut self.ticket));
-                watched.go(state);
-                drop(left);
-                if has_place && S::is_single(self.wanted) {
-                    watched.hand_on();
-                }
-                return Poll::Ready(result);
+        if let Some(result) = find(&mut state.object, self.has_slept, judge) {
+            let has_place = !self.ticket.is_none();
+            let left = has_place.then(|| state.tasks.leave(&mut self.ticket));
+            watched.go(state);
+            drop(left);
+            if has_place && S::is_single(self.wanted) {
+                watched.hand_on();
             }
-            Look::Until(at) => at,
-        };
+            return Poll::Ready(result);
+        }
         let (wanted, waker) = ((0, self.wanted), cx.waker());
         let old = state.tasks.wait(&mut self.ticket, wanted, waker);
+        watched.watch_time(&mut state);
         watched.go(state);
         drop(old);
-        self.sleep(watched, at, cx)
+        self.sleep(watched, cx)
     }
 
-    fn sleep<S: Object, T>(
-        &mut self,
-        watched: &Watched<S>,
-        at: Option<Instant>,
-        cx: &Context<'_>,
-    ) -> Poll<Result<T>> {
+    fn sleep<S: Object, T>(&mut self, watched: &Watched<S>, cx: &Context<'_>) -> Poll<Result<T>> {
         watched.reactor.check_driver()?;
         self.has_slept = true;
         watched.turn.rest();
-        self.alarm.set(&watched.reactor, at, cx);
         match self.patience.poll(&watched.reactor, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Pending,
@@ -354,30 +385,26 @@ impl<W: Copy> Wait<W> {
 #[inline]
 fn find<S: Object, T>(
     object: &mut S,
-    (wanted, was_woken): (S::Wanted, bool),
+    was_woken: bool,
     mut judge: impl FnMut(&mut S) -> Option<Result<T>>,
-) -> Look<Result<T>> {
+) -> Option<Result<T>> {
     // A task that was woken seldom needs a poll.
     if was_woken {
         if let Some(found) = judge(object) {
-            return Look::Ready(found);
+            return Some(found);
         }
     }
     let polled = object.poll();
     if let Some(found) = judge(object) {
-        return Look::Ready(found);
+        return Some(found);
     }
     let looked = polled.and_then(|()| object.look());
-    match (judge(object), looked) {
-        (Some(found), _) => Look::Ready(found),
-        (None, Err(error)) => Look::Ready(Err(error)),
-        (None, Ok(())) => Look::Until(object.due(wanted)),
-    }
+    judge(object).or_else(|| looked.err().map(Err))
 }
 
 /// A wait for a [`Watched`].
 pub(crate) struct Waiting<'a, S: Object, F> {
-    watched: &'a Watched<S>,
+    watched: &'a Arc<Watched<S>>,
     wait: Wait<S::Wanted>,
     judge: F,
 }

@@ -139,10 +139,14 @@ impl Object for ReplicasState {
         Ok(())
     }
 
+    /// An idle replica may end by itself, and no host is asked.
+    fn asks(wanted: Wanted) -> bool {
+        !matches!(wanted, Wanted::Gone(_))
+    }
+
     /// Asks whether the replicas are there, when they have been silent.
-    fn due(&mut self, wanted: Wanted) -> Option<Instant> {
-        if let Wanted::Gone(_) = wanted {
-            // A task waits for the end of an idle replica, and asks no host.
+    fn due(&mut self, asks: bool) -> Option<Instant> {
+        if !asks {
             let due = self.set.writers();
             return due
                 .filter_map(|writer| writer.conn().keep_alive().ok()?)

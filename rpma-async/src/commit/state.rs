@@ -91,30 +91,29 @@ impl WriterState {
 
 impl Object for WriterState {
     type Wanted = Wanted;
-    type Mark = (u64, u64, u64, bool);
+    type Mark = (u64, u64, u64, (bool, bool));
 
     fn mark(&self) -> Self::Mark {
-        let (durable, released, is_over) = match &self.writer {
-            Some(writer) => (writer.durable(), writer.released(), writer.is_over()),
-            None => (0, 0, true),
+        let Some(writer) = &self.writer else {
+            return (0, 0, 0, (true, true));
         };
-        (durable, released, self.reads.completed(), is_over)
+        // The event of the end may follow the failure.
+        let ends = (writer.is_over(), writer.conn().ended().is_some());
+        let completed = self.reads.completed();
+        (writer.durable(), writer.released(), completed, ends)
     }
 
     fn is_there(&self, wanted: Wanted) -> bool {
         let Some(writer) = &self.writer else {
             return false;
         };
-        // Then each task keeps to the time after which nothing comes any more.
-        if writer.is_over() {
-            return true;
-        }
+        let is_over = writer.is_over();
         match wanted {
             Wanted::Durable(ticket) => writer.settled(ticket).is_some(),
-            Wanted::Room => writer.room() > 0,
-            Wanted::Read(number) => self.reads.is_complete(number),
-            Wanted::Released => self.is_released(),
-            Wanted::End => false,
+            Wanted::Room => is_over || writer.room() > 0,
+            Wanted::Read(number) => self.reads.is_complete(number) || self.was_quiet,
+            Wanted::Released => is_over || self.is_released(),
+            Wanted::End => is_over,
         }
     }
 
@@ -148,8 +147,13 @@ impl Object for WriterState {
             .map_err(error::unnumbered)
     }
 
+    /// With the server's method a commit asks.
+    fn asks(_wanted: Wanted) -> bool {
+        true
+    }
+
     /// Asks whether the server is there, when it has been silent.
-    fn due(&mut self, _wanted: Wanted) -> Option<Instant> {
+    fn due(&mut self, _asks: bool) -> Option<Instant> {
         let completed = self.reads.completed();
         let writer = self.writer.as_mut()?;
         let counts = [

@@ -33,11 +33,10 @@ const GONE: u8 = 2;
 /// It has ended, because its runtime has another clock.
 const CLOCKS: u8 = 3;
 
-/// How often a wait yields to a driver that has not run yet, and then how often it sleeps for 1 ms
-/// as well. A driver on the same thread runs between two polls; one on another thread needs some
-/// time.
-const YIELDS: u32 = 64;
-const NAPS: u32 = 5_000;
+/// For how long waits yield to a driver that has not run yet, in real time: it may be the fabric's
+/// time that waits for the driver. A driver on the same thread runs between two polls; one on
+/// another thread needs some time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Core {
     peer: Peer,
@@ -274,22 +273,18 @@ impl Drop for Handle {
 /// A wait for a driver that has not run yet: without it, no task would be woken.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    polls: u32,
+    since: Option<Instant>,
 }
 
 impl Patience {
-    /// Pending while the driver has not run, and an error if it does not.
+    /// Pending while the driver has not run, and an error if it does not. The task is polled again
+    /// after others, so that the driver runs.
     pub(crate) fn poll(&mut self, core: &Core, cx: &Context<'_>) -> Poll<Result<()>> {
         if core.driver_has_run() {
             return Poll::Ready(core.check_driver());
         }
-        self.polls += 1;
-        if self.polls > YIELDS + NAPS {
+        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             return Poll::Ready(Err(driver_never_ran()));
-        }
-        if self.polls > YIELDS {
-            // In real time: it may be the fabric's time that waits for the driver.
-            std::thread::sleep(Duration::from_millis(1));
         }
         cx.waker().wake_by_ref();
         Poll::Pending

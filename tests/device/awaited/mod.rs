@@ -44,6 +44,8 @@ mod operations;
 mod ordered;
 mod parts;
 #[cfg(feature = "sim")]
+mod polled;
+#[cfg(feature = "sim")]
 mod probes;
 #[cfg(feature = "sim")]
 mod read_faults;
