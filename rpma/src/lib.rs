@@ -401,6 +401,7 @@ mod tests {
         check::<commit::Method>();
         check::<commit::Limits>();
         check::<commit::Writer>();
+        check::<commit::SharedWriter>();
         check::<commit::WriterCfg>();
         check::<commit::Connecting>();
         check::<commit::Ticket>();

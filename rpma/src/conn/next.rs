@@ -20,7 +20,7 @@ use super::Conn;
 use crate::cq::{Cq, Got};
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::looking::{self, BOUND, Vain};
+use crate::looking::{self, BOUND, EVENTS, Vain};
 use crate::queues::Queues;
 use crate::verbs::{CompChannel, Deadline, Wc};
 
@@ -199,6 +199,51 @@ impl Conn {
                 return Err(NOTHING);
             }
         }
+    }
+
+    /// Sleeps as [`next`](Self::next) does, but polls nothing: for a thread that sleeps for others
+    /// as well, which poll meanwhile. It takes the events. The caller has polled the queues until
+    /// they were empty, and does so again. Returns whether something was there.
+    ///
+    /// An error that comes with the end of the connection is its end as well.
+    pub(crate) fn sleep_for_all(&self, deadline: Deadline) -> Result<bool> {
+        let channels = self.channels()?;
+        let due = self.watch_peer();
+        if self.has_kept_event() {
+            return self.take_events().map(|()| true);
+        }
+        let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
+        let before = EventsGone::from(channels);
+        let (watched, count) = self.watched(channels);
+        let [event, of_main, of_own] = watched;
+        let mut fds = [self.device_fd(), event, of_main, of_own];
+        self.sleep(&mut fds[..=count], until.earlier(Deadline::after(BOUND)))?;
+        let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
+        let taken = before.take_reported(channels, of_main, of_own);
+        // A channel of a device that is gone fails each time: other results come first.
+        if event {
+            self.take_events()?;
+        }
+        self.end_of_waits()?;
+        Ok(taken? || event)
+    }
+
+    /// Takes the events of the connection that are there.
+    pub(crate) fn take_events(&self) -> Result<()> {
+        for _ in 0..EVENTS {
+            match self.event_now() {
+                Ok(_) => {}
+                // Another thread has taken it, or there are no more.
+                Err(Error::NoEvent) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The error of a connection for which no completion comes any more.
+    pub(crate) fn end_of_waits(&self) -> Result<()> {
+        self.queues.slots.end_of_waits().map_or(Ok(()), Err)
     }
 
     /// See [`ConnCfg::set_spin`](crate::ConnCfg::set_spin).

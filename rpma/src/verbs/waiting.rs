@@ -170,6 +170,7 @@ fn woken(fd: BorrowedFd<'_>, beside: Beside<'_, '_>, deadline: Deadline) -> Resu
 /// Waits until one of several descriptors can be read, or the device has an event. Their events
 /// then show which can be read. The device's event is taken and reported. Returns `false` if
 /// `deadline` passed first. The first descriptor is the device's.
+#[inline]
 pub(super) fn any_readable(
     fds: &mut [PollFd<'_>],
     device: &DeviceEvents<'_>,

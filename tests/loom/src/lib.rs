@@ -6,6 +6,7 @@
 //! orders that acquire and release allow; to it `SeqCst` of an access is `AcqRel`.
 //!
 //! * `queues`: the slots of rpma's queues.
+//! * `sharing`: the lookout of rpma's shared writers.
 //! * `operations`: the operations of rpma-async, and the tasks that wait.
 
 #![cfg(test)]
@@ -13,12 +14,22 @@
 mod operations;
 mod primitives;
 mod queues;
+mod sharing;
+mod sync;
+
+/// The clock has no part in a model.
+use crate::sync as clock;
+/// Where lookout.rs finds its deadline.
+use crate::sync as verbs;
 
 #[path = "../../../rpma/src/slots/contexts.rs"]
 mod contexts;
 #[allow(dead_code, reason = "a part of it is tested")]
 #[path = "../../../rpma/src/lock.rs"]
 mod lock;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../../rpma/src/commit/lookout.rs"]
+mod lookout;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../../rpma/src/slots/pool.rs"]
 mod pool;

@@ -7,15 +7,18 @@
 mod asks;
 mod cfg;
 mod connecting;
+mod shared;
 mod waiting;
 
 use std::iter;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::asks::Asks;
 pub(crate) use self::asks::Messages;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
+pub use self::shared::SharedWriter;
 use crate::clock;
 use crate::conn::{Conn, Next};
 use crate::cq::Got;
@@ -49,7 +52,9 @@ use crate::verbs::{Place, Wc};
 /// polls the connection by itself hands each completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
-    conn: Conn,
+    /// Of a writer that is shared, or in a set that is shared, the thread that sleeps has it too.
+    conn: Arc<Conn>,
+    id: ConnId,
     cfg: WriterCfg,
     offer: Offer,
     /// Set with the server's method: its limits, and the messages.
@@ -61,6 +66,8 @@ pub struct Writer {
     posted: u64,
     durable: u64,
     released: u64,
+    /// There is room for the commits up to this number.
+    room_until: u64,
     /// The empty write that is under way.
     probe: Option<Posted>,
     due: LookDue,
@@ -112,11 +119,13 @@ impl Writer {
             .as_ref()
             .map_or(u16::MAX, |(limits, _)| limits.credits());
         Self {
-            conn,
+            id: conn.id(),
+            conn: Arc::new(conn),
             cfg,
             offer,
             server,
             in_flight: cfg.in_flight().min(credits).into(),
+            room_until: cfg.in_flight().min(credits).into(),
             lasts: iter::repeat_n(UNKNOWN, usize::from(cfg.in_flight()).next_power_of_two())
                 .collect(),
             posted: 0,
@@ -153,14 +162,19 @@ impl Writer {
     /// Returns the number of commits that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
+        (self.room_until - self.posted) as usize
+    }
+
+    /// Commits are released or durable.
+    #[inline]
+    fn makes_room(&mut self) {
         // With the server's method, a commit is in flight until it is released and answered.
-        let gone = self.released.min(self.durable);
         let gone = if self.server.is_none() {
             self.released
         } else {
-            gone
+            self.released.min(self.durable)
         };
-        self.in_flight.saturating_sub((self.posted - gone) as usize)
+        self.room_until = gone + self.in_flight as u64;
     }
 
     /// Returns the number of send-queue slots that are not for commits. If the program's own
@@ -206,7 +220,7 @@ impl Writer {
     ///
     /// [`Error::InvalidArgument`] for a commit of another writer.
     pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
-        if ticket.conn != self.conn.id() {
+        if ticket.conn != self.id {
             return Err(of_another_writer());
         }
         Ok(match ticket.number {
@@ -243,7 +257,7 @@ impl Writer {
         if self.room() == 0 {
             return Err(self.full());
         }
-        let (conn, number) = (&self.conn, self.posted + 1);
+        let (conn, number) = (&*self.conn, self.posted + 1);
         let posted = match &self.server {
             None => conn.commit(parts, pointer, self.cfg.flush_type(), number),
             Some((limits, asks)) => asks.commit(conn, *limits, number, parts, pointer),
@@ -252,7 +266,7 @@ impl Writer {
             Ok(posted) => {
                 self.flies(posted.number());
                 Ok(Ticket {
-                    conn: self.conn.id(),
+                    conn: posted.conn(),
                     number,
                 })
             }
@@ -330,7 +344,7 @@ impl Writer {
             self.probe = None;
             return true;
         }
-        if posted.conn() != self.conn.id() {
+        if posted.conn() != self.id {
             return false;
         }
         let is_it = |number: &u64| self.lasts[self.at(*number)] == posted.number();
@@ -342,6 +356,7 @@ impl Writer {
         if self.server.is_none() && wc.status() == WcStatus::SUCCESS {
             self.durable = number;
         }
+        self.makes_room();
         true
     }
 
@@ -375,6 +390,7 @@ impl Writer {
                 self.conn.end_after(&error);
             }
         }
+        self.makes_room();
         true
     }
 
@@ -470,6 +486,8 @@ impl Writer {
                 Some(Ok(Got::Expected)) => {
                     self.released = self.posted;
                     self.durable = self.posted;
+                    // As `makes_room`.
+                    self.room_until += 1;
                     return Ok(true);
                 }
                 Some(Ok(Got::Nothing)) => return Ok(false),
@@ -574,7 +592,7 @@ impl Writer {
     /// more. [`Conn::disconnect`] and [`Conn::delete`] release their source memory.
     #[must_use]
     pub fn into_conn(self) -> Conn {
-        self.conn
+        own(self.conn)
     }
 
     /// Destroys the connection, as [`Conn::delete`]. After `Ok` no device reads the source memory
@@ -584,6 +602,14 @@ impl Writer {
     ///
     /// As [`Conn::delete`].
     pub fn delete(self) -> Result<()> {
-        self.conn.delete()
+        own(self.conn).delete()
+    }
+}
+
+/// The connection of a writer that no other thread has.
+fn own(conn: Arc<Conn>) -> Conn {
+    match Arc::into_inner(conn) {
+        Some(conn) => conn,
+        None => unreachable!("a thread sleeps for a writer that is not shared"),
     }
 }

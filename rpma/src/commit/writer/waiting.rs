@@ -12,6 +12,10 @@ use crate::verbs::{Deadline, Wc};
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 impl Writer {
+    pub(super) const NOT_DURABLE: &str = "the commit is not known to be durable, and its source memory is still in \
+                                          use: wait again, or drop the writer and connect again";
+    pub(super) const NO_ROOM: &str = "the oldest commit in flight is not complete";
+
     /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
     /// once. Completions that are not the writer's go to `other`.
     ///
@@ -26,7 +30,7 @@ impl Writer {
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<()> {
-        if ticket.conn != self.conn.id() {
+        if ticket.conn != self.id {
             return Err(of_another_writer());
         }
         self.look_until(
@@ -34,8 +38,7 @@ impl Writer {
             &mut other,
             |writer| writer.durable >= ticket.number,
             |writer| writer.has_completed(ticket),
-            "the commit is not known to be durable, and its source memory is still in use: wait again, or \
-             drop the writer and connect again",
+            Self::NOT_DURABLE,
         )
     }
 
@@ -53,7 +56,7 @@ impl Writer {
             &mut other,
             |writer| writer.room() > 0 && !writer.is_over(),
             |_| true,
-            "the oldest commit in flight is not complete",
+            Self::NO_ROOM,
         )
     }
 
@@ -108,14 +111,7 @@ impl Writer {
 
     /// Sleeps until something happened, and takes it. After a silence it probes the server.
     fn sleep(&mut self, deadline: Deadline, other: &mut dyn FnMut(Wc)) -> Result<()> {
-        let quiet = self.conn.quiet_from();
-        let until = quiet.map_or(deadline, |at| deadline.earlier(Deadline::At(at)));
-        let is_asked = self.server.is_some() && quiet.is_none();
-        let until = if is_asked {
-            until.earlier(Deadline::after(PROBE_EVERY))
-        } else {
-            until
-        };
+        let (until, is_asked) = self.sleeps_until(deadline);
         let mut wcs = [Wc::default(); 8];
         let spun = self.conn.spin(&mut wcs, until);
         let next = match spun.transpose() {
@@ -134,6 +130,20 @@ impl Writer {
             Took::Nothing if is_asked => self.probe(),
             _ => Ok(()),
         }
+    }
+
+    /// The end of a sleep, and whether the server's host is to be asked if nothing comes until then.
+    #[inline(always)]
+    pub(super) fn sleeps_until(&self, deadline: Deadline) -> (Deadline, bool) {
+        let quiet = self.conn.quiet_from();
+        let until = quiet.map_or(deadline, |at| deadline.earlier(Deadline::At(at)));
+        let is_asked = self.server.is_some() && quiet.is_none();
+        let until = if is_asked {
+            until.earlier(Deadline::after(PROBE_EVERY))
+        } else {
+            until
+        };
+        (until, is_asked)
     }
 
     /// Whether no further completion comes for a commit that is not durable.
