@@ -407,6 +407,7 @@ mod tests {
         check::<commit::Ticket>();
         check::<commit::Fate>();
         check::<commit::Replicas>();
+        check::<commit::SharedReplicas>();
         check::<reconnect::Reconnect<reconnect::ToConn>>();
         check::<reconnect::Reconnect<reconnect::ToWriter>>();
         check::<reconnect::ReconnectCfg>();

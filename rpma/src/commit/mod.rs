@@ -8,7 +8,8 @@
 //! processor of the memory's host ([`Method::Server`]). A server's program offers
 //! [`Method::Server`] with its [`Limits`]. A [`Writer`] is a connection that commits by one method.
 //! A [`Responder`] is the server's half of [`Method::Server`]. [`Replicas`] are several writers
-//! that get the same commits. Threads share a writer as a [`SharedWriter`].
+//! that get the same commits. Threads share a writer as a [`SharedWriter`], and a set as
+//! [`SharedReplicas`].
 
 mod lookout;
 mod replicas;
@@ -18,7 +19,7 @@ mod tests;
 mod wire;
 mod writer;
 
-pub use self::replicas::{CommitId, Outcome, Record, ReplicaId, Replicas};
+pub use self::replicas::{CommitId, Outcome, Record, ReplicaId, Replicas, SharedReplicas};
 pub use self::responder::{Responder, Slots, Turn};
 pub(crate) use self::writer::Messages;
 pub use self::writer::{Connecting, Fate, SharedWriter, Ticket, Writer, WriterCfg};

@@ -39,7 +39,7 @@ use crate::counters::Counters;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::failure::Failure;
+use crate::failure::{Failure, NotConnected};
 use crate::flush::FlushMethod;
 use crate::joined_fd::JoinedFd;
 use crate::looking::{self, BOUND, Budget};
@@ -817,6 +817,13 @@ impl Conn {
         if let Err(error) = self.disconnect() {
             log::debug!("{}: {error}", self.queues.ends);
         }
+    }
+
+    /// As [`disconnect`](Self::disconnect), and the connection counts as over at once.
+    pub(crate) fn end_now(&self) -> Result<()> {
+        let closed = Error::NotConnected(NotConnected::Closed);
+        self.queues.slots.call_failed(&closed);
+        self.disconnect()
     }
 
     /// Ends the connection: moves the queue pair to the error state and notifies the peer.

@@ -17,6 +17,7 @@ mod prelude;
 mod reuse;
 mod served;
 mod set;
+mod shared_set;
 mod shared_writer;
 mod waiting;
 

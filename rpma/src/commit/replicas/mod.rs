@@ -16,6 +16,7 @@
 mod outcome;
 mod replica;
 mod ring;
+mod shared;
 mod wait;
 
 use std::time::Instant;
@@ -24,6 +25,7 @@ use self::outcome::SetId;
 pub use self::outcome::{CommitId, Outcome, ReplicaId};
 use self::replica::{CommitState, Replica};
 use self::ring::{CommitEntry, RecordBytes, RecordRing};
+pub use self::shared::SharedReplicas;
 use crate::address;
 use crate::clock;
 use crate::commit::Writer;
@@ -436,6 +438,7 @@ impl Replicas {
     }
 
     /// Posts the commits that wait in the ring.
+    #[inline(always)]
     fn post(&mut self) {
         for member in &mut self.members {
             member.advance(&self.ring);
@@ -508,6 +511,7 @@ impl Replicas {
     }
 
     /// The outcome of a commit, and how many more copies may come.
+    #[inline(always)]
     fn outcome_and_coming(&self, id: CommitId) -> (Outcome, usize) {
         let (mut outcome, mut coming) = (Outcome::new(id), 0);
         if id.set != self.id {

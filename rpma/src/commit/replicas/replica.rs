@@ -6,8 +6,6 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFd;
-
 use super::outcome::ReplicaId;
 use super::ring::{CommitEntry, RecordRing};
 use crate::clock;
@@ -20,7 +18,7 @@ use crate::mr::MrRemote;
 use crate::verbs::{Deadline, Wc};
 
 /// How long a look at a connection that is being set aside waits for the next one.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Replica {
@@ -28,6 +26,8 @@ pub(super) struct Replica {
     /// `None`: it was set aside.
     writer: Option<Writer>,
     remote: MrRemote,
+    /// A thread sets it aside, while others use the set.
+    pub(super) is_leaving: bool,
     /// Its number among the replicas that were set aside, if it is one of them.
     pub(super) set_aside: Option<u64>,
     /// The set's last commit before the replica was added.
@@ -46,6 +46,15 @@ pub(super) struct Replica {
     gone: EventsGone,
     /// A look began after the time of [`Conn::quiet_from`](crate::Conn::quiet_from).
     had_last_look: bool,
+}
+
+/// A replica in a sleep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beside<'a> {
+    pub(super) id: ReplicaId,
+    pub(super) conn: &'a Conn,
+    /// Before the sleep.
+    pub(super) gone: EventsGone,
 }
 
 /// The state of one commit on one replica.
@@ -73,6 +82,7 @@ impl Replica {
             base: writer.posted(),
             writer: Some(writer),
             remote,
+            is_leaving: false,
             set_aside: None,
             joined,
             posted: joined,
@@ -162,6 +172,7 @@ impl Replica {
         }
     }
 
+    #[inline(never)]
     fn post(&mut self, ring: &RecordRing) {
         while self.posted < ring.last() && self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
@@ -202,9 +213,8 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return false;
         };
-        let was_over = writer.is_over();
         let taken = writer.poll_queues(drop).unwrap_or_else(|error| {
-            self.warn(was_over, &error);
+            self.warn(self.saw_end, &error);
             false
         });
         self.count();
@@ -216,18 +226,31 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return;
         };
-        let was_over = writer.is_over();
         if let Err(error) = writer.poll_each(&mut drop) {
-            self.warn(was_over, &error);
+            self.warn(self.saw_end, &error);
         }
         self.count();
+    }
+
+    /// As [`poll_each`](Self::poll_each), in the place of a look, for a caller that takes the events
+    /// elsewhere.
+    pub(super) fn poll_last(&mut self) {
+        let is_quiet = self.writer.as_ref().is_some_and(|of| of.conn().is_quiet());
+        self.had_last_look |= is_quiet;
+        self.poll_each();
+    }
+
+    /// Whether a look is due, after a poll.
+    #[inline]
+    pub(super) fn is_look_due(&mut self, now: Instant) -> bool {
+        let due = |of: &mut Writer| of.is_look_due(now);
+        self.writer.as_mut().is_some_and(due)
     }
 
     /// Takes events as well, if that is due. Returns whether it was.
     #[inline]
     pub(super) fn look_if_due(&mut self, now: Instant) -> bool {
-        let due = |of: &mut Writer| of.is_look_due(now);
-        let is_due = self.writer.as_mut().is_some_and(due);
+        let is_due = self.is_look_due(now);
         if is_due {
             self.look();
         }
@@ -271,32 +294,30 @@ impl Replica {
         let Some(writer) = &mut self.writer else {
             return;
         };
-        let was_over = writer.is_over();
         self.had_last_look |= writer.conn().is_quiet();
         if let Err(error) = writer.look(drop) {
-            self.warn(was_over, &error);
+            self.warn(self.saw_end, &error);
         }
         self.count();
     }
 
-    /// The descriptors that a sleep watches.
-    pub(super) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+    /// Its part in a sleep.
+    pub(super) fn beside(&self) -> Option<Beside<'_>> {
         let conn = self.writer.as_ref().map(Writer::conn);
-        conn.into_iter().flat_map(Conn::watched_with_bell)
+        conn.map(|conn| Beside {
+            id: self.id,
+            conn,
+            gone: self.gone,
+        })
     }
 
-    /// Takes the events of its completion channels after a sleep, and `reported` of its
-    /// descriptors. Returns whether an event was there, and whether a look is necessary.
-    pub(super) fn take_reported(&self, reported: &mut impl Iterator<Item = bool>) -> (bool, bool) {
-        let Some(writer) = &self.writer else {
-            return (false, false);
-        };
-        let taken = writer.conn().take_reported_with_bell(self.gone, reported);
-        taken.unwrap_or_else(|error| {
-            self.warn(writer.is_over(), &error);
-            writer.conn().end_after(&error);
-            (false, true)
-        })
+    /// The events of its channels could not be taken.
+    #[cold]
+    pub(super) fn cannot_take(&self, error: &Error) {
+        if let Some(writer) = &self.writer {
+            self.warn(writer.is_over(), error);
+            writer.conn().end_after(error);
+        }
     }
 
     pub(super) fn handle(&mut self, wc: &Wc) -> bool {
@@ -346,20 +367,38 @@ impl Replica {
                     Ok(())
                 },
             );
-            let is_released = |of: &mut Self| (of.released >= of.posted).then_some(());
+            let is_released = |of: &mut Self| of.has_released_all().then_some(());
             let Ok(_) = looking::wait(self, limit, is_released, look, sleep);
         }
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
-        match writer.delete() {
+        self.deleted(writer.delete())
+    }
+
+    /// Its writer was deleted, with this result.
+    pub(super) fn deleted(&mut self, result: Result<()>) -> Result<()> {
+        match result {
             Ok(()) => self.released = self.posted,
             Err(error) if self.released >= self.posted => {
-                log::warn!("{id}: {error}: the device has released all bytes before");
+                log::warn!(
+                    "{}: {error}: the device has released all bytes before",
+                    self.id
+                );
             }
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Takes its writer out, if it has one.
+    pub(super) fn take_writer(&mut self) -> Option<Writer> {
+        self.writer.take()
+    }
+
+    /// Whether the device has released all bytes of its commits.
+    pub(super) fn has_released_all(&self) -> bool {
+        self.released >= self.posted
     }
 }
 

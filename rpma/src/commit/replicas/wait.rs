@@ -10,31 +10,33 @@ use std::array;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::replica::{CommitState, Replica};
+use super::replica::{Beside, CommitState, Replica};
 use super::{CommitId, Outcome, ReplicaId, Replicas, named};
 use crate::clock;
-use crate::commit::Writer;
 use crate::conn::Conn;
 use crate::error::{Error, Result};
 use crate::looking;
 use crate::verbs::Deadline;
 
 /// The replicas for which a sleep has ended, as masks.
-#[derive(Clone, Copy, Default)]
-struct Reported {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
     /// An event of their completion channels was taken: their queues are to be polled.
-    taken: u64,
+    pub(super) taken: u64,
     /// They are to be looked at.
-    others: u64,
+    pub(super) others: u64,
 }
 
 /// The descriptors of so many replicas, and that of their device.
-const fn places(replicas: usize) -> usize {
+pub(super) const fn places(replicas: usize) -> usize {
     1 + Conn::WATCHED * replicas
 }
 
+/// A sleep of so many has fewer places: they are filled in advance, which costs something.
+pub(super) const FEW: usize = 5;
+
 /// The longest sleep.
-const SILENCE: Duration = Duration::from_millis(50);
+pub(super) const SILENCE: Duration = Duration::from_millis(50);
 
 impl Replicas {
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
@@ -57,23 +59,30 @@ impl Replicas {
         }
         let settled = self.until(limit, |set| {
             let outcome = set.settled(id, k)?;
-            // It is unknown by the time alone, and an acknowledgement may have come since the last
-            // look.
-            let is_final = outcome.unknown == 0 || !set.lacks_last_look();
-            if is_final {
+            if set.is_final(&outcome) {
                 return Some(outcome);
             }
             set.look();
             set.settled(id, k)
         });
-        settled.unwrap_or_else(|| {
-            let mut outcome = self.outcome(id);
-            let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
-            for replica in self.ids(posted) {
-                outcome.unknown |= replica.mask();
-            }
-            outcome
-        })
+        settled.unwrap_or_else(|| self.outcome_at_the_limit(id))
+    }
+
+    /// Whether the outcome needs no look. Otherwise it is unknown by the time alone, and an
+    /// acknowledgement may have come since the last look.
+    #[inline]
+    pub(super) fn is_final(&self, outcome: &Outcome) -> bool {
+        outcome.unknown == 0 || !self.lacks_last_look()
+    }
+
+    /// The outcome when the limit has passed.
+    pub(super) fn outcome_at_the_limit(&self, id: CommitId) -> Outcome {
+        let mut outcome = self.outcome(id);
+        let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
+        for replica in self.ids(posted) {
+            outcome.unknown |= replica.mask();
+        }
+        outcome
     }
 
     /// Returns the outcome of a commit if no wait is needed: the commit is durable on `k` replicas,
@@ -82,6 +91,7 @@ impl Replicas {
     /// This is the half of [`settle`](Self::settle) that does not sleep, for [event
     /// loops](Self#event-loops). An acknowledgement can come up to a second after the end of its connection.
     /// During this second the result is `None` if `k` copies are still possible.
+    #[inline]
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
         let (outcome, coming) = self.outcome_and_coming(id);
@@ -115,7 +125,7 @@ impl Replicas {
     }
 
     #[cold]
-    fn lacks_last_look(&self) -> bool {
+    pub(super) fn lacks_last_look(&self) -> bool {
         self.members.iter().any(Replica::lacks_last_look)
     }
 
@@ -164,8 +174,14 @@ impl Replicas {
             // It was set aside before: a later replica has its place.
             return Ok(());
         };
+        let result = self.members[index].set_aside(limit);
+        self.was_set_aside(index, result)
+    }
+
+    /// A replica was set aside, with this result.
+    pub(super) fn was_set_aside(&mut self, index: usize, result: Result<()>) -> Result<()> {
         let member = &mut self.members[index];
-        let result = member.set_aside(limit);
+        let id = member.id;
         if member.set_aside.is_none() {
             self.set_aside += 1;
             member.set_aside = Some(self.set_aside);
@@ -180,8 +196,6 @@ impl Replicas {
     /// Sleeps until a replica has something, and takes that. If nothing came, it looks.
     #[inline(never)]
     fn sleep(&mut self, deadline: Deadline) {
-        // The places are filled in advance, which costs something.
-        const FEW: usize = 5;
         let now = clock::now();
         let silence = now.checked_add(SILENCE).map_or(deadline, Deadline::At);
         let due = self.members.iter_mut().map(|of| of.before_sleep(now));
@@ -217,39 +231,57 @@ impl Replicas {
         self.advance();
     }
 
-    /// Sleeps until a descriptor of a replica is readable, and takes the events of completion
-    /// channels. `None`: nothing came.
+    /// Sleeps beside the descriptors of the replicas that are able. `None`: nothing came.
     fn watch<const PLACES: usize>(&self, until: Deadline) -> Option<Reported> {
         let able = self.members.iter().filter(|of| of.is_able());
         let able = able.fold(0, |mask, of| mask | of.id.mask());
         // The same ones after the sleep.
-        let watched = || {
-            let members = self.members.iter();
-            members.filter(|of| able & of.id.mask() != 0)
-        };
-        let Some(first) = watched().find_map(Replica::writer).map(Writer::conn) else {
-            // A signal, or no memory for the call: the caller looks, and sleeps again.
-            let _ = clock::poll(&mut [], until.instant());
-            return None;
-        };
-        // On the stack: a wait does not allocate. The places after the last one are not polled.
-        let device = first.device_fd();
-        let mut fds: [_; PLACES] = array::from_fn(|_| device.clone());
-        let mut count = 1;
-        for (fd, place) in watched().flat_map(Replica::watched).zip(&mut fds[1..]) {
-            *place = fd;
-            count += 1;
-        }
-        if !first.sleep(&mut fds[..count], until).unwrap_or_default() {
-            return None;
-        }
-        let mut reported = fds[1..count].iter().map(|fd| !fd.revents().is_empty());
-        let mut all = Reported::default();
-        for member in watched() {
-            let (taken, other) = member.take_reported(&mut reported);
-            all.taken |= u64::from(taken) * member.id.mask();
-            all.others |= u64::from(other) * member.id.mask();
-        }
-        Some(all)
+        let members = self.members.iter();
+        let watched = members.filter(|of| able & of.id.mask() != 0);
+        watch::<PLACES>(watched.filter_map(Replica::beside), until, |id, error| {
+            self.members[id.index()].cannot_take(&error);
+        })
     }
+}
+
+/// Sleeps until a descriptor of a replica is readable, and takes the events of completion channels.
+/// `None`: nothing came.
+pub(super) fn watch<'a, const PLACES: usize>(
+    watched: impl Iterator<Item = Beside<'a>> + Clone,
+    until: Deadline,
+    failed: impl Fn(ReplicaId, Error),
+) -> Option<Reported> {
+    let Some(first) = watched.clone().next().map(|of| of.conn) else {
+        // A signal, or no memory for the call: the caller looks, and sleeps again.
+        let _ = clock::poll(&mut [], until.instant());
+        return None;
+    };
+    // On the stack: a wait does not allocate. The places after the last one are not polled.
+    let device = first.device_fd();
+    let mut fds: [_; PLACES] = array::from_fn(|_| device.clone());
+    let mut count = 1;
+    let mut free = fds[1..].iter_mut();
+    for of in watched.clone() {
+        of.conn.watched_with_bell().for_each(|fd| {
+            if let Some(place) = free.next() {
+                *place = fd;
+                count += 1;
+            }
+        });
+    }
+    if !first.sleep(&mut fds[..count], until).unwrap_or_default() {
+        return None;
+    }
+    let mut reported = fds[1..count].iter().map(|fd| !fd.revents().is_empty());
+    let mut all = Reported::default();
+    for of in watched {
+        let taken = of.conn.take_reported_with_bell(of.gone, &mut reported);
+        let (taken, other) = taken.unwrap_or_else(|error| {
+            failed(of.id, error);
+            (false, true)
+        });
+        all.taken |= u64::from(taken) * of.id.mask();
+        all.others |= u64::from(other) * of.id.mask();
+    }
+    Some(all)
 }

@@ -147,6 +147,16 @@ impl Writer {
         &self.conn
     }
 
+    /// The connection, for a thread that sleeps beside it.
+    pub(crate) fn share_conn(&self) -> Arc<Conn> {
+        Arc::clone(&self.conn)
+    }
+
+    /// Whether a thread sleeps beside its connection.
+    pub(crate) fn is_watched(&self) -> bool {
+        Arc::strong_count(&self.conn) > 1
+    }
+
     /// Returns the settings with which the writer commits.
     #[must_use]
     pub fn cfg(&self) -> &WriterCfg {
@@ -453,7 +463,7 @@ impl Writer {
     #[inline]
     #[must_use]
     pub fn settled(&self, ticket: Ticket) -> Option<Result<()>> {
-        if ticket.conn == self.conn.id() {
+        if ticket.conn == self.id {
             if ticket.number <= self.durable {
                 return Some(Ok(()));
             }
@@ -466,7 +476,7 @@ impl Writer {
 
     #[cold]
     fn not_durable(&self, ticket: Ticket) -> Option<Result<()>> {
-        if ticket.conn != self.conn.id() {
+        if ticket.conn != self.id {
             return Some(Err(of_another_writer()));
         }
         if !self.was_quiet && !self.has_completed(ticket) {

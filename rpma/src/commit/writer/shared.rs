@@ -150,7 +150,7 @@ impl Watched for Watch {
 
     #[inline]
     fn poll(&mut self) -> bool {
-        self.poll_by(|writer| writer.poll(drop))
+        self.poll_by(|writer| writer.poll_queues(drop))
     }
 
     #[inline]
