@@ -1,9 +1,10 @@
 //! Commits by the device's flush: of one part and its pointer by a writer, and of a record and its
-//! pointer on the replicas of a set. Those of rpma-async stand beside the same calls of rpma.
+//! pointer on the replicas of a set. Those of rpma-async stand beside the same calls of rpma, and so
+//! do those of a writer and a set that threads share, here with one thread.
 //!
 //! The commits that sleep have a fabric of their own, whose network takes a while.
 
-use rpma::commit::{Method, Replicas as Set, WriterCfg};
+use rpma::commit::{Method, Replicas as Set, SharedReplicas, SharedWriter, WriterCfg};
 use rpma::{Result, commit};
 use rpma_async::{Pool, Reactor, Replicas, Writer};
 
@@ -90,6 +91,15 @@ pub(crate) fn by_hand(peer: &Peer, addr: &str) -> Result<()> {
         measured_group_by_hand(set)?;
         row("by_hand_set_record_of_16", warm);
     }
+    let writer = SharedWriter::new(writer);
+    let [_, set, _] = sets;
+    let set = SharedReplicas::new(set?);
+    for warm in [true, false] {
+        measured_shared_writer(&writer, &to, &source)?;
+        row("shared_writer_commit", warm);
+        measured_shared_set(&set)?;
+        row("shared_set_commit", warm);
+    }
     Ok(())
 }
 
@@ -130,6 +140,13 @@ pub(crate) fn slept() -> Result<()> {
         measured_set_by_hand(&mut set, 2)?;
         row("by_hand_set_commit_slept", warm);
     }
+    let (writer, set) = (SharedWriter::new(writer), SharedReplicas::new(set));
+    for warm in [true, false] {
+        measured_shared_writer(&writer, &to, &source)?;
+        row("shared_writer_commit_slept", warm);
+        measured_shared_set(&set)?;
+        row("shared_set_commit_slept", warm);
+    }
     Ok(())
 }
 
@@ -153,6 +170,31 @@ fn measured_writer_by_hand(
     for (n, &(to, pointer)) in to.iter().enumerate() {
         let ticket = writer.commit(&[(to, from)], Some((pointer, n.to_ne_bytes())))?;
         writer.wait(ticket, LIMIT, drop)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_shared_writer(
+    writer: &SharedWriter,
+    to: &[(RemoteSlice, RemoteSlice)],
+    source: &Mr<Vec<u8>>,
+) -> Result<()> {
+    let from = source.slice(..)?;
+    for (n, &(to, pointer)) in to.iter().enumerate() {
+        let ticket = writer.commit(&[(to, from)], Some((pointer, n.to_ne_bytes())))?;
+        writer.wait(ticket, LIMIT)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_shared_set(set: &SharedReplicas) -> Result<()> {
+    for n in 0..ROUNDS {
+        let pointer = Some((POINTER, n.to_ne_bytes()));
+        let id = set.commit(&[1; LEN], (n * LEN) as u64, pointer, 2);
+        let id = id.expect("as many are able");
+        assert!(set.settle(id, 2, LIMIT).copies() >= 2);
     }
     Ok(())
 }
