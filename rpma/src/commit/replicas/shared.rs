@@ -128,7 +128,7 @@ impl Watched for Watch {
                 Some(())
             }
             // An error ends the wait as well.
-            Wanted::Room(len) => set.has_place(len).unwrap_or(true).then_some(()),
+            Wanted::Room(len) => set.has_room(len).unwrap_or(true).then_some(()),
         }
     }
 
@@ -256,7 +256,7 @@ impl SharedReplicas {
         k: usize,
     ) -> Result<CommitId> {
         let mut held = self.0.lock();
-        if !held.state.0.has_place(bytes.len())? {
+        if !held.state.0.has_room(bytes.len())? {
             held.poll();
         }
         let set = &mut held.state.0;
@@ -295,7 +295,7 @@ impl SharedReplicas {
     /// As [`Replicas::wait_room`]: [`Error::RingFull`] when the limit has passed.
     pub fn wait_room(&self, len: usize, limit: Duration) -> Result<()> {
         let found = self.0.wait(Wanted::Room(len), limit);
-        self.with(|set| set.has_place(len))?;
+        self.with(|set| set.has_room(len))?;
         found.ok_or(Error::RingFull)
     }
 
