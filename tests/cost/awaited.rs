@@ -25,9 +25,9 @@ const VISIBLE: FlushType = FlushType::Visibility;
 pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
     ("awaited_flush", "by_hand_flush", 220),
     ("awaited_write_flush", "by_hand_write_flush", 820),
-    ("awaited_flush_slept", "awaited_flush", 860),
-    ("awaited_writer_commit", "by_hand_writer_commit", 1250),
-    ("awaited_set_commit", "by_hand_set_commit", 1500),
+    ("awaited_flush_slept", "awaited_flush", 920),
+    ("awaited_writer_commit", "by_hand_writer_commit", 650),
+    ("awaited_set_commit", "by_hand_set_commit", 600),
 ];
 
 pub(crate) fn run(addr: &str) -> Outcome {
