@@ -138,7 +138,12 @@ impl<S: Object> Watched<S> {
             self.take_events();
             state = self.lock();
         }
-        post(&mut state.object)
+        let posted = post(&mut state.object);
+        if !state.tasks.is_empty() {
+            // A post that fails may end the connection.
+            self.go(state);
+        }
+        posted
     }
 
     /// Calls `run` with the object. Afterwards, without the lock, blocks go back to their pools,

@@ -338,7 +338,7 @@ impl Writer {
 
     /// Ends the connection at once: the fate of commits in flight is unknown. It does not wait.
     pub fn abort(&self) {
-        self.shared.read(|state| {
+        self.shared.with(|state| {
             if let Err(error) = state.writer().conn().disconnect() {
                 log::debug!("{error}");
             }
