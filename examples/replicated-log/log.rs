@@ -5,7 +5,8 @@
 //! of the reactor, as a task of tokio or on a thread, for as long as the [`Log`] lives. Programs
 //! on tokio await the calls of the log. `blocking.rs` is the front end for programs with threads.
 //!
-//! The [`State`] is in a monitor. Each change of it wakes all who wait, and they look again.
+//! The [`State`] is in a monitor. Each change of it wakes all that wait, and they look again. A task
+//! that appends is woken when its record is acknowledged.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -154,13 +155,17 @@ impl Log {
         let stage = |state: &mut State| state.stage(record);
         let staged = log.state.change_when(log.cfg.limit, stage).await;
         let (at, end) = staged.unwrap_or(Err(LogError::Full))?;
-        let is_there = |state: &State| {
-            let to = fault.either(Fault::Posted, state.committed, state.durable);
-            (to >= end).then_some(at)
+        let is_posted = |state: &State| (state.committed >= end).then_some(());
+        let there = match fault {
+            Fault::Posted => log.until(log.cfg.limit, is_posted).await,
+            _ => log.until_durable(end).await,
         };
-        match log.until(log.cfg.limit, is_there).await {
+        match there {
             Err(_) if fault == Fault::UnknownIsDone => Ok(at),
-            there => there.map_err(|error| LogError::Unknown(at, Box::new(error))),
+            there => there.map_or_else(
+                |error| Err(LogError::Unknown(at, Box::new(error))),
+                |()| Ok(at),
+            ),
         }
     }
 
@@ -219,6 +224,14 @@ impl LogCfg {
 }
 
 impl State {
+    /// Up to here tasks that append go on: all of them when the log has ended.
+    fn progress(&self) -> u64 {
+        match self.ended {
+            Some(_) => u64::MAX,
+            None => self.durable,
+        }
+    }
+
     fn check_position(&self, at: Lsn) -> Result<(), LogError> {
         let is_there = || at == self.durable || self.ring.entry(at).is_some();
         let is_kept = (self.head..=self.durable).contains(&at) && is_there();
@@ -351,7 +364,7 @@ impl Shared {
             set,
             pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
             gate: tokio::sync::Mutex::new(()),
-            state: Monitor::new(reactor, state),
+            state: Monitor::with_progress(reactor, state, State::progress),
         })
     }
 
@@ -372,6 +385,16 @@ impl Shared {
     ) -> Result<T, LogError> {
         let look = |state: &State| look(state).map(Ok).or_else(|| state.ended.clone().map(Err));
         let found = self.state.until(limit, look).await;
+        found.unwrap_or(Err(LogError::TimedOut))
+    }
+
+    /// Waits until all records up to `end` are acknowledged, or until the log ends.
+    async fn until_durable(&self, end: Lsn) -> Result<(), LogError> {
+        let look = |state: &State| match state.durable >= end {
+            true => Some(Ok(())),
+            false => state.ended.clone().map(Err),
+        };
+        let found = self.state.until_reached(end, self.cfg.limit, look).await;
         found.unwrap_or(Err(LogError::TimedOut))
     }
 

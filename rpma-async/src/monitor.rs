@@ -4,6 +4,10 @@
 //! look at the value, which is repeated after each change. It leaves its waker before the look, so
 //! no change is missed. Wakers are called in the order in which the tasks began to wait, and
 //! without the lock.
+//!
+//! A value that has a progress, a number that mostly grows, wakes the tasks that wait for a number
+//! when that is reached. Otherwise a thousand tasks that wait for a thousand records would look a
+//! million times.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +20,9 @@ use std::time::Duration;
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::Handle;
+use crate::primitives::{self, wake};
 use crate::reactor::Reactor;
+use crate::tasks::Tasks;
 use crate::timeout::timeout;
 use crate::waiters::{Ticket, Waiters};
 
@@ -53,6 +59,9 @@ use crate::waiters::{Ticket, Waiters};
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
     waiters: Waiters,
+    /// The tasks that wait for a number.
+    counting: primitives::Mutex<Tasks>,
+    progress: fn(&T) -> u64,
     value: Mutex<T>,
 }
 
@@ -61,9 +70,47 @@ impl<T> Monitor<T> {
     /// ([`Reactor::timeout`]).
     #[must_use]
     pub fn new(reactor: &Reactor, value: T) -> Self {
+        Self::with_progress(reactor, value, |_| u64::MAX)
+    }
+
+    /// Makes a monitor of a value that has a progress, for
+    /// [`until_reached`](Self::until_reached): the position up to which a log is durable, for
+    /// example. The progress of a value that has ended is `u64::MAX`, so that all tasks look.
+    ///
+    /// `progress` is called under the lock, after each change.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sim")]
+    /// # async fn example(reactor: &rpma_async::Reactor) {
+    /// use std::time::Duration;
+    ///
+    /// use rpma_async::Monitor;
+    ///
+    /// const LIMIT: Duration = Duration::from_secs(10);
+    ///
+    /// /// A log of which so many bytes are durable, if it has not ended.
+    /// type Durable = Option<u64>;
+    ///
+    /// let durable = Monitor::with_progress(reactor, Some(0), |durable: &Durable| {
+    ///     durable.unwrap_or(u64::MAX)
+    /// });
+    /// durable.change(|durable| *durable = Some(4096));
+    /// // A record that ends at 4096. Records after it do not wake this task.
+    /// let is_there = |durable: &Durable| match durable {
+    ///     Some(durable) => (*durable >= 4096).then_some(Ok(())),
+    ///     None => Some(Err("the log has ended")),
+    /// };
+    /// let appended = durable.until_reached(4096, LIMIT, is_there).await;
+    /// # assert_eq!(appended, Some(Ok(())));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_progress(reactor: &Reactor, value: T, progress: fn(&T) -> u64) -> Self {
         Self {
             reactor: Arc::clone(reactor.handle()),
             waiters: Waiters::default(),
+            counting: primitives::Mutex::default(),
+            progress,
             value: Mutex::new(value),
         }
     }
@@ -76,8 +123,14 @@ impl<T> Monitor<T> {
     /// Changes the value. Then all tasks that wait look again.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         // Also if it panics: the value keeps the changes made so far.
-        let _wake = WakeAll(&self.waiters);
-        change(&mut self.value())
+        let mut wake = WakeAll {
+            monitor: self,
+            reached: u64::MAX,
+        };
+        let mut value = self.value();
+        let result = change(&mut value);
+        wake.reached = (self.progress)(&value);
+        result
     }
 
     /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
@@ -93,7 +146,24 @@ impl<T> Monitor<T> {
         limit: Duration,
         mut look: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
-        self.wait(limit, |value| (look(value), false)).await
+        self.wait(None, limit, |value| (look(value), false)).await
+    }
+
+    /// Waits as [`until`](Self::until) does, and looks again only after changes with which the
+    /// [progress](Self::with_progress) is at least `number`. So of many tasks that wait, each
+    /// change wakes those that it is for.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    pub async fn until_reached<R>(
+        &self,
+        number: u64,
+        limit: Duration,
+        mut look: impl FnMut(&T) -> Option<R>,
+    ) -> Option<R> {
+        let look = |value: &mut T| (look(value), false);
+        self.wait(Some(number), limit, look).await
     }
 
     /// Does the same as [`until`](Self::until), and can change the value: for example, it waits for
@@ -109,20 +179,42 @@ impl<T> Monitor<T> {
         limit: Duration,
         mut change: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
-        self.wait(limit, |value| (change(value), true)).await
+        self.wait(None, limit, |value| (change(value), true)).await
     }
 
     async fn wait<R>(
         &self,
+        number: Option<u64>,
         limit: Duration,
         look: impl FnMut(&mut T) -> (Option<R>, bool),
     ) -> Option<R> {
         let until = Until {
             monitor: self,
+            number,
             ticket: Ticket::default(),
             look,
         };
         timeout(&self.reactor, limit, until).await
+    }
+
+    /// A task leaves its waker.
+    fn park(&self, number: Option<u64>, ticket: &mut Ticket, cx: &Context<'_>) {
+        match number {
+            None => self.waiters.wait(ticket, cx.waker()),
+            Some(number) => {
+                let old = self.counting.lock().wait(ticket, (number, ()), cx.waker());
+                drop(old);
+            }
+        }
+    }
+
+    fn leave(&self, number: Option<u64>, ticket: &mut Ticket) {
+        if number.is_none() {
+            self.waiters.leave(ticket);
+        } else if !ticket.is_none() {
+            let left = self.counting.lock().leave(ticket);
+            drop(left);
+        }
     }
 
     fn value(&self) -> MutexGuard<'_, T> {
@@ -140,6 +232,8 @@ impl<T> fmt::Debug for Monitor<T> {
 /// A wait for a change. Its look returns as well whether it changes the value.
 struct Until<'a, T, F> {
     monitor: &'a Monitor<T>,
+    /// It looks when this is reached.
+    number: Option<u64>,
     ticket: Ticket,
     look: F,
 }
@@ -153,36 +247,61 @@ impl<T, R, F: FnMut(&mut T) -> (Option<R>, bool)> Future for Until<'_, T, F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let Self {
             monitor,
+            number,
             ticket,
             look,
         } = &mut *self;
         // Before the look, so that a later change wakes the task.
-        monitor.waiters.wait(ticket, cx.waker());
+        monitor.park(*number, ticket, cx);
         // If it panics, it may have changed the value.
-        let wake = WakeAll(&monitor.waiters);
-        let (found, changes) = look(&mut monitor.value());
+        let mut wake = WakeAll {
+            monitor,
+            reached: u64::MAX,
+        };
+        let (found, changes) = {
+            let mut value = monitor.value();
+            let looked = look(&mut value);
+            wake.reached = (monitor.progress)(&value);
+            looked
+        };
         if found.is_none() || !changes {
             mem::forget(wake);
         }
         let Some(result) = found else {
             return Poll::Pending;
         };
-        monitor.waiters.leave(ticket);
+        monitor.leave(*number, ticket);
         Poll::Ready(result)
     }
 }
 
-/// Wakes all tasks when it is dropped.
-struct WakeAll<'a>(&'a Waiters);
+/// Wakes the tasks when it is dropped.
+struct WakeAll<'a, T> {
+    monitor: &'a Monitor<T>,
+    reached: u64,
+}
 
-impl Drop for WakeAll<'_> {
+impl<T> Drop for WakeAll<'_, T> {
     fn drop(&mut self) {
-        self.0.wake_all();
+        let mut walk = None;
+        loop {
+            let next = {
+                let mut tasks = self.monitor.counting.lock();
+                let walk = walk.get_or_insert_with(|| tasks.walk());
+                tasks.take_up_to(self.reached, walk)
+            };
+            match next {
+                Some(waker) => wake(waker),
+                None => break,
+            }
+        }
+        self.monitor.waiters.wake_all();
     }
 }
 
 impl<T, F> Drop for Until<'_, T, F> {
     fn drop(&mut self) {
-        self.monitor.waiters.leave(&mut self.ticket);
+        let (number, ticket) = (self.number, &mut self.ticket);
+        self.monitor.leave(number, ticket);
     }
 }

@@ -177,6 +177,19 @@ impl<W> Tasks<W> {
         }
     }
 
+    /// Takes the next task of a walk, if it waits for at most this number.
+    pub(crate) fn take_up_to(&mut self, number: u64, walk: &mut Walk) -> Option<Waker> {
+        let from = self.tasks.partition_point(|of| of.place <= walk.after);
+        let mut tasks = self.tasks.range(from..);
+        let at = from + tasks.position(|of| of.place.1 <= walk.last)?;
+        if self.tasks[at].place.0 > number {
+            return None;
+        }
+        let task = self.tasks.remove(at)?;
+        walk.after = task.place;
+        Some(task.waker)
+    }
+
     /// Takes the next task of a walk that waits for something that is there.
     pub(crate) fn take_next(
         &mut self,

@@ -45,6 +45,62 @@ fn a_change_wakes_tasks_in_their_order() -> Result {
     })
 }
 
+/// Promise: a change wakes the tasks whose number the progress has reached, and no others, in the
+/// order of their numbers. Each is polled twice. A wait that is dropped leaves nothing, and a change
+/// that panics has all of them look.
+#[test]
+fn a_progress_wakes_the_tasks_that_it_reaches() -> Result {
+    const TASKS: u64 = 64;
+    with_reactor(async |reactor| {
+        let value = Arc::new(Monitor::with_progress(reactor, 0, |value: &u64| *value));
+        let (looks, order) = (
+            Arc::new(AtomicU32::new(0)),
+            Arc::new(Mutex::new(Vec::new())),
+        );
+        let tasks: Vec<_> = (1..=TASKS)
+            .rev()
+            .map(|number| {
+                let (looks, order) = (Arc::clone(&looks), Arc::clone(&order));
+                spawn_with(&value, |value| async move {
+                    let is_there = |value: &u64| {
+                        looks.fetch_add(1, Ordering::Relaxed);
+                        (*value >= number).then_some(())
+                    };
+                    let reached = value.until_reached(number, LIMIT, is_there).await;
+                    order.lock().expect("no panic").push(number);
+                    reached
+                })
+            })
+            .collect();
+        turns(1).await;
+        for number in 1..=TASKS {
+            value.change(|value| *value = number);
+            turns(1).await;
+        }
+        for task in tasks {
+            joined(task).await.ok_or("reached")?;
+        }
+        assert_eq!(*order.lock().expect("no panic"), Vec::from_iter(1..=TASKS));
+        let looked = looks.load(Ordering::Relaxed);
+        assert!(looked <= 2 * TASKS as u32, "{looked} looks");
+
+        let dropped = value.until_reached(1_000, SHORT, |_| None::<()>).await;
+        assert_eq!(dropped, None);
+        let looks = Arc::clone(&looks);
+        let waiting = spawn_with(&value, |value| async move {
+            let look = |_: &u64| (looks.fetch_add(1, Ordering::Relaxed) > looked).then_some(());
+            value.until_reached(1_000, LIMIT, look).await
+        });
+        turns(1).await;
+        let changes = value.clone();
+        let panicked =
+            std::thread::spawn(move || changes.change(|_| panic!("a change panics in this test")));
+        assert!(panicked.join().is_err());
+        joined(waiting).await.ok_or("it looks")?;
+        Ok(())
+    })
+}
+
 /// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
 #[test]
 fn a_wait_has_a_limit() -> Result {
