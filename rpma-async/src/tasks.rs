@@ -147,6 +147,11 @@ impl<W> Tasks<W> {
         self.tasks.binary_search_by_key(&place, |of| of.place)
     }
 
+    /// Whether the task of this ticket waits, and was not woken.
+    pub(crate) fn has(&self, ticket: &Ticket) -> bool {
+        ticket.0.is_some_and(|place| self.find(place).is_ok())
+    }
+
     /// Whether one waits for such a thing.
     pub(crate) fn any(&self, is_it: impl Fn(&W) -> bool) -> bool {
         self.tasks.iter().any(|of| is_it(&of.wanted))

@@ -338,13 +338,20 @@ impl<W: Copy> Wait<W> {
         &mut self,
         watched: &Arc<Watched<S>>,
         cx: &Context<'_>,
-        judge: impl FnMut(&mut S) -> Option<Result<T>>,
+        mut judge: impl FnMut(&mut S) -> Option<Result<T>>,
     ) -> Poll<Result<T>> {
         if !self.has_slept && watched.turn.ends_before(cx) {
             return Poll::Pending;
         }
         let mut state = watched.lock();
-        if let Some(result) = find(&mut state.object, self.has_slept, judge) {
+        // A task that was woken for something else: the driver looks for it.
+        let is_parked = state.tasks.has(&self.ticket);
+        let found = if is_parked {
+            judge(&mut state.object)
+        } else {
+            find(&mut state.object, self.has_slept, judge)
+        };
+        if let Some(result) = found {
             let has_place = !self.ticket.is_none();
             let left = has_place.then(|| state.tasks.leave(&mut self.ticket));
             watched.go(state);
@@ -356,7 +363,9 @@ impl<W: Copy> Wait<W> {
         }
         let (wanted, waker) = ((0, self.wanted), cx.waker());
         let old = state.tasks.wait(&mut self.ticket, wanted, waker);
-        watched.watch_time(&mut state);
+        if !is_parked {
+            watched.watch_time(&mut state);
+        }
         watched.go(state);
         drop(old);
         self.sleep(watched, cx)
@@ -394,12 +403,7 @@ fn find<S: Object, T>(
     mut judge: impl FnMut(&mut S) -> Option<Result<T>>,
 ) -> Option<Result<T>> {
     // A task that was woken seldom needs a poll.
-    if was_woken {
-        if let Some(found) = judge(object) {
-            return Some(found);
-        }
-    }
-    let polled = object.poll();
+    let polled = if was_woken { Ok(()) } else { object.poll() };
     if let Some(found) = judge(object) {
         return Some(found);
     }

@@ -1,13 +1,16 @@
 //! Commits that are awaited.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use rpma::commit::Fate;
 use rpma_async::{Pool, Reactor, Writer, block_on};
 
-use crate::awaited::held::leaving_nothing;
+use crate::awaited::held::{hold, leaving_nothing, release};
 use crate::awaited::made::{BLOCKS, Made};
 use crate::awaited::served::{self, Serving, TAIL, append, block, commit, polls, post};
 use crate::awaited::support::{
-    CLOSE, all_blocks, gives_back, is_over, joined, run, says, spawn_with, with_reactor,
+    CLOSE, all_blocks, gives_back, is_over, joined, run, says, spawn_with, turns, with_reactor,
 };
 use crate::common::prelude::*;
 
@@ -198,6 +201,43 @@ fn a_full_writer_refuses() -> Result {
         }
         println!("{refused} of 200 were refused");
         made.writer.close(CLOSE).await?;
+        Ok(())
+    })
+}
+
+/// Promise: a place for a commit lets every task go on that waits for one and commits nothing, also
+/// if the first of them is given up after its wake-up.
+#[test]
+fn a_place_is_handed_on() -> Result {
+    with_reactor(async |reactor| {
+        for gives_up in [false, true] {
+            let made = Made::new(reactor, 1).await?;
+            hold();
+            let ticket = post(&made.writer, &made.pool, 1).await?;
+            let first = spawn_with(&made.writer, |writer| async move {
+                let mut room = Box::pin(writer.room());
+                let mut is_first = true;
+                let polled = poll_fn(|cx| {
+                    // Woken: it does not look any more.
+                    if !std::mem::take(&mut is_first) && gives_up {
+                        return Poll::Ready(Ok(()));
+                    }
+                    room.as_mut().poll(cx)
+                });
+                polled.await
+            });
+            turns(2).await;
+            let others = [(); 3]
+                .map(|()| spawn_with(&made.writer, |writer| async move { writer.room().await }));
+            turns(2).await;
+            release();
+            joined(first).await?;
+            for other in others {
+                joined(other).await?;
+            }
+            made.writer.durable(ticket).await?;
+            made.writer.close(CLOSE).await?;
+        }
         Ok(())
     })
 }
