@@ -3,7 +3,7 @@
 //! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
 //! look at the value, which is repeated after each change. It leaves its waker before the look, so
 //! no change is missed. Wakers are called in the order in which the tasks began to wait, and
-//! without the lock.
+//! without the lock. Tasks that wait for a number are first, in the order of their numbers.
 //!
 //! A value that has a progress, a number that mostly grows, wakes the tasks that wait for a number
 //! when that is reached. Otherwise a thousand tasks that wait for a thousand records would look a
@@ -77,7 +77,7 @@ impl<T> Monitor<T> {
     /// [`until_reached`](Self::until_reached): the position up to which a log is durable, for
     /// example. The progress of a value that has ended is `u64::MAX`, so that all tasks look.
     ///
-    /// `progress` is called under the lock, after each change.
+    /// `progress` is called under the lock, after each change and each look.
     ///
     /// ```
     /// # #[cfg(feature = "sim")]
@@ -120,7 +120,8 @@ impl<T> Monitor<T> {
         look(&self.value())
     }
 
-    /// Changes the value. Then all tasks that wait look again.
+    /// Changes the value. Then the tasks that wait look again: those of
+    /// [`until_reached`](Self::until_reached) if their number is reached.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         // Also if it panics: the value keeps the changes made so far.
         let mut wake = WakeAll {
@@ -168,7 +169,7 @@ impl<T> Monitor<T> {
 
     /// Does the same as [`until`](Self::until), and can change the value: for example, it waits for
     /// a free place and takes it. `change` may change the value only in the call that returns
-    /// `Some`. Then all tasks that wait look again.
+    /// `Some`. Then the tasks that wait look again, as after [`change`](Self::change).
     ///
     /// # Cancel safety
     ///

@@ -282,6 +282,8 @@ impl<S: Object> Member for Watched<S> {
 
     fn look(self: Arc<Self>) {
         self.take_events();
+        // A task that was woken for a single thing may be held up, and has not handed it on.
+        self.hand_on();
     }
 
     /// The time has come. It may be that something is over by the time alone.

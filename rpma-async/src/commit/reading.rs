@@ -4,6 +4,7 @@
 //! [`Op`](crate::Op) has. If it is dropped, the writer keeps the block until the read is complete. If
 //! it is forgotten, the connection stays. Who looks at the connection settles the reads as well.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -40,13 +41,18 @@ use crate::watched::{Wait, Watched};
 /// ([`Error::InvalidArgument`]). The block goes back to its pool when no device can use it.
 #[must_use = "the read goes on, and its bytes are lost: await it"]
 pub struct Reading {
-    shared: Arc<Watched<WriterState>>,
-    /// It counts as a handle of the writer.
-    _handle: Arc<Offer>,
     number: u64,
     wait: Wait<Wanted>,
     /// `None` when it has returned.
-    dst: Option<Lease>,
+    open: Option<Open>,
+}
+
+/// The part of a read that goes with its result.
+struct Open {
+    shared: Arc<Watched<WriterState>>,
+    /// It counts as a handle of the writer.
+    _handle: Arc<Offer>,
+    dst: Lease,
 }
 
 impl Reading {
@@ -56,21 +62,21 @@ impl Reading {
         dst: Lease,
     ) -> Self {
         Self {
-            shared: Arc::clone(shared),
-            _handle: Arc::clone(handle),
             number,
             wait: Wait::new(Wanted::Read(number)),
-            dst: Some(dst),
+            open: Some(Open {
+                shared: Arc::clone(shared),
+                _handle: Arc::clone(handle),
+                dst,
+            }),
         }
     }
 
     /// Gives the read up, if it has not returned.
     fn leave(&mut self) {
-        if let Some(dst) = self.dst.take() {
-            self.wait.leave(&self.shared);
-            let free = self
-                .shared
-                .with(|state| state.reads.abandon(self.number, dst));
+        if let Some(Open { shared, dst, .. }) = self.open.take() {
+            self.wait.leave(&shared);
+            let free = shared.with(|state| state.reads.abandon(self.number, dst));
             // Without the lock: tasks that wait for a block are woken.
             drop(free);
         }
@@ -82,15 +88,14 @@ impl Future for Reading {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        assert!(
-            this.dst.is_some(),
-            "a read that was awaited is polled again"
-        );
+        let Some(open) = &this.open else {
+            panic!("a read that was awaited is polled again");
+        };
         let number = this.number;
         let judge = |state: &mut WriterState| state.read_result(number);
-        let (error, memory) = match ready!(this.wait.poll(&this.shared, cx, judge)) {
+        let (error, memory) = match ready!(this.wait.poll(&open.shared, cx, judge)) {
             Ok(result) => {
-                let dst = this.dst.take().expect("it is there");
+                let dst = this.open.take().expect("it is there").dst;
                 match result {
                     Ok(()) => return Poll::Ready(Ok(dst.with_read())),
                     Err(error) => (error, Some(dst)),
@@ -116,7 +121,7 @@ impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading")
             .field("number", &self.number)
-            .field("has_returned", &self.dst.is_none())
+            .field("has_returned", &self.open.is_none())
             .finish_non_exhaustive()
     }
 }
@@ -128,7 +133,9 @@ pub(super) struct Reads {
     ops: Ops<Lease, WcFailure>,
     /// The most of them in flight. A commit finds its slots in any case.
     most: u32,
-    in_flight: u32,
+    /// The numbers of those in flight. Other completions come as well: of operations that the
+    /// program has posted by itself, and of failed parts of commits.
+    in_flight: VecDeque<u64>,
     /// How many have completed.
     completed: u64,
 }
@@ -139,7 +146,7 @@ impl Reads {
         Self {
             ops: Ops::new(most),
             most,
-            in_flight: 0,
+            in_flight: VecDeque::with_capacity(most as usize),
             completed: 0,
         }
     }
@@ -151,7 +158,7 @@ impl Reads {
 
     /// Whether a device may use a destination.
     pub(super) fn is_one_in_flight(&self) -> bool {
-        self.in_flight > 0 || self.ops.keeps()
+        !self.in_flight.is_empty() || self.ops.keeps()
     }
 
     pub(super) fn is_complete(&self, number: u64) -> bool {
@@ -159,17 +166,22 @@ impl Reads {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.in_flight < self.most
+        self.in_flight.len() < self.most as usize
     }
 
     /// Takes a completion that is not the writer's.
     pub(super) fn settle(&mut self, wc: &Wc) {
-        let Some(posted) = wc.posted() else {
-            return;
-        };
-        self.completed += 1;
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.ops.note(posted.number(), wc.result().map(drop));
+        if let Some(posted) = wc.posted() {
+            self.note(posted.number(), wc.result().map(drop));
+        }
+    }
+
+    fn note(&mut self, number: u64, outcome: Result<(), WcFailure>) {
+        self.ops.note(number, outcome);
+        while self.in_flight.front().is_some_and(|of| *of <= number) {
+            self.in_flight.pop_front();
+            self.completed += 1;
+        }
     }
 
     /// A destination that no device uses, and for which no future waits.
@@ -210,12 +222,11 @@ impl WriterState {
         let post = |region| conn.read(region, src, Flags::COMPLETION_ALWAYS, 0);
         match dst.destination().and_then(post) {
             Ok(posted) => {
-                self.reads.in_flight += 1;
+                self.reads.in_flight.push_back(posted.number());
                 Ok((posted.number(), dst))
             }
             // The device may have it.
             Err(error @ Error::Provider { .. }) => {
-                self.reads.in_flight += 1;
                 self.reads.ops.keep(dst);
                 refused(error, None)
             }
@@ -232,5 +243,28 @@ impl WriterState {
             None if self.was_quiet => Some(Err(self.why_over())),
             None => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The completion of an operation that the program has posted by itself, or of a failed part of
+    /// a commit, is not that of a read: the device still has the block.
+    #[test]
+    fn an_earlier_operation_is_no_read() {
+        let mut reads = Reads::new(2);
+        reads.in_flight.extend([6, 8]);
+        for number in [3, 5] {
+            reads.note(number, Ok(()));
+            assert_eq!((reads.in_flight.len(), reads.completed()), (2, 0));
+            assert!(!reads.has_room());
+        }
+        reads.note(7, Ok(()));
+        assert_eq!((reads.in_flight.len(), reads.completed()), (1, 1));
+        assert!(reads.is_complete(6) && !reads.is_complete(8));
+        reads.note(8, Ok(()));
+        assert!(!reads.is_one_in_flight() && reads.has_room());
     }
 }

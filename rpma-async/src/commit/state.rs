@@ -140,11 +140,12 @@ impl Object for WriterState {
         let Some(writer) = writer else {
             return Ok(());
         };
+        // Before the look: the last completion comes after the grace.
         let quiet = writer.conn().quiet_from();
-        *was_quiet = quiet.is_some_and(|quiet| clock::now() >= quiet);
-        writer
-            .look(|wc| reads.settle(&wc))
-            .map_err(error::unnumbered)
+        let is_quiet = quiet.is_some_and(|quiet| clock::now() >= quiet);
+        let looked = writer.look(|wc| reads.settle(&wc));
+        *was_quiet = is_quiet;
+        looked.map_err(error::unnumbered)
     }
 
     /// With the server's method a commit asks.

@@ -182,8 +182,7 @@ impl Writer {
     /// Reads take slots of the send queue that no commit takes
     /// ([`commit::Writer::slots_beside`]). With the default of
     /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size), up to 10 reads may be in flight. So a
-    /// commit never finds the queue full because of reads. A [`Reading`] that is complete and was
-    /// not awaited counts as well.
+    /// commit never finds the queue full because of reads.
     ///
     /// ```no_run
     /// use rpma_async::{Pool, Writer};

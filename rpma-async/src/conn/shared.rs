@@ -570,6 +570,9 @@ impl Member for Shared {
     /// Whether the device has given the queue pair up, too.
     fn look(self: Arc<Self>) {
         self.look_at_queues();
+        // A task that was woken for room may be held up, and has not handed it on.
+        let room = self.ops().go_for_room(|| self.conn().free_slots());
+        room.into_iter().for_each(wake);
         if self.conn().failure() == Some(Failure::Device) {
             self.give_up(Error::NotConnected(NotConnected::GivenUp));
         } else if self.is_stuck() {

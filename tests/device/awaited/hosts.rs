@@ -245,3 +245,38 @@ pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Outage) -> Result) ->
     }
     Ok(())
 }
+
+/// Promise: a task that waits for a commit, and sleeps, gets the reason when a keep-alive ends the
+/// connection: no event of the end comes then. This holds for each method.
+#[test]
+fn a_keep_alive_wakes_a_commit() -> Result {
+    const MINUTE: Duration = Duration::from_secs(60);
+    for method in methods() {
+        virtually(async |world| {
+            let mut far = Far::new(world, "far", method)?;
+            let mut conn = ConnCfg::new();
+            conn.set_keep_alive(Some(Duration::from_secs(5)))?;
+            // The retries of an operation take longer.
+            conn.set_ack_timeout(Some(18))?;
+            let client = &world.reactors[0];
+            let writer =
+                Writer::new(client, far.connect(world, 4, &conn).await.expect("C")).expect("W");
+            let pool = Pool::new(client.peer(), 100, 4)?;
+            far.there.partition();
+            far.back.partition();
+            let to = writer.offer().regions()[0].slice(64..164)?;
+            let from = pool.try_lease().ok_or("a block")?.freeze();
+            let ticket = writer.commit([(to, from)], None).expect("T");
+            let waiting = writer.durable(ticket);
+            let ended = client.timeout(MINUTE, waiting).await;
+            let ended = ended.unwrap_or_else(|| panic!("{method:?}: it does not end"));
+            let error = ended.expect_err("nothing has arrived");
+            let is_silent = matches!(error, Error::NotConnected(NotConnected::Silent));
+            assert!(is_silent, "{method:?}: {error:?}");
+            drop(writer);
+            far.end().await;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

@@ -422,7 +422,11 @@ impl Writer {
         let is_quiet = self.conn.is_quiet();
         let mut budget = self.conn.budget();
         loop {
-            match self.next(&mut other)? {
+            let took = self.next(&mut other).inspect_err(|_| {
+                // A wait returns the error at once, and so does `settled` from now on.
+                self.was_quiet = true;
+            })?;
+            match took {
                 Took::Nothing => {
                     self.was_quiet = is_quiet;
                     return Ok(());
