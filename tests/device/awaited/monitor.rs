@@ -92,7 +92,7 @@ fn a_progress_wakes_the_tasks_that_it_reaches() -> Result {
             value.until_reached(1_000, LIMIT, look).await
         });
         turns(1).await;
-        let changes = value.clone();
+        let changes = Arc::clone(&value);
         let panicked =
             std::thread::spawn(move || changes.change(|_| panic!("a change panics in this test")));
         assert!(panicked.join().is_err());
