@@ -27,8 +27,9 @@ pub(crate) struct Ops<M, F> {
     /// The first request that failed. All later ones have failed as well, or will.
     failed: Option<(u64, F)>,
     tasks: Tasks,
-    /// Tasks that wait for so many free slots.
-    room: Tasks,
+    /// Tasks that wait for so many free slots, in the order of their first looks: otherwise those
+    /// that want few could overtake one that wants many for ever.
+    room: Tasks<u32>,
     /// The memory of operations that go on, by their numbers.
     held: VecDeque<(u64, M)>,
     /// Memory that a device may use as long as there is the queue pair.
@@ -161,7 +162,7 @@ impl<M, F: Clone> Ops<M, F> {
         slots: u32,
         waker: &Waker,
     ) -> Option<Waker> {
-        self.room.wait(ticket, (slots.into(), ()), waker)
+        self.room.wait(ticket, (0, slots), waker)
     }
 
     /// As [`unpark`](Self::unpark), of a task that waits for room.
@@ -173,11 +174,11 @@ impl<M, F: Clone> Ops<M, F> {
     /// so a free slot wakes few tasks.
     #[inline]
     pub(crate) fn go_for_room(&mut self, free: impl FnOnce() -> u32) -> Option<Waker> {
-        let wanted = self.room.first()?;
-        if wanted > free().into() {
+        if self.room.is_empty() {
             return None;
         }
-        self.room.take_first()
+        let (mut walk, free) = (self.room.walk(), free());
+        self.room.take_next(&mut walk, |slots| *slots <= free)
     }
 
     /// Whether it keeps such memory.
@@ -231,7 +232,7 @@ impl<M, F: Clone> Ops<M, F> {
         let all = || [self.tasks.walk(), self.room.walk()];
         let [tasks, room] = walk.get_or_insert_with(all);
         let next = self.tasks.take_next(tasks, |()| true);
-        next.or_else(|| self.room.take_next(room, |()| true))
+        next.or_else(|| self.room.take_next(room, |_| true))
     }
 
     /// Forgets all memory: a device may use it for ever.

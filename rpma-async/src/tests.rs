@@ -171,6 +171,22 @@ fn room_wakes_one_task() {
     assert_eq!(woken(), [2, 1, 0]);
 }
 
+/// A task that wants many slots is first when they are free, before a later one that wants few. While
+/// they are not, the later one goes on.
+#[test]
+fn room_is_given_in_the_order_of_the_tasks() {
+    let mut ops = Ops::<(), &str>::new(8);
+    let ((many, many_woken), (few, few_woken)) = (waker(), waker());
+    let mut tickets = [Ticket::default(), Ticket::default()];
+    ops.park_for_room(&mut tickets[0], 8, &many);
+    ops.park_for_room(&mut tickets[1], 1, &few);
+    ops.go_for_room(|| 7).expect("there is room").wake();
+    assert_eq!((many_woken(), few_woken()), (0, 1));
+    ops.park_for_room(&mut tickets[1], 1, &few);
+    ops.go_for_room(|| 8).expect("there is room").wake();
+    assert_eq!((many_woken(), few_woken()), (1, 1));
+}
+
 /// A walk reaches each task that waits when it begins, once, also if a woken task waits again.
 #[test]
 fn a_walk_reaches_each_task_once() {
