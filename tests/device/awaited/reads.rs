@@ -117,12 +117,15 @@ fn reads_take_no_slot_of_a_commit() -> Result {
         for _ in 0..READS {
             reads.push(made.read()?);
         }
-        let refused = made.read().expect_err("one too many");
-        let Error::QueueFull { queue, depth } = refused.error else {
-            panic!("{refused}");
-        };
-        assert_eq!((queue, depth), (Queue::Send, READS));
-        drop(refused.memory.ok_or("nothing was posted")?);
+        // On a device some may be complete by now, and give room.
+        if cfg!(feature = "sim") {
+            let refused = made.read().expect_err("one too many");
+            let Error::QueueFull { queue, depth } = refused.error else {
+                panic!("{refused}");
+            };
+            assert_eq!((queue, depth), (Queue::Send, READS));
+            drop(refused.memory.ok_or("nothing was posted")?);
+        }
         for number in 1..=3 {
             post(&made.writer, &made.pool, number).await?;
         }
