@@ -10,7 +10,7 @@ use std::mem;
 use std::task::Waker;
 
 /// The tasks by their numbers. Those with the same number are in the order of their first looks.
-/// `W` is what else each of them waits for.
+/// `W` is a condition for which a task waits, beside its number.
 #[derive(Debug)]
 pub(crate) struct Tasks<W = ()> {
     tasks: VecDeque<Task<W>>,

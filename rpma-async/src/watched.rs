@@ -1,9 +1,9 @@
 //! [`Watched`]: an object of rpma behind one short lock, for which tasks wait.
 //!
 //! A task takes the lock, polls, and looks if the poll has found nothing. If the object is not so
-//! far, the task leaves its waker, with what it waits for, before it gives the lock back. Who
-//! changes the object, by a call, a look, or an event of the driver, takes the wakers of the tasks
-//! that can go on now, and wakes them without the lock.
+//! far, the task leaves its waker and the condition for which it waits, before it gives the lock
+//! back. A thread that changes the object, by a call, a look, or an event of the driver, takes the
+//! wakers of the tasks that can go on now, and wakes them without the lock.
 
 use std::fmt;
 use std::future::Future;
@@ -26,14 +26,14 @@ use crate::turn::Turn;
 
 /// An object of rpma, with its owner's part.
 pub(crate) trait Object: Send + 'static {
-    /// What a task waits for.
+    /// The condition for which a task waits.
     type Wanted: Copy + Send;
     /// If it is the same as before, no task can go on.
     type Mark: Copy + PartialEq + Send;
 
     fn mark(&self) -> Self::Mark;
 
-    /// Whether a task goes on: its wait is over, or it has another time to keep to.
+    /// Whether the condition holds, so that its task goes on.
     fn is_there(&self, wanted: Self::Wanted) -> bool;
 
     /// Whether a task takes it away from the others. Then one task is woken, and when it goes on, it

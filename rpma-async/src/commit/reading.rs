@@ -2,7 +2,7 @@
 //!
 //! A [`Reading`] has the destination of its read, and a part of the connection, as an
 //! [`Op`](crate::Op) has. If it is dropped, the writer keeps the block until the read is complete. If
-//! it is forgotten, the connection stays. Who looks at the connection settles the reads as well.
+//! it is forgotten, the connection stays. Each look at the connection settles the reads as well.
 
 use std::collections::VecDeque;
 use std::fmt;

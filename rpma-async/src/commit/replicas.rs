@@ -58,7 +58,7 @@ struct ReplicasState {
     silent: (Instant, <Self as Object>::Mark),
 }
 
-/// What a task waits for.
+/// The condition for which a task waits.
 #[derive(Clone, Copy)]
 enum Wanted {
     /// So many copies of a commit, or that they cannot be reached.

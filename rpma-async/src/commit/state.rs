@@ -29,7 +29,7 @@ pub(super) struct WriterState {
     silent: (Instant, [u64; 4]),
 }
 
-/// What a task waits for.
+/// The condition for which a task waits.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
     Durable(Ticket),

@@ -627,7 +627,7 @@ impl Awaiting {
     }
 }
 
-/// What a task waits for in the send queue.
+/// The room in the send queue for which a task waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
     /// So many free slots.

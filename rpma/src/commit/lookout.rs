@@ -33,13 +33,13 @@ use crate::verbs::Deadline;
 
 /// A state for which one thread sleeps.
 pub(super) trait Watched {
-    /// What a thread waits for.
+    /// The condition for which a thread waits.
     type Wanted: Copy + Send + fmt::Debug;
     /// The result of a wait.
     type Found;
-    /// What a sleep needs, without the lock.
+    /// The part of the state that a sleep needs, without the lock.
     type Sleep;
-    /// What a sleep has seen.
+    /// The findings of a sleep.
     type Slept;
 
     /// Polls the queues. Returns whether something has changed.
@@ -169,7 +169,7 @@ impl<S: Watched> Shared<S> {
 
     /// Takes the lock, for something short.
     pub(super) fn lock(&self) -> Held<'_, S> {
-        // What panics under it is a fault of the library. The seats are whole at each call.
+        // A panic under it is a fault of the library. The seats are whole at each call.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

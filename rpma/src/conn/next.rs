@@ -213,6 +213,8 @@ impl Conn {
             return self.take_events().map(|()| true);
         }
         let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
+        // These steps are written out in `next_until` too: one function for both makes a commit that
+        // sleeps 15 instructions dearer, and 44 if it is not inlined.
         let before = EventsGone::from(channels);
         let (watched, count) = self.watched(channels);
         let [event, of_main, of_own] = watched;

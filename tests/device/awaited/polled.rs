@@ -29,7 +29,7 @@ async fn counted<F: Future>(polls: &Cell<usize>, future: F) -> F::Output {
     .await
 }
 
-/// A wait that begins in a task, and what the task does before it, at its time.
+/// A wait of a task, and the post of that task before it.
 trait Work: Clone + 'static {
     type Posted;
     fn post(&self, number: usize) -> rpma::Result<Self::Posted>;

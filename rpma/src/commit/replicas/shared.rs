@@ -71,7 +71,7 @@ pub struct SharedReplicas(Arc<Shared<Watch>>);
 #[derive(Debug)]
 struct Watch(Replicas);
 
-/// What a thread waits for.
+/// The condition for which a thread waits.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     /// That so many replicas have this commit, or that they cannot have it any more.
@@ -278,7 +278,7 @@ impl SharedReplicas {
         if id.set != self.with(|set| set.id) {
             return Outcome::new(id);
         }
-        // What is settled stays so.
+        // A settled commit stays settled.
         let _ = self.0.wait(Wanted::Settled(id, k), limit);
         self.with(|set| {
             let settled = set.settled(id, k);

@@ -99,7 +99,7 @@ struct Watch {
     is_done: bool,
 }
 
-/// What a thread waits for.
+/// The condition for which a thread waits.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     /// That this commit is durable.
