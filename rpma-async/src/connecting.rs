@@ -1,66 +1,92 @@
-//! [`Connecting`]: a connection that is being made, by either side.
+//! A connection that is being made, by either side: [`connect`] and [`accept`].
 //!
 //! A client's address and route are resolved; then, on both sides, the queues are there, receives
 //! are posted, and the connection is asked for or accepted. From then on it is a [`Shared`], and
 //! the driver takes its events. A drop at any time destroys all of it.
 
-use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rpma::{ConnReq, Error, Request, Resolving, Result};
 use rustix::io::Errno;
 
-use crate::alarm::Alarm;
 use crate::clock;
 use crate::conn::{Conn, Shared};
-use crate::driver::{Handle, Member, Patience, poll_told};
+use crate::driver::{Handle, Member};
 use crate::inbox::Receives;
 use crate::setup::Setup;
-use crate::waiters::{Ticket, Waiters};
+use crate::timeout::timeout;
+use crate::told::{Look, wait};
+use crate::waiters::Waiters;
 
-/// Waits until a connection is established, and returns it: the future of
-/// [`Reactor::connect`](crate::Reactor::connect) and
-/// [`Incoming::accept`](crate::Incoming::accept).
-///
-/// It ends after [`Setup::with_connect_limit`] at the latest. The kernel gives up on an address and
-/// a route after [`rpma::ConnCfg::set_timeout`].
-///
-/// # Cancel safety
-///
-/// Dropping it gives the connection up. The peer may still see the connection established, and
-/// then ended.
-///
-/// # Errors
-///
-/// The errors of [`ConnReq::resolve`], [`Resolving::advance`], [`Request::into_req`] and
-/// [`ConnReq::connect`]. [`Error::NotEstablished`] with the event that came instead: rejected,
-/// unreachable, lost. [`Error::TimedOut`] after the limit: the connection is destroyed.
-/// [`Error::InvalidArgument`] for settings that do not fit a reactor
-/// ([`Setup`]), and if the driver of the reactor never ran or is gone.
-#[must_use = "dropping it gives the connection up"]
-pub struct Connecting {
-    reactor: Arc<Handle>,
-    stage: Stage,
-    patience: Patience,
-    ticket: Ticket,
-    /// By then it must be established.
-    until: Option<Instant>,
-    alarm: Alarm,
+/// As [`Reactor::connect`](crate::Reactor::connect).
+pub(crate) fn connect(
+    reactor: &Arc<Handle>,
+    addr: SocketAddr,
+    setup: &Setup,
+    private_data: &[u8],
+) -> impl Future<Output = Result<Conn>> + use<> {
+    let until = clock::after(setup.connect_limit());
+    let resolve = Resolve::new(reactor, addr, setup, private_data);
+    let reactor = Arc::clone(reactor);
+    async move {
+        let asked = async { resolve?.ask().await };
+        established_by(until, &reactor, asked).await
+    }
 }
 
-enum Stage {
-    Failed(Error),
-    Resolving(Box<Resolve>),
-    /// It was asked for, or accepted.
-    Asked(Arc<Shared>),
-    Over,
+/// As [`Incoming::accept`](crate::Incoming::accept).
+pub(crate) fn accept(
+    reactor: &Arc<Handle>,
+    request: Request,
+    setup: &Setup,
+    private_data: &[u8],
+) -> impl Future<Output = Result<Conn>> + use<> {
+    let until = clock::after(setup.connect_limit());
+    let accept = || {
+        let seat = Seat::new(reactor, Weak::<Waiters>::new());
+        let cfg = setup.cfg(reactor, seat.key)?;
+        let req = request.into_req(reactor.peer(), &cfg)?;
+        seat.start(req, setup, private_data)
+    };
+    let accepted = accept();
+    let reactor = Arc::clone(reactor);
+    async move { established_by(until, &reactor, async { accepted }).await }
+}
+
+/// Waits until a connection that was asked for, or accepted, is established.
+async fn established_by(
+    until: Option<Instant>,
+    reactor: &Arc<Handle>,
+    asked: impl Future<Output = Result<Arc<Shared>>>,
+) -> Result<Conn> {
+    let established = async {
+        let shared = asked.await?;
+        let look = || Look::from(established(&shared));
+        wait(reactor, shared.closed(), look).await??;
+        Ok(Conn::new(shared))
+    };
+    let left = |until: Instant| until.saturating_duration_since(clock::now());
+    let limit = until.map_or(Duration::MAX, left);
+    let in_time = timeout(reactor, limit, established).await;
+    in_time.unwrap_or(Err(Error::TimedOut(
+        "the connection was not established within Setup::with_connect_limit",
+    )))
+}
+
+fn established(shared: &Shared) -> Option<Result<()>> {
+    // Its end may follow at once, and is the connection's.
+    if shared.is_established() {
+        return Some(Ok(()));
+    }
+    if let Some(end) = shared.end() {
+        return Some(Err(Error::NotEstablished(Box::new(end.clone()))));
+    }
+    shared.given_up().map(Err)
 }
 
 /// A client's address and route are being resolved.
@@ -70,6 +96,46 @@ struct Resolve {
     seat: Seat,
     setup: Setup,
     private_data: Box<[u8]>,
+}
+
+impl Resolve {
+    fn new(
+        reactor: &Arc<Handle>,
+        addr: SocketAddr,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> Result<Self> {
+        let waiters = Arc::<Waiters>::default();
+        let member: Weak<Waiters> = Arc::downgrade(&waiters);
+        let seat = Seat::new(reactor, member);
+        let cfg = setup.cfg(reactor, seat.key)?;
+        let resolving = ConnReq::resolve(reactor.peer(), addr, &cfg)?;
+        reactor.tell(seat.key, resolving.as_fd())?;
+        Ok(Self {
+            resolving,
+            waiters,
+            seat,
+            setup: setup.clone(),
+            private_data: private_data.into(),
+        })
+    }
+
+    /// Waits for the kernel, and asks for the connection.
+    async fn ask(self) -> Result<Arc<Shared>> {
+        let mut resolving = Some(self.resolving);
+        let look = || match resolving.take()?.advance() {
+            Ok(ControlFlow::Continue(goes_on)) => {
+                resolving = Some(goes_on);
+                None
+            }
+            Ok(ControlFlow::Break(req)) => Some(Ok(req)),
+            Err(error) => Some(Err(error)),
+        };
+        let mut look = look;
+        let resolved = wait(&self.seat.reactor, &self.waiters, || Look::from(look()));
+        let req = resolved.await??;
+        self.seat.start(req, &self.setup, &self.private_data)
+    }
 }
 
 /// A key of the reactor, until the connection has it. Dropping it gives the key back.
@@ -133,179 +199,5 @@ impl Drop for Seat {
         if !self.is_used {
             self.reactor.leave(self.key);
         }
-    }
-}
-
-impl Connecting {
-    fn new(reactor: &Arc<Handle>, setup: &Setup, stage: Result<Stage>) -> Self {
-        Self {
-            until: clock::after(setup.connect_limit()),
-            alarm: Alarm::default(),
-            reactor: Arc::clone(reactor),
-            stage: stage.unwrap_or_else(Stage::Failed),
-            patience: Patience::default(),
-            ticket: Ticket::default(),
-        }
-    }
-
-    pub(crate) fn to(
-        reactor: &Arc<Handle>,
-        addr: SocketAddr,
-        setup: &Setup,
-        private_data: &[u8],
-    ) -> Self {
-        Self::new(
-            reactor,
-            setup,
-            Resolve::new(reactor, addr, setup, private_data)
-                .map(|resolve| Stage::Resolving(Box::new(resolve))),
-        )
-    }
-
-    pub(crate) fn accept(
-        reactor: &Arc<Handle>,
-        request: Request,
-        setup: &Setup,
-        private_data: &[u8],
-    ) -> Self {
-        let accept = || {
-            let seat = Seat::new(reactor, Weak::<Waiters>::new());
-            let cfg = setup.cfg(reactor, seat.key)?;
-            let req = request.into_req(reactor.peer(), &cfg)?;
-            seat.start(req, setup, private_data)
-        };
-        Self::new(reactor, setup, accept().map(Stage::Asked))
-    }
-}
-
-impl Resolve {
-    fn new(
-        reactor: &Arc<Handle>,
-        addr: SocketAddr,
-        setup: &Setup,
-        private_data: &[u8],
-    ) -> Result<Self> {
-        let waiters = Arc::<Waiters>::default();
-        let member: Weak<Waiters> = Arc::downgrade(&waiters);
-        let seat = Seat::new(reactor, member);
-        let cfg = setup.cfg(reactor, seat.key)?;
-        let resolving = ConnReq::resolve(reactor.peer(), addr, &cfg)?;
-        reactor.tell(seat.key, resolving.as_fd())?;
-        Ok(Self {
-            resolving,
-            waiters,
-            seat,
-            setup: setup.clone(),
-            private_data: private_data.into(),
-        })
-    }
-
-    /// Goes on as far as it can. The ticket is for the time that the kernel works.
-    fn advance(mut self: Box<Self>, ticket: &mut Ticket, cx: &mut Context<'_>) -> Result<Stage> {
-        // Before the look, so that later events wake the task.
-        self.waiters.wait(ticket, cx.waker());
-        match self.resolving.advance()? {
-            ControlFlow::Continue(resolving) => {
-                self.resolving = resolving;
-                Ok(Stage::Resolving(self))
-            }
-            ControlFlow::Break(req) => {
-                self.waiters.leave(ticket);
-                let shared = self.seat.start(req, &self.setup, &self.private_data)?;
-                Ok(Stage::Asked(shared))
-            }
-        }
-    }
-}
-
-impl Future for Connecting {
-    type Output = Result<Conn>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Conn>> {
-        let this = &mut *self;
-        loop {
-            match std::mem::replace(&mut this.stage, Stage::Over) {
-                Stage::Over => panic!("a connection that was returned is polled again"),
-                Stage::Failed(error) => return Poll::Ready(Err(error)),
-                Stage::Resolving(resolve) => {
-                    let stage = resolve.advance(&mut this.ticket, cx)?;
-                    let is_waiting = matches!(stage, Stage::Resolving(_));
-                    this.stage = stage;
-                    if is_waiting {
-                        return this.pending(cx);
-                    }
-                }
-                Stage::Asked(shared) => {
-                    let told =
-                        poll_told(&this.reactor, shared.closed(), &mut this.ticket, cx, || {
-                            established(&shared)
-                        });
-                    if told.is_pending() {
-                        this.stage = Stage::Asked(shared);
-                        return this.pending(cx);
-                    }
-                    ready!(told)?;
-                    return Poll::Ready(Ok(Conn::new(shared)));
-                }
-            }
-        }
-    }
-}
-
-fn established(shared: &Shared) -> Option<Result<()>> {
-    // Its end may follow at once, and is the connection's.
-    if shared.is_established() {
-        return Some(Ok(()));
-    }
-    if let Some(end) = shared.end() {
-        return Some(Err(Error::NotEstablished(Box::new(end.clone()))));
-    }
-    shared.given_up().map(Err)
-}
-
-impl Connecting {
-    /// Waits for the driver, and for the limit.
-    fn pending(&mut self, cx: &mut Context<'_>) -> Poll<Result<Conn>> {
-        let given_up = match self.patience.poll(&self.reactor, cx) {
-            Poll::Ready(Err(error)) => error,
-            _ if self.until.is_some_and(|until| until <= clock::now()) => Error::TimedOut(
-                "the connection was not established within Setup::with_connect_limit",
-            ),
-            _ => {
-                self.alarm.set(&self.reactor, self.until, cx);
-                return Poll::Pending;
-            }
-        };
-        self.leave();
-        self.stage = Stage::Over;
-        Poll::Ready(Err(given_up))
-    }
-
-    fn leave(&mut self) {
-        match &self.stage {
-            Stage::Resolving(resolve) => resolve.waiters.leave(&mut self.ticket),
-            Stage::Asked(shared) => shared.closed().leave(&mut self.ticket),
-            Stage::Failed(_) | Stage::Over => false,
-        };
-    }
-}
-
-impl Drop for Connecting {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl fmt::Debug for Connecting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match &self.stage {
-            Stage::Failed(_) => "failed",
-            Stage::Resolving(_) => "resolving",
-            Stage::Asked(_) => "asked",
-            Stage::Over => "over",
-        };
-        f.debug_struct("Connecting")
-            .field("stage", &stage)
-            .finish_non_exhaustive()
     }
 }

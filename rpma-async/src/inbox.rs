@@ -9,23 +9,23 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::{Peer, Result, Wc};
 
 use crate::conn::Shared;
-use crate::driver::poll_told;
 use crate::error::invalid;
 use crate::pool::{Lease, Pool};
-use crate::waiters::{Ticket, Waiters};
+use crate::told::{Look, Wait};
+use crate::waiters::Waiters;
 
 /// The receives of a connection.
 #[derive(Debug)]
@@ -241,7 +241,7 @@ impl Receives {
 #[derive(Debug)]
 pub struct Inbox {
     shared: Arc<Shared>,
-    ticket: Ticket,
+    wait: Wait,
 }
 
 impl Inbox {
@@ -258,7 +258,7 @@ impl Inbox {
         }
         Ok(Self {
             shared: Arc::clone(shared),
-            ticket: Ticket::default(),
+            wait: Wait::default(),
         })
     }
 
@@ -281,8 +281,8 @@ impl Inbox {
     /// gave the connection up. [`rpma::Error::Provider`] if the reactor gave it up, because a call
     /// failed.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
-    pub fn next(&mut self) -> Next<'_> {
-        Next(self)
+    pub fn next(&mut self) -> impl Future<Output = Result<Option<Message>>> + Unpin {
+        poll_fn(|cx| self.poll_next(cx).map(Option::transpose))
     }
 
     /// Does the same as [`next`](Self::next), for futures that are written by hand.
@@ -291,73 +291,52 @@ impl Inbox {
     ///
     /// As [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message>>> {
-        let shared = Arc::clone(&self.shared);
+        let Self { shared, wait } = self;
         let Some(receives) = shared.receives() else {
             return Poll::Ready(None);
         };
-        let queue = shared.receive_queue();
         if shared.turn().ends_before(cx) {
             return Poll::Pending;
         }
-        if let Some(message) = self.take(receives) {
-            self.rest();
-            return Poll::Ready(Some(Ok(message)));
-        }
-        let told = poll_told(
-            shared.reactor(),
-            &receives.waiters,
-            &mut self.ticket,
-            cx,
-            || {
-                let drained = queue.arm_and_drain(&shared);
-                // The end counts when the device has no receive any more: another thread may have
-                // polled a message, and not noted it yet.
-                let is_complete = match receives.take() {
-                    Ok(arrived) => return Some(Ok(Some(arrived))),
-                    Err(is_complete) => is_complete,
-                };
-                let is_complete = is_complete || shared.has_stuck_receives();
-                if is_complete && shared.end().is_some() {
-                    return Some(Ok(None));
-                }
-                if let (true, Some(cause)) = (is_complete, shared.cause_without_event()) {
-                    return Some(Err(cause));
-                }
-                match drained {
-                    Ok(()) => shared.check().err().map(Err),
-                    Err(error) => Some(Err(*error)),
-                }
-            },
-        );
-        match told {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(told) => {
-                self.rest();
-                let message = told.map(|arrived| arrived.map(|arrived| self.message(arrived)));
-                Poll::Ready(message.transpose())
+        let arrived = match receives.take() {
+            Ok(arrived) => {
+                wait.leave(&receives.waiters);
+                Ok(Some(arrived))
             }
-        }
-    }
-
-    fn take(&self, receives: &Receives) -> Option<Message> {
-        receives.take().ok().map(|arrived| self.message(arrived))
-    }
-
-    fn message(&self, arrived: Arrived) -> Message {
-        Message {
-            shared: Arc::clone(&self.shared),
+            Err(_) => {
+                let tasks = (shared.reactor(), &receives.waiters);
+                let look = || Look::from(look(shared, receives));
+                ready!(wait.poll(tasks, cx, look)).and_then(|arrived| arrived)
+            }
+        };
+        let message = |arrived: Arrived| Message {
+            shared: Arc::clone(shared),
             number: arrived.number,
             imm: arrived.imm,
             memory: Some(arrived.memory),
-        }
+        };
+        Poll::Ready(arrived.map(|arrived| arrived.map(message)).transpose())
     }
+}
 
-    /// It does not sleep any more.
-    fn rest(&mut self) {
-        if let Some(receives) = self.shared.receives() {
-            receives.waiters.leave(&mut self.ticket);
-        }
+/// The next message, or the end. The task has left its waker.
+fn look(shared: &Shared, receives: &Receives) -> Option<Result<Option<Arrived>>> {
+    let drained = shared.receive_queue().arm_and_drain(shared);
+    // The end counts when the device has no receive any more: another thread may have polled a
+    // message, and not noted it yet.
+    let is_complete = match receives.take() {
+        Ok(arrived) => return Some(Ok(Some(arrived))),
+        Err(is_complete) => is_complete || shared.has_stuck_receives(),
+    };
+    if is_complete && shared.end().is_some() {
+        return Some(Ok(None));
     }
+    let cause = is_complete.then(|| shared.cause_without_event()).flatten();
+    let given_up = || shared.given_up();
+    let error = cause
+        .or_else(|| drained.err().map(|error| *error))
+        .or_else(given_up);
+    error.map(Err)
 }
 
 impl Stream for Inbox {
@@ -370,23 +349,10 @@ impl Stream for Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.rest();
         if let Some(receives) = self.shared.receives() {
+            self.wait.leave(&receives.waiters);
             receives.is_taken.store(false, Ordering::Release);
         }
-    }
-}
-
-/// A wait for a message: [`Inbox::next`].
-#[derive(Debug)]
-#[must_use = "nothing happens before it is awaited"]
-pub struct Next<'inbox>(&'inbox mut Inbox);
-
-impl Future for Next<'_> {
-    type Output = Result<Option<Message>>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_next(cx).map(Option::transpose)
     }
 }
 

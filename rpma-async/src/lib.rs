@@ -109,14 +109,13 @@ mod watched;
 
 pub use self::block_on::block_on;
 pub use self::commit::{Reading, Replicas, Writer};
-pub use self::conn::{Batch, Closed, Conn, Memory, Op, Ready, Sources};
-pub use self::connecting::Connecting;
+pub use self::conn::{Batch, Conn, Memory, Op, Sources};
 pub use self::driver::Driver;
 pub use self::error::{Failed, Refused};
-pub use self::inbox::{Inbox, Message, Next};
-pub use self::listener::{Accept, Incoming, Listener};
+pub use self::inbox::{Inbox, Message};
+pub use self::listener::{Incoming, Listener};
 pub use self::monitor::Monitor;
-pub use self::pool::{Frozen, Lease, Leasing, Pool};
+pub use self::pool::{Frozen, Lease, Pool};
 pub use self::reactor::Reactor;
 pub use self::reconnect::{Reconnect, ToConn};
 pub use self::serve::Server;

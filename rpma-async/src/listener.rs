@@ -2,50 +2,42 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use rpma::{Ep, Error, Request, Result};
 
-use crate::connecting::Connecting;
-use crate::driver::{Handle, Patience, poll_told};
+use crate::conn::Conn;
+use crate::connecting;
+use crate::driver::Handle;
 use crate::setup::Setup;
-use crate::waiters::{Ticket, Waiters};
+use crate::told::{Look, Told, Wait};
 
 /// An endpoint at which clients ask for connections: [`Reactor::listen`](crate::Reactor::listen).
 ///
 /// It is a [`Stream`] of requests, which never ends by itself. Several tasks may wait: each
 /// request goes to one of them. [`Inbox`](crate::Inbox) has an example of a server.
 pub struct Listener {
+    told: Told,
+    /// The wait of the stream.
+    wait: Wait,
     ep: Ep,
-    waiters: Arc<Waiters>,
-    key: u64,
-    reactor: Arc<Handle>,
-    /// The ticket of the stream.
-    ticket: Ticket,
-    patience: Patience,
 }
 
 impl Listener {
     pub(crate) fn new(reactor: &Arc<Handle>, addr: SocketAddr) -> Result<Self> {
         let ep = Ep::listen_on(reactor.peer(), addr)?;
         ep.set_nonblocking(true)?;
-        let waiters = Arc::<Waiters>::default();
-        let member: Weak<Waiters> = Arc::downgrade(&waiters);
-        let listener = Self {
-            key: reactor.join(member),
+        Ok(Self {
+            told: Told::new(reactor, ep.as_fd())?,
+            wait: Wait::default(),
             ep,
-            waiters,
-            reactor: Arc::clone(reactor),
-            ticket: Ticket::default(),
-            patience: Patience::default(),
-        };
-        reactor.tell(listener.key, listener.ep.as_fd())?;
-        Ok(listener)
+        })
     }
 
     /// Returns the port of the listener.
@@ -65,37 +57,18 @@ impl Listener {
     /// As [`Ep::next_request`]. After most of these errors the next call may succeed. A server
     /// that gets the same error again and again should pause before the next call.
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
-    pub fn accept(&self) -> Accept<'_> {
-        Accept {
-            listener: self,
-            ticket: Ticket::default(),
-            patience: Patience::default(),
-        }
+    pub async fn accept(&self) -> Result<Incoming> {
+        self.told.wait(|| self.look()).await?
     }
 
-    fn poll(
-        &self,
-        ticket: &mut Ticket,
-        patience: &mut Patience,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Incoming>> {
-        let told = poll_told(&self.reactor, &self.waiters, ticket, cx, || {
-            match self.ep.next_request() {
-                Err(Error::NoEvent) => None,
-                request => Some(request),
-            }
-        });
-        if told.is_pending() {
-            if let Poll::Ready(Err(error)) = patience.poll(&self.reactor, cx) {
-                self.waiters.leave(ticket);
-                return Poll::Ready(Err(error));
-            }
-            return Poll::Pending;
+    fn look(&self) -> Look<Result<Incoming>> {
+        match self.ep.next_request() {
+            Err(Error::NoEvent) => Look::Until(None),
+            request => Look::Ready(request.map(|request| Incoming {
+                request,
+                reactor: Arc::clone(self.told.reactor()),
+            })),
         }
-        told.map_ok(|request| Incoming {
-            request,
-            reactor: Arc::clone(&self.reactor),
-        })
     }
 }
 
@@ -103,19 +76,17 @@ impl Stream for Listener {
     type Item = Result<Incoming>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut ticket = std::mem::take(&mut self.ticket);
-        let mut patience = std::mem::take(&mut self.patience);
-        let polled = self.poll(&mut ticket, &mut patience, cx);
-        self.ticket = ticket;
-        self.patience = patience;
-        polled.map(Some)
+        let mut wait = mem::take(&mut self.wait);
+        let polled = self.told.poll(&mut wait, cx, || self.look());
+        self.wait = wait;
+        polled.map(|told| Some(told.and_then(|request| request)))
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.reactor.leave(self.key);
-        self.reactor.tell_no_more(self.ep.as_fd());
+        // A request that was not answered keeps the descriptor.
+        self.told.reactor().tell_no_more(self.ep.as_fd());
     }
 }
 
@@ -124,37 +95,6 @@ impl fmt::Debug for Listener {
         f.debug_struct("Listener")
             .field("ep", &self.ep)
             .finish_non_exhaustive()
-    }
-}
-
-/// A wait for a request: [`Listener::accept`].
-#[derive(Debug)]
-#[must_use = "nothing happens before it is awaited"]
-pub struct Accept<'listener> {
-    listener: &'listener Listener,
-    ticket: Ticket,
-    patience: Patience,
-}
-
-impl Future for Accept<'_> {
-    type Output = Result<Incoming>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Incoming>> {
-        let Self {
-            listener,
-            ticket,
-            patience,
-        } = &mut *self;
-        listener.poll(ticket, patience, cx)
-    }
-}
-
-impl Drop for Accept<'_> {
-    fn drop(&mut self) {
-        // If it was woken, the request is for another one.
-        if self.listener.waiters.leave(&mut self.ticket) {
-            self.listener.waiters.wake_all();
-        }
     }
 }
 
@@ -185,8 +125,21 @@ impl Incoming {
     /// Accepts the request, with up to 196 bytes of private data. This call makes the queues and
     /// sends the answer before it returns. The future returns the connection when it is
     /// established.
-    pub fn accept(self, setup: &Setup, private_data: &[u8]) -> Connecting {
-        Connecting::accept(&self.reactor, self.request, setup, private_data)
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Reactor::connect`](crate::Reactor::connect).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Request::into_req`]. Otherwise as
+    /// [`Reactor::connect`](crate::Reactor::connect).
+    pub fn accept(
+        self,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> impl Future<Output = Result<Conn>> + use<> {
+        connecting::accept(&self.reactor, self.request, setup, private_data)
     }
 
     /// Rejects the request: see [`Request::reject`].

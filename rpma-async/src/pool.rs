@@ -5,9 +5,8 @@
 //! A block that is never given back (`mem::forget`) is lost for the pool, and does no other harm.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -99,11 +98,12 @@ impl Pool {
     ///
     /// Dropping the future takes nothing. Tasks that wait are woken in the order of their first
     /// poll.
-    pub fn lease(&self) -> Leasing {
-        Leasing {
-            pool: self.clone(),
+    pub fn lease(&self) -> impl Future<Output = Lease> + Unpin + use<> {
+        let mut leasing = Leasing {
+            blocks: Arc::clone(&self.blocks),
             ticket: Ticket::default(),
-        }
+        };
+        poll_fn(move |cx| leasing.poll(cx))
     }
 
     /// Returns the number of bytes of a block.
@@ -135,29 +135,22 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A wait for a block: [`Pool::lease`].
-#[derive(Debug)]
-#[must_use = "nothing happens before it is awaited"]
-pub struct Leasing {
-    pool: Pool,
+/// A wait for a block.
+struct Leasing {
+    blocks: Arc<Blocks<Region>>,
     ticket: Ticket,
 }
 
-impl Future for Leasing {
-    type Output = Lease;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Lease> {
-        let Self { pool, ticket } = &mut *self;
-        match pool.blocks.take_or_wait(ticket, cx.waker()) {
-            Some(block) => Poll::Ready(Lease::new(block)),
-            None => Poll::Pending,
-        }
+impl Leasing {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Lease> {
+        let taken = self.blocks.take_or_wait(&mut self.ticket, cx.waker());
+        taken.map_or(Poll::Pending, |block| Poll::Ready(Lease::new(block)))
     }
 }
 
 impl Drop for Leasing {
     fn drop(&mut self) {
-        self.pool.blocks.leave(&mut self.ticket);
+        self.blocks.leave(&mut self.ticket);
     }
 }
 

@@ -9,7 +9,7 @@ use rpma::reconnect::Tries;
 use rpma::{Error, Peer, Result, thread};
 
 use crate::conn::Conn;
-use crate::connecting::Connecting;
+use crate::connecting;
 use crate::driver::{Core, Driver, Handle, Turns, of_this_runtime};
 use crate::listener::Listener;
 use crate::setup::Setup;
@@ -132,9 +132,28 @@ impl Reactor {
     /// connect at once, and looks up no name. The future returns the connection when it is
     /// established.
     ///
-    /// Mistakes in the settings, and the failure of a call, are errors of the future.
-    pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {
-        Connecting::to(&self.handle, addr, setup, private_data)
+    /// It ends after [`Setup::with_connect_limit`] at the latest. The kernel gives up on an address
+    /// and a route after [`rpma::ConnCfg::set_timeout`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the connection up. The peer may still see the connection
+    /// established, and then ended.
+    ///
+    /// # Errors
+    ///
+    /// All of them are errors of the future. The errors of [`rpma::ConnReq::resolve`],
+    /// [`rpma::Resolving::advance`] and [`rpma::ConnReq::connect`]. [`Error::NotEstablished`] with
+    /// the event that came instead: rejected, unreachable, lost. [`Error::TimedOut`] after the limit:
+    /// the connection is destroyed. [`Error::InvalidArgument`] for settings that do not fit a
+    /// reactor ([`Setup`]), and if the driver of the reactor never ran or is gone.
+    pub fn connect(
+        &self,
+        addr: SocketAddr,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> impl Future<Output = Result<Conn>> + use<> {
+        connecting::connect(&self.handle, addr, setup, private_data)
     }
 
     /// Connects to the first of these addresses of a server that works, as

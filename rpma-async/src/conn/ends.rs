@@ -1,17 +1,15 @@
-//! How a connection ends: [`Closed`], and [`Conn::close`].
+//! How a connection ends: [`Conn::closed`], and [`Conn::close`].
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rpma::{ConnEvent, Error, Result};
 
 use super::{Conn, Shared};
-use crate::driver::poll_told;
 use crate::timeout::timeout;
-use crate::waiters::Ticket;
+use crate::told::{Look, Wait};
 
 impl Conn {
     /// Waits for the end of the connection, and returns its event: the peer closed it, was lost,
@@ -32,11 +30,12 @@ impl Conn {
     ///
     /// If the peer does not answer this side's end, the connection manager gives an event only
     /// after 69 s. [`Error::InvalidArgument`] if the driver is gone.
-    pub fn closed(&self) -> Closed {
-        Closed {
+    pub fn closed(&self) -> impl Future<Output = Result<ConnEvent>> + Unpin + use<> {
+        let mut until_end = UntilEnd {
             shared: Arc::clone(&self.shared),
-            ticket: Ticket::default(),
-        }
+            wait: Wait::default(),
+        };
+        poll_fn(move |cx| until_end.poll(cx))
     }
 
     /// Ends the connection without loss, within `limit`. It waits until no operation is in flight,
@@ -87,30 +86,28 @@ impl Conn {
     }
 }
 
-/// A wait for the end: [`Conn::closed`].
-#[derive(Debug)]
-#[must_use = "nothing happens before it is awaited"]
-pub struct Closed {
+/// A wait for the end.
+struct UntilEnd {
     shared: Arc<Shared>,
-    ticket: Ticket,
+    wait: Wait,
 }
 
-impl Future for Closed {
-    type Output = Result<ConnEvent>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<ConnEvent>> {
-        let Self { shared, ticket } = &mut *self;
-        poll_told(shared.reactor(), shared.closed(), ticket, cx, || {
+impl UntilEnd {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<ConnEvent>> {
+        let Self { shared, wait } = self;
+        let look = || {
             let end = shared.end().cloned().map(Ok);
+            let cause = || shared.cause_without_event().map(Err);
             let given_up = || shared.given_up().map(Err);
-            end.or_else(|| shared.cause_without_event().map(Err))
-                .or_else(given_up)
-        })
+            Look::from(end.or_else(cause).or_else(given_up))
+        };
+        let ended = ready!(wait.poll((shared.reactor(), shared.closed()), cx, look));
+        Poll::Ready(ended.and_then(|end| end))
     }
 }
 
-impl Drop for Closed {
+impl Drop for UntilEnd {
     fn drop(&mut self) {
-        self.shared.closed().leave(&mut self.ticket);
+        self.wait.leave(self.shared.closed());
     }
 }

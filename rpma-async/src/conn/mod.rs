@@ -16,11 +16,9 @@ use std::sync::Arc;
 use rpma::{Counters, Failure, Offer, PeerCfg, Result};
 
 pub use self::batch::Batch;
-pub use self::ends::Closed;
 pub(crate) use self::memory::Held;
 pub use self::memory::{Memory, Sources};
 pub use self::op::Op;
-pub use self::room::Ready;
 pub(crate) use self::shared::Shared;
 use crate::inbox::Inbox;
 

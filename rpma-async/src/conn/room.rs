@@ -1,7 +1,6 @@
 //! Waits for room in the send queue, and until nothing is in flight.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -28,7 +27,7 @@ impl Conn {
     ///
     /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone. If the
     /// connection is over: [`Error::Ended`], or its first failure.
-    pub fn ready(&self, n: u32) -> Ready {
+    pub fn ready(&self, n: u32) -> impl Future<Output = Result<()>> + Unpin + use<> {
         self.room(Room::Slots(n))
     }
 
@@ -44,29 +43,28 @@ impl Conn {
     /// [`Error::NotConnected`] if the device gave the connection up, and [`Error::Provider`] if
     /// the reactor did, because a call failed: completions of operations will never come.
     /// [`Error::InvalidArgument`] if the driver is gone.
-    pub fn idle(&self) -> Ready {
+    pub fn idle(&self) -> impl Future<Output = Result<()>> + Unpin + use<> {
         self.room(Room::Idle)
     }
 
-    fn room(&self, wanted: Room) -> Ready {
-        Ready {
+    fn room(&self, wanted: Room) -> impl Future<Output = Result<()>> + Unpin + use<> {
+        let mut waiting = Waiting {
             shared: Arc::clone(&self.shared),
             wanted,
             ticket: Ticket::default(),
-        }
+        };
+        poll_fn(move |cx| waiting.poll(cx))
     }
 }
 
-/// A wait for room: [`Conn::ready`], [`Conn::idle`].
-#[derive(Debug)]
-#[must_use = "nothing happens before it is awaited"]
-pub struct Ready {
+/// A wait for room.
+struct Waiting {
     shared: Arc<Shared>,
     wanted: Room,
     ticket: Ticket,
 }
 
-impl Ready {
+impl Waiting {
     /// Why there will be no room.
     fn why_not(&self) -> Option<Error> {
         let (shared, slots) = (
@@ -103,6 +101,33 @@ impl Ready {
         shared.given_up().map(Err)
     }
 
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<()>> {
+        // It may be all that the task waits for, again and again.
+        if self.ticket.is_none() && self.shared.turn().ends_before(cx) {
+            return Poll::Pending;
+        }
+        let mut over = self.look(cx);
+        if over.is_none() {
+            // A completion gives the room, and the queue must be armed for it.
+            let queue = self.shared.queue(rpma::CqKind::Main);
+            let drained = queue.arm_and_drain(&self.shared);
+            over = self.look(cx);
+            if over.is_none() {
+                let checked = drained
+                    .map_err(|error| *error)
+                    .and_then(|()| self.shared.check());
+                over = checked.err().map(Err);
+            }
+        }
+        match over {
+            Some(result) => {
+                self.leave();
+                Poll::Ready(result)
+            }
+            None => Poll::Pending,
+        }
+    }
+
     fn leave(&mut self) {
         if !self.ticket.is_none() {
             self.shared.leave_room(self.wanted, &mut self.ticket);
@@ -110,39 +135,7 @@ impl Ready {
     }
 }
 
-impl Future for Ready {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let this = &mut *self;
-        // It may be all that the task waits for, again and again.
-        if this.ticket.is_none() && this.shared.turn().ends_before(cx) {
-            return Poll::Pending;
-        }
-        let mut over = this.look(cx);
-        if over.is_none() {
-            // A completion gives the room, and the queue must be armed for it.
-            let queue = this.shared.queue(rpma::CqKind::Main);
-            let drained = queue.arm_and_drain(&this.shared);
-            over = this.look(cx);
-            if over.is_none() {
-                let checked = drained
-                    .map_err(|error| *error)
-                    .and_then(|()| this.shared.check());
-                over = checked.err().map(Err);
-            }
-        }
-        match over {
-            Some(result) => {
-                this.leave();
-                Poll::Ready(result)
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Ready {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.leave();
     }

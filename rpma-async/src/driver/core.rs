@@ -19,7 +19,6 @@ use super::table::{Member, Table};
 use super::timers::{Due, Timer, Timers};
 use crate::error::{clocks_differ, driver_is_gone, driver_never_ran, provider};
 use crate::primitives::Mutex;
-use crate::waiters::Waiters;
 
 /// The data of the descriptors that are not a member's.
 pub(super) const CHANNEL: u64 = u64::MAX;
@@ -288,28 +287,5 @@ impl Patience {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-}
-
-/// Looks, leaves a waker, and looks again. The driver wakes the task when there is something.
-pub(crate) fn poll_told<T>(
-    core: &Core,
-    waiters: &Waiters,
-    ticket: &mut crate::waiters::Ticket,
-    cx: &mut Context<'_>,
-    mut look: impl FnMut() -> Option<Result<T>>,
-) -> Poll<Result<T>> {
-    if let Some(found) = look() {
-        waiters.leave(ticket);
-        return Poll::Ready(found);
-    }
-    waiters.wait(ticket, cx.waker());
-    if let Some(found) = look() {
-        waiters.leave(ticket);
-        return Poll::Ready(found);
-    }
-    match core.check_driver() {
-        Err(error) => Poll::Ready(Err(error)),
-        Ok(()) => Poll::Pending,
     }
 }

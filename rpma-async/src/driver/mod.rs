@@ -20,7 +20,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use self::core::{CHANNEL, DEVICE, WAKE};
-pub(crate) use self::core::{Core, Handle, Patience, poll_told};
+pub(crate) use self::core::{Core, Handle, Patience};
 pub(crate) use self::table::Member;
 pub(crate) use self::timers::{Due, Timer};
 use self::watch::Watch;

@@ -10,7 +10,7 @@ use std::thread as real;
 
 use rpma::sync::mpsc;
 use rpma::thread;
-use rpma_async::{Closed, Conn, Reactor, block_on};
+use rpma_async::{Conn, Reactor, block_on};
 
 use crate::common::prelude::*;
 use crate::on_thread::program::{Server, nothing_is_left, reactor_on, setup, wait};
@@ -101,6 +101,9 @@ fn a_scope_waits_for_the_last_steps_of_its_threads() {
     });
 }
 
+/// A wait for the end.
+type Closed = Box<dyn Future<Output = rpma::Result<ConnEvent>> + Send + Unpin>;
+
 /// The last handles, which go with the first wake-up, and the name of the thread then.
 #[derive(Default)]
 struct Last {
@@ -139,7 +142,7 @@ fn the_thread_drops_the_last_handle() -> Result {
         let waker = Waker::from(Arc::clone(&last));
         let polled = Pin::new(&mut closed).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        *last.handles.lock().expect("no panic") = Some((reactor, conn, closed));
+        *last.handles.lock().expect("no panic") = Some((reactor, conn, Box::new(closed)));
         end.send(())?;
         serving.join().expect("no panic")?;
         nothing_is_left(&fabric);
