@@ -1,14 +1,14 @@
 //! [`Task`]: work that a program does beside its calls, for as long as somebody owns it.
 //!
 //! The work of a reactor with a thread has a thread of its own as well. The thread awaits
-//! [`UntilEnd`], which ends with the work or with the drop of the task. On a runtime the work is a
+//! [`until_end`], which ends with the work or with the drop of the task. On a runtime the work is a
 //! task there, and the drop aborts it.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use rpma::thread::{self, JoinHandle};
@@ -91,11 +91,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn on_thread(work: Work) -> Result<Task> {
     let end = Arc::new(End::default());
-    let until_end = UntilEnd {
-        work: Some(work),
-        end: Arc::clone(&end),
-        ticket: Ticket::default(),
-    };
+    let until_end = until_end(work, Arc::clone(&end));
     let thread = thread::Builder::new().name("rpma-work".to_owned());
     let started = thread.spawn(move || {
         block_on(until_end, Duration::MAX);
@@ -147,24 +143,16 @@ impl fmt::Debug for Task {
 }
 
 /// Work, until it is complete or until the end.
-struct UntilEnd {
-    /// It is dropped here, so that its drop runs on its thread.
-    work: Option<Work>,
-    end: Arc<End>,
-    ticket: Ticket,
-}
-
-impl Future for UntilEnd {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { work, end, ticket } = &mut *self;
-        if end.has_come(ticket, cx.waker()) {
-            *work = None;
+async fn until_end(work: Work, end: Arc<End>) {
+    let (mut work, mut ticket) = (Some(work), Ticket::default());
+    poll_fn(|cx| {
+        if end.has_come(&mut ticket, cx.waker()) {
+            work = None;
         }
-        match work {
+        match &mut work {
             Some(work) => work.as_mut().poll(cx),
             None => Poll::Ready(()),
         }
-    }
+    })
+    .await;
 }
