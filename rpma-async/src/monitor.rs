@@ -3,16 +3,16 @@
 //! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
 //! look at the value, which is repeated after each change. It leaves its waker before the look, so
 //! no change is missed. Wakers are called in the order in which the tasks began to wait, and
-//! without the lock. Tasks that wait for a number are first, in the order of their numbers.
+//! without the lock. Tasks that wait for a number come after those that look at each change, in the order
+//! of their numbers.
 //!
 //! A value that has a progress, a number that mostly grows, wakes the tasks that wait for a number
 //! when that is reached. Otherwise a thousand tasks that wait for a thousand records would look a
 //! million times.
 
 use std::fmt;
-use std::future::Future;
+use std::future::poll_fn;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,9 +22,8 @@ use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use crate::driver::Handle;
 use crate::primitives::{self, wake};
 use crate::reactor::Reactor;
-use crate::tasks::Tasks;
+use crate::tasks::{Tasks, Ticket};
 use crate::timeout::timeout;
-use crate::waiters::{Ticket, Waiters};
 
 /// Holds a value behind a lock: the state that tasks of a program share. It wakes the tasks that
 /// wait for a change of the value. A monitor needs no runtime, because a [`Reactor`] times the
@@ -58,9 +57,8 @@ use crate::waiters::{Ticket, Waiters};
 /// and all tasks that wait look again.
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
-    waiters: Waiters,
-    /// The tasks that wait for a number.
-    counting: primitives::Mutex<Tasks>,
+    /// By the number for which they wait: 0 is each change.
+    tasks: primitives::Mutex<Tasks>,
     progress: fn(&T) -> u64,
     value: Mutex<T>,
 }
@@ -108,8 +106,7 @@ impl<T> Monitor<T> {
     pub fn with_progress(reactor: &Reactor, value: T, progress: fn(&T) -> u64) -> Self {
         Self {
             reactor: Arc::clone(reactor.handle()),
-            waiters: Waiters::default(),
-            counting: primitives::Mutex::default(),
+            tasks: primitives::Mutex::default(),
             progress,
             value: Mutex::new(value),
         }
@@ -124,7 +121,7 @@ impl<T> Monitor<T> {
     /// [`until_reached`](Self::until_reached) if their number is reached.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         // Also if it panics: the value keeps the changes made so far.
-        let mut wake = WakeAll {
+        let mut wake = WakeReached {
             monitor: self,
             reached: u64::MAX,
         };
@@ -147,7 +144,7 @@ impl<T> Monitor<T> {
         limit: Duration,
         mut look: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
-        self.wait(None, limit, |value| (look(value), false)).await
+        self.wait(0, limit, |value| (look(value), false)).await
     }
 
     /// Waits as [`until`](Self::until) does, and looks again only after changes with which the
@@ -164,7 +161,7 @@ impl<T> Monitor<T> {
         mut look: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
         let look = |value: &mut T| (look(value), false);
-        self.wait(Some(number), limit, look).await
+        self.wait(number, limit, look).await
     }
 
     /// Does the same as [`until`](Self::until), and can change the value: for example, it waits for
@@ -180,42 +177,22 @@ impl<T> Monitor<T> {
         limit: Duration,
         mut change: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
-        self.wait(None, limit, |value| (change(value), true)).await
+        self.wait(0, limit, |value| (change(value), true)).await
     }
 
     async fn wait<R>(
         &self,
-        number: Option<u64>,
+        number: u64,
         limit: Duration,
-        look: impl FnMut(&mut T) -> (Option<R>, bool),
+        mut look: impl FnMut(&mut T) -> (Option<R>, bool),
     ) -> Option<R> {
-        let until = Until {
+        let mut place = Place {
             monitor: self,
             number,
             ticket: Ticket::default(),
-            look,
         };
+        let until = poll_fn(|cx| place.poll(cx, &mut look));
         timeout(&self.reactor, limit, until).await
-    }
-
-    /// A task leaves its waker.
-    fn park(&self, number: Option<u64>, ticket: &mut Ticket, cx: &Context<'_>) {
-        match number {
-            None => self.waiters.wait(ticket, cx.waker()),
-            Some(number) => {
-                let old = self.counting.lock().wait(ticket, (number, ()), cx.waker());
-                drop(old);
-            }
-        }
-    }
-
-    fn leave(&self, number: Option<u64>, ticket: &mut Ticket) {
-        if number.is_none() {
-            self.waiters.leave(ticket);
-        } else if !ticket.is_none() {
-            let left = self.counting.lock().leave(ticket);
-            drop(left);
-        }
     }
 
     fn value(&self) -> MutexGuard<'_, T> {
@@ -230,32 +207,32 @@ impl<T> fmt::Debug for Monitor<T> {
     }
 }
 
-/// A wait for a change. Its look returns as well whether it changes the value.
-struct Until<'a, T, F> {
+/// The place of a task that waits for a change.
+struct Place<'a, T> {
     monitor: &'a Monitor<T>,
     /// It looks when this is reached.
-    number: Option<u64>,
+    number: u64,
     ticket: Ticket,
-    look: F,
 }
 
-/// The look is called, and never pinned.
-impl<T, F> Unpin for Until<'_, T, F> {}
-
-impl<T, R, F: FnMut(&mut T) -> (Option<R>, bool)> Future for Until<'_, T, F> {
-    type Output = R;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+impl<T> Place<'_, T> {
+    /// The look returns as well whether it changes the value.
+    fn poll<R>(
+        &mut self,
+        cx: &Context<'_>,
+        look: impl FnOnce(&mut T) -> (Option<R>, bool),
+    ) -> Poll<R> {
         let Self {
             monitor,
             number,
             ticket,
-            look,
-        } = &mut *self;
+        } = self;
         // Before the look, so that a later change wakes the task.
-        monitor.park(*number, ticket, cx);
+        let wanted = (*number, ());
+        let old = monitor.tasks.lock().wait(ticket, wanted, cx.waker());
+        drop(old);
         // If it panics, it may have changed the value.
-        let mut wake = WakeAll {
+        let mut wake = WakeReached {
             monitor,
             reached: u64::MAX,
         };
@@ -271,38 +248,43 @@ impl<T, R, F: FnMut(&mut T) -> (Option<R>, bool)> Future for Until<'_, T, F> {
         let Some(result) = found else {
             return Poll::Pending;
         };
-        monitor.leave(*number, ticket);
+        self.leave();
         Poll::Ready(result)
+    }
+
+    fn leave(&mut self) {
+        if !self.ticket.is_none() {
+            let left = self.monitor.tasks.lock().leave(&mut self.ticket);
+            drop(left);
+        }
     }
 }
 
-/// Wakes the tasks when it is dropped.
-struct WakeAll<'a, T> {
+impl<T> Drop for Place<'_, T> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Wakes the tasks whose number is reached when it is dropped.
+struct WakeReached<'a, T> {
     monitor: &'a Monitor<T>,
     reached: u64,
 }
 
-impl<T> Drop for WakeAll<'_, T> {
+impl<T> Drop for WakeReached<'_, T> {
     fn drop(&mut self) {
         let mut walk = None;
         loop {
             let next = {
-                let mut tasks = self.monitor.counting.lock();
+                let mut tasks = self.monitor.tasks.lock();
                 let walk = walk.get_or_insert_with(|| tasks.walk());
                 tasks.take_up_to(self.reached, walk)
             };
             match next {
                 Some(waker) => wake(waker),
-                None => break,
+                None => return,
             }
         }
-        self.monitor.waiters.wake_all();
-    }
-}
-
-impl<T, F> Drop for Until<'_, T, F> {
-    fn drop(&mut self) {
-        let (number, ticket) = (self.number, &mut self.ticket);
-        self.monitor.leave(number, ticket);
     }
 }
