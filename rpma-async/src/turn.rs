@@ -34,6 +34,7 @@ impl Turn {
     }
 
     /// Counts a result, and returns whether the task lets others run before it gets it.
+    #[inline]
     pub(crate) fn ends_before(&self, cx: &Context<'_>) -> bool {
         !self.goes_on() && self.ends(cx)
     }

@@ -17,11 +17,13 @@ use std::time::Instant;
 use rpma::Result;
 use rpma::sync::{Mutex, MutexGuard};
 
+use crate::clock;
 use crate::conn::Held;
 use crate::driver::{Due, Handle, Member, Patience, Timer};
 use crate::pool::Frozen;
 use crate::primitives::wake;
 use crate::tasks::{Tasks, Ticket, Walk};
+use crate::told::SILENCE;
 use crate::turn::Turn;
 
 /// An object of rpma, with its owner's part.
@@ -46,21 +48,32 @@ pub(crate) trait Object: Send + 'static {
     /// Takes all events and completions. After it the next one makes the descriptor readable.
     fn look(&mut self) -> Result<()>;
 
-    /// Whether a task that waits for it asks a silent host whether it is there.
-    fn asks(wanted: Self::Wanted) -> bool;
+    /// Does the due steps of the keep-alives, and returns when the next one is due. `asks`: its
+    /// tasks [ask](Self::asks) as well.
+    fn keep_alive(&self, asks: bool) -> Option<Instant>;
 
-    /// After a look, while tasks wait: keeps watch over the peers, and returns when the next look is
-    /// due, if no event comes before. `asks`: it asks silent hosts whether they are there.
-    fn due(&mut self, asks: bool) -> Option<Instant>;
+    /// Whether these tasks look again after a silence, and [probe](Self::probe).
+    fn asks(&self, tasks: &Tasks<Self::Wanted>) -> bool;
+
+    /// Asks silent hosts whether they are there.
+    fn probe(&mut self);
 
     /// A source that the device has released.
-    fn free(&mut self) -> Option<Frozen>;
+    #[inline]
+    fn free(&mut self) -> Option<Frozen> {
+        None
+    }
 
     /// Whether the device has released more memory.
-    fn is_more_free(&self) -> bool;
+    #[inline]
+    fn is_more_free(&self) -> bool {
+        false
+    }
 
     /// Any memory that the device has released.
-    fn free_any(&mut self) -> Option<Held>;
+    fn free_any(&mut self) -> Option<Held> {
+        None
+    }
 }
 
 /// A member of a reactor: an object, and the tasks that wait for it.
@@ -76,8 +89,38 @@ struct State<S: Object> {
     tasks: Tasks<S::Wanted>,
     /// The mark when the tasks were looked through.
     mark: S::Mark,
+    /// Since when the mark is as it is, for the silence.
+    silent: Option<(Instant, S::Mark)>,
     /// When the driver looks next. So no task has to.
     timer: Option<Timer>,
+}
+
+impl<S: Object> State<S> {
+    /// Keeps watch over the peers. Returns when the next look is due, if no event comes before.
+    /// `begins`: so far no task has waited for an answer.
+    fn next_look(&mut self, begins: bool) -> Option<Instant> {
+        let Self { object, tasks, .. } = self;
+        let asks = object.asks(tasks);
+        let due = object.keep_alive(asks);
+        if !asks {
+            return due;
+        }
+        let mark = object.mark();
+        let is_silent = |silent: &(Instant, S::Mark)| !begins && silent.1 == mark;
+        let mut since = match self.silent.filter(is_silent) {
+            Some((since, _)) => since,
+            None => clock::now(),
+        };
+        if since + SILENCE <= clock::now() {
+            object.probe();
+            // After the probe: a slow one must not be due again at once, without a pause for
+            // others.
+            since = clock::now();
+        }
+        self.silent = Some((since, mark));
+        let at = since + SILENCE;
+        Some(due.map_or(at, |due| due.min(at)))
+    }
 }
 
 impl<S: Object> Watched<S> {
@@ -90,6 +133,7 @@ impl<S: Object> Watched<S> {
                 turn: Turn::default(),
                 state: Mutex::new(State {
                     mark: object.mark(),
+                    silent: None,
                     object,
                     tasks: Tasks::default(),
                     timer: None,
@@ -168,15 +212,14 @@ impl<S: Object> Watched<S> {
         // An error is the end of the connection, and the waits return it.
         let looked = state.object.look();
         looked.unwrap_or_else(|error| log::debug!("{error}"));
-        self.watch_time(state);
+        self.watch_time(state, false);
     }
 
-    fn watch_time(self: &Arc<Self>, state: &mut State<S>) {
+    fn watch_time(self: &Arc<Self>, state: &mut State<S>, begins: bool) {
         if state.tasks.is_empty() {
             return;
         }
-        let asks = state.tasks.any(|wanted| S::asks(*wanted));
-        let Some(at) = state.object.due(asks) else {
+        let Some(at) = state.next_look(begins) else {
             return;
         };
         if state.timer.as_ref().is_some_and(|timer| timer.0 <= at) {
@@ -366,7 +409,8 @@ impl<W: Copy> Wait<W> {
         let (wanted, waker) = ((0, self.wanted), cx.waker());
         let old = state.tasks.wait(&mut self.ticket, wanted, waker);
         if !is_parked {
-            watched.watch_time(&mut state);
+            let begins = state.tasks.len() == 1;
+            watched.watch_time(&mut state, begins);
         }
         watched.go(state);
         drop(old);

@@ -5,7 +5,6 @@
 //! destroys its connections, and then its ring.
 
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,14 +12,11 @@ use rpma::commit::{self, CommitId, Outcome, ReplicaId};
 use rpma::{Error, Failure, GivenBack, MrRemote, Result, Site};
 
 use super::Writer;
-use crate::clock;
-use crate::conn::Held;
 use crate::error::{invalid, without_number};
 use crate::place::Place;
-use crate::pool::Frozen;
 use crate::reactor::Reactor;
+use crate::tasks::Tasks;
 use crate::timeout::timeout;
-use crate::told::SILENCE;
 use crate::watched::{Object, Watched};
 
 /// Commits records on several replicas, and is awaited. It is the awaited form of
@@ -54,8 +50,6 @@ pub struct Replicas {
 
 struct ReplicasState {
     set: commit::Replicas,
-    /// Since when the mark is as it is.
-    silent: (Instant, <Self as Object>::Mark),
 }
 
 /// The condition for which a task waits.
@@ -74,13 +68,6 @@ enum Wanted {
 }
 
 impl ReplicasState {
-    fn new(set: commit::Replicas) -> Self {
-        Self {
-            set,
-            silent: (clock::now(), (0, 0, 0)),
-        }
-    }
-
     /// Whether the device has released all bytes that a replica holds, or there is none.
     fn is_released(&self, id: ReplicaId) -> bool {
         let writer = self.set.writer(id);
@@ -139,45 +126,19 @@ impl Object for ReplicasState {
         Ok(())
     }
 
+    /// A set that asks looks each 50 ms, and a look does these steps.
+    fn keep_alive(&self, asks: bool) -> Option<Instant> {
+        let due = |writer: &commit::Writer| writer.conn().keep_alive().ok()?;
+        (!asks).then(|| self.set.writers().filter_map(due).min())?
+    }
+
     /// An idle replica may end by itself, and no host is asked.
-    fn asks(wanted: Wanted) -> bool {
-        !matches!(wanted, Wanted::Gone(_))
+    fn asks(&self, tasks: &Tasks<Wanted>) -> bool {
+        tasks.any(|wanted| !matches!(wanted, Wanted::Gone(_)))
     }
 
-    /// Asks whether the replicas are there, when they have been silent.
-    fn due(&mut self, asks: bool) -> Option<Instant> {
-        if !asks {
-            let due = self.set.writers();
-            return due
-                .filter_map(|writer| writer.conn().keep_alive().ok()?)
-                .min();
-        }
-        let mark = self.mark();
-        if mem::replace(&mut self.silent.1, mark) != mark {
-            self.silent.0 = clock::now();
-        }
-        if self.silent.0 + SILENCE <= clock::now() {
-            self.set.probe();
-            // After the probe: a slow one must not be due again at once, without a pause for
-            // others.
-            self.silent.0 = clock::now();
-        }
-        Some(self.silent.0 + SILENCE)
-    }
-
-    /// The set's ring has the bytes.
-    #[inline]
-    fn free(&mut self) -> Option<Frozen> {
-        None
-    }
-
-    #[inline]
-    fn is_more_free(&self) -> bool {
-        false
-    }
-
-    fn free_any(&mut self) -> Option<Held> {
-        None
+    fn probe(&mut self) {
+        self.set.probe();
     }
 }
 
@@ -189,7 +150,7 @@ impl Replicas {
     /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The set
     /// is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
-        let shared = Watched::new(reactor.handle(), ReplicasState::new(set));
+        let shared = Watched::new(reactor.handle(), ReplicasState { set });
         shared.read(|state| {
             let mut writers = state.set.writers();
             writers.try_for_each(|writer| shared.watch(writer.conn().get_next_fd()?))

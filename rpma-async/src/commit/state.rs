@@ -12,7 +12,7 @@ use crate::clock;
 use crate::conn::{Held, Sources};
 use crate::error::{self, Refused};
 use crate::pool::Frozen;
-use crate::told::SILENCE;
+use crate::tasks::Tasks;
 use crate::watched::Object;
 
 pub(super) struct WriterState {
@@ -25,8 +25,6 @@ pub(super) struct WriterState {
     pub(super) last: Option<Ticket>,
     /// The last look began when no completion could come any more.
     pub(super) was_quiet: bool,
-    /// Since when these counts are as they are.
-    silent: (Instant, [u64; 4]),
 }
 
 /// The condition for which a task waits.
@@ -53,7 +51,6 @@ impl WriterState {
             writer: Some(writer),
             last: None,
             was_quiet: false,
-            silent: (clock::now(), [0; 4]),
         }
     }
 
@@ -148,43 +145,25 @@ impl Object for WriterState {
         looked.map_err(error::unnumbered)
     }
 
-    /// With the server's method a commit asks.
-    fn asks(_wanted: Wanted) -> bool {
-        true
+    fn keep_alive(&self, _asks: bool) -> Option<Instant> {
+        let writer = self.writer.as_ref()?;
+        writer.conn().keep_alive().ok().flatten()
     }
 
-    /// Asks whether the server is there, when it has been silent.
-    fn due(&mut self, _asks: bool) -> Option<Instant> {
-        let completed = self.reads.completed();
-        let writer = self.writer.as_mut()?;
-        let counts = [
-            writer.posted(),
-            writer.durable(),
-            writer.released(),
-            completed,
-        ];
-        if mem::replace(&mut self.silent.1, counts) != counts {
-            self.silent.0 = clock::now();
-        }
-        let due = writer.conn().keep_alive().ok().flatten();
-        let is_over = writer.is_over();
-        let is_asked =
-            writer.cfg().method() == Method::Server && writer.durable() < writer.posted();
-        if !is_over && !is_asked {
-            return due;
-        }
-        let mut at = self.silent.0 + SILENCE;
-        if at <= clock::now() {
+    /// With the server's method a commit asks. After the end its event may come late.
+    fn asks(&self, _tasks: &Tasks<Wanted>) -> bool {
+        self.writer.as_ref().is_some_and(|writer| {
+            let is_server = writer.cfg().method() == Method::Server;
+            writer.is_over() || is_server && writer.durable() < writer.posted()
+        })
+    }
+
+    fn probe(&mut self) {
+        if let Some(writer) = self.writer.as_mut().filter(|writer| !writer.is_over()) {
             // A failure is one of the connection, which the next look finds.
-            if let (false, Err(error)) = (is_over, writer.probe()) {
-                log::debug!("{error}");
-            }
-            // After the probe: a slow one must not be due again at once, without a pause for
-            // others.
-            self.silent.0 = clock::now();
-            at = self.silent.0 + SILENCE;
+            let probed = writer.probe();
+            probed.unwrap_or_else(|error| log::debug!("{error}"));
         }
-        Some(due.map_or(at, |due| due.min(at)))
     }
 
     #[inline]
