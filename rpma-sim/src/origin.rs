@@ -22,15 +22,26 @@ impl Origin {
 
     /// Returns the innermost line of the program.
     pub(crate) fn line(&self) -> Option<String> {
-        let text = self.0.as_ref()?.to_string();
-        let mut places = text
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("at "));
-        let place = places.find(|place| !is_own(place))?;
-        // Without the column.
-        let (line, _column) = place.rsplit_once(':')?;
-        Some(line.strip_prefix("./").unwrap_or(line).to_owned())
+        line_in(&self.0.as_ref()?.to_string())
     }
+}
+
+/// Returns the innermost line of the program in the text of a backtrace.
+fn line_in(text: &str) -> Option<String> {
+    let places = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("at "));
+    // Without the column.
+    let mut lines = places.filter_map(|place| Some(place.rsplit_once(':')?.0));
+    let line = lines.find(|line| is_rust(line) && !is_own(line))?;
+    Some(line.strip_prefix("./").unwrap_or(line).to_owned())
+}
+
+/// Whether a line is in a source of Rust. In a program without debug information, the lines of C's
+/// library are the first ones that are not our own.
+fn is_rust(line: &str) -> bool {
+    let file = line.rsplit_once(':').map(|(file, _)| file);
+    file.is_some_and(|file| file.ends_with(".rs"))
 }
 
 /// Whether a place is in `rpma`, in its other packages or in Rust's library.
@@ -54,7 +65,7 @@ fn is_own(place: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_own;
+    use super::{is_own, line_in};
 
     /// Lines of the library and of Rust are distinguished from those of programs.
     #[test]
@@ -77,5 +88,22 @@ mod tests {
         ] {
             assert!(!is_own(other), "{other}");
         }
+    }
+    /// A program without debug information has no line, although C's library and Rust's have theirs.
+    #[test]
+    fn a_program_without_debug_information_has_no_line() {
+        const OWN: &str = "   0: rpma_sim::origin::Origin::here
+             at ./rpma-sim/src/origin.rs:22:38
+   1: program::log::append
+";
+        const LIBRARIES: &str =
+            "             at /rustc/5980/library/core/src/ops/function.rs:287:21
+             at ./csu/../sysdeps/nptl/libc_start_call_main.h:58:16
+             at ./misc/../sysdeps/unix/sysv/linux/x86_64/clone3.S:81:0
+";
+        let line = "             at ./src/log.rs:70:9\n";
+        assert_eq!(line_in(&format!("{OWN}{LIBRARIES}")), None);
+        let found = line_in(&format!("{OWN}{line}{LIBRARIES}"));
+        assert_eq!(found.as_deref(), Some("src/log.rs:70"));
     }
 }
