@@ -402,8 +402,8 @@ fn volatile(newest: &Store, number: usize, random: &mut Random) -> Store {
     store
 }
 
-/// The contents that a power cut may leave of a memory.
-#[derive(Debug)]
+/// The contents that a power cut may leave of a memory. Its `Debug` has the number of bytes, and
+/// the first places that are not zero.
 pub struct Image {
     store: Store,
     base: Base,
@@ -437,6 +437,22 @@ impl Image {
             publish(&path, Some(Arc::new(self.base.map(&self.store))), None);
             path
         })
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// How many places are shown. An image may have gigabytes.
+        const SHOWN: usize = 4;
+        let places = self.store.places(SHOWN + 1);
+        let shown = &places[..places.len().min(SHOWN)];
+        let mut text = f.debug_struct("Image");
+        text.field("len", &self.store.len());
+        text.field("not_zero", &shown);
+        match places.len() > SHOWN {
+            true => text.finish_non_exhaustive(),
+            false => text.finish(),
+        }
     }
 }
 

@@ -5,9 +5,11 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::lines::{LINE, Line, put};
+use super::lines::{LINE, Line, WORD, put};
 
 /// The bytes that are copied by the first write after a clone.
 pub(crate) const PAGE: usize = 4096;
@@ -25,6 +27,22 @@ static ZEROS: Page = [0; PAGE];
 pub(crate) struct Store {
     len: usize,
     chunks: Arc<BTreeMap<usize, Arc<Chunk>>>,
+}
+
+/// Words that are not zero, and the first of them.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Place {
+    bytes: Range<usize>,
+    first: [u8; WORD],
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.bytes.len() > WORD { " …" } else { "" };
+        let Range { start, end } = self.bytes;
+        let first = self.first.map(|byte| format!("{byte:02x}")).join(" ");
+        write!(f, "{start}..{end}: {first}{more}")
+    }
 }
 
 impl Store {
@@ -101,6 +119,27 @@ impl Store {
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &Page)> {
         let all = self.chunks.values().flat_map(|chunk| chunk.iter());
         all.map(|(number, page)| (*number, &**page))
+    }
+
+    /// The first places with bytes that are not zero, at most `most`.
+    pub(crate) fn places(&self, most: usize) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::new();
+        for (number, page) in self.pages() {
+            let words = page.chunks(WORD).enumerate();
+            for (at, word) in words.filter(|(_, word)| word.iter().any(|byte| *byte != 0)) {
+                let start = number * PAGE + at * WORD;
+                let is_full = places.len() == most;
+                match places.last_mut() {
+                    Some(last) if last.bytes.end == start => last.bytes.end += WORD,
+                    _ if is_full => return places,
+                    _ => places.push(Place {
+                        bytes: start..start + WORD,
+                        first: word.try_into().unwrap_or_else(|_| unreachable!()),
+                    }),
+                }
+            }
+        }
+        places
     }
 
     /// How many pages were written.
