@@ -20,6 +20,13 @@ pub struct Caller {
     place: &'static Location<'static>,
 }
 
+impl Caller {
+    /// The file and the line.
+    pub(crate) fn line(&self) -> (&'static str, u32) {
+        (self.place.file(), self.place.line())
+    }
+}
+
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(op_context) = self.op_context {

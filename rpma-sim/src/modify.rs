@@ -209,6 +209,9 @@ impl State {
                 *field = value;
             }
         }
+        if is_changed(Mask::IBV_QP_DEST_QPN) {
+            self.note_ends(number, attr.dest_qp_num);
+        }
         Ok(())
     }
 }

@@ -388,7 +388,7 @@ impl State {
         };
         match answered {
             Ok(()) => {
-                self.visit(|state| format!("after {}", state.describe(number, &send)));
+                self.executed(number, &send, "");
                 self.steps.fetch_add(1, Ordering::Relaxed);
                 if fault.is_some() {
                     self.is_lost(number, index);

@@ -213,7 +213,6 @@ impl State {
 
     /// Returns the text of a request for reports.
     pub(crate) fn describe(&self, number: u32, send: &Send) -> String {
-        let host = &self.hosts[self.host_of_requester(number)];
         let len = bytes_of(send.data.len());
         let what = match send.operation {
             Operation::Read => format!("a read of {len}"),
@@ -232,7 +231,7 @@ impl State {
         let by = send
             .caller
             .map_or_else(String::new, |by| format!(" ({by})"));
-        format!("{what}{by} on connection {number} of {host}")
+        format!("{what}{by} on {}", self.connection(number))
     }
 
     pub(crate) fn has_receive(&self, number: u32) -> bool {

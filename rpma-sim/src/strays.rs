@@ -167,21 +167,9 @@ impl State {
         }
         let is_served = self.serve_or_fail(peer, number, send, bytes);
         if is_served {
-            self.visit(|state| {
-                format!(
-                    "after {}, which was in flight when that connection ended",
-                    state.describe(number, send)
-                )
-            });
+            let how = ", which was in flight when that connection ended";
+            self.executed(number, send, how);
         }
         is_served
-    }
-
-    /// The host that a queue pair is on, or was on when it left requests.
-    pub(crate) fn host_of_requester(&self, number: u32) -> usize {
-        match self.qps.get(number) {
-            Some(qp) => self.nics[qp.nic].host,
-            None => self.links.strays.0.get(&number).map_or(0, |left| left.host),
-        }
     }
 }

@@ -60,6 +60,7 @@ impl State {
             unsent: VecDeque::new(),
             is_unacknowledged: false,
         });
+        self.note_ends(number, peer);
     }
 
     /// Requests were posted to a connected queue pair, or have arrived.
@@ -237,7 +238,7 @@ impl State {
         if send.operation == Operation::Read && fault.is_none() {
             self.read_is_answered(number, &answer);
         }
-        self.visit(|state| format!("after {}", state.describe(number, &send)));
+        self.executed(number, &send, "");
         self.steps.fetch_add(1, Ordering::Relaxed);
         if fault.is_some() {
             return self.loses_stream(number);

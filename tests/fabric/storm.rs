@@ -243,7 +243,7 @@ fn a_sweep_names_the_place_of_its_fault() -> Result {
         ),
         (
             "request 2",
-            format!(" (op_context 2, {flushes}) on connection 17 of client: it is lost"),
+            format!(" (op_context 2, {flushes}) on connection 17 of client to one: it is lost"),
             "\n".to_owned(),
         ),
         (

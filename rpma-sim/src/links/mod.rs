@@ -98,6 +98,9 @@ pub(crate) struct Links {
     next_delay: u64,
     requests: u32,
     armed: Vec<Armed>,
+    /// The host of each queue pair that was connected, and its peer's, for reports. Requests outlive
+    /// both.
+    ends: BTreeMap<u32, (usize, usize)>,
     pub(crate) strays: Strays,
     /// Messages of the connection manager, with the hosts that do not reach each other.
     kept: Vec<(usize, usize, Message)>,
@@ -225,6 +228,19 @@ impl State {
     fn way_of(&self, qp: &Qp) -> Option<(usize, usize)> {
         let peer = self.qps.get(qp.peer?)?;
         Some((self.host_of(qp), self.host_of(peer)))
+    }
+
+    /// A queue pair is connected to a peer.
+    pub(crate) fn note_ends(&mut self, number: u32, peer: u32) {
+        if let Some(peer) = self.qps.get(peer) {
+            let ends = (self.host_of(&self.qps[number]), self.host_of(peer));
+            self.links.ends.insert(number, ends);
+        }
+    }
+
+    /// The host to which the requests of a queue pair go, or went.
+    pub(crate) fn target_of(&self, number: u32) -> Option<usize> {
+        self.links.ends.get(&number).map(|(_, to)| *to)
     }
 
     /// The queue pairs for which that holds.

@@ -67,6 +67,17 @@ impl State {
             .collect()
     }
 
+    /// Names a connection, by the hosts of its requester and of its target.
+    pub(crate) fn connection(&self, number: u32) -> String {
+        match self.links.ends.get(&number) {
+            Some((from, to)) => {
+                let [from, to] = [from, to].map(|host| &self.hosts[*host]);
+                format!("connection {number} of {from} to {to}")
+            }
+            None => format!("connection {number}"),
+        }
+    }
+
     /// Keeps a fault of a request for reports.
     pub(crate) fn note_fault(&mut self, number: u32, send: &Send, fault: LinkFault) {
         let request = self.describe(number, send);

@@ -130,7 +130,8 @@ pub(crate) fn report(
     } else {
         format!(
             "The check fails with all bytes that were written to {names}: nothing of it is lost. The program has made \
-             a promise about an operation that no device has executed yet, or the cause is not the power.\n"
+             a promise about an operation that not all devices have executed yet, or the cause is not the power.\n{}",
+            state.text_of_executed()
         )
     };
     report

@@ -8,11 +8,13 @@
 //! * [`pmem`] is the fabric's work on a host's memory, and a test's view of it.
 //! * [`mod@cut`] visits every event of a run; [`image`] is the possible contents then, and
 //!   [`explain`] finds the faults in it.
+//! * [`mod@executed`] counts the operations that devices have executed, for reports.
 //! * [`files`] writes an image that failed to a file.
 //! * [`off`] cuts the power of a host, and starts it again.
 
 mod base;
 mod cut;
+mod executed;
 mod explain;
 mod files;
 mod image;
@@ -34,6 +36,7 @@ use std::time::Duration;
 use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
 pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
+use self::executed::Executed;
 pub(crate) use self::explain::{be_able_to_be_quiet, quietly};
 pub use self::image::{Image, Images, JointImages};
 pub(crate) use self::lines::Flow;
@@ -50,6 +53,7 @@ pub(crate) struct Power {
     /// By host, of those that are not as they are by default.
     platforms: Vec<(usize, Platform)>,
     watch: Option<Watch>,
+    executed: Executed,
     visited: Visited,
     /// By which images are sampled.
     seed: u64,
@@ -79,6 +83,7 @@ impl Power {
             pmems: Vec::new(),
             platforms: Vec::new(),
             watch: None,
+            executed: Executed::default(),
             visited: Visited::default(),
             seed: seed.unwrap_or(0x5EED),
             cuts: Vec::new(),

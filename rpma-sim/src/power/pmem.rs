@@ -292,7 +292,7 @@ impl State {
         };
         self.look(index);
         copy(bytes, part);
-        let what = format!("{} to bytes {}..{}", what(self), range.start, range.end);
+        let what = format!("{}, to bytes {}..{}", what(self), range.start, range.end);
         let tracked = &mut self.power.pmems[index];
         if let Some(memory) = &tracked.memory {
             let during = format!("in the middle of {what}");
@@ -317,7 +317,7 @@ impl State {
             return;
         };
         self.look(index);
-        let what = format!("{what} to bytes {}..{}", range.start, range.end);
+        let what = format!("{what}, to bytes {}..{}", range.start, range.end);
         let writer = Writer::Device { flow, what };
         let lines = &mut self.power.pmems[index].lines;
         lines.taken(bytes, &range, late, writer);
@@ -388,7 +388,7 @@ impl State {
                 Flow::Writes(qp) => ("writes", qp),
                 Flow::Reads(qp) => ("reads", qp),
             };
-            self.visit(|_| format!("before {what} of connection {qp} become visible"));
+            self.visit(|state| format!("before {what} of {} become visible", state.connection(qp)));
         }
     }
 

@@ -8,7 +8,7 @@ use rpma::sim::Errno;
 
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
-use crate::power::world::{ALWAYS, ON_ERROR, Own, Way, World};
+use crate::power::world::{ALWAYS, Hosts, ON_ERROR, Own, SIZE, Way, World, fabric};
 
 /// A world of the server that promises direct writes, also where it may not.
 fn world(profile: &Profile, by_reading: bool) -> Result<World> {
@@ -166,7 +166,7 @@ fn a_report_has_the_last_events_and_the_faults() -> Result {
         &faults,
         &[
             "    before event 2: a write of 1 byte (op_context 0, tests/fabric/power/world.rs:",
-            " on connection 17 of client: a packet of it is lost, and it is sent again",
+            " on connection 17 of client to server: a packet of it is lost, and it is sent again",
             ": on client, ibv_reg_mr failed: ",
             "    armed: on server, call 3 of ibv_reg_mr from now fails: ",
             "    armed: write 6 from now, from client to server: only its first 40 bytes are placed",
@@ -174,6 +174,58 @@ fn a_report_has_the_last_events_and_the_faults() -> Result {
             "    nothing arrives from client to idle",
         ],
     );
+    Ok(())
+}
+
+/// A promise after one copy of two: the report names both connections by their hosts, and the host
+/// that has not executed the operation.
+#[test]
+fn a_promise_after_one_copy_names_the_other_host() -> Result {
+    for profile in Profile::EVERY {
+        let fabric = fabric(&profile);
+        let client = fabric.host("client");
+        let mut all = Vec::new();
+        for name in ["one", "other"] {
+            let way = Way::on(Platform::Eadr).by_reading(true);
+            let hosts = [client.clone(), fabric.host(name)];
+            all.push(Hosts::new(&fabric, hosts, way, SIZE).connect()?);
+        }
+        let told = AtomicU64::new(0);
+        let check = |cut: &Cut<'_>| {
+            let [one, other] = [0, 1].map(|number: usize| &all[number].pmem);
+            for images in cut.joint_images(&[one, other]) {
+                let all = images.iter().all(|image| image.bytes()[0] == 1);
+                assert!(all || told.load(Ordering::Relaxed) == 0, "lost");
+            }
+        };
+        let mut line = 0;
+        let found = fabric.find_loss(check, || -> anyhow::Result<()> {
+            let held = all[1].link();
+            held.hold();
+            for replica in &all {
+                replica.source.write_at(0, &[1; 8])?;
+                let (to, from) = replica.places(0, 8)?;
+                line = line!() + 1;
+                replica.conn.write(to, from, ON_ERROR, 70)?;
+            }
+            all[0].flush(0, 8)?;
+            told.store(1, Ordering::Relaxed);
+            all[0].wait_for_write()?;
+            held.release();
+            Ok(())
+        });
+        let report = found.expect_err("a loss").to_string();
+        assert_says(
+            &report,
+            &[
+                "nothing of it is lost. ",
+                "an operation that not all devices have executed yet",
+                &format!("    {}:{line}: one 1 of 1, other 0 of 1\n", file!()),
+                &format!("{} on connection ", here(70, line)),
+                " of client to one\n",
+            ],
+        );
+    }
     Ok(())
 }
 
@@ -214,6 +266,36 @@ fn some_images_are_not_taken_for_all() {
         let part = format!("The check has failed with image 1 of {part}");
         assert_says(&loss, &[&part]);
     }
+}
+
+/// The debug text of an image is short, of a large memory as well.
+#[test]
+fn an_image_is_printed_in_short() {
+    let own = Own::new(Rig::strict().fabric(), Platform::Eadr, 1 << 20);
+    let print = || {
+        let mut text = String::new();
+        let check = |cut: &Cut<'_>| {
+            let image = cut.images(&own.pmem).next().expect("one");
+            text = format!("{image:?}");
+        };
+        own.fabric
+            .on_every_event(check, || own.map.persist(..8).expect("inside"));
+        text
+    };
+    let len = own.pmem.len();
+    assert_eq!(print(), format!("Image {{ len: {len}, not_zero: [] }}"));
+    own.map.write_at(8, &[1; 16]).expect("inside");
+    own.map.write_at(5000, &[2]).expect("inside");
+    let places = "8..24: 01 01 01 01 01 01 01 01 …, 5000..5008: 02 00 00 00 00 00 00 00";
+    assert_eq!(
+        print(),
+        format!("Image {{ len: {len}, not_zero: [{places}] }}")
+    );
+    (0..len)
+        .step_by(64)
+        .for_each(|at| own.map.write_at(at, &[1]).expect("inside"));
+    let text = print();
+    assert!(text.len() < 300 && text.ends_with("], .. }"), "{text}");
 }
 
 /// Set in a process that runs one of the wrong programs below.
