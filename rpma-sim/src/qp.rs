@@ -331,6 +331,8 @@ impl State {
         if qp.state < QpState::ReadyToSend {
             return Err(Errno::INVAL);
         }
+        self.effects
+            .posts(self.qps[number].sends.iter().skip(first));
         self.set_out(number, first);
         self.begin_to_fetch(number, first);
         self.posted(number);

@@ -390,6 +390,7 @@ impl State {
             Ok(()) => {
                 self.executed(number, &send, "");
                 self.steps.fetch_add(1, Ordering::Relaxed);
+                self.effects.add();
                 if fault.is_some() {
                     self.is_lost(number, index);
                     return lost;

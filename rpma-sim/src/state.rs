@@ -14,7 +14,7 @@ use crate::fail::{Failures, Fate};
 use crate::late::LateWrites;
 use crate::links::Links;
 use crate::memory::{Mr, Pd};
-use crate::order::{Order, mix};
+use crate::order::{Effects, Order, mix};
 use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
@@ -82,6 +82,7 @@ impl Shared {
                 links: Links::default(),
                 late: LateWrites::default(),
                 steps: steps.counter(),
+                effects: Arc::clone(&order.effects),
                 random: seed.map_or(0x5EED, mix),
             }),
             changed: Changed::default(),
@@ -160,6 +161,7 @@ pub(crate) struct State {
     pub(crate) late: LateWrites,
     /// Counts the requests that were executed, with the calls.
     pub(crate) steps: Arc<AtomicU64>,
+    pub(crate) effects: Arc<Effects>,
     pub(crate) random: u64,
 }
 

@@ -240,6 +240,7 @@ impl State {
         }
         self.executed(number, &send, "");
         self.steps.fetch_add(1, Ordering::Relaxed);
+        self.effects.add();
         if fault.is_some() {
             return self.loses_stream(number);
         }

@@ -57,6 +57,7 @@ where
 
 /// As [`std::thread::yield_now`]. If there is a seed, another thread of the fabric may go on.
 pub fn yield_now() {
+    here::calls("rpma::thread::yield_now");
     if is_checking() || !pause() {
         thread::yield_now();
     }

@@ -59,7 +59,9 @@ impl Fabric {
     /// * The random numbers that `rpma` draws are the same in each run.
     ///
     /// A runtime with one thread and a paused clock then does the same at the same instants, in
-    /// each run. While a loop yields and never sleeps, a paused clock stands still.
+    /// each run. A paused clock stands still while a task of the program goes on, for instance in a
+    /// loop that yields and never sleeps. After 5 s of real time in which tasks go on and the clock
+    /// stands still, the fabric prints a line to stderr, once.
     ///
     /// # Calls that block
     ///
@@ -187,6 +189,7 @@ impl Ticking {
     /// Whether the sleep until an instant is over, because something is due earlier or the fabric
     /// is gone. Otherwise the task is woken when it is.
     fn is_over(&self, until: Option<Instant>, cx: &Context<'_>) -> bool {
+        self.alarm.polled();
         let waker = cx.waker();
         let mut next = self.alarm.lock();
         if next.ended || next.is_before(until) {

@@ -29,6 +29,17 @@ pub(crate) struct Time {
 struct Program {
     now: Box<dyn Fn() -> Instant + Send + Sync>,
     start: Instant,
+    /// The time since `start` that was returned last, in nanoseconds.
+    seen: AtomicU64,
+}
+
+impl Program {
+    fn now(&self) -> Instant {
+        let now = (self.now)();
+        let since = now.saturating_duration_since(self.start);
+        self.seen.store(nanoseconds(since), Ordering::Relaxed);
+        now
+    }
 }
 
 impl fmt::Debug for Program {
@@ -50,7 +61,7 @@ impl Time {
     pub(crate) fn now(&self) -> Instant {
         let ahead = Duration::from_nanos(self.ahead.load(Ordering::Relaxed));
         match (self.program.get(), self.is_virtual) {
-            (Some(program), _) => (program.now)().max(program.start + ahead),
+            (Some(program), _) => program.now().max(program.start + ahead),
             (None, true) => self.start + ahead,
             (None, false) => Instant::now() + ahead,
         }
@@ -58,8 +69,14 @@ impl Time {
 
     /// It is the program's clock from now on; `false` if it is one already.
     pub(crate) fn follow(&self, now: Box<dyn Fn() -> Instant + Send + Sync>) -> bool {
-        let start = now();
-        self.program.set(Program { now, start }).is_ok()
+        let (start, seen) = (now(), AtomicU64::new(0));
+        self.program.set(Program { now, start, seen }).is_ok()
+    }
+
+    /// The program's time that was seen last, in nanoseconds.
+    pub(crate) fn seen(&self) -> u64 {
+        let program = self.program.get();
+        program.map_or(0, |program| program.seen.load(Ordering::Relaxed))
     }
 
     /// Whether it is the program's clock.
@@ -128,6 +145,8 @@ pub(crate) struct Alarm {
     time: Arc<Time>,
     next: Mutex<Next>,
     changed: Condvar,
+    /// How often the future was polled.
+    polls: AtomicU64,
 }
 
 impl fmt::Debug for Alarm {
@@ -171,6 +190,7 @@ impl Clock {
             time: Arc::clone(&time),
             next: Mutex::default(),
             changed: Condvar::new(),
+            polls: AtomicU64::new(0),
         });
         Self {
             shared,
@@ -262,6 +282,16 @@ impl Clock {
 impl Alarm {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Next> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The future of `Fabric::tick` was polled, at this time of the program.
+    pub(crate) fn polled(&self) {
+        self.time.now();
+        self.polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
     }
 
     fn serve(&self, shared: &Weak<Shared>) {

@@ -4,11 +4,14 @@
 
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use rpma::sim::sleep;
+use rpma::sim::{now, sleep, wait_readable};
 use rpma::sync;
 
 use crate::common::prelude::*;
@@ -126,11 +129,84 @@ fn is_not_ticked(fabric: &Fabric, host: &Host) -> Result {
     })
 }
 
+/// A task yields in a loop, so that a paused clock never comes to the end of a sleep.
+fn yields() -> Result {
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::strict());
+        let _ticking = paused::tick(&fabric);
+        tokio::spawn(async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
+        tokio::time::sleep(HOUR).await;
+        Ok(())
+    })
+}
+
+/// Writes without an end, and never sleeps.
+async fn load(conn: &Conn, memories: &Memories) -> Result {
+    let (from, to) = (memories.source.slice(..)?, memories.to()?);
+    loop {
+        let posted = conn.write(to, from, Flags::COMPLETION_ALWAYS, 0)?;
+        while conn.wait_for(posted, Duration::ZERO, |_| {}).is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The line with the post of [`load`].
+const LOAD: u32 = line!() - 8;
+
+/// A connection is busy, so that a paused clock never comes to the end of a sleep.
+fn is_loaded() -> Result {
+    paused::runtime().block_on(async {
+        let fabric = paused::fabric(&Rig::strict());
+        let _ticking = paused::tick(&fabric);
+        let world = World::on(&fabric);
+        let pair = world.connect(&ConnCfg::new(), &ConnCfg::new())?;
+        let memories = world.memories(8)?;
+        tokio::select! {
+            ended = load(&pair.client, &memories) => ended,
+            () = tokio::time::sleep(HOUR) => Ok(()),
+        }
+    })
+}
+
+/// A thread polls for something that another thread will do after its limit. So the clock does not
+/// jump to that limit.
+fn polls(host: &Host) -> Result {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let named = rpma::thread::Builder::new().name("patient".into());
+    let waits = named.spawn(move || {
+        sleep(HOUR);
+        set.store(true, Ordering::Relaxed);
+    })?;
+    while !flag.load(Ordering::Relaxed) {
+        rpma::thread::yield_now();
+    }
+    waits.join().expect("no panic");
+    drop(host.name());
+    Ok(())
+}
+
+/// A thread looks whether a descriptor is readable, without a limit.
+fn looks() -> Result {
+    let (quiet, _other) = UnixStream::pair()?;
+    while !wait_readable(&[quiet.as_fd()], Some(now()))? {}
+    Ok(())
+}
+
 #[test]
 fn planted() -> Result {
     let Ok(name) = env::var(PLANTED) else {
         return Ok(());
     };
+    if ["yields", "load", "polls", "looks"].contains(&&*name) {
+        // It takes a processor until it is killed, and other tests run beside it.
+        rustix::process::nice(19)?;
+    }
     let fabric = match &*name {
         "a check" | "a jump" | "no tick" => Rig::strict().fabric(),
         _ => Rig::strict().seed(1).fabric(),
@@ -138,9 +214,16 @@ fn planted() -> Result {
     if name == "a check" || name == "a check with a seed" {
         return check_locks(&fabric);
     }
+    match &*name {
+        "yields" => return yields(),
+        "load" => return is_loaded(),
+        _ => {}
+    }
     let host = fabric.host("here");
     let _entered = host.enter();
     match &*name {
+        "polls" => polls(&host)?,
+        "looks" => looks()?,
         "a jump" => {
             fabric.jump_over_waits();
             sleeps_with_a_lock(&host)?;
@@ -213,6 +296,32 @@ fn a_stall_is_printed() -> Result {
             ["Something is to come", "Fabric::tick", "rdma_resolve_addr"],
         ),
     ];
+    assert_printed(programs)
+}
+
+/// A clock that stands still while a program goes on is printed: under a paused clock, and where
+/// one thread polls with a seed.
+#[test]
+fn a_clock_that_stands_still_is_printed() -> Result {
+    const SLEEP: &str = "tokio::time::sleep";
+    const EFFECT: &str = "no call has an effect";
+    let load = &format!("{}:{LOAD}", file!());
+    assert_printed([
+        ("yields", ["stands still", "yield_now", SLEEP]),
+        ("load", ["stands still", load, SLEEP]),
+        (
+            "polls",
+            [EFFECT, "rpma::thread::yield_now)", "patient (last call: "],
+        ),
+        (
+            "looks",
+            [EFFECT, "planted (last call: ", "rpma::thread::sleep"],
+        ),
+    ])
+}
+
+/// Starts wrong programs, and looks for words in the line of each.
+fn assert_printed<const N: usize>(programs: [(&str, [&str; 3]); N]) -> Result {
     let programs =
         programs.map(|(name, parts)| (name, parts, Planted::start(name).expect("a pipe")));
     for (name, parts, planted) in programs {

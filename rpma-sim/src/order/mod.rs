@@ -7,11 +7,13 @@
 //! the seed alone chooses which.
 //!
 //! The data is here. Threads block in two files: until it is their turn in `turns`, and in their
-//! own waits in `waits`. `stalls` prints a line about a fabric that stands still.
+//! own waits in `waits`. `stalls` prints a line about a fabric that stands still, and `standstill`
+//! about a program that goes on without progress.
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
 mod stalls;
+mod standstill;
 mod turns;
 mod waits;
 
@@ -24,6 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::stalls::{Check, is_running};
+pub(crate) use self::standstill::Effects;
 pub(crate) use self::waits::Event;
 use self::waits::Wait;
 use crate::state::Shared;
@@ -78,6 +81,7 @@ pub(crate) struct Order {
     calls: AtomicU64,
     /// The same, with waits and checks.
     calls_and_waits: AtomicU64,
+    pub(crate) effects: Arc<Effects>,
     check: Mutex<Option<Check>>,
     is_watched: AtomicBool,
     threads: Mutex<Threads>,
@@ -255,6 +259,7 @@ impl Order {
             drawn: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             calls_and_waits: AtomicU64::new(0),
+            effects: Arc::default(),
             check: Mutex::default(),
             is_watched: AtomicBool::new(false),
             threads: Mutex::new(Threads {
@@ -404,6 +409,7 @@ impl ThreadEntry {
             threads.give(Some(number));
         }
         drop(threads);
+        shared.order.effects.add();
         Arc::new(Self {
             shared: Arc::downgrade(shared),
             number,
@@ -422,6 +428,7 @@ impl Drop for ThreadEntry {
         let Some(shared) = self.shared.upgrade() else {
             return;
         };
+        shared.order.effects.add();
         let mut threads = shared.order.lock();
         // It may have been away until its end. Then the others have not waited in vain.
         threads.idle = None;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::standstill::Standstill;
 use super::{Order, Standing, Thread};
 
 /// The real time between two looks.
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// A stall has lasted for so many looks when it is printed. Looks are counted, as a process may be
 /// stopped.
-const LOOKS: u32 = 10;
+pub(super) const LOOKS: u32 = 10;
 
 /// The fabrics with an order of threads, a check or the program's clock.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
@@ -29,6 +30,7 @@ static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 struct Watched {
     order: Weak<Order>,
     since: Since,
+    standstill: Standstill,
 }
 
 /// The last progress of a fabric.
@@ -101,6 +103,7 @@ impl Order {
         let watched = Watched {
             order: Arc::downgrade(self),
             since: Since::default(),
+            standstill: Standstill::default(),
         };
         let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(watched);
@@ -111,6 +114,12 @@ impl Order {
         let stat = own_stat();
         self.set_check(Some(Check { thread, stat }));
         Checking(Arc::clone(self))
+    }
+
+    /// Whether a thread runs a check.
+    pub(super) fn is_checking(&self) -> bool {
+        let check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
+        check.is_some()
     }
 
     fn set_check(&self, check: Option<Check>) {
@@ -137,7 +146,9 @@ impl Order {
             });
         }
         let alarm = self.alarm.get();
-        if alarm.is_some_and(|alarm| alarm.lock().is_in_vain()) {
+        let is_in_vain = alarm.is_some_and(|alarm| alarm.lock().is_in_vain());
+        // A fabric without a thread is one that a test has left.
+        if is_in_vain && !threads.all.is_empty() {
             let stats = threads.all.values().map(|of| of.stat.clone()).collect();
             let text = text_of_alarm(&texts(&|_, _| true));
             return Some(Snapshot {
@@ -185,7 +196,7 @@ impl Order {
 }
 
 impl Thread {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         format!("{} (last call: {})", self.name, *last)
     }
@@ -235,6 +246,9 @@ fn look_at_all() {
                 }
             }
             None => watched.since = Since::default(),
+        }
+        if let Some(line) = watched.standstill.look(&order) {
+            let _ = writeln!(io::stderr(), "{line}");
         }
         true
     });

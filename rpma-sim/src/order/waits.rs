@@ -77,6 +77,10 @@ impl Shared {
             event: event.clone(),
         };
         self.order.calls_and_waits.fetch_add(1, Ordering::Relaxed);
+        // A look, which does not wait, is no progress of a loop.
+        if deadline.is_none_or(|deadline| deadline > self.order.time.now()) {
+            self.order.effects.add();
+        }
         let at = Location::caller();
         let is_over = || {
             deadline.is_some_and(|deadline| deadline <= self.order.time.now())
