@@ -25,8 +25,9 @@ mkdir -p /dev/pts /dev/shm /run/sshd
 mount -t devpts devpts /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
 ln -sf /proc/self/fd /dev/fd
-# Which of two machines this is.
-peer=$(sed -n 's/.*rpma\.peer=\([12]\).*/\1/p' /proc/cmdline)
+# The number of this machine, and how many there are on the link.
+peer=$(sed -n 's/.*rpma\.peer=\([1-3]\).*/\1/p' /proc/cmdline)
+peers=$(sed -n 's/.*rpma\.peers=\([1-3]\).*/\1/p' /proc/cmdline)
 hostname "rpma-guest$peer"
 sed -i "s/=10\.77\.0\.1/=10.77.0.$peer/; s/=fd77::1/=fd77::$peer/" /etc/ssh/sshd_config
 # RDMA pins memory.
@@ -71,10 +72,13 @@ try ip addr add 10.78.0.1/24 dev roce1
 try ip link set roce1 up
 try rdma link add rxe1 type rxe netdev roce1
 # A third one, soft-iWARP, with an interface of its own: on one with both kinds of devices, the
-# connection manager could not tell which is meant. It is a tunnel between the two machines' roce0,
-# and so has the faults of that link.
-try ip link add iwarp0 type vxlan id 1 dstport 4789 \
-    local "10.77.0.$peer" remote "10.77.0.$((3 - peer))"
+# connection manager could not tell which is meant. It is a tunnel between the machines' roce0, and
+# so has the faults of that link.
+try ip link add iwarp0 type vxlan id 1 dstport 4789 local "10.77.0.$peer"
+for ((other = 1; other <= peers; other++)); do
+    [ "$other" = "$peer" ] && continue
+    try bridge fdb append 00:00:00:00:00:00 dev iwarp0 dst "10.77.0.$other"
+done
 try ip addr add "10.79.0.$peer/24" dev iwarp0
 try ip addr add "fd79::$peer/64" dev iwarp0 nodad
 try ip link set iwarp0 up

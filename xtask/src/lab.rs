@@ -211,9 +211,11 @@ impl<'a> Lab<'a> {
 }
 
 impl Inside<'_> {
-    /// Boots a machine for this run, with the memory that its last one has left.
+    /// Boots a machine for this run, alone or as one of two, with the memory that its last one has
+    /// left.
     pub(crate) fn boot(&self, number: u8, linked: bool) -> Result<Ssh> {
-        self.machines.boot(&self.guest, number, linked)
+        self.machines
+            .boot(&self.guest, number, if linked { 2 } else { 1 })
     }
 
     /// The way into the machine for tests, booted if it is not up.

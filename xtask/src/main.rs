@@ -23,7 +23,6 @@ use clap::{Parser, Subcommand};
 use rustix::process::Signal;
 
 use demo::Demo;
-use guest::Guest;
 use host::Workspace;
 use process::spawn;
 use vm::Machines;
@@ -121,10 +120,10 @@ enum BenchAction {
 
 #[derive(Debug, Subcommand)]
 enum VmAction {
-    /// Start the guest and leave it running; or two, with a link between them
+    /// Start the guest and leave it running; or two or three, with a link between them
     Up {
-        /// How many: 1 or 2
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+        /// How many: 1, 2 or 3
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
         peers: u8,
     },
     /// Stop all that run
@@ -142,15 +141,15 @@ enum VmAction {
         #[command(flatten)]
         which: Which,
     },
-    /// Stop one of two machines with everything in it: its peer sees packets that are not answered
+    /// Stop one of several machines with everything in it: its peers see packets that are not answered
     Freeze(Number),
     /// Let a frozen machine go on
     Thaw(Number),
-    /// Cut the power of one of two machines
+    /// Cut the power of one of several machines
     Cut(Number),
-    /// Boot a machine of two again, with the persistent memory that it had
+    /// Boot a machine of several again, with the persistent memory that it had
     Boot(Number),
-    /// Spoil what a machine sends to its peer, as netem does: `loss 1%`, `delay 10ms`, `off`
+    /// Spoil what a machine sends to its peers, as netem does: `loss 1%`, `delay 10ms`, `off`
     Net {
         #[command(flatten)]
         which: Number,
@@ -163,15 +162,15 @@ enum VmAction {
 /// Which machine is meant: an option.
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// The first or the second of two
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// The number of one of several
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     peer: u8,
 }
 
 /// Which machine is meant.
 #[derive(Debug, clap::Args)]
 struct Number {
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=3))]
     peer: u8,
 }
 
@@ -247,9 +246,9 @@ fn vm(workspace: &Workspace, action: VmAction) -> Result<ExitCode> {
     match action {
         VmAction::Up { peers } => {
             packages::ensure(false, true)?;
-            vm::up(&Guest::get(workspace)?, workspace, peers)?;
+            vm::up(workspace, peers)?;
         }
-        VmAction::Boot(Number { peer }) => vm::boot(&Guest::get(workspace)?, workspace, peer)?,
+        VmAction::Boot(Number { peer }) => vm::boot(workspace, peer)?,
         VmAction::Down => vm::down(workspace)?,
         VmAction::Freeze(Number { peer }) => machines.signal(peer, Signal::STOP)?,
         VmAction::Thaw(Number { peer }) => machines.signal(peer, Signal::CONT)?,
@@ -280,4 +279,26 @@ fn verdict(ok: bool) -> ExitCode {
 fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     ExitCode::from(code.unwrap_or(255))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number that no machine has is refused before a guest is built.
+    #[test]
+    fn a_wrong_number_is_refused() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' ')).is_ok();
+        for command in [
+            "up --peers N",
+            "exec --peer N -- true",
+            "freeze N",
+            "boot N",
+        ] {
+            for (number, is_right) in [("0", false), ("1", true), ("3", true), ("4", false)] {
+                let line = format!("xtask vm {}", command.replace('N', number));
+                assert_eq!(parse(&line), is_right, "{line}");
+            }
+        }
+    }
 }

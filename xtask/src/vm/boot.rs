@@ -1,7 +1,8 @@
 //! Booting a machine: QEMU's command line, and the wait until the guest can be reached.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{CONSOLE, CONSOLE_BEFORE, Machines, Running, Ssh, in_option, nvdimms};
+use super::{ALL, CONSOLE, CONSOLE_BEFORE, Link, Machines, Running, Ssh, in_option, nvdimms};
 use crate::guest::Guest;
 use crate::host;
 use crate::process::{output, poll, spawn, spawn_logged, tail, text, wait};
@@ -28,23 +29,26 @@ const KVM: &str = "-accel kvm\n-cpu host";
 const TCG: &str = "-accel tcg,thread=multi\n-cpu max,-cx16";
 const COUNTED: &str = "-accel tcg,thread=single\n-icount shift=0,sleep=off\n-cpu max,-cx16";
 
+/// The multicast group of the link of three machines, in this host's loopback.
+const GROUP: &str = "239.77.0.1";
+
 /// One boot of a machine.
 struct Boot<'a> {
     machines: &'a Machines<'a>,
     guest: &'a Guest,
-    /// 1 or 2; its address is 10.77.0.1 or 10.77.0.2.
+    /// From 1 on; its address is 10.77.0.1, 10.77.0.2 or 10.77.0.3.
     number: u8,
-    linked: bool,
+    link: Link,
     dir: PathBuf,
 }
 
 impl Machines<'_> {
-    /// Boots a machine, as one of two if it is `linked`. NVDIMMs that are already there keep their
-    /// contents.
-    pub(crate) fn boot(&self, guest: &Guest, number: u8, linked: bool) -> Result<Ssh> {
+    /// Boots a machine, as one of so many. NVDIMMs that are already there keep their contents.
+    pub(crate) fn boot(&self, guest: &Guest, number: u8, peers: u8) -> Result<Ssh> {
+        let link = self.link(peers)?;
         let dir = self.dir(number);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        for nvdimm in nvdimms(linked) {
+        for nvdimm in nvdimms(link.is_there()) {
             let path = dir.join(nvdimm);
             let mut options = File::options();
             let file = options.create(true).truncate(false).write(true).open(&path);
@@ -55,24 +59,26 @@ impl Machines<'_> {
             machines: self,
             guest,
             number,
-            linked,
+            link,
             dir,
         };
-        let counted = self.counted;
-        if kvm_looks_usable() && !counted {
-            let step = Step::start(format!("boot guest {number} (KVM)"));
-            let result = boot.run(KVM, KVM_BOOT_LIMIT);
-            if result.is_ok() {
-                step.done("");
-                return result;
-            }
-            step.gave_up("it does not work here: emulating instead");
+        let (mut accel, mut how) = (COUNTED, "emulated: instructions are its clock".to_owned());
+        if !self.counted {
+            let without = match kvm_looks_usable() {
+                Ok(()) => {
+                    let step = Step::start(format!("boot guest {number} (KVM)"));
+                    let result = boot.run(KVM, KVM_BOOT_LIMIT);
+                    if result.is_ok() {
+                        step.done("");
+                        return result;
+                    }
+                    step.gave_up("it does not work here: emulating instead");
+                    "no KVM: a guest did not boot with it".to_owned()
+                }
+                Err(why) => why,
+            };
+            (accel, how) = (TCG, format!("emulated: {without}"));
         }
-        let (accel, how) = if counted {
-            (COUNTED, "emulated: instructions are its clock")
-        } else {
-            (TCG, "emulated: no KVM")
-        };
         let step = Step::start(format!("boot guest {number} ({how})"));
         let result = boot.run(accel, BOOT_LIMIT);
         match &result {
@@ -97,7 +103,7 @@ impl Boot<'_> {
             pid: i32::try_from(qemu.id())?,
             ssh: ssh.clone(),
             ready: false,
-            linked: self.linked,
+            link: self.link,
         };
         let recorded = self.machines.record(self.number, &running);
         let up = recorded
@@ -148,7 +154,9 @@ impl Boot<'_> {
         let source = in_option(self.machines.workspace.root());
         let console = in_option(&self.dir.join(CONSOLE));
         // The firmware of a single guest reports ADR, and that of two linked ones eADR.
-        let persistence = if self.linked { "cpu" } else { "mem-ctrl" };
+        let is_linked = self.link.is_there();
+        let persistence = if is_linked { "cpu" } else { "mem-ctrl" };
+        let peers = self.link.peers();
         // A kernel that changes its code has to do that where no other processor runs it: QEMU's
         // emulation does not always see the change in time, and the guest dies of an int3. So it
         // boots with one processor (`start_processors`), and never takes its clock for unstable.
@@ -165,7 +173,7 @@ impl Boot<'_> {
              -smp {cpus}
              -kernel {kernel}
              -initrd {initrd}
-             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable maxcpus=1 noreplace-smp no_timer_check rpma.peer={number}
+             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable maxcpus=1 noreplace-smp no_timer_check rpma.peer={number} rpma.peers={peers}
              -drive file={image},if=virtio,format=raw,snapshot=on
              -virtfs local,path={source},mount_tag=src,security_model=none,readonly=on,multidevs=remap
              -device virtio-net-pci,netdev=roce,mac=52:54:00:77:01:0{number},romfile=
@@ -174,7 +182,7 @@ impl Boot<'_> {
              -chardev file,id=console,path={console}
              -serial chardev:console"
         );
-        for (slot, name) in nvdimms(self.linked).iter().enumerate() {
+        for (slot, name) in nvdimms(is_linked).iter().enumerate() {
             let path = in_option(&self.dir.join(name));
             options += &format!(
                 "
@@ -183,10 +191,22 @@ impl Boot<'_> {
             );
         }
         // init.sh identifies the cards by their addresses.
-        if !self.linked {
-            return options + "\n-netdev user,id=roce,restrict=on";
+        match self.link {
+            Link::None => options + "\n-netdev user,id=roce,restrict=on",
+            Link::Pair => options + &self.pair(),
+            // Each takes the packets of all, and a frozen one holds no other one up.
+            Link::Group(port) => {
+                format!(
+                    "{options}\n-netdev socket,id=roce,mcast={GROUP}:{port},localaddr=127.0.0.1"
+                )
+            }
         }
-        options += "\n-netdev hubport,id=roce,hubid=0";
+    }
+
+    /// The options of the link between two.
+    fn pair(&self) -> String {
+        let number = self.number;
+        let mut options = "\n-netdev hubport,id=roce,hubid=0".to_owned();
         let other = 3 - number;
         let mut links = vec![("on", number)];
         if self.machines.is_up(other) {
@@ -205,7 +225,7 @@ impl Boot<'_> {
     /// How many processors the machine has.
     fn cpus(&self) -> usize {
         let most = if self.machines.counted { 1 } else { 2 };
-        (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, most)
+        (host::cpus() / usize::from(self.link.peers())).clamp(1, most)
     }
 
     fn qemu_log(&self) -> PathBuf {
@@ -272,11 +292,43 @@ impl Boot<'_> {
 
 /// Whether to try KVM: a processor that can, and a device that opens. It may still not work (a
 /// nested machine): then the boot fails.
-fn kvm_looks_usable() -> bool {
+fn kvm_looks_usable() -> Result<(), String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut words = cpuinfo.split_whitespace();
     let device = File::options().read(true).write(true).open("/dev/kvm");
-    words.any(|word| word == "vmx" || word == "svm") && device.is_ok()
+    why_no_kvm(&cpuinfo, device.map(drop)).map_or(Ok(()), Err)
+}
+
+/// Without the device there is no more to be explained.
+fn why_no_kvm(cpuinfo: &str, device: io::Result<()>) -> Option<String> {
+    let mut words = cpuinfo.split_whitespace();
+    match device {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some("no KVM".to_owned()),
+        Err(error) => Some(format!("no KVM: /dev/kvm does not open: {error}")),
+        Ok(()) if words.any(|word| word == "vmx" || word == "svm") => None,
+        Ok(()) => Some("no KVM: the processor has neither vmx nor svm in /proc/cpuinfo".to_owned()),
+    }
+}
+
+impl Machines<'_> {
+    /// The link of a machine that is one of so many.
+    fn link(&self, peers: u8) -> Result<Link> {
+        let group = |number| self.running(number)?.link.group();
+        Ok(match peers {
+            1 => Link::None,
+            2 => Link::Pair,
+            _ => Link::Group(
+                ALL.into_iter()
+                    .find_map(group)
+                    .map_or_else(free_group, Ok)?,
+            ),
+        })
+    }
+}
+
+/// A port for a group, which was free a moment ago.
+fn free_group() -> Result<u16> {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
+    Ok(socket.local_addr()?.port())
 }
 
 /// A port that was free a moment ago. If another program takes it meanwhile QEMU reports that and
@@ -284,4 +336,24 @@ fn kvm_looks_usable() -> bool {
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
     Ok(listener.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that has the device is told why the guest is emulated.
+    #[test]
+    fn an_emulated_guest_has_a_reason() {
+        let failed = |kind: io::ErrorKind| Err(io::Error::from(kind));
+        let why = |cpuinfo, device| why_no_kvm(cpuinfo, device).unwrap_or_default();
+        assert_eq!(why_no_kvm("flags : fpu vmx sse", Ok(())), None);
+        assert_eq!(
+            why("flags : fpu", failed(io::ErrorKind::NotFound)),
+            "no KVM"
+        );
+        assert!(why("flags : fpu", Ok(())).contains("neither vmx nor svm"));
+        let denied = why("flags : svm", failed(io::ErrorKind::PermissionDenied));
+        assert!(denied.contains("permission denied"), "{denied}");
+    }
 }

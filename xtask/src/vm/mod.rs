@@ -5,7 +5,9 @@
 //! are thrown away.
 //!
 //! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the
-//! one that boots later joins the other's. So either may lose its power and boot again.
+//! one that boots later joins the other's. So either may lose its power and boot again. Three have a
+//! multicast group of this host's loopback. With sockets one of them would have to pass on the
+//! packets of the others, and its power may be cut.
 
 mod boot;
 mod ssh;
@@ -26,10 +28,12 @@ use crate::host::Workspace;
 use crate::process::{output, poll, spawn_logged, tail, wait};
 use crate::progress::Step;
 
-/// Machines are numbered: a single one is 1.
+/// Machines are numbered: a single one is 1. These are two with a link.
 pub(crate) const NUMBERS: [u8; 2] = [1, 2];
-/// The NVDIMMs: device-DAX, and fsdax with a file system. Each of two linked machines has two more,
-/// without a namespace.
+/// The numbers of all that there may be.
+const ALL: [u8; 3] = [1, 2, 3];
+/// The NVDIMMs: device-DAX, and fsdax with a file system. Each of several linked machines has two
+/// more, without a namespace.
 const NVDIMMS: [&str; 4] = ["nvdimm0.img", "nvdimm1.img", "nvdimm2.img", "nvdimm3.img"];
 
 fn nvdimms(linked: bool) -> &'static [&'static str] {
@@ -44,7 +48,7 @@ const CONSOLE: &str = "console.log";
 const CONSOLE_BEFORE: &str = "console-before.log";
 const STATE: &str = "state.json";
 
-/// The machines of one command: one, or two with a link.
+/// The machines of one command: one, or two or three with a link.
 #[derive(Debug)]
 pub(crate) struct Machines<'a> {
     workspace: &'a Workspace,
@@ -64,8 +68,42 @@ struct Running {
     ssh: Ssh,
     /// Whether it has booted.
     ready: bool,
-    /// Whether it is one of two on a link.
-    linked: bool,
+    /// A record of an earlier version has none.
+    #[serde(default)]
+    link: Link,
+}
+
+/// The link of a machine to others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Link {
+    #[default]
+    None,
+    /// Between two.
+    Pair,
+    /// Between three, which send to a multicast group of this port.
+    Group(u16),
+}
+
+impl Link {
+    fn is_there(self) -> bool {
+        self != Self::None
+    }
+
+    /// How many machines it has.
+    fn peers(self) -> u8 {
+        match self {
+            Self::None => 1,
+            Self::Pair => 2,
+            Self::Group(_) => 3,
+        }
+    }
+
+    fn group(self) -> Option<u16> {
+        match self {
+            Self::Group(port) => Some(port),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> Machines<'a> {
@@ -138,7 +176,10 @@ impl<'a> Machines<'a> {
         found.with_context(|| match number {
             _ if !self.detached => format!("host {number} is not up"),
             1 => "no guest is up: start one with `cargo xtask vm up`".to_owned(),
-            _ => format!("guest {number} is not up: start two with `cargo xtask vm up --peers 2`"),
+            _ => format!(
+                "guest {number} is not up: start it with `cargo xtask vm up --peers {number}`, or after a cut of its \
+                 power with `cargo xtask vm boot {number}`"
+            ),
         })
     }
 
@@ -231,7 +272,7 @@ impl<'a> Machines<'a> {
 impl Drop for Machines<'_> {
     fn drop(&mut self) {
         if !self.detached {
-            for number in NUMBERS {
+            for number in ALL {
                 let _ = self.cut(number);
             }
         }

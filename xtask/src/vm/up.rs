@@ -2,35 +2,47 @@
 
 use anyhow::{Result, bail};
 
-use super::{Machines, NUMBERS, Ssh};
+use super::{ALL, Link, Machines, Running, Ssh};
 use crate::guest::Guest;
 use crate::host::Workspace;
 
 /// The command, and the directory of its files.
 pub(super) const NAME: &str = "vm";
+const DOWN: &str = "stop it with `cargo xtask vm down`";
 
 /// The way into the machine of `vm up`, only if it is alone and was made from this guest.
 pub(crate) fn attach_to(guest: &Guest, workspace: &Workspace) -> Result<Option<Ssh>> {
     let found = Machines::of_up(workspace)?.running(1);
-    let found = found.filter(|found| found.ready && !found.linked && found.ssh.guest == guest.dir);
+    let is_alone = |found: &Running| found.ready && found.link == Link::None;
+    let found = found.filter(|found| is_alone(found) && found.ssh.guest == guest.dir);
     Ok(found.map(|found| found.ssh))
 }
 
-/// Starts one machine, or two with a link.
-pub(crate) fn up(guest: &Guest, workspace: &Workspace, peers: u8) -> Result<()> {
+/// Starts one machine, or two or three with a link.
+pub(crate) fn up(workspace: &Workspace, peers: u8) -> Result<()> {
     let (_, _lock) = workspace.own_dir(NAME)?;
     let machines = Machines::of_up(workspace)?;
-    let linked = peers == 2;
-    for number in NUMBERS {
-        let Some(found) = machines.running(number) else {
-            continue;
-        };
+    let running = || {
+        ALL.into_iter()
+            .filter_map(|number| Some((number, machines.running(number)?)))
+    };
+    // Before the guest is built, which takes minutes.
+    for (number, found) in running() {
+        if found.ready && found.link.peers() != peers {
+            bail!(
+                "guest {number} is up as one of {}: {DOWN}",
+                found.link.peers()
+            );
+        }
+    }
+    let guest = &Guest::get(workspace)?;
+    for (number, found) in running() {
         if !found.ready {
             println!("An earlier start was interrupted: starting again.");
             machines.stop(number, &found)?;
-        } else if found.ssh.guest != guest.dir || found.linked != linked {
+        } else if found.ssh.guest != guest.dir {
             bail!(
-                "guest {number} is up (process {}) and another one: stop it with `cargo xtask vm down`",
+                "guest {number} is up (process {}) and another one: {DOWN}",
                 found.pid
             );
         }
@@ -38,44 +50,56 @@ pub(crate) fn up(guest: &Guest, workspace: &Workspace, peers: u8) -> Result<()> 
     for number in 1..=peers {
         match machines.running(number) {
             Some(found) => println!("Guest {number} is up already (process {}).", found.pid),
-            None => drop(machines.boot(guest, number, linked)?),
+            None => drop(machines.boot(guest, number, peers)?),
         }
     }
     println!(
         "The clone is at /src, read-only.\n  \
          cargo xtask vm exec -- CMD…   cargo xtask vm shell   cargo xtask vm down"
     );
-    if linked {
+    if peers > 1 {
+        let addresses = (1..=peers).map(|number| format!("guest {number} 10.77.0.{number}"));
         println!(
-            "Guest 1 has the address 10.77.0.1, guest 2 10.77.0.2.\n  \
+            "The addresses: {}.\n  \
              cargo xtask vm exec --peer 2 -- CMD…   cargo xtask vm freeze|thaw|cut|boot 2   \
-             cargo xtask vm net 2 loss 1%"
+             cargo xtask vm net 2 loss 1%",
+            addresses.collect::<Vec<_>>().join(", ")
         );
     }
     Ok(())
 }
 
-/// Boots a machine of two that has lost its power.
-pub(crate) fn boot(guest: &Guest, workspace: &Workspace, number: u8) -> Result<()> {
+/// Boots a machine that has lost its power, of several.
+pub(crate) fn boot(workspace: &Workspace, number: u8) -> Result<()> {
     let (_, _lock) = workspace.own_dir(NAME)?;
     let machines = Machines::of_up(workspace)?;
     if machines.is_up(number) {
         bail!("guest {number} is up");
     }
-    if !machines.booted(3 - number)?.linked {
-        bail!("the other guest is alone: start two with `cargo xtask vm up --peers 2`");
+    let mut others = ALL
+        .into_iter()
+        .filter_map(|other| machines.booted(other).ok());
+    let peers = others.next().map_or(0, |other| other.link.peers());
+    let least = number.max(2);
+    if peers < least {
+        bail!(
+            "guest {number} boots again only beside another one of {least} or more: start them with `cargo xtask vm up \
+             --peers {least}`"
+        );
     }
-    machines.boot(guest, number, true).map(drop)
+    machines
+        .boot(&Guest::get(workspace)?, number, peers)
+        .map(drop)
 }
 
 /// Stops the machines that run.
 pub(crate) fn down(workspace: &Workspace) -> Result<()> {
     let (_, _lock) = workspace.own_dir(NAME)?;
     let machines = Machines::of_up(workspace)?;
-    if !NUMBERS.iter().any(|number| machines.is_up(*number)) {
+    if !ALL.iter().any(|number| machines.is_up(*number)) {
         println!("No guest is up.");
     }
-    for number in NUMBERS {
+    for number in ALL {
         if let Some(found) = machines.running(number) {
             machines.stop(number, &found)?;
         }
