@@ -89,7 +89,7 @@ mod tests {
             assert!(!is_own(other), "{other}");
         }
     }
-    /// A program without debug information has no line, although C's library and Rust's have theirs.
+    /// A program without debug information has no line, although C's library has some.
     #[test]
     fn a_program_without_debug_information_has_no_line() {
         const OWN: &str = "   0: rpma_sim::origin::Origin::here

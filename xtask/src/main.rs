@@ -141,7 +141,7 @@ enum VmAction {
         #[command(flatten)]
         which: Which,
     },
-    /// Stop one of several machines with everything in it: its peers see packets that are not answered
+    /// Stop one of several machines with everything in it, so that it answers no packet
     Freeze(Number),
     /// Let a frozen machine go on
     Thaw(Number),

@@ -98,8 +98,8 @@ pub(crate) struct Links {
     next_delay: u64,
     requests: u32,
     armed: Vec<Armed>,
-    /// The host of each queue pair that was connected, and its peer's, for reports. Requests outlive
-    /// both.
+    /// The host of each queue pair that was connected, and its peer's, for reports: requests may
+    /// outlive both.
     ends: BTreeMap<u32, (usize, usize)>,
     pub(crate) strays: Strays,
     /// Messages of the connection manager, with the hosts that do not reach each other.

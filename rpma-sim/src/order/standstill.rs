@@ -135,8 +135,8 @@ impl Order {
         })
     }
 
-    /// Lets the future of `Fabric::tick` look at the program's time: a program whose tasks only
-    /// yield makes no call. The future then sleeps on.
+    /// Lets the future of `Fabric::tick` look at the program's time, and sleep on: tasks that only
+    /// yield make no call.
     fn show_time(&self) {
         let alarm = self.alarm.get();
         let waker = alarm.and_then(|alarm| Some(alarm.lock().sleeper.as_ref()?.waker.clone()));

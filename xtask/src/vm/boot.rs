@@ -342,7 +342,7 @@ fn free_port() -> Result<u16> {
 mod tests {
     use super::*;
 
-    /// A host that has the device is told why the guest is emulated.
+    /// A host that has the device gets the reason for the emulation.
     #[test]
     fn an_emulated_guest_has_a_reason() {
         let failed = |kind: io::ErrorKind| Err(io::Error::from(kind));

@@ -5,8 +5,8 @@
 //! are thrown away.
 //!
 //! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the
-//! one that boots later joins the other's. So either may lose its power and boot again. Three have a
-//! multicast group of this host's loopback. With sockets one of them would have to pass on the
+//! one that boots later joins the other's. So either may lose its power and boot again. Three have
+//! a multicast group of this host's loopback: with sockets, one of them would have to pass on the
 //! packets of the others, and its power may be cut.
 
 mod boot;
@@ -68,7 +68,7 @@ struct Running {
     ssh: Ssh,
     /// Whether it has booted.
     ready: bool,
-    /// A record of an earlier version has none.
+    /// Missing in a record of an earlier version.
     #[serde(default)]
     link: Link,
 }
