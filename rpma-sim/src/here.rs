@@ -227,6 +227,16 @@ pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
     stay.ok().flatten()
 }
 
+/// The host of a fabric that the calling thread is on, if it is there.
+pub(crate) fn host_in(shared: &Shared) -> Option<usize> {
+    let host = STAYS.try_with(|stays| {
+        let stays = stays.borrow();
+        let mut stays = stays.iter().rev().filter(|stay| stay.is_in(shared));
+        stays.find_map(|stay| stay.host.as_ref().map(Host::index))
+    });
+    host.ok().flatten()
+}
+
 /// The fabric that the calling thread is on, and its number there.
 pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
     let stay = STAYS.try_with(|stays| {

@@ -119,7 +119,7 @@ pub use self::links::Link;
 pub use self::order::Trace;
 pub use self::post::preempt_posts;
 pub use self::power::{
-    Cut, Image, Images, JointImages, Loss, Platform, Pmem, Visited, persisted, seen,
+    Cut, Image, Images, JointImages, Loss, Platform, Pmem, Visited, persisted, seen, stored,
 };
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
@@ -135,9 +135,9 @@ pub use self::wait::{now, sleep, wait_readable};
 /// The rules of the C functions hold for these: see their manual pages.
 pub mod verbs {
     #[doc(hidden)]
-    pub use crate::power::seen;
-    #[doc(hidden)]
     pub use crate::power::{Memory, boot_here, memory_at};
+    #[doc(hidden)]
+    pub use crate::power::{seen, stored};
 
     pub use crate::async_events::{ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event};
     pub use crate::cm::{

@@ -371,7 +371,7 @@ pub mod sim {
     pub use rpma_sys::sim::{
         AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, InPlace,
         JoinHandle, JointImages, Link, Loss, Nic, Place, Platform, Pmem, Profile, Trace, Visited,
-        now, persisted, preempt_posts, repeatable, seen, sleep, storm, sweep, sweep_events,
+        now, persisted, preempt_posts, repeatable, seen, sleep, stored, storm, sweep, sweep_events,
         wait_readable,
     };
 }

@@ -300,6 +300,20 @@ pub(crate) fn is_checking() -> bool {
     CHECKING.get()
 }
 
+thread_local! {
+    /// Whether the event of this thread's check may be left out, and whether it is.
+    static OPTIONAL: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Whether the event of this thread's check is left out, as the check would wait for the program.
+pub(crate) fn is_withdrawn() -> bool {
+    let is_optional = OPTIONAL.get().is_some();
+    if is_optional {
+        OPTIONAL.set(Some(true));
+    }
+    is_optional
+}
+
 /// Ends a check that would wait for itself.
 pub(crate) fn refuse(why: &str) -> ! {
     // The panic may be a hidden one, or out of a call that cannot unwind: then the process is
@@ -471,6 +485,22 @@ impl State {
         }
     }
 
+    /// The power could fail now, between two stores of a program or before its call of
+    /// [`sync`](crate::sync). It may hold a lock there: if the check waits for that, the event is
+    /// left out. All other events stay as they are.
+    pub(super) fn visit_between(&mut self, what: impl FnOnce(&Self) -> String) {
+        let Some(watch) = &self.power.watch else {
+            return;
+        };
+        let is_due = watch.is_due;
+        OPTIONAL.set(Some(false));
+        self.visit(what);
+        OPTIONAL.set(None);
+        if let Some(watch) = &mut self.power.watch {
+            watch.is_due = is_due;
+        }
+    }
+
     /// The power could fail now.
     pub(crate) fn visit(&mut self, what: impl FnOnce(&Self) -> String) {
         let Some(mut watch) = self.power.watch.take() else {
@@ -528,7 +558,7 @@ impl State {
         let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
         watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
-        if let Err(failed) = checked {
+        if let (Err(failed), None | Some(false)) = (checked, OPTIONAL.get()) {
             let images = cut.shown.borrow().clone();
             let named = images
                 .iter()

@@ -193,7 +193,11 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &Store, early: &St
     for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
         let values = values(&bytes, image, lines.newest());
         let torn = torn_word(&bytes, image, lines);
-        let (bytes, reach, who) = (ranges(&bytes), reach_of(&write), writer_of(&write));
+        let (bytes, who) = (ranges(&bytes), writer_of(&write));
+        let reach = match is_durable_at_once(&write, lines.platform) {
+            true => "not stored yet",
+            false => reach_of(&write),
+        };
         let saves = what_saves(&write, (lines.platform, profile), state);
         let _ = writeln!(
             text,
@@ -209,11 +213,22 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &Store, early: &St
     let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
     for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
         let values = values(&bytes, early, lines.durable());
-        let (bytes, reach, who) = (ranges(&bytes), reach_of(&write), writer_of(&write));
+        let (bytes, who) = (ranges(&bytes), writer_of(&write));
+        let (reach, why) = match is_durable_at_once(&write, lines.platform) {
+            true => (
+                "stored",
+                "On eADR a store is durable at once, and a long one in parts. Store them only after all bytes that \
+                 must be there before them.",
+            ),
+            false => (
+                reach_of(&write),
+                "No flush has made them durable, and yet they may be. Write them only after a completed flush of all \
+                 bytes that must be there before them.",
+            ),
+        };
         let _ = writeln!(
             text,
-            "There already: {bytes} of {name}, {reach}, by {who}.\n    {values}\n    No flush has made them durable, and yet they \
-             may be. Write them only after a completed flush of all bytes that must be there before them."
+            "There already: {bytes} of {name}, {reach}, by {who}.\n    {values}\n    {why}"
         );
     }
     text
@@ -364,6 +379,11 @@ fn ranges(ranges: &[Range<usize>]) -> String {
     text
 }
 
+/// Whether it is a store of a program that is durable when it is made.
+fn is_durable_at_once(write: &Write, platform: Platform) -> bool {
+    platform == Platform::Eadr && matches!(&*write.writer, Writer::Program)
+}
+
 fn reach_of(write: &Write) -> &'static str {
     match write.reach {
         Reach::Device => "in flight in the device",
@@ -384,6 +404,10 @@ fn what_saves(
     state: &State,
 ) -> &'static str {
     match (write.reach, &*write.writer) {
+        (_, Writer::Program) if platform == Platform::Eadr => {
+            "On eADR a store is durable when it is made, and the power can fail before. Store these bytes before the \
+             program relies on them."
+        }
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them. A program that writes caches back by itself calls \
              rpma::sim::persisted."

@@ -259,26 +259,51 @@ impl Lines {
         // A page that no program and no device has touched has the zeros that were seen.
         for range in memory.touched() {
             for line in lines_of(&range) {
-                found |= self.look_at(line, memory, &mut writer);
+                let now = line_of(memory, line);
+                found |= self.look_at(line, now, &mut writer);
             }
         }
         found
     }
 
-    fn look_at(&mut self, line: usize, memory: &Memory, writer: &mut Option<Arc<Writer>>) -> bool {
-        let now = line_of(memory, line);
+    /// Finds the stores of a program to a line, which has these bytes now.
+    fn look_at(&mut self, line: usize, now: Line, writer: &mut Option<Arc<Writer>>) -> bool {
         let seen = *self.seen.line(line);
         if seen == now {
             return false;
         }
-        let words = differing(&seen, &now);
-        let same = (0..LINE).filter(|at| seen[*at] == now[*at]);
-        let same = same.fold(0_u64, |mask, at| mask | 1 << at);
+        let mask = self.changed(line, &seen, &now);
         self.seen.put(line, u64::MAX, &now);
         let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
-        let mask = bytes_of(words) & !(same & self.beside(line));
         self.arrive(line, (mask, u8::MAX), now, (Reach::Cache, None), writer);
         true
+    }
+
+    /// For eADR: a program is storing these bytes, in the order of its processor. They are durable
+    /// after the next write-back of the range, as all earlier stores are now.
+    pub(crate) fn stored(&mut self, memory: &Memory, range: &Range<usize>) {
+        let writer = Arc::new(Writer::Program);
+        for line in lines_of(range) {
+            let now = line_of(memory, line);
+            let seen = *self.seen.line(line);
+            let mut earlier = now;
+            put(&mut earlier, bytes_in(line, range), &seen);
+            self.look_at(line, earlier, &mut None);
+            let mask = self.changed(line, &earlier, &now);
+            if mask != 0 {
+                self.seen.put(line, u64::MAX, &now);
+                let reach = (Reach::Cache, None);
+                self.add(line, (mask, u8::MAX), now, reach, &writer);
+            }
+        }
+    }
+
+    /// The bytes of a line that the stores of a program have changed: whole words, if no device has
+    /// others of their bytes on its way.
+    fn changed(&self, line: usize, before: &Line, now: &Line) -> u64 {
+        let same = (0..LINE).filter(|at| before[*at] == now[*at]);
+        let same = same.fold(0_u64, |mask, at| mask | 1 << at);
+        bytes_of(differing(before, now)) & !(same & self.beside(line))
     }
 
     /// The bytes of a line that devices have on their way to a part of a word: a program's store
@@ -366,6 +391,24 @@ impl Lines {
         (reach, late): (Reach, Option<u64>),
         writer: &Arc<Writer>,
     ) {
+        self.add(line, (mask, whole), bytes, (reach, late), writer);
+        if reach == Reach::Cache && self.platform == Platform::Eadr {
+            self.settle(line, |write| match write.reach {
+                Reach::Cache => write.words,
+                Reach::Device => 0,
+            });
+        }
+    }
+
+    /// Adds a write that may be lost.
+    fn add(
+        &mut self,
+        line: usize,
+        (mask, whole): (u64, u8),
+        bytes: Line,
+        (reach, late): (Reach, Option<u64>),
+        writer: &Arc<Writer>,
+    ) {
         self.newest.put(line, mask, &bytes);
         self.clock += 1;
         let write = Write {
@@ -383,12 +426,6 @@ impl Lines {
         writes.push(write);
         if writes.len() > MOST {
             merge(writes);
-        }
-        if reach == Reach::Cache && self.platform == Platform::Eadr {
-            self.settle(line, |write| match write.reach {
-                Reach::Cache => write.words,
-                Reach::Device => 0,
-            });
         }
     }
 

@@ -187,6 +187,14 @@ impl Memory {
         }
     }
 
+    /// The fabric that has it, and its number there. `None` for an image.
+    pub(super) fn fabric(&self) -> Option<(Arc<Shared>, usize)> {
+        match &self.owner {
+            Owner::Host { shared, pmem } => Some((shared.upgrade()?, *pmem)),
+            Owner::Image => None,
+        }
+    }
+
     /// Where these bytes are in it, if they are.
     pub(crate) fn range_of(&self, start: usize, len: usize) -> Option<Range<usize>> {
         let from = start.checked_sub(self.as_ptr().addr())?;
@@ -319,7 +327,7 @@ pub fn seen(start: *const u8, len: usize) {
 }
 
 /// The memory that bytes are of, if they are of a simulated one, and where.
-fn memory_of(start: *const u8, len: usize) -> Option<(Arc<Memory>, Range<usize>)> {
+pub(super) fn memory_of(start: *const u8, len: usize) -> Option<(Arc<Memory>, Range<usize>)> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }

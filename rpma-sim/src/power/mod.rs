@@ -6,6 +6,7 @@
 //! * [`store`] has the bytes, of which few are ever written, and [`present`] finds the pages that a
 //!   program has touched.
 //! * [`pmem`] is the fabric's work on a host's memory, and a test's view of it.
+//! * [`stores`] makes events of a program's stores on eADR.
 //! * [`mod@cut`] visits every event of a run; [`image`] is the possible contents then, and
 //!   [`explain`] finds the faults in it.
 //! * [`mod@executed`] counts the operations that devices have executed, for reports.
@@ -29,13 +30,14 @@ mod present;
 mod random;
 mod recovery;
 mod store;
+mod stores;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
-pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
+pub(crate) use self::cut::{assert_not_checking, is_checking, is_withdrawn, refuse};
 use self::executed::Executed;
 pub(crate) use self::explain::{be_able_to_be_quiet, quietly};
 pub use self::image::{Image, Images, JointImages};
@@ -45,6 +47,7 @@ pub(crate) use self::off::{NO_POWER, cut, kill};
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
 use self::pmem::Tracked;
+pub use self::stores::stored;
 
 /// Persistent memories, and their watchers.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use super::lines::{Flow, Lines, Writer};
 use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
 use super::store::Store;
+use super::stores::Counted;
 use crate::call::Result;
 use crate::fabric::Host;
 use crate::memory::{Part, copy};
@@ -68,6 +69,7 @@ pub(crate) struct Tracked {
     pub(crate) lines: Lines,
     /// For the mappings of images.
     pub(crate) base: Base,
+    _counted: Option<Counted>,
 }
 
 impl Drop for Tracked {
@@ -180,6 +182,7 @@ impl Host {
             memory: None,
             lines: Lines::new(platform, copies, bytes),
             base: Base::default(),
+            _counted: Counted::new(platform),
         });
         if state.is_dead(self.index()) {
             state.out_of_reach(index)

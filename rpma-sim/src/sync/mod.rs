@@ -37,6 +37,7 @@ pub(crate) fn begin(call: &'static str, at: &'static Location<'static>) {
     }
     here::calls(call);
     if let Some((shared, _)) = here::place() {
+        shared.before_sync(call);
         shared.point(at);
     }
 }

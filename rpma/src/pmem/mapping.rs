@@ -21,7 +21,7 @@ use super::PmemKind;
 use super::cache::CacheLines;
 use super::claim::{Claims, Node};
 use crate::error::{Error, Result};
-use crate::verbs::{copy_from_shared, copy_to_shared, load_u64, store_u64};
+use crate::verbs::{copy_from_shared, copy_to_shared, load_u64, store_u64, stored};
 
 /// `len` bytes mapped shared, readable and writable, at a page-aligned address, until it is
 /// dropped.
@@ -165,6 +165,9 @@ impl Mapping {
         // points to them.
         let word = unsafe { AtomicU64::from_ptr(place) };
         let replaced = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+        if replaced.is_ok() {
+            stored(place.cast(), size_of::<u64>());
+        }
         Ok(replaced.is_ok())
     }
 

@@ -55,6 +55,16 @@ fn seen(src: *const u8, len: usize) {
 pub(crate) unsafe fn copy_to_shared(src: &[u8], dst: *mut u8) {
     // SAFETY: the caller vouches for `dst`; `src` is a reference to `src.len()` bytes.
     unsafe { arch::copy_to_shared(src, dst) }
+    stored(dst, src.len());
+}
+
+/// The program has stored these bytes: on a simulated host with eADR the power can fail here.
+#[inline(always)]
+pub(crate) fn stored(dst: *const u8, len: usize) {
+    #[cfg(feature = "sim")]
+    rpma_sys::stored(dst, len);
+    #[cfg(not(feature = "sim"))]
+    let _ = (dst, len);
 }
 
 /// Reads 8 bytes at once, with acquire ordering: a later read (by this thread) is not older than
@@ -86,6 +96,7 @@ pub(crate) unsafe fn store_u64(dst: *mut u64, value: u64) {
     debug_assert!(dst.is_aligned());
     // SAFETY: the caller vouches for `dst`.
     unsafe { arch::store_u64(dst, value) }
+    stored(dst.cast(), size_of::<u64>());
 }
 
 /// `rep movsb`, and the plain 8-byte moves that are atomic, acquire and release on this

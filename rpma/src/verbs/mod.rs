@@ -64,7 +64,7 @@ pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
 pub(crate) use self::commit::{Commit, CommitPart, CommitPointer, MAX_COMMIT_PARTS};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
-pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
+pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64, stored};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
 pub(crate) use self::deadline::Deadline;

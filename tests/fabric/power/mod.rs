@@ -24,6 +24,7 @@ mod recovering;
 mod reports;
 mod rules;
 mod served;
+mod stores;
 mod storm;
 mod strays;
 mod table;
