@@ -93,6 +93,7 @@ mod qp;
 mod repeat;
 mod requester;
 mod responder;
+mod shifted;
 mod srq;
 mod state;
 mod steps;

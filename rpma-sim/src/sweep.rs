@@ -17,6 +17,7 @@ use crate::order::mix;
 use crate::power::{self, quietly};
 use crate::profile::Profile;
 use crate::repeat::number;
+use crate::shifted::{self, Shifted};
 use crate::state::Shared;
 use crate::steps::AtStep;
 
@@ -25,6 +26,9 @@ const ONLY: &str = "RPMA_SIM_FAULT";
 
 /// The variable has this for a run without any fault.
 const NONE: &str = "no fault";
+
+/// The variable has this before faults, for a run with the choices of theirs and without them.
+const ORDER: &str = "order of ";
 
 /// At so many steps hosts fail; of more, at every second one or fewer.
 const STEPS: u64 = 200;
@@ -124,7 +128,7 @@ impl FromStr for RunFault {
         let wrong = || {
             format!(
                 "{ONLY} has {text:?}: a call, request, acknowledgement or packet, and its number; or freeze, kill, cut \
-                 or event-14, a host, and a step"
+                 or event-14, a host, and a step; with \"{ORDER}\" before it, its order without the fault"
             )
         };
         let (what, at) = text.trim().rsplit_once(' ').ok_or_else(wrong)?;
@@ -223,20 +227,67 @@ fn text_of(faults: &[RunFault]) -> String {
     texts.join("; ")
 }
 
-/// The faults that the variable has.
-fn only() -> Option<Vec<RunFault>> {
-    let text = env::var(ONLY).ok()?;
-    if text.trim() == NONE {
-        return Some(Vec::new());
+/// The only run that the variable asks for.
+struct Only {
+    faults: Vec<RunFault>,
+    /// Its order alone, without the faults.
+    is_order: bool,
+}
+
+impl Only {
+    fn find() -> Option<Self> {
+        let text = env::var(ONLY).ok()?;
+        let text = text.trim();
+        let order = text.strip_prefix(ORDER);
+        let faults: Result<_, String> = match text {
+            NONE => Ok(Vec::new()),
+            _ => order.unwrap_or(text).split(';').map(str::parse).collect(),
+        };
+        Some(Self {
+            faults: faults.unwrap_or_else(|error| panic!("{error}")),
+            is_order: order.is_some(),
+        })
     }
-    let faults: Result<_, String> = text.split(';').map(str::parse).collect();
-    Some(faults.unwrap_or_else(|error| panic!("{error}")))
+
+    fn run(&self, profile: &Profile, program: &impl Fn(&Fabric)) {
+        power::be_able_to_be_quiet();
+        if !self.is_order {
+            drop(run(profile, &self.faults, program));
+            return;
+        }
+        let shifted = shifted::without_the_fault(profile, &|fabric, with_them| {
+            try_run(fabric, if with_them { &self.faults } else { &[] }, program)
+        });
+        if let Some(shifted) = shifted {
+            fail_by_order(shifted, &self.faults);
+        }
+    }
+}
+
+/// Prints an order in which a program fails, and fails.
+fn fail_by_order(shifted: Shifted, faults: &[RunFault]) -> ! {
+    let text = text_of(faults);
+    eprintln!(
+        "without a fault, in the order of the run with \"{text}\": run it alone with {ONLY}=\"{ORDER}{text}\""
+    );
+    eprintln!("    {}", shifted.difference);
+    resume_unwind(shifted.panic)
 }
 
 /// Runs a program with these faults. If it panics, so does this, after it has printed them.
 fn run(profile: &Profile, faults: &[RunFault], program: &impl Fn(&Fabric)) -> Fabric {
     let fabric = Fabric::seeded(profile.clone(), 1);
     if let Err(panic) = try_run(&fabric, faults, program) {
+        let again = |fabric: &Fabric, with_them: bool| {
+            try_run(fabric, if with_them { faults } else { &[] }, program)
+        };
+        let shifted = match faults {
+            [] => None,
+            _ => shifted::fails_alike(profile, &again, &*panic),
+        };
+        if let Some(shifted) = shifted {
+            fail_by_order(shifted, faults);
+        }
         let text = text_of(faults);
         let with = match faults.len() {
             0 => "without a fault".to_owned(),
@@ -278,7 +329,8 @@ fn try_run(
 /// can also come while the program judges itself: a host that it has restarted may be cut then.
 ///
 /// To save time, a slow program may count its runs and return at once from most of them, for
-/// example from six of seven. The first run has no fault.
+/// example from six of seven. The first run has no fault. (The repeated run of
+/// such a program is another one, so `sweep` prints the fault in any case.)
 ///
 /// When the program panics, `sweep` prints the fault and an environment variable. With this
 /// variable, the program runs with that fault only. The next line has the host, the call or the
@@ -290,6 +342,17 @@ fn try_run(
 /// ```
 ///
 /// A program that panics without a fault is run alone with `RPMA_SIM_FAULT="no fault"`.
+///
+/// A fault also shifts the order: which thread goes on, and which request overtakes another. So a
+/// run that panics is repeated with the same choices and without its fault. If it panics with the
+/// same message (numbers may differ), the order is the cause. Then `sweep` prints the order and not
+/// the fault. The next line has the first choice that is another one than in the run without a
+/// fault:
+///
+/// ```text
+/// without a fault, in the order of the run with "packet 4": run it alone with RPMA_SIM_FAULT="order of packet 4"
+///     at turn 57, thread 3 (two, last call: Mutex::lock) goes on, and without this order thread 2 (one, last call: ibv_poll_cq)
+/// ```
 ///
 /// # Panics
 ///
@@ -324,8 +387,8 @@ fn run_each(
     program: impl Fn(&Fabric),
     choose: impl FnOnce(&Extent) -> Vec<RunFault>,
 ) -> usize {
-    if let Some(faults) = only() {
-        run(profile, &faults, &program);
+    if let Some(only) = Only::find() {
+        only.run(profile, &program);
         return 1;
     }
     let faults = choose(&Extent::of(profile, &program));
@@ -345,12 +408,15 @@ fn run_each(
 /// with the faults "kill one 31; request 7": run it alone with RPMA_SIM_FAULT="kill one 31; request 7"
 /// ```
 ///
+/// If the program panics in the same way without any fault, in the order of that run, `storm`
+/// prints the order, as [`sweep`] does.
+///
 /// # Panics
 ///
 /// As [`sweep`].
 pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
-    if let Some(faults) = only() {
-        drop(run(profile, &faults, &program));
+    if let Some(only) = Only::find() {
+        only.run(profile, &program);
         return;
     }
     let all = Extent::of(profile, &program).faults();

@@ -12,6 +12,7 @@
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
+mod replay;
 mod stalls;
 mod standstill;
 mod turns;
@@ -25,6 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::replay::{Chances, Turns};
 use self::stalls::{Check, is_running};
 pub(crate) use self::standstill::Effects;
 pub(crate) use self::waits::Event;
@@ -98,6 +100,8 @@ struct Threads {
     turns: u64,
     random: u64,
     trace: Trace,
+    /// If the run is kept, or is to be like another one.
+    kept: Option<Box<Turns>>,
     why_not: Option<String>,
     /// Since when no thread has the turn, and when that was looked at.
     idle: Option<(Instant, Instant)>,
@@ -161,12 +165,24 @@ impl Threads {
     }
 
     fn give(&mut self, turn: Option<u64>) {
+        if let (Some(kept), Some(thread)) = (&mut self.kept, turn) {
+            if let Some(given) = self.all.get(&thread) {
+                let last = given.last.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.give(thread, &given.name, *last);
+            }
+        }
         self.turn = turn;
         self.turns += 1;
     }
 
-    /// One of them, by chance.
+    /// One of them: as in the run that this one is to be like, or by chance.
     fn one_of(&mut self, ready: &[u64]) -> Option<u64> {
+        let seeded = self.by_chance(ready)?;
+        let kept = self.kept.as_ref();
+        Some(kept.and_then(|kept| kept.choose(ready)).unwrap_or(seeded))
+    }
+
+    fn by_chance(&mut self, ready: &[u64]) -> Option<u64> {
         let sum: u64 = ready.iter().map(|thread| self.all[thread].weight).sum();
         let mut left = self.random().checked_rem(sum)?;
         let chosen = |thread: &&u64| {
@@ -269,6 +285,7 @@ impl Order {
                 turns: 0,
                 random: mix(seed.unwrap_or(0)),
                 trace: Trace::default(),
+                kept: None,
                 why_not: None,
                 idle: None,
                 #[cfg(test)]
@@ -307,6 +324,17 @@ impl Order {
         self.watch();
     }
 
+    /// Keeps the turns from now on, which are like those of another run if that has any.
+    pub(crate) fn keep(&self, turns: Turns) {
+        self.lock().kept = Some(Box::new(turns));
+    }
+
+    /// The turns that were kept.
+    pub(crate) fn kept(&self) -> Turns {
+        let kept = self.lock().kept.take();
+        kept.map(|kept| *kept).unwrap_or_default()
+    }
+
     pub(crate) fn trace(&self) -> Trace {
         self.lock().trace
     }
@@ -334,7 +362,13 @@ impl Order {
 
     /// A number below this one, by the seed. Not 0.
     pub(crate) fn chance(&self, below: usize) -> usize {
-        (self.lock().random() % below as u64) as usize
+        let mut threads = self.lock();
+        let seeded = threads.random() % below as u64;
+        let chosen = match &mut threads.kept {
+            Some(kept) => kept.woken.choose(Location::caller(), below as u64, seeded),
+            None => seeded,
+        };
+        chosen as usize
     }
 
     /// A random number for a program, by the seed. The later choices of the seed stay the same.

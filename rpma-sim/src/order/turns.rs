@@ -98,6 +98,9 @@ impl Shared {
             threads = self.await_turn(threads, thread);
         }
         threads.trace.add(thread, at);
+        if let Some(kept) = &mut threads.kept {
+            kept.comes_to(thread, at);
+        }
         let goes_on = matches!(standing, Standing::Busy) && is_undivided();
         threads.set(thread, standing);
         self.order.time.advance(CALL);

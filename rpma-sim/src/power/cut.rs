@@ -376,7 +376,9 @@ impl Fabric {
     ) -> T {
         self.find_loss(check, run).unwrap_or_else(|loss| {
             // Without the backtrace of a panic here, which has no useful information.
-            eprintln!("{loss}");
+            if !explain::is_quiet() {
+                eprintln!("{loss}");
+            }
             resume_unwind(Box::new(loss.report))
         })
     }

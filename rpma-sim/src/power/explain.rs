@@ -1,6 +1,7 @@
 //! Why a check has failed: the bytes that matter, their writers, and the calls that would have
 //! saved them.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -47,20 +48,39 @@ pub(crate) struct Failed {
 /// Calls a check, and shows no panic of it.
 pub(crate) fn call(check: impl FnOnce()) -> Result<(), Failed> {
     let called = quietly(|| panic::catch_unwind(AssertUnwindSafe(check)));
-    called.map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Failed {
-            text: text.unwrap_or("the check has failed").to_owned(),
-            place: PLACE.take(),
-        }
+    called.map_err(|panic| Failed {
+        text: text_of(&*panic)
+            .unwrap_or("the check has failed")
+            .to_owned(),
+        place: PLACE.take(),
     })
 }
 
+/// Whether two runs have failed in the same way: with the same words, and other numbers.
+pub(crate) fn is_alike(one: &(dyn Any + Send), other: &(dyn Any + Send)) -> bool {
+    let words = |panic| {
+        let text: &str = text_of(panic)?;
+        // A report follows after an empty line.
+        let text = text.split("\n\n").next()?;
+        Some(text.replace(|digit: char| digit.is_ascii_digit(), ""))
+    };
+    words(one) == words(other)
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+}
+
+/// Whether the calling thread's run only answers a question.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get()
+}
+
 pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
-    QUIET.set(true);
+    let before = QUIET.replace(true);
     let result = run();
-    QUIET.set(false);
+    QUIET.set(before);
     result
 }
 

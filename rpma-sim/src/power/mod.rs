@@ -39,7 +39,7 @@ use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
 pub(crate) use self::cut::{assert_not_checking, is_checking, is_withdrawn, refuse};
 use self::executed::Executed;
-pub(crate) use self::explain::{be_able_to_be_quiet, quietly};
+pub(crate) use self::explain::{be_able_to_be_quiet, is_alike, quietly};
 pub use self::image::{Image, Images, JointImages};
 pub(crate) use self::lines::Flow;
 pub use self::memory::{Memory, boot_here, memory_at, persisted, seen};
