@@ -17,6 +17,7 @@ mod order;
 mod power;
 mod replicas;
 mod replicated_log;
+mod shifted;
 mod stalls;
 mod standing;
 mod storm;

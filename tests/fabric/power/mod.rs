@@ -19,7 +19,7 @@ mod hosts;
 mod joint;
 mod large;
 mod late;
-mod protocols;
+pub(crate) mod protocols;
 mod recovering;
 mod reports;
 mod rules;
