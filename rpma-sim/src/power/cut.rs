@@ -20,6 +20,9 @@ use crate::state::State;
 /// How many images of a memory [`Cut::images`] gives at most.
 const IMAGES: usize = 100;
 
+/// The same between two stores of a program, as there are many of these events.
+const IMAGES_BETWEEN: usize = 10;
+
 /// How many of the last events a report has.
 const LAST: usize = 8;
 
@@ -29,6 +32,8 @@ pub struct Cut<'a> {
     pub(crate) hosts: &'a [String],
     event: u64,
     what: String,
+    /// How many images there are at most, if the check does not choose the limit.
+    usual: usize,
     seed: u64,
     /// Only these bytes, to find those that matter in an image that failed.
     only: Option<Bytes>,
@@ -53,7 +58,8 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the contents that a memory may have if the power fails now, at most 100 images. If
-    /// there are more, it returns 100 of them.
+    /// there are more, it returns 100 of them. At an event of a program's [store](crate::stored) or
+    /// call of [`sync`](crate::sync), the limit is 10.
     ///
     /// First come the combinations of the likely outcomes of each line. The likely outcomes of a
     /// line are: no write, each write alone, and each write after all earlier ones, whole or torn.
@@ -69,7 +75,7 @@ impl<'a> Cut<'a> {
     ///
     /// If it is memory of another fabric.
     pub fn images<'c>(&'c self, pmem: &Pmem) -> Images<'c> {
-        self.images_up_to(pmem, IMAGES)
+        self.images_up_to(pmem, self.usual)
     }
 
     /// As [`images`](Self::images), with another limit, which is not 0.
@@ -90,7 +96,7 @@ impl<'a> Cut<'a> {
     ///
     /// If one is memory of another fabric, or named twice, or if the list is empty.
     pub fn joint_images<'c>(&'c self, pmems: &[&Pmem]) -> JointImages<'c> {
-        self.joint_images_up_to(pmems, IMAGES)
+        self.joint_images_up_to(pmems, self.usual)
     }
 
     /// As [`joint_images`](Self::joint_images), with another limit, which is not 0.
@@ -545,6 +551,10 @@ impl State {
             hosts: &self.hosts,
             event,
             what,
+            usual: match OPTIONAL.get() {
+                Some(_) => IMAGES_BETWEEN,
+                None => IMAGES,
+            },
             seed: self.power.seed,
             only: None,
             shown: RefCell::default(),

@@ -279,23 +279,26 @@ impl Lines {
         true
     }
 
-    /// For eADR: a program is storing these bytes, in the order of its processor. They are durable
-    /// after the next write-back of the range, as all earlier stores are now.
-    pub(crate) fn stored(&mut self, memory: &Memory, range: &Range<usize>) {
+    /// For eADR: a program is storing these bytes. They are durable after the next write-back of
+    /// the range, as its earlier stores to these lines are now. Returns whether any are new.
+    pub(crate) fn stored(&mut self, memory: &Memory, range: &Range<usize>) -> bool {
         let writer = Arc::new(Writer::Program);
+        let mut found = false;
         for line in lines_of(range) {
             let now = line_of(memory, line);
             let seen = *self.seen.line(line);
             let mut earlier = now;
             put(&mut earlier, bytes_in(line, range), &seen);
-            self.look_at(line, earlier, &mut None);
+            found |= self.look_at(line, earlier, &mut None);
             let mask = self.changed(line, &earlier, &now);
             if mask != 0 {
+                found = true;
                 self.seen.put(line, u64::MAX, &now);
                 let reach = (Reach::Cache, None);
                 self.add(line, (mask, u8::MAX), now, reach, &writer);
             }
         }
+        found
     }
 
     /// The bytes of a line that the stores of a program have changed: whole words, if no device has

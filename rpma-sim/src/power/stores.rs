@@ -92,7 +92,10 @@ impl State {
         if self.power.watch.is_none() || !is_current || tracked.lines.platform != Platform::Eadr {
             return;
         }
-        tracked.lines.stored(memory, range);
+        if !tracked.lines.stored(memory, range) {
+            // The same bytes were there.
+            return;
+        }
         self.visit_between(|state| {
             let tracked = &state.power.pmems[index];
             let (name, host) = (&tracked.name, &state.hosts[tracked.host]);

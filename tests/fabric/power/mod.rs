@@ -14,6 +14,7 @@ mod cuts;
 mod declared;
 mod early;
 mod example;
+mod forgotten;
 mod group;
 mod hosts;
 mod joint;
