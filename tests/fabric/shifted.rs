@@ -59,8 +59,8 @@ fn loses_an_update_by_a_fault(fabric: &Fabric, calls: u64) {
     }
 }
 
-/// A log with a plain write for its tail, behind a flush that is not awaited: in some orders the
-/// tail overtakes its record. Some writes come before.
+/// A log with a plain write for its tail, after a flush that is not awaited. In some orders the tail
+/// overtakes its record. Some writes come before.
 fn overtakes(fabric: &Fabric, before: u64) {
     let made = catch_unwind(AssertUnwindSafe(|| {
         World::new(fabric, Way::on(Platform::Eadr))

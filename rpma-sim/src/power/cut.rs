@@ -58,8 +58,8 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the contents that a memory may have if the power fails now, at most 100 images. If
-    /// there are more, it returns 100 of them. At an event of a program's [store](crate::stored) or
-    /// call of [`sync`](crate::sync), the limit is 10.
+    /// there are more, it returns 100 of them. The limit is 10 at the events of a program's
+    /// [stores](crate::stored) and of its calls of [`sync`](crate::sync).
     ///
     /// First come the combinations of the likely outcomes of each line. The likely outcomes of a
     /// line are: no write, each write alone, and each write after all earlier ones, whole or torn.
@@ -334,13 +334,21 @@ impl Fabric {
     /// around each write-back of caches, and between a poll of the program and its next call.
     /// `check` must panic if an image breaks a promise of the program.
     ///
+    /// On [`Platform::Eadr`](crate::Platform::Eadr) a store is durable when it is visible. So there
+    /// are more events on such a host: during each store to its persistent memory by `write_at`,
+    /// `store_u64` and their like, at each call of [`stored`](crate::stored), and before each call
+    /// of [`sync`](crate::sync). They are no [steps](Self::steps), and take no time. If `check`
+    /// would wait for a [`sync::Mutex`](crate::sync::Mutex) that the program holds, the event is
+    /// left out.
+    ///
     /// Any thread may call `check`, under the lock of the fabric, so that no other event comes
     /// meanwhile. So `check` must not use the fabric or rpma. `PmemMap::open` of an [image's
     /// path](crate::Image::path), and calls of that map, are the exception. Any other use inside of
     /// a call of verbs ends the process.
     ///
     /// `check` must not wait for a lock that the program holds while it calls rpma. Reading from
-    /// memory (`read_at`) is also such a call. If `check` takes a
+    /// memory (`read_at`) is also such a call. On eADR, so are stores and calls of `rpma::sync`,
+    /// for locks of std. If `check` takes a
     /// [`sync::Mutex`](crate::sync::Mutex) that the program holds, it fails. The message names the
     /// lock as the reason.
     ///

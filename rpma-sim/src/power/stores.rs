@@ -46,7 +46,7 @@ fn is_any_counted() -> bool {
 /// earlier stores, and any of the 8-byte words of these bytes. On other platforms the call has no
 /// effect.
 ///
-/// Call it after each store whose order matters, in the same thread. `Mr::write_at`,
+/// Call it after each store, in the same thread, if the order of the stores matters. `Mr::write_at`,
 /// `PmemMap::write_at`, `store_u64` and their like do so by themselves. Without the call, the
 /// fabric finds stores through pointers at the next event. It takes them for one store that is
 /// complete, so a test finds no mistake in their order.
