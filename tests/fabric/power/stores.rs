@@ -192,6 +192,9 @@ fn a_long_store_comes_in_parts_on_eadr() {
 fn only_eadr_has_events_of_stores() {
     let events = |platform: Platform| {
         let own = Own::on(platform);
+        let other = own.fabric.host("on eADR");
+        other.set_platform(Platform::Eadr);
+        let _other = other.pmem("log", SIZE);
         let result = own.run(
             |_, _| {},
             |map, _| {
