@@ -12,6 +12,7 @@ use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use super::store::Store;
+use super::stores::left_out;
 use crate::fabric::Fabric;
 use crate::here;
 use crate::repeat::number;
@@ -185,7 +186,7 @@ type Check<'a> = Box<dyn FnMut(&Cut<'_>) + Send + 'a>;
 pub(crate) struct Watch {
     check: Check<'static>,
     /// Whether something has happened since it looked.
-    is_due: bool,
+    pub(super) is_due: bool,
     visited: Visited,
     /// If there is one, the check is called at this event alone.
     only: Option<u64>,
@@ -304,20 +305,6 @@ pub(crate) fn assert_not_checking() {
 /// Whether the calling thread is in a check.
 pub(crate) fn is_checking() -> bool {
     CHECKING.get()
-}
-
-thread_local! {
-    /// Whether the event of this thread's check may be left out, and whether it is.
-    static OPTIONAL: Cell<Option<bool>> = const { Cell::new(None) };
-}
-
-/// Whether the event of this thread's check is left out, as the check would wait for the program.
-pub(crate) fn is_withdrawn() -> bool {
-    let is_optional = OPTIONAL.get().is_some();
-    if is_optional {
-        OPTIONAL.set(Some(true));
-    }
-    is_optional
 }
 
 /// Ends a check that would wait for itself.
@@ -501,22 +488,6 @@ impl State {
         }
     }
 
-    /// The power could fail now, between two stores of a program or before its call of
-    /// [`sync`](crate::sync). It may hold a lock there: if the check waits for that, the event is
-    /// left out. All other events stay as they are.
-    pub(super) fn visit_between(&mut self, what: impl FnOnce(&Self) -> String) {
-        let Some(watch) = &self.power.watch else {
-            return;
-        };
-        let is_due = watch.is_due;
-        OPTIONAL.set(Some(false));
-        self.visit(what);
-        OPTIONAL.set(None);
-        if let Some(watch) = &mut self.power.watch {
-            watch.is_due = is_due;
-        }
-    }
-
     /// The power could fail now.
     pub(crate) fn visit(&mut self, what: impl FnOnce(&Self) -> String) {
         let Some(mut watch) = self.power.watch.take() else {
@@ -559,7 +530,7 @@ impl State {
             hosts: &self.hosts,
             event,
             what,
-            usual: match OPTIONAL.get() {
+            usual: match left_out() {
                 Some(_) => IMAGES_BETWEEN,
                 None => IMAGES,
             },
@@ -578,7 +549,7 @@ impl State {
         let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
         watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
-        if let (Err(failed), None | Some(false)) = (checked, OPTIONAL.get()) {
+        if let (Err(failed), None | Some(false)) = (checked, left_out()) {
             let images = cut.shown.borrow().clone();
             let named = images
                 .iter()

@@ -2,10 +2,15 @@
 //! `rules.md`, which the documentation of [`Platform`] shows as well.
 #![doc = include_str!("rules.md")]
 
+mod merge;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use self::merge::merge;
 use super::memory::Memory;
 use super::platform::Platform;
 use super::random::Random;
@@ -557,33 +562,6 @@ impl Lines {
     }
 }
 
-/// Takes the oldest two writes from the same writer and of the same reach for one. A write that
-/// came between has overwritten the older one for good, and the two come and stay together. The
-/// merged write needs all that one of them needs, and is needed by all that need one of them.
-fn merge(writes: &mut Vec<Write>) {
-    let alike = |old: &Write, new: &Write| {
-        let is_late = old.late.is_some() || new.late.is_some();
-        !is_late && old.reach == new.reach && old.writer.flow() == new.writer.flow()
-    };
-    let pair = (0..writes.len()).find_map(|first| {
-        let mut later = first + 1..writes.len();
-        let second = later.find(|second| alike(&writes[first], &writes[*second]))?;
-        Some((first, second))
-    });
-    if let Some((first, second)) = pair {
-        let mut old = writes.remove(first);
-        let over = writes[first..second - 1].iter();
-        old.mask &= !over.fold(0, |mask, write| mask | write.mask);
-        let new = &mut writes[second - 1];
-        let mut bytes = old.bytes;
-        put(&mut bytes, new.mask, &new.bytes);
-        (new.bytes, new.landed) = (bytes, old.landed);
-        new.mask |= old.mask;
-        new.whole &= old.whole | !words_with(old.mask);
-        new.words = words_with(new.mask);
-    }
-}
-
 /// A line of a memory as it is now, even while it is written.
 fn line_of(memory: &Memory, number: usize) -> Line {
     memory::line(Part {
@@ -608,6 +586,3 @@ fn lines_of(range: &Range<usize>) -> Range<usize> {
         range.start / LINE..(range.end - 1) / LINE + 1
     }
 }
-
-#[cfg(test)]
-mod tests;

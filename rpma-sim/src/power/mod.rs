@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
-pub(crate) use self::cut::{assert_not_checking, is_checking, is_withdrawn, refuse};
+pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
 use self::executed::Executed;
 pub(crate) use self::explain::{be_able_to_be_quiet, is_alike, quietly};
 pub use self::image::{Image, Images, JointImages};
@@ -47,6 +47,7 @@ pub(crate) use self::off::{NO_POWER, cut, kill};
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
 use self::pmem::Tracked;
+pub(crate) use self::stores::leave_out;
 pub use self::stores::stored;
 
 /// Persistent memories, and their watchers.

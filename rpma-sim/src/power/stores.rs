@@ -4,6 +4,7 @@
 //! platforms a store is in a cache until it is written back. Any word of it may be missing at each
 //! event until then, so events between stores would show no other images.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -65,6 +66,26 @@ pub fn stored(start: *const u8, len: usize) {
     }
 }
 
+thread_local! {
+    /// Whether the event of this thread's check may be left out, and whether it is.
+    static OPTIONAL: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Leaves out the event of this thread's check, which would wait for the program. Returns whether
+/// that is possible at this event.
+pub(crate) fn leave_out() -> bool {
+    let is_optional = OPTIONAL.get().is_some();
+    if is_optional {
+        OPTIONAL.set(Some(true));
+    }
+    is_optional
+}
+
+/// Whether the event of this thread's check is left out. `None` if that is not possible.
+pub(super) fn left_out() -> Option<bool> {
+    OPTIONAL.get()
+}
+
 impl Shared {
     /// The calling thread is about to make a call of [`sync`](crate::sync): the power could fail
     /// before.
@@ -84,6 +105,22 @@ impl Shared {
 }
 
 impl State {
+    /// The power could fail now, between two stores of a program or before its call of
+    /// [`sync`](crate::sync). It may hold a lock there: if the check waits for that, the event is
+    /// left out. All other events stay as they are.
+    fn visit_between(&mut self, what: impl FnOnce(&Self) -> String) {
+        let Some(watch) = &self.power.watch else {
+            return;
+        };
+        let is_due = watch.is_due;
+        OPTIONAL.set(Some(false));
+        self.visit(what);
+        OPTIONAL.set(None);
+        if let Some(watch) = &mut self.power.watch {
+            watch.is_due = is_due;
+        }
+    }
+
     /// A program has stored these bytes.
     fn stored(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
         let tracked = &mut self.power.pmems[index];

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::{Waiters, begin, ordered, own};
 use crate::here;
-use crate::power::{is_checking, is_withdrawn, refuse};
+use crate::power::{is_checking, leave_out, refuse};
 use crate::state::Shared;
 
 /// The real time between two attempts of a thread, while a thread outside of its fabric holds the
@@ -197,7 +197,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Ends a check that waits for a thread that waits for the check.
     fn refuse_after(&self, began: Instant) {
-        if is_withdrawn() {
+        if leave_out() {
             panic!("the program holds a lock of the check");
         }
         let owner = *own(&self.owner);
