@@ -101,7 +101,7 @@ fn run_variants(program: Program, judge: impl Fn(&dyn Fn(&Fabric))) {
         return;
     }
     for variant in 1..40 {
-        let is_right = |()| program(&Fabric::seeded(Profile::STRICT, 1), variant);
+        let is_right = |()| program(&Rig::strict().seed(1).fabric(), variant);
         if catch_unwind(|| is_right(())).is_err() {
             continue;
         }
