@@ -32,8 +32,17 @@ pub(crate) trait Object: Send + 'static {
     type Wanted: Copy + Send;
     /// If it is the same as before, no task can go on.
     type Mark: Copy + PartialEq + Send;
+    /// The ends of connections. If they are the same as before, no task that waits for an end can go
+    /// on.
+    type Ends: Copy + PartialEq + Send;
 
     fn mark(&self) -> Self::Mark;
+
+    fn ends(&self) -> Self::Ends;
+
+    /// Whether the condition is an end. A program has a task that waits for each, so these tasks
+    /// cost an operation nothing.
+    fn is_end(wanted: Self::Wanted) -> bool;
 
     /// Whether the condition holds, so that its task goes on.
     fn is_there(&self, wanted: Self::Wanted) -> bool;
@@ -76,6 +85,9 @@ pub(crate) trait Object: Send + 'static {
     }
 }
 
+/// The number of tasks that wait for an end: they come after all others.
+const ENDS: u64 = 1;
+
 /// A member of a reactor: an object, and the tasks that wait for it.
 pub(crate) struct Watched<S: Object> {
     reactor: Arc<Handle>,
@@ -87,8 +99,9 @@ pub(crate) struct Watched<S: Object> {
 struct State<S: Object> {
     object: S,
     tasks: Tasks<S::Wanted>,
-    /// The mark when the tasks were looked through.
+    /// The mark and the ends when the tasks were looked through.
     mark: S::Mark,
+    ends: S::Ends,
     /// Since when the mark is as it is, for the silence.
     silent: Option<(Instant, S::Mark)>,
     /// When the driver looks next. So no task has to.
@@ -96,6 +109,22 @@ struct State<S: Object> {
 }
 
 impl<S: Object> State<S> {
+    /// Whether a task may go on after a change.
+    #[inline]
+    fn may_wake(&self) -> bool {
+        match self.tasks.first() {
+            None => false,
+            Some(ENDS) => self.has_ended(),
+            Some(_) => true,
+        }
+    }
+
+    /// Apart, so that it costs nothing where no task waits.
+    #[inline(never)]
+    fn has_ended(&self) -> bool {
+        self.object.ends() != self.ends
+    }
+
     /// Keeps watch over the peers. Returns when the next look is due, if no event comes before.
     /// `begins`: so far no task has waited for an answer.
     fn next_look(&mut self, begins: bool) -> Option<Instant> {
@@ -133,6 +162,7 @@ impl<S: Object> Watched<S> {
                 turn: Turn::default(),
                 state: Mutex::new(State {
                     mark: object.mark(),
+                    ends: object.ends(),
                     silent: None,
                     object,
                     tasks: Tasks::default(),
@@ -183,7 +213,7 @@ impl<S: Object> Watched<S> {
             state = self.lock();
         }
         let posted = post(&mut state.object);
-        if !state.tasks.is_empty() {
+        if state.may_wake() {
             // A post that fails may end the connection.
             self.go(state);
         }
@@ -236,7 +266,7 @@ impl<S: Object> Watched<S> {
     fn go(&self, mut state: MutexGuard<'_, State<S>>) {
         // Most often one block is free, and no task waits.
         let freed = state.object.free();
-        let goes = !state.tasks.is_empty() || state.object.is_more_free();
+        let goes = state.may_wake() || state.object.is_more_free();
         drop(state);
         drop(freed);
         if goes {
@@ -254,8 +284,12 @@ impl<S: Object> Watched<S> {
         }
         let walk = {
             let mut state = self.lock();
-            let now = state.object.mark();
-            if mem::replace(&mut state.mark, now) == now {
+            let (mark, ends) = (state.object.mark(), state.object.ends());
+            let before = (
+                mem::replace(&mut state.mark, mark),
+                mem::replace(&mut state.ends, ends),
+            );
+            if before == (mark, ends) {
                 return;
             }
             state.tasks.walk()
@@ -406,7 +440,8 @@ impl<W: Copy> Wait<W> {
             }
             return Poll::Ready(result);
         }
-        let (wanted, waker) = ((0, self.wanted), cx.waker());
+        let number = if S::is_end(self.wanted) { ENDS } else { 0 };
+        let (wanted, waker) = ((number, self.wanted), cx.waker());
         let old = state.tasks.wait(&mut self.ticket, wanted, waker);
         if !is_parked {
             let begins = state.tasks.len() == 1;

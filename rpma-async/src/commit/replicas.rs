@@ -89,7 +89,9 @@ impl ReplicasState {
 impl Object for ReplicasState {
     type Wanted = Wanted;
     /// Counts of commits, which only grow, and of replicas.
-    type Mark = (u64, usize, usize);
+    type Mark = (u64, usize);
+    /// The replicas that are able.
+    type Ends = usize;
 
     fn mark(&self) -> Self::Mark {
         let (counts, present) = self
@@ -98,7 +100,15 @@ impl Object for ReplicasState {
             .fold((0, 0), |(counts, present), writer| {
                 (counts + writer.durable() + writer.released(), present + 1)
             });
-        (counts, present, self.set.able())
+        (counts, present)
+    }
+
+    fn ends(&self) -> usize {
+        self.set.able()
+    }
+
+    fn is_end(wanted: Wanted) -> bool {
+        matches!(wanted, Wanted::Gone(_))
     }
 
     fn is_there(&self, wanted: Wanted) -> bool {
@@ -134,7 +144,7 @@ impl Object for ReplicasState {
 
     /// An idle replica may end by itself, and no host is asked.
     fn asks(&self, tasks: &Tasks<Wanted>) -> bool {
-        tasks.any(|wanted| !matches!(wanted, Wanted::Gone(_)))
+        tasks.any(|wanted| !Self::is_end(*wanted))
     }
 
     fn probe(&mut self) {

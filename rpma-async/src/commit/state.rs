@@ -88,16 +88,25 @@ impl WriterState {
 
 impl Object for WriterState {
     type Wanted = Wanted;
-    type Mark = (u64, u64, u64, (bool, bool));
+    type Mark = (u64, u64, u64);
+    /// The event of the end may follow the failure.
+    type Ends = (bool, bool);
 
     fn mark(&self) -> Self::Mark {
         let Some(writer) = &self.writer else {
-            return (0, 0, 0, (true, true));
+            return (0, 0, 0);
         };
-        // The event of the end may follow the failure.
-        let ends = (writer.is_over(), writer.conn().ended().is_some());
         let completed = self.reads.completed();
-        (writer.durable(), writer.released(), completed, ends)
+        (writer.durable(), writer.released(), completed)
+    }
+
+    fn ends(&self) -> (bool, bool) {
+        let is_over = |writer: &commit::Writer| (writer.is_over(), writer.conn().ended().is_some());
+        self.writer.as_ref().map_or((true, true), is_over)
+    }
+
+    fn is_end(wanted: Wanted) -> bool {
+        matches!(wanted, Wanted::End)
     }
 
     fn is_there(&self, wanted: Wanted) -> bool {
