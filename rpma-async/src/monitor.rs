@@ -20,10 +20,9 @@ use std::time::Duration;
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::Handle;
-use crate::primitives::{self, wake};
 use crate::reactor::Reactor;
-use crate::tasks::{Tasks, Ticket};
 use crate::timeout::timeout;
+use crate::waiters::{Ticket, Waiters};
 
 /// Holds a value behind a lock: the state that tasks of a program share. It wakes the tasks that
 /// wait for a change of the value. A monitor needs no runtime, because a [`Reactor`] times the
@@ -58,7 +57,7 @@ use crate::timeout::timeout;
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
     /// By the number for which they wait: 0 is each change.
-    tasks: primitives::Mutex<Tasks>,
+    waiters: Waiters,
     progress: fn(&T) -> u64,
     value: Mutex<T>,
 }
@@ -106,7 +105,7 @@ impl<T> Monitor<T> {
     pub fn with_progress(reactor: &Reactor, value: T, progress: fn(&T) -> u64) -> Self {
         Self {
             reactor: Arc::clone(reactor.handle()),
-            tasks: primitives::Mutex::default(),
+            waiters: Waiters::default(),
             progress,
             value: Mutex::new(value),
         }
@@ -228,9 +227,7 @@ impl<T> Place<'_, T> {
             ticket,
         } = self;
         // Before the look, so that a later change wakes the task.
-        let wanted = (*number, ());
-        let old = monitor.tasks.lock().wait(ticket, wanted, cx.waker());
-        drop(old);
+        monitor.waiters.wait_for(*number, ticket, cx.waker());
         // If it panics, it may have changed the value.
         let mut wake = WakeReached {
             monitor,
@@ -253,10 +250,7 @@ impl<T> Place<'_, T> {
     }
 
     fn leave(&mut self) {
-        if !self.ticket.is_none() {
-            let left = self.monitor.tasks.lock().leave(&mut self.ticket);
-            drop(left);
-        }
+        self.monitor.waiters.leave(&mut self.ticket);
     }
 }
 
@@ -274,17 +268,9 @@ struct WakeReached<'a, T> {
 
 impl<T> Drop for WakeReached<'_, T> {
     fn drop(&mut self) {
-        let mut walk = None;
-        loop {
-            let next = {
-                let mut tasks = self.monitor.tasks.lock();
-                let walk = walk.get_or_insert_with(|| tasks.walk());
-                tasks.take_up_to(self.reached, walk)
-            };
-            match next {
-                Some(waker) => wake(waker),
-                None => return,
-            }
+        // The lock of the value orders this and the looks of the tasks.
+        if self.monitor.waiters.any() {
+            self.monitor.waiters.wake_up_to(self.reached);
         }
     }
 }

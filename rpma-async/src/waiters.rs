@@ -1,5 +1,5 @@
 //! [`Waiters`]: tasks that wait for a change of something that has a lock of its own, or none: a
-//! block, a message, a value, an end.
+//! block, a message, a value, an end. A task that waits for a number is woken when that is reached.
 //!
 //! Each has a ticket. A task that is woken is taken out; if its future is dropped before it has
 //! looked, another one is woken in its place ([`Waiters::leave`]).
@@ -39,7 +39,12 @@ impl Waiters {
     /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a
     /// later one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
-        let old = self.with(|tasks| tasks.wait(ticket, (0, ()), waker));
+        self.wait_for(0, ticket, waker);
+    }
+
+    /// As [`wait`](Self::wait), of a task that waits for a number.
+    pub(crate) fn wait_for(&self, number: u64, ticket: &mut Ticket, waker: &Waker) {
+        let old = self.with(|tasks| tasks.wait(ticket, (number, ()), waker));
         drop(old);
     }
 
@@ -60,13 +65,18 @@ impl Waiters {
         }
     }
 
-    /// Wakes all tasks. It keeps the room of the queue, so that a task that waits again allocates
-    /// nothing.
+    /// Wakes all tasks.
     pub(crate) fn wake_all(&self) {
+        self.wake_up_to(u64::MAX);
+    }
+
+    /// Wakes the tasks that wait for at most this number. It keeps the room of the queue, so that a
+    /// task that waits again allocates nothing.
+    pub(crate) fn wake_up_to(&self, number: u64) {
         let mut walk = None;
         let mut take = |tasks: &mut Tasks| {
             let walk = walk.get_or_insert_with(|| tasks.walk());
-            tasks.take_next(walk, |()| true)
+            tasks.take_up_to(number, walk)
         };
         while let Some(waker) = self.with(&mut take) {
             wake(waker);
