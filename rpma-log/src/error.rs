@@ -1,0 +1,89 @@
+//! [`LogError`]: the errors of a log.
+
+use rpma::Error;
+
+/// Why a call of a log failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// A setting that no log has. Nothing was done.
+    #[error("{0}")]
+    Settings(String),
+    /// A record without a byte. Nothing was written.
+    #[error("a record without a byte: the log has no entry for it")]
+    Empty,
+    /// Nothing was written.
+    #[error("a record of {len} bytes: the log takes at most {most}")]
+    TooLong {
+        /// The bytes of the record.
+        len: usize,
+        /// The most bytes of a record: the entry has at most half of the ring, and at most 64 KiB.
+        most: usize,
+    },
+    /// Records that are appended together. Nothing was written.
+    #[error("records of {bytes} bytes with their heads: the log takes at most {most} at once")]
+    TooMany {
+        /// The bytes of the records, with their heads.
+        bytes: u64,
+        /// Half of the ring.
+        most: u64,
+    },
+    /// The log had no room within the limit. Nothing was written.
+    #[error("the log is full: truncate it, or wait for a server that has not truncated it yet")]
+    Full,
+    /// The outcome of an append or a truncation is unknown. The record may be there, and may be
+    /// acknowledged later ([`Log::bounds`](crate::Log::bounds)).
+    #[error("the outcome of the record at {at} is unknown: {why}")]
+    Unknown {
+        /// The position.
+        at: u64,
+        /// The reason.
+        why: Box<LogError>,
+    },
+    /// A position that was truncated, at which no record begins, or that is not acknowledged.
+    #[error("no record begins at {at}: the log has the records from {head} up to {durable}")]
+    NoPosition {
+        /// The position.
+        at: u64,
+        /// The first record that is kept.
+        head: u64,
+        /// The end of the acknowledged records.
+        durable: u64,
+    },
+    /// Another writer has the log. This one writes no more.
+    #[error("another writer has the epoch {epoch}: to take over, open the log with a higher one")]
+    Fenced {
+        /// The epoch of the other writer.
+        epoch: u64,
+    },
+    /// Too few servers could be reached within the limit, each with its reason.
+    #[error("too few servers can be reached: {0}")]
+    TooFew(String),
+    /// The servers have no log. [`LogCfg::set_create`](crate::LogCfg::set_create) makes one.
+    #[error("the servers have no log: create it")]
+    Nothing,
+    /// A log was to be created, and a server has one.
+    #[error("a server has a log already: open it, or clear its memory")]
+    Exists,
+    /// The memory of a server has something else. Nothing was overwritten there.
+    #[error("not this log: {0}")]
+    Foreign(String),
+    /// The limit has passed.
+    #[error("the limit has passed")]
+    TimedOut,
+    /// The log was closed.
+    #[error("the log was closed")]
+    Closed,
+    /// An error of rpma. As text, because several calls return it.
+    #[error("{0}")]
+    Rpma(String),
+}
+
+impl From<Error> for LogError {
+    fn from(error: Error) -> Self {
+        match error.other_epoch() {
+            Some(epoch) => Self::Fenced { epoch },
+            None => Self::Rpma(error.to_string()),
+        }
+    }
+}

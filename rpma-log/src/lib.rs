@@ -1,0 +1,136 @@
+//! A replicated log in the persistent memory of several servers.
+//!
+//! A log has N servers, and a record is acknowledged when it is durable on K of them. An acknowledged
+//! record survives the loss of power of all servers, and the destruction of any N - K of them. With
+//! two copies on three servers, one server may be away while the log goes on.
+//!
+//! A log has one writer, a [`Log`]. Its handles may append from any task and any thread
+//! ([`blocking::Log`] is for threads), and records that are appended at the same time share commits. A
+//! new writer takes the log over with a higher *epoch*: the servers cut the old one off, and the new
+//! one finds each acknowledged record. A lease, a consensus service or an operator gives the epoch.
+//!
+//! The program of a server is two calls: [`ServerCfg::listen`] and
+//! [`Server::serve`](rpma::serve::Server::serve).
+//!
+//! ```
+//! use std::net::SocketAddr;
+//!
+//! use rpma::Peer;
+//! use rpma_async::Reactor;
+//! use rpma_log::{Log, LogCfg, LogError};
+//!
+//! /// Appends from 16 tasks, while a server dies, and reads everything back.
+//! async fn run(servers: [SocketAddr; 3], kill: impl FnOnce()) -> Result<(), LogError> {
+//!     let reactor = Reactor::spawn(&Peer::toward(&servers[0].ip().to_string())?)?;
+//!     // Two copies make a record acknowledged. The epoch of this writer is 1.
+//!     let mut cfg = LogCfg::new(&servers, 2, 1);
+//!     let log = Log::open(&reactor, cfg.set_create(true)).await?;
+//!     let append = |task: u8| {
+//!         let log = log.clone();
+//!         async move {
+//!             for round in 0..10 {
+//!                 let record = format!("record {round} of task {task}");
+//!                 log.append(record.as_bytes()).await?;
+//!             }
+//!             Ok::<_, LogError>(())
+//!         }
+//!     };
+//!     let tasks: Vec<_> = (0..16).map(|task| tokio::spawn(append(task))).collect();
+//!     kill();
+//!     for task in tasks {
+//!         task.await.expect("no panic")?;
+//!     }
+//!     log.close().await?;
+//!     // The next writer reads two servers, and makes their records durable under its epoch.
+//!     let log = Log::open(&reactor, cfg.set_create(false).set_epoch(2)).await?;
+//!     let (mut at, end) = log.bounds();
+//!     let mut records = 0;
+//!     while let Some(record) = log.read(at)? {
+//!         records += 1;
+//!         at = record.next;
+//!     }
+//!     assert_eq!((records, at), (160, end));
+//!     log.close().await
+//! }
+//! # #[cfg(all(feature = "sim", feature = "tokio"))]
+//! # fn main() {
+//! #     use rpma::sim::{Fabric, Platform, Profile};
+//! #     use tokio::time::Instant;
+//! #     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+//! #     runtime.expect("a runtime").block_on(async {
+//! #         let fabric = Fabric::new(Profile::STRICT);
+//! #         fabric.follow(|| Instant::now().into_std());
+//! #         tokio::spawn(fabric.tick(|at| tokio::time::sleep_until(Instant::from_std(at))));
+//! #         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+//! #         let serve = |host: &rpma::sim::Host| {
+//! #             host.set_platform(Platform::Eadr);
+//! #             let pmem = host.pmem("log", 16 << 20);
+//! #             let _entered = host.enter();
+//! #             let addr = (host.addr(), 7204).into();
+//! #             let server = rpma_log::ServerCfg::new(addr, pmem.path()).listen()?;
+//! #             let reactor = Reactor::spawn(&Peer::at(&host.addr().to_string())?)?;
+//! #             let mut server = rpma_async::Server::new(&reactor, server)?;
+//! #             tokio::spawn(async move { server.serve(drop).await });
+//! #             Ok::<_, rpma::Error>(addr)
+//! #         };
+//! #         let servers = [0, 1, 2].map(|n| serve(&hosts[n]).expect("it listens"));
+//! #         let _entered = fabric.host("client").enter();
+//! #         run(servers, || hosts[1].kill()).await.expect("it runs");
+//! #     });
+//! # }
+//! # #[cfg(not(all(feature = "sim", feature = "tokio")))]
+//! # fn main() {}
+//! ```
+//!
+//! # Calls
+//!
+//! | to | call |
+//! |---|---|
+//! | open, or create | [`Log::open`], [`LogCfg::set_create`] |
+//! | append | [`Log::append`], [`Log::append_many`] |
+//! | read acknowledged records | [`Log::bounds`], [`Log::read`] |
+//! | free room | [`Log::truncate`] |
+//! | see how far each server is | [`Log::state`] |
+//! | serve | [`ServerCfg::listen`] |
+//! | look into a server that does not run | [`ServerCfg::stored`] |
+//!
+//! # Testing
+//!
+//! With the feature `sim` the log runs on the simulated fabric of [`rpma`], as this example does: in
+//! virtual time, and under every loss of power.
+
+#![forbid(unsafe_code)]
+
+mod cfg;
+mod clock;
+mod error;
+mod fault;
+mod log;
+mod replica;
+mod ring;
+mod server;
+mod state;
+mod tasks;
+mod work;
+
+pub mod blocking;
+pub mod format;
+
+use std::time::Duration;
+
+pub use self::cfg::LogCfg;
+pub use self::error::LogError;
+#[cfg(feature = "faults")]
+pub use self::fault::Fault;
+pub use self::log::{Log, LogState, Record, ServerState};
+pub use self::server::ServerCfg;
+pub use self::state::Counters;
+
+/// The most bytes of a group, and of an entry.
+pub(crate) const GROUP: u64 = 64 << 10;
+/// Commits that are not acknowledged.
+pub(crate) const COMMITS: usize = 4;
+/// Commits that a server of the set is behind at most, because the set's ring has so many.
+pub(crate) const RECENT: usize = 2 * COMMITS;
+/// Older kernels take 8.6 s for a keep-alive's packets to be sent again.
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,113 @@
+//! The work of a log that no appender does: it posts what waits, leads commits whose task is gone,
+//! and frees the room of truncated records.
+
+use rpma::Error;
+use rpma::commit::CommitId;
+
+use crate::fault::Fault;
+use crate::log::{FOREVER, Shared};
+use crate::state::State;
+use crate::tasks::{Work, until_one_ends, yield_once};
+use crate::{GROUP, LogError};
+
+impl Shared {
+    /// Keeps a connection to each server, and frees room, until the log ends.
+    pub(crate) async fn keep_servers(&self) {
+        let mut all: Vec<Work<'_>> = Vec::new();
+        for n in 0..self.cfg.servers.len() {
+            all.push(Box::pin(self.keep(n)));
+        }
+        all.push(Box::pin(self.reclaim()));
+        all.push(Box::pin(self.until_ended()));
+        until_one_ends(all).await;
+    }
+
+    async fn until_ended(&self) {
+        loop {
+            let rings = self.bell.rings();
+            if self.state.look(State::why).is_some() || self.bell.after(rings).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Posts and leads commits, until the log ends.
+    pub(crate) async fn commit(&self) {
+        loop {
+            let rings = self.bell.rings();
+            let done = match self.next() {
+                Next::Post => self.post().await,
+                Next::Settle(id) => self.settle(id, FOREVER).await.map(drop),
+                Next::Wait if self.bell.after(rings).await.is_some() => Ok(()),
+                Next::Wait | Next::End => return,
+            };
+            if let Err(error) = done {
+                return self.end(error);
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
+        self.state.look(|state| {
+            let unled = || state.commits.iter().find(|of| !of.is_led);
+            match () {
+                () if state.ended.is_some() => Next::End,
+                () if state.may_commit() && self.set.able() >= self.cfg.copies => Next::Post,
+                () => unled().map_or(Next::Wait, |of| Next::Settle(of.id)),
+            }
+        })
+    }
+
+    async fn post(&self) -> Result<(), LogError> {
+        // The tasks that the last acknowledgement has woken append first, and share this commit.
+        yield_once().await;
+        let posted = self.state.change(|state| match state.may_commit() {
+            true => state.commit(&self.set, &self.cfg, false).map(drop),
+            false => Ok(()),
+        });
+        // There may be a truncation.
+        self.bell.ring();
+        let done = match posted {
+            // A server is slow, and holds the memory of its commits: the others go on.
+            Err(Error::RingFull) => {
+                let (len, k) = (GROUP as usize, self.cfg.copies);
+                self.set.make_room(len, k, self.cfg.limit).await
+            }
+            done => done,
+        };
+        match done {
+            // After an error a server has to come back.
+            Ok(()) | Err(Error::RingFull | Error::TooFewReplicas { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Frees the room of truncated records when no server of the set can lose the truncation.
+    async fn reclaim(&self) {
+        loop {
+            let rings = self.bell.rings();
+            let first = self.state.look(|state| state.truncations.front().copied());
+            let Some((id, to)) = first else {
+                match self.bell.after(rings).await {
+                    Some(()) => continue,
+                    None => return,
+                }
+            };
+            if self.cfg.fault() != Fault::RoomEarly && self.set.everywhere(id).await.is_err() {
+                return;
+            }
+            self.state.change(|state| {
+                state.truncations.pop_front();
+                state.free = to;
+            });
+        }
+    }
+}
+
+/// The next step of the work.
+enum Next {
+    Post,
+    Settle(CommitId),
+    Wait,
+    End,
+}
