@@ -1,5 +1,4 @@
-//! A log in the persistent memory of three hosts. A record is acknowledged when two of them have
-//! it.
+//! A log in the persistent memory of several hosts, with the crate `rpma-log`.
 //!
 //! ```text
 //! replicated-log serve  <address:port> <pmem-path>
@@ -7,47 +6,29 @@
 //! replicated-log read   <address:port> <address:port> <address:port>
 //! replicated-log verify <address:port> <pmem-path>
 //! ```
-//!
-//! docs/building-a-log.md explains each decision. `log.rs` has the log, `replica.rs` the writer's
-//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes, and
-//! `blocking.rs` the calls for programs with threads.
-
-#![allow(dead_code, reason = "only its tests call everything")]
-
-pub(crate) mod blocking;
-pub(crate) mod error;
-pub(crate) mod fault;
-pub(crate) mod format;
-pub(crate) mod log;
-mod replica;
-pub(crate) mod server;
 
 use std::io::{self, BufRead};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::Parser;
-use rpma::pmem::PmemMap;
+use anyhow::Result;
+use clap::{Args, Parser};
+use rpma::commit::Method;
+use rpma::pmem::Ddio;
 use rpma::{Device, Peer, Side};
 use rpma_async::Reactor;
+use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg, blocking};
 
-pub(crate) use self::error::LogError;
-pub(crate) use self::fault::Fault;
-use self::format::Found;
-use self::log::LogCfg;
-use self::server::Settings;
-
-/// The position of a record in the log, in bytes from its beginning.
-pub(crate) type Lsn = u64;
-
-/// A log in the persistent memory of three hosts.
+/// A log in the persistent memory of several hosts.
 #[derive(Debug, Parser)]
 enum Command {
-    /// Offers the memory of a replica, until ctrl-c.
-    Serve(Settings),
+    /// Offers the memory of a server, until ctrl-c.
+    Serve(Server),
     /// Appends each line of the standard input, and prints its position.
     Append {
         #[command(flatten)]
-        cfg: LogCfg,
+        writer: Writer,
         /// On tokio, in the place of threads.
         #[arg(long)]
         tokio: bool,
@@ -55,105 +36,204 @@ enum Command {
     /// Opens the log as its next writer, and prints its records.
     Read {
         #[command(flatten)]
-        cfg: LogCfg,
+        writer: Writer,
         /// Then forgets them.
         #[arg(long)]
         truncate: bool,
     },
-    /// Prints the records of a replica that does not run.
+    /// Prints the records of a server that does not run.
     Verify {
         #[command(flatten)]
-        settings: Settings,
+        server: Server,
         #[arg(long, default_value_t = 1)]
         key: u64,
     },
 }
 
+#[derive(Clone, Debug, Args)]
+struct Writer {
+    /// The servers.
+    #[arg(required = true)]
+    servers: Vec<SocketAddr>,
+    /// So many copies make a record acknowledged.
+    #[arg(long, default_value_t = 2)]
+    copies: usize,
+    #[arg(long, default_value_t = 1)]
+    key: u64,
+    /// Above that of every earlier writer.
+    #[arg(long, default_value_t = 1)]
+    epoch: u64,
+    /// Raises the epoch if another writer has it.
+    #[arg(long)]
+    take_over: bool,
+    /// native, reading or server.
+    #[arg(long, default_value = "reading")]
+    method: Method,
+    /// The bytes of the ring, on each server.
+    #[arg(long, default_value_t = 1 << 20)]
+    ring: u64,
+    /// Makes the log. The servers have none.
+    #[arg(long)]
+    create: bool,
+    /// Permits servers on one host, for demonstrations: a loss of power ends all of them.
+    #[arg(long)]
+    one_host: bool,
+    /// Of each call, and of each step towards a server: in seconds.
+    #[arg(long, value_parser = seconds, default_value = "30")]
+    limit: Duration,
+    /// Puts a fault in, to see what it breaks.
+    #[arg(long = "break", default_value = "nothing")]
+    fault: Fault,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Server {
+    addr: SocketAddr,
+    /// A device-DAX, or a file.
+    path: PathBuf,
+    /// The keys that have memory: from 1 to this one.
+    #[arg(long, default_value_t = 8)]
+    keys: u32,
+    /// The bytes of each key's ring.
+    #[arg(long, default_value_t = 1 << 20)]
+    ring: u64,
+    /// Writes of the adapter bypass the processor's caches.
+    #[arg(long)]
+    ddio_off: bool,
+    /// Puts a fault in, to see what it breaks.
+    #[arg(long = "break", default_value = "nothing")]
+    fault: Fault,
+}
+
+fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_secs)
+}
+
+impl Writer {
+    fn cfg(&self) -> LogCfg {
+        let mut cfg = LogCfg::new(&self.servers, self.copies, self.epoch);
+        cfg.set_key(self.key)
+            .set_method(self.method)
+            .set_ring(self.ring)
+            .set_create(self.create)
+            .set_limit(self.limit)
+            .set_fault(self.fault);
+        if self.one_host {
+            cfg.permit_one_host();
+        }
+        cfg
+    }
+
+    /// The domain of trust of a client. Its device reaches a server that is up.
+    fn peer(&self) -> Result<Peer, LogError> {
+        let mut devices = self.servers.iter().map(|addr| {
+            let device = Device::from_socket_addr(*addr, Side::Remote)?;
+            Peer::new(&device)
+        });
+        let first = devices.next().expect("an address");
+        Ok(devices.fold(first, |peer, other| peer.or(other))?)
+    }
+
+    /// Runs with the log; with `--take-over` again, with a higher epoch, if another one has it.
+    fn run(mut self, run: impl Fn(&Self) -> Result<(), LogError>) -> Result<()> {
+        loop {
+            match run(&self) {
+                Err(LogError::Fenced { epoch }) if self.take_over => self.epoch = epoch + 1,
+                ended => return Ok(ended?),
+            }
+        }
+    }
+
+    fn open(&self) -> Result<blocking::Log, LogError> {
+        blocking::Log::open(&self.peer()?, &self.cfg())
+    }
+
+    fn on_threads(&self) -> Result<(), LogError> {
+        let log = self.open()?;
+        for line in lines() {
+            println!("{}", log.append(line.as_bytes())?);
+        }
+        log.close()
+    }
+
+    fn on_tokio(&self) -> Result<(), LogError> {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let log = Log::open(&Reactor::spawn(&self.peer()?)?, &self.cfg()).await?;
+            for line in lines() {
+                println!("{}", log.append(line.as_bytes()).await?);
+            }
+            log.close().await
+        })
+    }
+
+    fn read(&self, truncate: bool) -> Result<(), LogError> {
+        let log = self.open()?;
+        let (mut at, end) = log.bounds();
+        while let Some(record) = log.read(at)? {
+            print(record.at, &record.bytes);
+            at = record.next;
+        }
+        if truncate {
+            log.truncate(end)?;
+        }
+        log.close()
+    }
+}
+
+impl Server {
+    fn cfg(&self) -> ServerCfg {
+        let mut cfg = ServerCfg::new(self.addr, &self.path);
+        cfg.set_keys(self.keys)
+            .set_ring(self.ring)
+            .set_fault(self.fault);
+        if self.ddio_off {
+            cfg.set_ddio(Ddio::Off);
+        }
+        cfg
+    }
+
+    fn serve(&self) -> Result<()> {
+        let mut server = self.cfg().listen()?;
+        let waker = server.waker();
+        let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
+        std::thread::spawn(move || signals.forever().for_each(|_| waker.wake()));
+        println!("serving on {}", self.addr);
+        server.serve(|served| log::info!("{served}"))?;
+        Ok(())
+    }
+
+    fn verify(&self, key: u64) -> Result<()> {
+        let stored = self.cfg().stored(key)?;
+        for (at, record) in stored.records() {
+            print(at, record);
+        }
+        let (head, tail, header) = (stored.head, stored.tail, stored.header);
+        println!("head {head}, {tail:?}, {header:?}");
+        Ok(())
+    }
+}
+
 fn main() -> Result<()> {
     env_logger::init();
     match Command::parse() {
-        Command::Serve(settings) => serve(&settings),
-        Command::Verify { settings, key } => verify(&settings, key),
-        Command::Append { cfg, tokio } => write(cfg, if tokio { on_tokio } else { on_threads }),
-        Command::Read { cfg, truncate } => write(cfg, |cfg| read(cfg, truncate)),
+        Command::Serve(server) => server.serve(),
+        Command::Verify { server, key } => server.verify(key),
+        Command::Append {
+            writer,
+            tokio: true,
+        } => writer.run(Writer::on_tokio),
+        Command::Append {
+            writer,
+            tokio: false,
+        } => writer.run(Writer::on_threads),
+        Command::Read { writer, truncate } => writer.run(|writer| writer.read(truncate)),
     }
 }
 
-/// Runs a writer; with `--take-over` again, with a higher epoch, if another one has the log.
-fn write(mut cfg: LogCfg, run: impl Fn(&LogCfg) -> Result<(), LogError>) -> Result<()> {
-    loop {
-        match run(&cfg) {
-            Err(LogError::Fenced { epoch }) if cfg.take_over => cfg.epoch = epoch + 1,
-            ended => return Ok(ended?),
-        }
-    }
-}
-
-fn serve(settings: &Settings) -> Result<()> {
-    let mut server = settings.open()?;
-    let waker = server.waker();
-    let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
-    std::thread::spawn(move || signals.forever().for_each(|_| waker.wake()));
-    println!("serving on {}", settings.addr);
-    server.serve(|served| ::log::info!("{served}"))?;
-    Ok(())
-}
-
-fn verify(settings: &Settings, key: u64) -> Result<()> {
-    let layout = settings.layout()?;
-    let place = layout.part(key).context("the replica has no such key")?;
-    let mut bytes = vec![0; place.len()];
-    PmemMap::open(&settings.path, layout.len())?.read_at(place.start, &mut bytes)?;
-    let found = Found::decode(&bytes, settings.ring)?;
-    for (at, record) in found.records() {
-        print(at, record);
-    }
-    println!("head {}, {:?}, {:?}", found.head, found.tail, found.header);
-    Ok(())
-}
-
-fn print(at: Lsn, record: &[u8]) {
+fn print(at: u64, record: &[u8]) {
     println!("{at} {}", String::from_utf8_lossy(record));
-}
-
-/// The domain of trust of a client. Its device reaches a replica that is up.
-fn peer(cfg: &LogCfg) -> Result<Peer, LogError> {
-    let to = |n: usize| Device::from_socket_addr(cfg.replicas[n], Side::Remote);
-    let device = to(0).or_else(|_| to(1)).or_else(|_| to(2));
-    Ok(Peer::new(&device?)?)
-}
-
-fn read(cfg: &LogCfg, truncate: bool) -> Result<(), LogError> {
-    let log = blocking::Log::open(&peer(cfg)?, cfg)?;
-    let (mut at, end) = log.bounds();
-    while let Some((record, next)) = log.read(at)? {
-        print(next - format::size_of(record.len()), &record);
-        at = next;
-    }
-    if truncate {
-        log.truncate(end)?;
-    }
-    log.close()
-}
-
-fn on_threads(cfg: &LogCfg) -> Result<(), LogError> {
-    let log = blocking::Log::open(&peer(cfg)?, cfg)?;
-    for line in lines() {
-        println!("{}", log.append(line.as_bytes())?);
-    }
-    log.close()
-}
-
-fn on_tokio(cfg: &LogCfg) -> Result<(), LogError> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let log = log::Log::open(&Reactor::spawn(&peer(cfg)?)?, cfg).await?;
-        for line in lines() {
-            println!("{}", log.append(line.as_bytes()).await?);
-        }
-        log.close().await
-    })
 }
 
 fn lines() -> impl Iterator<Item = String> {

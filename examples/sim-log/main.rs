@@ -3,7 +3,7 @@
 //! that may be left of a replica is recovered, and nothing that was acknowledged may be missing.
 //!
 //! ```text
-//! sim-log [--break flush | tail | platform | a fault of replicated-log]
+//! sim-log [--break flush | tail | platform | a fault of rpma-log]
 //! ```
 //!
 //! `log.rs` is the program, here is its test. `replicated.rs` shows a fault of the larger example.

@@ -1,4 +1,4 @@
-//! Shows a fault of the example `replicated-log`: runs the test that finds it.
+//! Shows a fault of the crate `rpma-log`: runs the test that finds it.
 
 #[path = "../../tests/fabric/replicated_log/found_by.rs"]
 mod found_by;
@@ -14,9 +14,9 @@ use self::found_by::{BREAK, FOUND_BY};
 pub(crate) fn show(name: &str) -> Result<ExitCode> {
     let Some((_, test)) = FOUND_BY.iter().find(|(of, _)| *of == name) else {
         let names = FOUND_BY.map(|(name, _)| name).join(", ");
-        bail!("the faults are flush, tail, platform (here), and of replicated-log: {names}");
+        bail!("the faults are flush, tail, platform (here), and of rpma-log: {names}");
     };
-    println!("Broken: {name}, in examples/replicated-log. The test {test} finds it.\n");
+    println!("Broken: {name}, in rpma-log. The test {test} finds it.\n");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut run = Command::new(cargo);
     run.current_dir(env!("CARGO_MANIFEST_DIR")).env(BREAK, name);

@@ -18,18 +18,13 @@ use crate::vm::NUMBERS;
 
 const PROGRAM: &str = "/src/target/guest/debug/examples/replicated-log";
 /// The lines of both its streams stay in their order.
-const SHELL: [&str; 4] = [
-    "sh",
-    "-c",
-    "RUST_LOG=replicated_log=info exec \"$@\" 2>&1",
-    "sh",
-];
+const SHELL: [&str; 4] = ["sh", "-c", "RUST_LOG=rpma_log=info exec \"$@\" 2>&1", "sh"];
 /// The same for a replica. It sets up its NVDIMM first, if it is not: `$0` has the number.
 const SERVE: &str = "space=namespace$0.0; dir=/sys/bus/nd/devices/$space; \
     until [ -e $dir ]; do sleep 0.1; done; \
     [ \"$(cat $dir/mode)\" = dax ] || ndctl create-namespace -f -e $space -m devdax --map=mem; \
     until [ -e /dev/dax$0.0 ]; do sleep 0.1; done; \
-    RUST_LOG=replicated_log=info exec \"$@\" 2>&1";
+    RUST_LOG=rpma_log=info exec \"$@\" 2>&1";
 /// The host of each replica, its address, and the number of its NVDIMM.
 const REPLICAS: [(u8, &str, &str); 3] = [
     (1, "10.77.0.1:7210", "2"),
@@ -238,7 +233,7 @@ impl Writer {
 
 /// How often a writer's connections to the replicas on host 2 have ended, or could not be made.
 fn ends(said: &[String]) -> [usize; 2] {
-    ["replica 1: ", "replica 2: "].map(|end| said.iter().filter(|line| line.contains(end)).count())
+    ["server 1: ", "server 2: "].map(|end| said.iter().filter(|line| line.contains(end)).count())
 }
 
 impl Test<'_> {
