@@ -13,8 +13,8 @@ use crate::replicated_log::prelude::*;
 /// has not truncated.
 #[derive(Default)]
 pub(crate) struct Told {
-    pub(crate) records: BTreeMap<Lsn, Vec<u8>>,
-    pub(crate) head: Lsn,
+    pub(crate) records: BTreeMap<u64, Vec<u8>>,
+    pub(crate) head: u64,
 }
 
 pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -22,7 +22,7 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Told {
-    pub(crate) fn acknowledged(&mut self, at: Lsn, record: Vec<u8>) {
+    pub(crate) fn acknowledged(&mut self, at: u64, record: Vec<u8>) {
         let before = self.records.insert(at, record);
         assert_eq!(before, None, "{at} was acknowledged twice");
     }
@@ -42,15 +42,15 @@ impl Told {
     }
 
     /// An open log has all from this position on.
-    pub(crate) fn check_read(&self, log: &Log, from: Lsn) {
+    pub(crate) fn check_read(&self, log: &Log, from: u64) {
         for (at, record) in self.records.range(from..) {
-            let found = log.read(*at).map(|found| found.map(|(record, _)| record));
+            let found = log.read(*at).map(|found| found.map(|record| record.bytes));
             assert_eq!(found.ok().flatten().as_ref(), Some(record), "at {at}");
         }
     }
 
     /// Looks into the logs of the replicas that can be read: any two of them have all.
-    fn check(&self, logs: &[Result<Found, LogError>]) {
+    fn check(&self, logs: &[Result<Stored, LogError>]) {
         for (n, one) in logs.iter().enumerate() {
             for other in &logs[n + 1..] {
                 self.check_pair([one, other]);
@@ -58,12 +58,12 @@ impl Told {
         }
     }
 
-    fn check_pair(&self, pair: [&Result<Found, LogError>; 2]) {
+    fn check_pair(&self, pair: [&Result<Stored, LogError>; 2]) {
         let whole = pair.map(|log| log.as_ref().unwrap_or_else(|error| panic!("{error}")));
         let logs = whole.into_iter().filter(|found| found.header.is_some());
         let logs: Vec<_> = logs.collect();
-        let newest = Found::newest(&logs, Fault::Nothing);
-        let records: BTreeMap<_, _> = newest.into_iter().flat_map(Found::records).collect();
+        let newest = Stored::newest(&logs);
+        let records: BTreeMap<_, _> = newest.into_iter().flat_map(Stored::records).collect();
         for (at, record) in self.records.range(self.head..) {
             let found = records.get(at);
             assert_eq!(found, Some(&&record[..]), "the record at {at} is lost");
@@ -140,7 +140,7 @@ fn truncate_for_an_append(world: &World, told: &Mutex<Told>) -> Result<(), LogEr
         locked(told).acknowledged(at, record);
         Ok(at)
     };
-    let positions: Vec<Lsn> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
+    let positions: Vec<u64> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
     thread::scope(|scope| {
         let waits = scope.spawn(|| append(5).map(drop));
         sleep(Duration::from_millis(1));

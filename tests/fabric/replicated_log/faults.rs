@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use clap::ValueEnum;
-
 use crate::replicated_log::found_by::{BREAK, FOUND_BY};
 use crate::replicated_log::prelude::*;
 
@@ -17,15 +15,13 @@ pub(crate) fn find(
     seeds: impl IntoIterator<Item = u64>,
     run: impl Fn(u64) -> Result<(), String>,
 ) -> Result {
-    let value = fault.to_possible_value().ok_or("a name")?;
-    if std::env::var(BREAK).is_ok_and(|name| name != value.get_name()) {
+    let (name, help) = (fault.name(), fault.about());
+    if std::env::var(BREAK).is_ok_and(|only| only != name) {
         return Ok(());
     }
     let failure = |seed| Some((seed, run(seed).err()?));
     let found = seeds.into_iter().find_map(failure);
     let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-    let help = value.get_help().ok_or("its documentation")?;
-    let name = value.get_name();
     println!("\n{name}: {help}. It is found with the number {seed}:\n\n{why}");
     Ok(())
 }
@@ -49,12 +45,8 @@ fn text(test: &str) -> Option<&'static str> {
 /// Promise: a test puts each fault in.
 #[test]
 fn each_fault_is_found_by_a_test() {
-    let faults: BTreeMap<_, _> = Fault::value_variants()
-        .iter()
-        .filter(|fault| **fault != Fault::Nothing)
-        .map(|fault| (fault.to_possible_value().expect("a name"), fault))
-        .map(|(name, fault)| (name.get_name().to_owned(), fault))
-        .collect();
+    let faults = Fault::ALL.iter().filter(|fault| **fault != Fault::Nothing);
+    let faults: BTreeMap<_, _> = faults.map(|fault| (fault.name(), fault)).collect();
     let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, _)| *name).collect();
     assert_eq!(faults.keys().collect::<Vec<_>>(), Vec::from_iter(&tested));
     for (name, test) in FOUND_BY {

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
-use crate::replicated_log::example::format::{HEAD, Header, RING, TAIL, Tail};
-use crate::replicated_log::example::log::LogCfg;
 use crate::replicated_log::prelude::*;
+use rpma_log::LogCfg;
+use rpma_log::format::{HEAD, Header, RING, TAIL, Tail};
 
 const RECORD: [u8; 100] = [7; 100];
 
@@ -51,11 +51,11 @@ fn word(memory: &mut [u8], at: u64, word: u64) {
     memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
 
-fn head(memory: &mut [u8], head: Lsn) {
+fn head(memory: &mut [u8], head: u64) {
     word(memory, HEAD, head);
 }
 
-fn tail(memory: &mut [u8], end: Lsn) {
+fn tail(memory: &mut [u8], end: u64) {
     word(memory, TAIL, Tail { epoch: 1, end }.word());
 }
 
@@ -63,19 +63,19 @@ fn tail(memory: &mut [u8], end: Lsn) {
 type Case = (&'static str, fn(&mut [u8]), &'static str);
 
 const OTHER_BYTES: &str = "the memory has other bytes than a log";
-const OTHER_VERSION: &str = "the log is one of version '2', not 1";
+const OTHER_VERSION: &str = "the log is one of version '1', not 2";
 const OTHER_RING: &str = "its ring has 2048 bytes, not 1024";
 const HEADER: &str = "the header of the log is damaged";
 const RECORD_AT_0: &str = "the record at 0 is damaged";
 const NO_LOG: &str = "make no log";
 /// The last multiple of 64.
-const LAST: Lsn = Lsn::MAX - 63;
+const LAST: u64 = u64::MAX - 63;
 /// Where the records begin.
 const FIRST: usize = RING as usize;
 
 const CASES: [Case; 10] = [
     ("garbage", |log| log.fill(0xA5), OTHER_BYTES),
-    ("another version", |log| log[7] = b'2', OTHER_VERSION),
+    ("another version", |log| log[7] = b'1', OTHER_VERSION),
     (
         "another key",
         |log| header(log, |of| of.key += 1),
@@ -141,13 +141,13 @@ fn too_few(error: LogError) -> String {
 /// What is wrong with the settings.
 fn arguments(error: LogError) -> String {
     match error {
-        LogError::Arguments(why) => why,
+        LogError::Settings(why) => why,
         error => panic!("{error}"),
     }
 }
 
 const OTHER_LOG: &str = "it has another log";
-const SAME: &str = "two of the addresses lead to one replica";
+const SAME: &str = "two of the addresses lead to one server";
 
 /// Promise: replicas of different logs do not become one log, and two addresses of one replica are
 /// not two replicas.
@@ -204,7 +204,7 @@ fn one_memory_has_one_server() {
 #[test]
 fn a_log_is_made_once() -> Result {
     let mut world = serving()?;
-    let error = refused(&mut world, 2, |cfg| cfg.create = true);
+    let error = refused(&mut world, 2, |cfg| _ = cfg.set_create(true));
     assert!(matches!(error, LogError::Exists), "{error}");
     // Zeros.
     (0..3).for_each(|n| world.replace(n));
@@ -218,7 +218,7 @@ fn a_log_is_made_once() -> Result {
 #[test]
 fn an_offer_that_is_too_small_is_an_error() -> Result {
     let mut world = serving()?;
-    let error = too_few(refused(&mut world, 2, |cfg| cfg.ring = 8192));
+    let error = too_few(refused(&mut world, 2, |cfg| _ = cfg.set_ring(8192)));
     let why = "the server offers 4096 bytes of memory, and the program needs 8448";
     assert_eq!(error.matches(why).count(), 3, "{error}");
     Ok(())
@@ -228,21 +228,36 @@ fn an_offer_that_is_too_small_is_an_error() -> Result {
 #[test]
 fn wrong_settings_are_an_error_at_once() -> Result {
     let world = serving()?;
-    type Change = fn(&mut LogCfg);
-    let wrong: [(Change, &str); 6] = [
-        (|cfg| cfg.epoch = 0, "epochs are from 1 to 16777215"),
-        (|cfg| cfg.epoch = 1 << 24, "epochs are from 1 to 16777215"),
-        (|cfg| cfg.ring = 960, "the ring has at least 1024 bytes"),
-        (|cfg| cfg.ring = 1025, "a multiple of 64"),
-        (|cfg| cfg.replicas[2] = cfg.replicas[0], "an address each"),
-        (|cfg| cfg.replicas[1] = cfg.replicas[0], "an address each"),
+    type Change = fn(&mut LogCfg) -> &mut LogCfg;
+    let wrong: [(Change, &str); 5] = [
+        (|cfg| cfg.set_epoch(0), "epochs are from 1 to 16777215"),
+        (
+            |cfg| cfg.set_epoch(1 << 24),
+            "epochs are from 1 to 16777215",
+        ),
+        (|cfg| cfg.set_ring(960), "it has at least 1024"),
+        (|cfg| cfg.set_ring(1025), "a multiple of 64"),
+        (|cfg| cfg.set_limit(Duration::ZERO), "at least 10ms"),
+    ];
+    let [a, b, c] = [0, 1, 2].map(|n| world.addr(n));
+    let wrong_servers: [(&[_], usize, &str); 6] = [
+        (&[a, b, a], 2, "an address is there twice"),
+        (&[a, a, c], 2, "an address is there twice"),
+        (&[], 1, "a log of 0 servers"),
+        (&[a, b, c], 0, "0 copies on 3 servers"),
+        (&[a, b, c], 4, "4 copies on 3 servers"),
+        (&[a; 65], 2, "a log of 65 servers"),
     ];
     let before = memories(&world);
     let connects = || world.fabric.calls().get("rdma_connect").copied();
     let connected = connects();
-    for (change, why) in wrong {
+    let changed = wrong.map(|(change, why)| {
         let mut cfg = world.cfg(2);
         change(&mut cfg);
+        (cfg, why)
+    });
+    let on_servers = |(servers, copies, why): (&[_], _, _)| (world.cfg_on(servers, copies, 2), why);
+    for (cfg, why) in changed.into_iter().chain(wrong_servers.map(on_servers)) {
         let error = arguments(world.open_with(&cfg).map(drop).expect_err("it opens"));
         assert!(error.contains(why), "{error}");
     }
@@ -262,9 +277,9 @@ fn unchanged(world: &World, log: &Log, call: impl FnOnce(&Log)) {
     assert!(memories(world) == before, "something was written");
 }
 
-fn no_position<T: Debug>(result: Result<T, LogError>, at: Lsn) {
+fn no_position<T: Debug>(result: Result<T, LogError>, at: u64) {
     let error = result.expect_err("no record");
-    let is_right = matches!(error, LogError::NoPosition(of) if of == at);
+    let is_right = matches!(error, LogError::NoPosition { at: of, .. } if of == at);
     assert!(is_right, "{error}");
 }
 
@@ -299,7 +314,7 @@ fn calls_that_cannot_be_done_change_nothing() -> Result {
         assert!(matches!(error, LogError::Full), "{error}");
     });
     let (head, end) = log.bounds();
-    let wrong = [1, 64, end + 64, end - 1, Lsn::MAX, Lsn::MAX - 63];
+    let wrong = [1, 64, end + 64, end - 1, u64::MAX, u64::MAX - 63];
     for at in wrong.into_iter().filter(|at| !records.contains(at)) {
         unchanged(&world, &log, |log| {
             no_position(log.truncate(at), at);
@@ -355,8 +370,10 @@ fn an_address_without_a_replica_is_an_error() -> Result {
     let mut world = made()?;
     world.only(&[0]);
     let nobody = SocketAddr::from(([10, 99, 99, 99], 1));
-    let error = too_few(refused(&mut world, 2, |cfg| cfg.replicas[1] = nobody));
-    let why = "replica 1: gave up at the limit; the last error: rdma_resolve_addr failed";
+    let servers = [world.addr(0), nobody, world.addr(2)];
+    let other = world.cfg_on(&servers, 2, 2);
+    let error = too_few(refused(&mut world, 2, |cfg| *cfg = other));
+    let why = "server 1: gave up at the limit; the last error: rdma_resolve_addr failed";
     assert!(error.contains(why), "{error}");
     Ok(())
 }

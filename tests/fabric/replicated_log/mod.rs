@@ -1,8 +1,6 @@
-//! The example `replicated-log` under faults: see docs/building-a-log.md.
+//! The crate `rpma-log` under faults: see docs/building-a-log.md.
 
-#[path = "../../../examples/replicated-log/main.rs"]
-mod example;
-
+mod calls;
 mod cuts;
 mod faults;
 #[allow(clippy::duplicate_mod, reason = "sim-log has the table as well")]

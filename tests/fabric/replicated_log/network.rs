@@ -8,8 +8,8 @@ use crate::replicated_log::sweep::in_time;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-pub(crate) fn is_unknown(appended: &Result<Lsn, LogError>) {
-    let is_unknown = matches!(appended, Err(LogError::Unknown(..)));
+pub(crate) fn is_unknown(appended: &Result<u64, LogError>) {
+    let is_unknown = matches!(appended, Err(LogError::Unknown { .. }));
     assert!(is_unknown, "the outcome is known: {appended:?}");
 }
 
@@ -115,12 +115,12 @@ impl All {
         self.epoch
     }
 
-    fn appended(&mut self, at: Lsn, record: Vec<u8>) {
+    fn appended(&mut self, at: u64, record: Vec<u8>) {
         self.told.acknowledged(at, record);
         self.ends += 1;
     }
 
-    fn truncated(&mut self, at: Lsn) {
+    fn truncated(&mut self, at: u64) {
         self.told.head = self.told.head.max(at);
     }
 }
@@ -130,7 +130,7 @@ fn writes(world: &World, host: &Host, all: &Mutex<All>, name: u8) {
     for round in 0..2_u8 {
         let epoch = locked(all).next_epoch();
         let mut cfg = world.cfg(epoch);
-        cfg.create = false;
+        cfg.set_create(false);
         let Ok(log) = World::open_on(host, &cfg) else {
             continue;
         };
@@ -158,7 +158,9 @@ fn writers_take_over_from_each_other() -> Result {
     let mut ends = 0;
     for seed in share("seeds", 5, 1..=100) {
         let mut world = World::seeded(seed);
-        world.open(1)?.close()?;
+        let log = world.open(1)?;
+        world.until_all_have(&log);
+        log.close()?;
         let all = Mutex::new(All::default());
         locked(&all).epoch = 1;
         let writers = ["one", "other"].map(|name| world.fabric.host(name));
@@ -184,7 +186,8 @@ fn writers_take_over_from_each_other() -> Result {
         world.stop_all();
         ends += all.ends;
     }
-    assert!(ends > 200, "{ends} records");
+    // Some writers are ended before their first record.
+    assert!(ends > 150, "{ends} records");
     Ok(())
 }
 

@@ -91,7 +91,7 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error) => {
-                let is_unknown = matches!(error, LogError::Unknown(..));
+                let is_unknown = matches!(error, LogError::Unknown { .. });
                 add(&self.figures.unknown, is_unknown.into());
                 Err(error)
             }

@@ -15,13 +15,13 @@ pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
 
 /// The same, for any front end of a log.
 pub(crate) fn records_from(
-    mut at: Lsn,
-    read: impl Fn(Lsn) -> Result<Option<(Vec<u8>, Lsn)>, LogError>,
+    mut at: u64,
+    read: impl Fn(u64) -> Result<Option<Record>, LogError>,
 ) -> Vec<Vec<u8>> {
     let next = || {
-        let (record, next) = read(at).expect("a position")?;
-        at = next;
-        Some(record)
+        let record = read(at).expect("a position")?;
+        at = record.next;
+        Some(record.bytes)
     };
     std::iter::from_fn(next).collect()
 }
@@ -163,7 +163,7 @@ fn a_higher_epoch_takes_over() -> Result {
     scene(3, &[Fault::SameInstance], |world| {
         let first = log_with_one(world);
         let mut cfg = world.cfg(1);
-        cfg.create = false;
+        cfg.set_create(false);
         let second = world.open_with(&cfg).err();
         let is_fenced = matches!(second, Some(LogError::Fenced { epoch: 1 }));
         assert!(is_fenced, "{second:?}");

@@ -10,8 +10,8 @@ use std::env;
 use rpma::sim::{now, sweep};
 
 use crate::replicated_log::cuts::Told;
-use crate::replicated_log::example::log::REPLICAS;
 use crate::replicated_log::prelude::*;
+use crate::replicated_log::world::REPLICAS;
 
 /// A wait is over so long after its limit at the latest: the calls of its last look take a
 /// microsecond each, those of the other programs in between as well.
@@ -32,11 +32,11 @@ const LEAVES: [&[&str]; 6] = [
 struct Ran {
     told: Told,
     /// Records without a known outcome. They may be there.
-    unknown: BTreeMap<Lsn, Vec<u8>>,
+    unknown: BTreeMap<u64, Vec<u8>>,
     /// It opened the log.
     has_opened: bool,
     /// The log was truncated up to here.
-    truncated: Lsn,
+    truncated: u64,
 }
 
 /// Lets a call end within its limit.
@@ -49,11 +49,11 @@ pub(crate) fn in_time<T>(what: &str, limit: Duration, call: impl FnOnce() -> T) 
 }
 
 impl Ran {
-    fn append(&mut self, log: &Log, record: &[u8]) -> Result<Lsn, LogError> {
+    fn append(&mut self, log: &Log, record: &[u8]) -> Result<u64, LogError> {
         let appended = in_time("append", LIMIT, || log.append(record));
         match &appended {
             Ok(at) => drop(self.told.records.insert(*at, record.to_vec())),
-            Err(LogError::Unknown(at, _)) => {
+            Err(LogError::Unknown { at, .. }) => {
                 self.unknown.insert(*at, record.to_vec());
             }
             // It is not there.
@@ -89,14 +89,14 @@ impl Ran {
         self.told.check_read(log, head.max(self.told.head));
         let mut appended: BTreeMap<_, _> = self.told.records.iter().chain(&self.unknown).collect();
         let mut at = head;
-        while let Some((record, next)) = log.read(at)? {
-            let known = appended.iter().find(|(_, known)| ***known == record);
+        while let Some(record) = log.read(at)? {
+            let known = appended.iter().find(|(_, known)| ***known == record.bytes);
             let Some((&known, _)) = known else {
                 panic!("nobody appended {record:?}");
             };
             appended = appended.split_off(known);
             appended.remove(known);
-            at = next;
+            at = record.next;
         }
         assert_eq!(at, end);
         Ok(())

@@ -6,9 +6,9 @@ use ::tokio::runtime::{Builder, Runtime};
 use rpma_async::Reactor;
 
 use crate::common::failed::Failed;
-use crate::replicated_log::example::log::Log;
 use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records_from;
+use rpma_log::Log;
 
 /// Longer than anything here takes, in real time: tokio's clock is not the fabric's.
 const MOST: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ fn runtime() -> Result<Runtime> {
 
 async fn open(world: &World, epoch: u64) -> Result<Log, LogError> {
     let mut cfg = world.cfg(epoch);
-    cfg.limit = Duration::from_secs(20);
+    cfg.set_limit(Duration::from_secs(20));
     let addr = world.client.addr().to_string();
     let peer = Peer::at(&addr)?;
     Log::open(&Reactor::spawn(&peer)?, &cfg).await

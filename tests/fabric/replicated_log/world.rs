@@ -1,19 +1,20 @@
 //! Three simulated hosts with the program of a replica, and one for the writer.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 
 use rpma::commit::Method;
+use rpma::pmem::Ddio;
 use rpma::sim::{JoinHandle, sleep};
 use rpma::wait::Waker;
+use rpma_log::blocking::Log;
+use rpma_log::format::Stored;
+use rpma_log::{Fault, LogCfg, LogError, ServerCfg};
 
 pub(crate) use crate::common::prelude::*;
-use crate::replicated_log::example::blocking::Log;
-use crate::replicated_log::example::format::Found;
-use crate::replicated_log::example::log::{LogCfg, REPLICAS};
-use crate::replicated_log::example::server::Settings;
-use crate::replicated_log::example::{Fault, LogError, Lsn};
 
+pub(crate) const REPLICAS: usize = 3;
+const COPIES: usize = 2;
 pub(crate) const LOG_KEY: u64 = 1;
 const PORT: u16 = 7204;
 pub(crate) const RING_LEN: u64 = 1024;
@@ -49,9 +50,10 @@ struct Running {
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
     pub(crate) client: Host,
-    pub(crate) hosts: [Host; REPLICAS],
+    pub(crate) hosts: Vec<Host>,
     pub(crate) pmems: Vec<Pmem>,
-    running: [Option<Running>; REPLICAS],
+    running: Vec<Option<Running>>,
+    copies: usize,
     pub(crate) way: Way,
     pub(crate) fault: Fault,
 }
@@ -71,7 +73,21 @@ impl World {
 
     /// With replicas that do not serve yet.
     pub(crate) fn idle(fabric: &Fabric, way: Way, fault: Fault) -> Self {
-        let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+        Self::of(fabric, way, fault, (REPLICAS, COPIES))
+    }
+
+    /// With so many replicas and copies.
+    pub(crate) fn of(
+        fabric: &Fabric,
+        way: Way,
+        fault: Fault,
+        (replicas, copies): (usize, usize),
+    ) -> Self {
+        let names = ["a", "b", "c", "d", "e"];
+        let hosts: Vec<_> = names[..replicas]
+            .iter()
+            .map(|name| fabric.host(name))
+            .collect();
         let pmem = |host: &Host| {
             host.set_platform(way.platform);
             host.pmem("log", pool())
@@ -80,7 +96,8 @@ impl World {
             client: fabric.host("client"),
             pmems: hosts.iter().map(pmem).collect(),
             hosts,
-            running: [const { None }; REPLICAS],
+            running: (0..replicas).map(|_| None).collect(),
+            copies,
             fabric: fabric.clone(),
             way,
             fault,
@@ -91,14 +108,12 @@ impl World {
     pub(crate) fn start(&mut self, n: usize) -> anyhow::Result<()> {
         let host = &self.hosts[n];
         let _entered = host.enter();
-        let settings = Settings {
-            addr: self.addr(n),
-            path: self.pmems[n].path().to_owned(),
-            ddio_off: self.way.platform == Platform::AdrDdioOff,
-            fault: self.fault,
-            ..settings()
-        };
-        let mut server = settings.open()?;
+        let mut cfg = settings(self.addr(n), self.pmems[n].path());
+        cfg.set_fault(self.fault);
+        if self.way.platform == Platform::AdrDdioOff {
+            cfg.set_ddio(Ddio::Off);
+        }
+        let mut server = cfg.listen()?;
         let waker = server.waker();
         let thread = host.spawn(move || {
             let served = server.serve(|served| log::info!("{served}"));
@@ -109,7 +124,7 @@ impl World {
     }
 
     pub(crate) fn start_all(&mut self) {
-        (0..REPLICAS).for_each(|n| self.start(n).expect("a replica"));
+        (0..self.hosts.len()).for_each(|n| self.start(n).expect("a replica"));
     }
 
     /// Starts the host of a replica, and its program, if it has no power.
@@ -136,7 +151,7 @@ impl World {
 
     /// Starts the replicas of this list, and ends the others.
     pub(crate) fn only(&mut self, up: &[usize]) {
-        for n in 0..REPLICAS {
+        for n in 0..self.hosts.len() {
             match (up.contains(&n), self.running[n].is_some()) {
                 (true, false) => self.start(n).expect("a replica"),
                 (false, true) => self.stop(n),
@@ -158,28 +173,30 @@ impl World {
     }
 
     pub(crate) fn stop_all(&mut self) {
-        (0..REPLICAS).for_each(|n| self.stop(n));
+        (0..self.hosts.len()).for_each(|n| self.stop(n));
     }
 
-    fn addr(&self, n: usize) -> SocketAddr {
+    pub(crate) fn addr(&self, n: usize) -> SocketAddr {
         // Replicas may share a host.
         (self.hosts[n].addr(), PORT + n as u16).into()
     }
 
     pub(crate) fn cfg(&self, epoch: u64) -> LogCfg {
-        LogCfg {
-            replicas: (0..REPLICAS).map(|n| self.addr(n)).collect(),
-            key: LOG_KEY,
-            epoch,
-            method: self.way.method,
-            ring: RING_LEN,
-            create: epoch == 1,
-            take_over: false,
-            one_host: false,
-            limit: LIMIT,
-            silence: SILENCE,
-            fault: self.fault,
-        }
+        let servers: Vec<_> = (0..self.hosts.len()).map(|n| self.addr(n)).collect();
+        self.cfg_on(&servers, self.copies, epoch)
+    }
+
+    /// A log on these servers.
+    pub(crate) fn cfg_on(&self, servers: &[SocketAddr], copies: usize, epoch: u64) -> LogCfg {
+        let mut cfg = LogCfg::new(servers, copies, epoch);
+        cfg.set_key(LOG_KEY)
+            .set_method(self.way.method)
+            .set_ring(RING_LEN)
+            .set_create(epoch == 1)
+            .set_limit(LIMIT)
+            .set_silence(SILENCE)
+            .set_fault(self.fault);
+        cfg
     }
 
     /// Opens the log as a writer on the client's host; with the epoch 1 it makes it.
@@ -205,7 +222,7 @@ impl World {
     }
 
     /// Lets time pass until each of these replicas has all records, for a minute at most.
-    pub(crate) fn until_they_have(&self, replicas: &[usize], end: Lsn) {
+    pub(crate) fn until_they_have(&self, replicas: &[usize], end: u64) {
         let has = |n: &usize| self.has(*n, end);
         let _entered = self.client.enter();
         for _ in 0..600 {
@@ -219,16 +236,17 @@ impl World {
 
     /// The same for all replicas, and the records of an open log.
     pub(crate) fn until_all_have(&self, log: &Log) {
-        self.until_they_have(&[0, 1, 2], log.bounds().1);
+        let all: Vec<_> = (0..self.hosts.len()).collect();
+        self.until_they_have(&all, log.bounds().1);
     }
 
     /// Whether a replica has all records up to there.
-    pub(crate) fn has(&self, n: usize, end: Lsn) -> bool {
+    pub(crate) fn has(&self, n: usize, end: u64) -> bool {
         self.found(n).is_ok_and(|found| found.tail.end >= end)
     }
 
     /// The log in a replica's memory.
-    pub(crate) fn found(&self, n: usize) -> Result<Found, LogError> {
+    pub(crate) fn found(&self, n: usize) -> Result<Stored, LogError> {
         let _entered = self.hosts[n].enter();
         let map = PmemMap::open(self.pmems[n].path(), 0)?;
         let mut bytes = vec![0; place().end];
@@ -268,25 +286,19 @@ pub(crate) fn cut_power(host: &Host) {
 }
 
 /// The settings of a replica that are the same for all.
-fn settings() -> Settings {
-    Settings {
-        addr: ([0; 4], 0).into(),
-        path: PathBuf::new(),
-        keys: 1,
-        ring: RING_LEN,
-        ddio_off: false,
-        silence: SILENCE,
-        fault: Fault::Nothing,
-    }
+fn settings(addr: SocketAddr, path: &Path) -> ServerCfg {
+    let mut cfg = ServerCfg::new(addr, path);
+    cfg.set_keys(1).set_ring(RING_LEN).set_silence(SILENCE);
+    cfg
 }
 
 /// The part of a replica's memory that has the log, without the directory.
 pub(crate) fn place() -> std::ops::Range<usize> {
-    let layout = settings().layout().expect("a layout");
-    layout.part(LOG_KEY).expect("a key")
+    let cfg = settings(([0; 4], 0).into(), Path::new(""));
+    cfg.place(LOG_KEY).expect("a key")
 }
 
 /// The log in these bytes of a replica's memory.
-pub(crate) fn found(memory: &[u8]) -> Result<Found, LogError> {
-    Found::decode(&memory[place()], RING_LEN)
+pub(crate) fn found(memory: &[u8]) -> Result<Stored, LogError> {
+    Stored::decode(&memory[place()], RING_LEN)
 }
