@@ -25,6 +25,7 @@ page!(examples, "examples.md");
 page!(failures, "failures.md");
 page!(getting_started, "getting-started.md");
 page!(hardware, "hardware.md");
+page!(log_format, "log-format.md");
 page!(performance, "performance.md");
 page!(persistence, "persistence.md");
 page!(

@@ -106,7 +106,7 @@
 //! | write a first program, and mend the first errors | [getting started](crate::guide::getting_started) |
 //! | check two hosts and their adapters | [hardware](crate::guide::hardware) |
 //! | know when data is durable | [persistence](crate::guide::persistence) |
-//! | build a replicated log | [building a log](crate::guide::building_a_log) |
+//! | build a replicated log | the crate `rpma-log`, [building a log](crate::guide::building_a_log), [its format](crate::guide::log_format) |
 //! | handle dead peers, lost packets and time-outs | [failures](crate::guide::failures) |
 //! | connect again and recover | [coming back](crate::guide::reconnecting) |
 //! | test a program under faults and losses of power | [testing your program](crate::guide::testing_your_program) |
