@@ -33,6 +33,8 @@ mod commits;
 #[path = "../common/mod.rs"]
 mod common;
 mod count;
+#[cfg(feature = "sim")]
+mod logs;
 #[cfg(not(feature = "sim"))]
 mod perf;
 mod rpma;
@@ -117,7 +119,7 @@ const TOLERANCE: (u64, u64) = (30, 2);
 
 /// The calls of the simulated fabric, which is in the program itself, and tokio. `wait` stands for
 /// the system call `poll`, and the locks for those of std.
-const BELOW: [&str; 15] = [
+const BELOW: [&str; 16] = [
     "rpma_sim::post::ibv_post_",
     "rpma_sim::srq::ibv_post_",
     "rpma_sim::cq::ibv_poll_cq",
@@ -127,6 +129,7 @@ const BELOW: [&str; 15] = [
     "rpma_sim::stream::ibv_wr_",
     "rpma_sim::power::memory::Memory::persisted",
     "rpma_sim::power::memory::<impl",
+    "rpma_sim::power::stores::stored",
     "rpma_sim::wait::now",
     "rpma_sim::wait::wait",
     "rpma_sim::sync::",
