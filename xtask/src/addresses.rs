@@ -51,7 +51,7 @@ fn addresses(text: &str) -> impl Iterator<Item = &str> {
 /// Whether a line asks cargo to take a crate of the project from a registry or a repository.
 fn is_fetched(line: &str) -> bool {
     let line = line.trim_start_matches(['/', '!', ' ']);
-    ["rpma", "rpma-async", "rpma-sim", "rpma-sys"]
+    ["rpma", "rpma-async", "rpma-log", "rpma-sim", "rpma-sys"]
         .iter()
         .any(|name| {
             let rest = line.strip_prefix(name).map(str::trim_start);

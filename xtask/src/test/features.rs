@@ -1,5 +1,5 @@
-//! The sets of features of rpma-async that users build, and the one crate that no runtime may
-//! enter.
+//! The sets of features of rpma-async and rpma-log that users build, and the one crate that no
+//! runtime may enter.
 
 use anyhow::{Result, ensure};
 
@@ -23,6 +23,11 @@ pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()
         let name = format!("clippy, rpma-async with sim {runtime}");
         report.check(name.trim_end(), &mut workspace.cargo(&words))?;
     }
+    let log = "clippy --locked -p rpma-log --all-targets --no-default-features --features sim -- -Dwarnings";
+    report.check(
+        "clippy, rpma-log without a runtime",
+        &mut workspace.cargo(log),
+    )?;
     report.scenario("rpma needs no runtime", || rpma_needs_no_runtime(workspace));
     Ok(())
 }
