@@ -1,8 +1,8 @@
 //! [`Log`]: the log, as its only writer has it.
 //!
-//! A task that appends puts its record into the ring. If no commit is in flight, it posts the record
+//! A task that appends puts its record into the ring. If no group is in flight, it posts the record
 //! at once, and *leads* its commit: it waits for the copies, and acknowledges. Otherwise the record
-//! waits for the commit before it, and shares the next one with the records that come meanwhile.
+//! waits for the group before it, and shares the next one with the records that come meanwhile.
 //! The work of the log (`work.rs`) posts and leads that commit. So one appender needs no other task,
 //! and many share commits.
 
@@ -285,7 +285,7 @@ impl Shared {
         })
     }
 
-    /// Gives records their places, as soon as there is room, and posts them if no commit is in
+    /// Gives records their places, as soon as there is room, and posts them if no group is in
     /// flight.
     async fn stage(
         &self,

@@ -57,6 +57,8 @@ pub(crate) struct Posted {
     /// `committed` and `shown` after it.
     end: u64,
     head: u64,
+    /// It has records.
+    is_group: bool,
     /// The task that posted it waits for it.
     pub(crate) is_led: bool,
 }
@@ -213,9 +215,10 @@ impl State {
         if !self.is_open || self.is_gated || self.ended.is_some() || self.commits.len() >= COMMITS {
             return false;
         }
-        // A group that is not full waits for the commit before it, so that it grows.
+        // A group that is not full waits for the one before it, so that it grows.
         let staged = self.end - self.committed;
-        let is_group = staged >= GROUP || staged > 0 && self.commits.is_empty();
+        let has_group = || self.commits.iter().any(|of| of.is_group);
+        let is_group = staged >= GROUP || staged > 0 && !has_group();
         is_group || self.recount || self.shown < self.head
     }
 
@@ -254,6 +257,7 @@ impl State {
             id,
             end: self.committed,
             head: self.shown,
+            is_group: end > from,
             is_led,
         });
         if self.recent.len() == RECENT {
