@@ -335,6 +335,38 @@ fn a_replica_whose_program_is_killed_is_unknown() -> Result {
     })
 }
 
+/// Promise: the end of a replica's connection frees the bytes that it holds at once, although its
+/// device would repeat its requests for seconds. This side disconnects once, and the reason of the
+/// end stays.
+#[test]
+fn a_killed_replica_holds_no_bytes() -> Result {
+    each(4, Way::visible().sending(2, 7), |mut set| {
+        let link = set.fabric.between(&set.client, &set.servers[1].host);
+        link.block();
+        for number in 0..4 {
+            assert_eq!(set.commit(number, 2)?.durable, 0b101);
+        }
+        set.servers[1].host.kill();
+        let began = set.fabric.now();
+        set.log.wait_room(LEN, LIMIT)?;
+        let took = set.fabric.now() - began;
+        assert!(took < SHORT, "{took:?}");
+        assert_eq!(mask(set.log.holders()), 0);
+        for number in 4..20 {
+            assert_eq!(set.commit(number, 2)?.durable, 0b101);
+        }
+        // On iWARP the event comes after the flushed requests.
+        sleep(SHORT);
+        set.log.look();
+        let conn = set.log.writer(set.ids[1]).ok_or("it is a member")?.conn();
+        assert_eq!(conn.ended(), Some(&ConnEvent::Closed));
+        let reason = conn.reason();
+        assert!(matches!(reason, Some(Error::Ended(_))), "{reason:?}");
+        assert_eq!(set.fabric.calls().get("rdma_disconnect"), Some(&1));
+        Ok(())
+    })
+}
+
 /// A post that fails in the provider may have been executed.
 #[test]
 fn a_post_that_fails_is_unknown() -> Result {

@@ -313,6 +313,39 @@ fn an_end_is_everybodys() -> Result {
     Ok(())
 }
 
+/// Promise: the threads that wait for room go on as soon as a replica's program is killed, although
+/// its device would repeat its requests for seconds.
+#[test]
+fn a_killed_replica_stops_no_thread() {
+    with_seeds(20, |seed| {
+        let profile = &Profile::EVERY[seed as usize % Profile::EVERY.len()];
+        let way = Way::visible().sending(2, 7);
+        let set = Set::new(&Rig::of(profile).seed(seed), way, 3).expect("connected");
+        let link = set.fabric.between(&set.client, &set.servers[1].host);
+        link.block();
+        let log = Log::new(set.log);
+        thread::scope(|scope| {
+            let threads = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        let id = log.append(2).expect("posted");
+                        assert_eq!(log.settle(id, 2, LIMIT).0, 2);
+                    }
+                    now()
+                })
+            });
+            sleep(SECOND / 5);
+            set.servers[1].host.kill();
+            let from = now();
+            for thread in threads {
+                let took = thread.join().expect("no panic") - from;
+                assert!(took < SOON, "{took:?}");
+            }
+        });
+        assert!(!log.set.with(|log| log.is_able(set.ids[1])));
+    });
+}
+
 /// Promise: the keep-alive of a replica is watched while threads sleep, also if the device sends
 /// requests again without an end.
 #[test]

@@ -133,11 +133,17 @@ impl Replica {
         })
     }
 
-    /// From when on no acknowledgement comes any more, if one may come until then.
-    pub(super) fn quiet_from(&self) -> Option<Deadline> {
-        let conn = self.writer.as_ref()?.conn();
-        let quiet = conn.quiet_from().map(Deadline::At);
-        quiet.filter(|quiet| !quiet.has_passed())
+    /// When a sleep ends for a replica that is over and no longer watched: soon, while the device
+    /// has to release bytes, or else when no acknowledgement comes any more.
+    pub(super) fn due_after_end(&self) -> Option<Deadline> {
+        let quiet = self.writer.as_ref()?.conn().quiet_from()?;
+        let quiet = Some(Deadline::At(quiet)).filter(|quiet| !quiet.has_passed())?;
+        let is_released = self.has_released_all();
+        Some(if is_released {
+            quiet
+        } else {
+            quiet.earlier(Deadline::after(PAUSE))
+        })
     }
 
     /// The bytes of commits up to this one are free, as far as this replica uses them.
@@ -235,8 +241,11 @@ impl Replica {
     /// As [`poll_each`](Self::poll_each), in the place of a look, for a caller that takes the events
     /// elsewhere.
     pub(super) fn poll_last(&mut self) {
-        let is_quiet = self.writer.as_ref().is_some_and(|of| of.conn().is_quiet());
-        self.had_last_look |= is_quiet;
+        if let Some(writer) = self.writer.as_ref().filter(|of| of.is_over()) {
+            self.had_last_look |= writer.conn().is_quiet();
+            // Before the poll, which takes the operations that this flushes.
+            writer.answer_end();
+        }
         self.poll_each();
     }
 
@@ -278,7 +287,7 @@ impl Replica {
         }
         // It cannot fail: the writer polls the connection's own channels.
         self.gone = conn.events_gone().unwrap_or_default();
-        self.quiet_from().map_or(due, |quiet| due.earlier(quiet))
+        self.due_after_end().map_or(due, |end| due.earlier(end))
     }
 
     /// A look, or a poll, has failed.
@@ -337,7 +346,10 @@ impl Replica {
         let of_set = |number: u64| self.joined + number.saturating_sub(self.base);
         self.durable = of_set(writer.durable());
         self.released = of_set(writer.released());
-        self.saw_end |= writer.is_over();
+        if writer.is_over() {
+            writer.answer_end();
+            self.saw_end = true;
+        }
     }
 
     /// Whether a wait has to look before it judges: acknowledgements may have come between the last

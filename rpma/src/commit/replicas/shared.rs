@@ -145,8 +145,8 @@ impl Watched for Watch {
         let mut conns = [const { None }; Replicas::MOST];
         for (member, place) in self.0.members.iter_mut().zip(&mut conns) {
             member.looks(now);
-            if let Some(quiet) = member.quiet_from() {
-                until = until.earlier(quiet);
+            if let Some(due) = member.due_after_end() {
+                until = until.earlier(due);
             }
             let id = member.id;
             *place = member.awaited().map(|writer| (id, writer.share_conn()));

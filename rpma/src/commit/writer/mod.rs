@@ -555,9 +555,24 @@ impl Writer {
         self.due.looks(now);
     }
 
+    /// The connection is over: disconnects, once, so that the device releases the sources of all
+    /// commits. While it holds none, an answer of the server has its time to come.
+    #[cold]
+    pub(crate) fn answer_end(&self) {
+        let holds_none = self.released == self.posted;
+        let may_come = self.server.is_some() && self.durable < self.posted;
+        if !(holds_none && may_come) || self.conn.is_quiet() {
+            self.conn.answer_end();
+        }
+    }
+
     /// Looks, and takes one thing.
     fn next(&mut self, other: &mut dyn FnMut(Wc)) -> Result<Took> {
         let mut wcs = [Wc::default(); 8];
+        if self.is_over() {
+            // Before the poll, which takes the operations that this flushes.
+            self.answer_end();
+        }
         let next = self.conn.next(&mut wcs, Duration::ZERO);
         self.took(next, &wcs, other)
     }

@@ -129,10 +129,17 @@ impl Watch {
     #[inline]
     fn poll_by(&mut self, poll: impl FnOnce(&mut Writer) -> Result<bool>) -> bool {
         // Before the poll: the last one comes after the grace.
-        let was_quiet = self.writer.is_over() && self.writer.conn.is_quiet();
+        let was_quiet = self.writer.is_over() && self.ends();
         let polled = poll(&mut self.writer);
         self.is_done |= was_quiet || polled.is_err();
         polled.unwrap_or(true) || was_quiet
+    }
+
+    /// The connection is over. Returns whether no completion comes any more.
+    #[cold]
+    fn ends(&self) -> bool {
+        self.writer.answer_end();
+        self.writer.conn.is_quiet()
     }
 
     /// Why the connection is over.
