@@ -227,7 +227,8 @@ impl Threads {
             self.cannot_be_repeated(|| {
                 format!(
                     "{thread}, and did not come back to the fabric for {PATIENCE:?} of real time or more: it was in a \
-                     lock, a sleep, a join or a computation outside of the fabric"
+                     lock, a sleep, a join or a computation outside of the fabric. Take locks from rpma::sync, and \
+                     threads from rpma::thread"
                 )
             });
         }
