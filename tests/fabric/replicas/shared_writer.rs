@@ -318,6 +318,69 @@ fn a_disconnect_is_everybodys() -> Result {
     Ok(())
 }
 
+/// Promise: a thread that waits for the release of its source may write to it then. With the server's
+/// method the answer can come first, and otherwise a durable commit is released.
+#[test]
+fn a_source_is_released() -> Result {
+    let mut later = 0;
+    for profile in Profile::EVERY {
+        for way in ways(&profile, 2) {
+            let fabric = Rig::of(&profile).seed(7).fabric();
+            let (made, _entered) = Made::new(&fabric, way)?;
+            let is_server = way.method == Method::Server;
+            if is_server {
+                made.link.lose_acknowledgements(1);
+            }
+            let ticket = made.commit(1)?;
+            made.wait(ticket, LIMIT).0?;
+            if !is_server {
+                assert_eq!(made.writer.released(), ticket.number());
+            } else if made.writer.released() < ticket.number() {
+                later += 1;
+                let waited = made.writer.wait_released(ticket, SOON);
+                assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+                made.server.kill();
+            }
+            made.writer.wait_released(ticket, LIMIT)?;
+            assert_eq!(made.writer.released(), ticket.number());
+        }
+    }
+    assert!(later > 0, "an answer comes first");
+    Ok(())
+}
+
+/// Promise: the end of the connection releases the sources of all commits at once, although the
+/// device would repeat its requests for seconds; and the peer's program learns of a failure.
+#[test]
+fn an_end_releases_all_sources() -> Result {
+    for profile in Profile::EVERY {
+        let fabric = Rig::of(&profile).seed(7).fabric();
+        let (made, _entered) = Made::new(&fabric, Way::visible().sending(2, 7))?;
+        made.link.block();
+        let ticket = made.commit(1)?;
+        made.server.kill();
+        let from = now();
+        made.writer.wait_released(ticket, LIMIT)?;
+        let took = now() - from;
+        assert!(took < SOON, "{took:?}");
+        assert!(made.wait(ticket, LIMIT).0.is_err());
+    }
+    // On iWARP the flushed request comes before its cause.
+    for profile in Profile::ALL {
+        let fabric = Rig::of(&profile).seed(8).fabric();
+        let (made, _entered) = Made::new(&fabric, Way::visible().sending(2, 7))?;
+        made.link.lose_request(1);
+        let ticket = made.commit(1)?;
+        let failed = made.wait(ticket, LIMIT).0.expect_err("it is lost");
+        made.writer.look();
+        let far = made.ends.1.as_ref().ok_or("the server's end")?;
+        assert_eq!(far.wait_ended(LIMIT)?, ConnEvent::Closed);
+        let reason = made.wait(ticket, LIMIT).0.expect_err("it is lost");
+        assert_eq!(reason.to_string(), failed.to_string());
+    }
+    Ok(())
+}
+
 /// Promise: a keep-alive ends the waits of all threads, also if the device sends requests again without
 /// an end.
 #[test]

@@ -22,7 +22,7 @@ use crate::verbs::Deadline;
 /// | call | it may sleep |
 /// |---|---|
 /// | [`commit`](Self::commit), [`look`](Self::look) | no |
-/// | [`wait`](Self::wait), [`wait_room`](Self::wait_room) | up to their limit |
+/// | [`wait`](Self::wait), [`wait_released`](Self::wait_released), [`wait_room`](Self::wait_room) | up to their limit |
 /// | all others | no |
 ///
 /// A thread that sleeps here holds no lock, so no `commit` waits for another thread's `wait`. If
@@ -33,35 +33,38 @@ use crate::verbs::Deadline;
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use rpma::commit::{SharedWriter, Writer};
-/// use rpma::{Error, Mr, RemoteSlice, Result, thread};
+/// use rpma::commit::SharedWriter;
+/// use rpma::{Error, Mr, RemoteSlice, Result};
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
-/// /// Writes a record of each source, each by a thread of its own.
+/// /// Writes each record to the next place of `to`. Each thread calls this with its own source,
+/// /// which has room for one record.
 /// fn write_all(
-///     writer: Writer,
-///     records: &[(RemoteSlice, &Mr<Vec<u8>>)],
+///     writer: &SharedWriter,
+///     to: RemoteSlice,
+///     source: &mut Mr<Vec<u8>>,
+///     records: &[&[u8]],
 /// ) -> Result<()> {
-///     let writer = SharedWriter::new(writer);
-///     thread::scope(|scope| {
-///         let write = |(to, source): &(RemoteSlice, &Mr<Vec<u8>>)| {
-///             let parts = [(*to, source.slice(..)?)];
-///             loop {
-///                 match writer.commit(&parts, None) {
-///                     Ok(ticket) => return writer.wait(ticket, LIMIT),
-///                     // Another thread may take the room first.
-///                     Err(Error::QueueFull { .. }) => writer.wait_room(LIMIT)?,
-///                     Err(error) => return Err(error),
-///                 }
+///     let mut at = 0;
+///     for record in records {
+///         source.write_at(0, record)?;
+///         let end = at + record.len();
+///         let parts = [(to.slice(at as u64..end as u64)?, source.slice(..record.len())?)];
+///         let ticket = loop {
+///             match writer.commit(&parts, None) {
+///                 Ok(ticket) => break ticket,
+///                 // Another thread may take the room first.
+///                 Err(Error::QueueFull { .. }) => writer.wait_room(LIMIT)?,
+///                 Err(error) => return Err(error),
 ///             }
 ///         };
-///         let threads: Vec<_> = records
-///             .iter()
-///             .map(|record| scope.spawn(move || write(record)))
-///             .collect();
-///         threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-///     })
+///         writer.wait(ticket, LIMIT)?;
+///         // The next record takes the source.
+///         writer.wait_released(ticket, LIMIT)?;
+///         at = end;
+///     }
+///     Ok(())
 /// }
 /// ```
 ///
@@ -104,6 +107,8 @@ struct Watch {
 enum Wanted {
     /// That this commit is durable.
     Durable(Ticket),
+    /// That the device has released the sources of this commit.
+    Released(Ticket),
     Room,
 }
 
@@ -168,6 +173,7 @@ impl Watched for Watch {
                 writer.durable >= ticket.number,
                 self.is_done || writer.has_completed(ticket),
             ),
+            Wanted::Released(ticket) => (writer.released >= ticket.number, self.is_done),
             Wanted::Room => (writer.room() > 0 && !writer.is_over(), true),
         };
         if is_there {
@@ -268,15 +274,36 @@ impl SharedWriter {
     /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
     /// once. Any thread may wait for a commit, and several threads may wait for the same one.
     ///
+    /// After `Ok` the source memory is [released](Self::released) as well, except with
+    /// [`Method::Server`](crate::commit::Method::Server): see
+    /// [`wait_released`](Self::wait_released).
+    ///
     /// # Errors
     ///
     /// As [`Writer::wait`]: [`Error::TimedOut`] when the limit has passed.
     pub fn wait(&self, ticket: Ticket, limit: Duration) -> Result<()> {
+        self.wait_for(ticket, Wanted::Durable(ticket), limit)
+            .unwrap_or(Err(Error::TimedOut(Writer::NOT_DURABLE)))
+    }
+
+    /// Waits until this host's device no longer reads the source memory of a commit, for at most
+    /// `limit`: as [`Writer::wait_released`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::wait_released`]: [`Error::TimedOut`] when the limit has passed.
+    pub fn wait_released(&self, ticket: Ticket, limit: Duration) -> Result<()> {
+        self.wait_for(ticket, Wanted::Released(ticket), limit)
+            .unwrap_or(Err(Error::TimedOut(Writer::NOT_RELEASED)))
+    }
+
+    /// `None`: the limit has passed.
+    #[inline]
+    fn wait_for(&self, ticket: Ticket, wanted: Wanted, limit: Duration) -> Option<Result<()>> {
         if ticket.conn != self.0.conn.id() {
-            return Err(of_another_writer());
+            return Some(Err(of_another_writer()));
         }
-        let found = self.0.shared.wait(Wanted::Durable(ticket), limit);
-        found.unwrap_or(Err(Error::TimedOut(Writer::NOT_DURABLE)))
+        self.0.shared.wait(wanted, limit)
     }
 
     /// Waits until there is room for another commit, for at most `limit`. All threads that wait

@@ -14,10 +14,16 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 impl Writer {
     pub(super) const NOT_DURABLE: &str = "the commit is not known to be durable, and its source memory is still in \
                                           use: wait again, or drop the writer and connect again";
+    pub(super) const NOT_RELEASED: &str =
+        "the device still reads the source memory of the commit: wait again, or disconnect";
     pub(super) const NO_ROOM: &str = "the oldest commit in flight is not complete";
 
     /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
     /// once. Completions that are not the writer's go to `other`.
+    ///
+    /// After `Ok` the source memory of the commit is [released](Self::released) as well, except with
+    /// [`Method::Server`](crate::commit::Method::Server): there the answer can come first. Call
+    /// [`wait_released`](Self::wait_released) before you change the memory.
     ///
     /// # Errors
     ///
@@ -39,6 +45,37 @@ impl Writer {
             |writer| writer.durable >= ticket.number,
             |writer| writer.has_completed(ticket),
             Self::NOT_DURABLE,
+        )
+    }
+
+    /// Waits until this host's device no longer reads the source memory of a commit, for at most
+    /// `limit`: then the program may change the memory. Completions that are not the writer's go to
+    /// `other`.
+    ///
+    /// Only a program that uses [`Method::Server`](crate::commit::Method::Server) needs this call,
+    /// or one whose [`wait`](Self::wait) has failed. `Ok` means nothing for durability. After the
+    /// end of the connection the device releases all sources.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait). If the reason for the end is returned, the device has not released
+    /// the memory within a second after the end. It does so when the connection is destroyed
+    /// ([`delete`](Self::delete)).
+    pub fn wait_released(
+        &mut self,
+        ticket: Ticket,
+        limit: Duration,
+        mut other: impl FnMut(Wc),
+    ) -> Result<()> {
+        if ticket.conn != self.id {
+            return Err(of_another_writer());
+        }
+        self.look_until(
+            limit,
+            &mut other,
+            |writer| writer.released >= ticket.number,
+            |_| false,
+            Self::NOT_RELEASED,
         )
     }
 
