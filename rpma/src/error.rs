@@ -103,19 +103,50 @@ pub enum Error {
     ///
     /// No replica got a post. [`Replicas::holders`](crate::commit::Replicas::holders) names the
     /// replicas that use these bytes. Wait for them
-    /// ([`Replicas::wait_room`](crate::commit::Replicas::wait_room)), or set them aside
-    /// ([`Replicas::set_aside`](crate::commit::Replicas::set_aside)).
+    /// ([`Replicas::wait_room`](crate::commit::Replicas::wait_room), in `rpma_async`
+    /// `Replicas::room`), or go on without them
+    /// ([`Replicas::make_room`](crate::commit::Replicas::make_room)).
     #[error(
         "the ring of source memory is full: the replicas of Replicas::holders have not released the oldest \
-         commit (Replicas::wait_room, Replicas::set_aside)"
+         commit. Wait for room, or go on without them (Replicas::make_room)"
     )]
     RingFull,
 
-    /// Fewer replicas can take a commit than copies were asked for. No replica got a post.
-    #[error("only {able} replicas can take a commit")]
+    /// Fewer replicas can take a commit than copies were asked for. No replica got a post. Add a
+    /// replica ([`Replicas::add`](crate::commit::Replicas::add)).
+    #[error(
+        "only {able} of the set's {present} replicas can take a commit, and {k} copies were asked for: \
+         connect again, and add a replica (Replicas::add)"
+    )]
     TooFewReplicas {
         /// The number of replicas that can take it.
         able: usize,
+        /// The number of copies that were asked for.
+        k: usize,
+        /// The number of replicas in the set, without those that were set aside.
+        present: usize,
+    },
+
+    /// A commit is on fewer replicas than copies were required
+    /// ([`Outcome::require`](crate::commit::Outcome::require)). It may be on more of them, or come
+    /// there later.
+    #[error(
+        "the commit has {copies} of {k} required copies (replicas without an answer: {unknown}; replicas \
+         that never get it: {failed})"
+    )]
+    TooFewCopies {
+        /// The number of replicas that have it.
+        copies: usize,
+        /// The number of copies that were required.
+        k: usize,
+        /// The number of replicas that may have it ([`Replicas::unknown`]).
+        ///
+        /// [`Replicas::unknown`]: crate::commit::Replicas::unknown
+        unknown: usize,
+        /// The number of replicas that never get it ([`Replicas::failed`]).
+        ///
+        /// [`Replicas::failed`]: crate::commit::Replicas::failed
+        failed: usize,
     },
 
     /// The connection takes no operations, for this reason.
@@ -410,7 +441,9 @@ fn kind(error: &Error) -> io::ErrorKind {
         | Error::ReceivesKept { .. }
         | Error::NoCompletionDue { .. }
         | Error::RingFull => io::ErrorKind::ResourceBusy,
-        Error::NotConnected(_) | Error::TooFewReplicas { .. } => io::ErrorKind::NotConnected,
+        Error::NotConnected(_) | Error::TooFewReplicas { .. } | Error::TooFewCopies { .. } => {
+            io::ErrorKind::NotConnected
+        }
         Error::Ended(_) => io::ErrorKind::ConnectionAborted,
         Error::PolledElsewhere => io::ErrorKind::InvalidInput,
         Error::NotEstablished(event) => match **event {

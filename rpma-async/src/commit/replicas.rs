@@ -309,7 +309,7 @@ impl Replicas {
     /// this one.
     ///
     /// A program has a task for each replica. The task waits with this call, and then connects
-    /// again. `None` means that the peer or this side has ended the connection, or that the replica
+    /// again. It has a handle of the set: [`close`](Self::close) ends the wait. `None` means that the peer or this side has ended the connection, or that the replica
     /// was set aside. A replica that is gone stays in the set: [`set_aside`](Self::set_aside) frees
     /// its bytes in the ring, and its place for a later replica.
     ///
@@ -326,7 +326,9 @@ impl Replicas {
     pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
         let judge = |state: &mut ReplicasState| {
             let is_gone = !state.set.is_able(id);
-            is_gone.then(|| Ok(failure(&state.set, id)))
+            // Requests are flushed at each end, which is no failure.
+            let failure = || failure(&state.set, id).filter(|failure| !failure.is_flushed());
+            is_gone.then(|| Ok(failure()))
         };
         self.shared.wait(Wanted::Gone(id), judge).await
     }
@@ -364,7 +366,7 @@ impl Replicas {
 
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
     /// It waits for at most `limit` (`Duration::MAX` is for ever). Then it returns the outcome, as
-    /// [`commit::Replicas::settle`].
+    /// [`commit::Replicas::settle`]. [`Outcome::require`] makes an error of too few copies.
     ///
     /// # Cancel safety
     ///
@@ -372,10 +374,16 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] for a commit of another set, and if the driver of the reactor never
+    /// ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
-        let judge = |state: &mut ReplicasState| state.set.settled(id, k).map(Ok);
+        let judge = |state: &mut ReplicasState| {
+            if !state.set.is_own(id) {
+                return Some(Err(of_another_set()));
+            }
+            state.set.settled(id, k).map(Ok)
+        };
         let settled = shared.wait(Wanted::Settled(id, k), judge);
         match timeout(shared.reactor(), limit, settled).await {
             Some(settled) => settled,
@@ -423,42 +431,19 @@ impl Replicas {
     /// As [`commit::Replicas::wait_room`]: [`Error::RingFull`] when the limit has passed.
     /// [`Error::InvalidArgument`] also if the driver of the reactor never ran or is gone.
     pub async fn room(&self, len: usize, limit: Duration) -> Result<()> {
-        match self.room_or(len, limit, |_| ()).await? {
-            None => Ok(()),
-            Some(()) => Err(Error::RingFull),
-        }
-    }
-
-    /// Waits for room. If the ring is full at the limit, it returns a look at the set, before
-    /// another task changes it.
-    async fn room_or<T>(
-        &self,
-        len: usize,
-        limit: Duration,
-        full: impl FnOnce(&commit::Replicas) -> T,
-    ) -> Result<Option<T>> {
         let shared = &self.shared;
         let room = shared.wait(Wanted::Room(len), |state: &mut ReplicasState| {
             state.room(len)
         });
         match timeout(shared.reactor(), limit, room).await {
-            Some(room) => room.map(|()| None),
-            None => shared.with(|state| match state.set.wait_room(len, Duration::ZERO) {
-                Err(Error::RingFull) => Ok(Some(full(&state.set))),
-                room => room.map(|()| None),
-            }),
+            Some(room) => room,
+            None => shared.with(|state| state.set.wait_room(len, Duration::ZERO)),
         }
     }
 
-    /// Waits for room as [`room`](Self::room) does. When the limit has passed, it sets aside the
-    /// replicas that still hold the ring's bytes, so that the others go on. It keeps at least `k`
-    /// replicas that can take a commit: otherwise it sets none aside, and returns
-    /// [`Error::RingFull`]. [`holders`](Self::holders) names the slow ones then. Setting a replica
-    /// aside may take up to `limit` again ([`set_aside`](Self::set_aside)).
-    ///
-    /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
-    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit.
-    /// The commit itself is refused then ([`Error::TooFewReplicas`]).
+    /// Waits for room as [`room`](Self::room) does, and sets slow replicas aside when the limit has
+    /// passed: as [`commit::Replicas::make_room`]. Several tasks that call this keep at least `k`
+    /// replicas together.
     ///
     /// # Cancel safety
     ///
@@ -466,26 +451,22 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`room`](Self::room): [`Error::RingFull`] if fewer than `k` replicas that can take a
-    /// commit would be left. [`Error::InvalidArgument`] if `k` is 0. As
-    /// [`set_aside`](Self::set_aside).
+    /// As [`commit::Replicas::make_room`], and as [`set_aside`](Self::set_aside).
     pub async fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<()> {
         if k == 0 {
-            let text = "room for a commit with 0 copies was asked for: a commit has 1 or more";
+            let text = "room for a commit of 0 copies was asked for: a commit has 1 or more";
             return Err(invalid(text));
         }
-        let holders = |set: &commit::Replicas| set.holders().collect::<Vec<_>>();
-        let Some(slow) = self.room_or(len, limit, holders).await? else {
-            return Ok(());
-        };
-        let able = slow.iter().filter(|id| self.is_able(**id)).count();
-        if self.able() < k + able {
-            return Err(Error::RingFull);
+        loop {
+            let found = self.room(len, limit).await;
+            if !matches!(found, Err(Error::RingFull)) {
+                return found;
+            }
+            let slow = self.shared.with(|state| state.set.end_holders(len, k))?;
+            for id in slow {
+                self.set_aside(id, limit).await?;
+            }
         }
-        for id in slow {
-            self.set_aside(id, limit).await?;
-        }
-        Ok(())
     }
 
     /// Takes a replica out of the set, so that it holds no bytes of the ring: as
@@ -520,6 +501,44 @@ impl Replicas {
         }
         shared.with(|state| state.set.set_aside(id, Duration::ZERO))
     }
+
+    /// Ends the set without loss: waits until each replica that can take commits has all of them,
+    /// for at most `limit`, and then ends the connections, as [`commit::Replicas::close`]. Other
+    /// handles can commit no more, and each [`gone`](Self::gone) returns. Ending the connections
+    /// takes a device some milliseconds, in which this call blocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops this handle. The set goes on if there are others.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Replicas::close`]. [`Error::InvalidArgument`] also if the driver of the reactor
+    /// never ran or is gone.
+    pub async fn close(self, limit: Duration) -> Result<()> {
+        let shared = &self.shared;
+        let last = shared.read(|state| state.set.last());
+        let all = async {
+            match last {
+                Some(last) => self.everywhere(last).await,
+                None => Ok(()),
+            }
+        };
+        let all = timeout(shared.reactor(), limit, all).await;
+        let ended = shared.with(|state| {
+            let ids: Vec<_> = state.set.replicas().collect();
+            let end = |id| state.set.set_aside(id, Duration::ZERO);
+            // Each of them, whatever the result of another one is.
+            ids.into_iter().map(end).fold(Ok(()), Result::and)
+        });
+        let late = "a replica lacks commits, and the set has ended without them";
+        all.unwrap_or(Err(Error::TimedOut(late))).and(ended)
+    }
+}
+
+#[cold]
+fn of_another_set() -> Error {
+    invalid("the commit was made by another set: ask that one")
 }
 
 fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {

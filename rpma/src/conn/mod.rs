@@ -834,11 +834,10 @@ impl Conn {
         }
     }
 
-    /// As [`disconnect`](Self::disconnect), and the connection counts as over at once.
-    pub(crate) fn end_now(&self) -> Result<()> {
+    /// The connection counts as over from now on. The caller disconnects.
+    pub(crate) fn leave(&self) {
         let closed = Error::NotConnected(NotConnected::Closed);
         self.queues.slots.call_failed(&closed);
-        self.disconnect()
     }
 
     /// Ends the connection: moves the queue pair to the error state and notifies the peer.

@@ -174,7 +174,7 @@ fn a_slow_replica_is_set_aside() -> Result {
             let others = [set.failed(outcome), set.unknown(outcome)].concat();
             assert_eq!(others, [slow]);
             let too_few = commit(&set, 1, 2).expect_err("one replica");
-            let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
+            let is_one = matches!(too_few, Error::TooFewReplicas { able: 1, .. });
             assert!(is_one, "{too_few}");
             has_copies(&set, commit(&set, 1, 1)?, 1).await?;
             drop((set, stopped));
@@ -205,6 +205,42 @@ fn room_is_made_without_a_slow_replica() -> Result {
         says(error_of(long), &[]);
         drop((set, stopped));
         quick.stop().await;
+        Ok(())
+    })
+}
+
+/// Promise: a set that is closed waits for a slow replica, and ends the waits of its tasks. At the
+/// limit it ends without the replica, and returns that.
+#[test]
+fn a_closed_set_has_all_commits_everywhere() -> Result {
+    with_reactor(async |reactor| {
+        for is_in_time in [true, false] {
+            let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await?;
+            let gone =
+                [first, slow].map(|id| spawn_with(&set, |set| async move { set.gone(id).await }));
+            let (_, number) = fill(&set, slow).await?;
+            let other = set.clone();
+            let slow = if is_in_time {
+                let slow = stopped.start();
+                set.close(LIMIT).await?;
+                Some(slow)
+            } else {
+                let late = set.close(SHORT).await;
+                assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+                drop(stopped);
+                None
+            };
+            for gone in gone {
+                assert_eq!(joined(gone).await?, None);
+            }
+            let too_few = commit(&other, number, 1);
+            let is_none = matches!(too_few, Err(Error::TooFewReplicas { able: 0, .. }));
+            assert!(is_none, "{too_few:?}");
+            end(quick, number).await?;
+            if let Some(slow) = slow {
+                end(slow, number).await?;
+            }
+        }
         Ok(())
     })
 }
@@ -263,7 +299,7 @@ fn a_replica_that_dies_ends_no_wait_late() -> Result {
         assert_eq!(set.unknown(outcome), [dead]);
         assert_eq!(set.able(), 1);
         let too_few = commit(&set, 2, 2).expect_err("one replica");
-        let is_one = matches!(too_few, Error::TooFewReplicas { able: 1 });
+        let is_one = matches!(too_few, Error::TooFewReplicas { able: 1, .. });
         assert!(is_one, "{too_few}");
         let id = commit(&set, 2, 1)?;
         let outcome = set.settle(id, 1, Duration::MAX).await?;
@@ -312,7 +348,8 @@ fn bad_input_is_refused() -> Result {
         says(error_of(one.room(2 * RING, LIMIT).await), &["2048"]);
 
         let id = commit(&one, 1, 1)?;
-        let outcome = other.settle(id, 1, LIMIT).await?;
+        says(error_of(other.settle(id, 1, LIMIT).await), &["another set"]);
+        let outcome = other.outcome(id);
         assert_eq!(outcome.copies(), 0, "of another set");
         assert_eq!(one.failed(outcome), []);
         assert_eq!(one.unknown(outcome), []);

@@ -102,7 +102,7 @@ fn a_faulty_replica_delays_no_copies_of_the_others() -> Result {
         println!("{failure:?}");
         assert!(failure.is_some() || outage.is_told());
         let too_few = commit(&set, 3, 3).expect_err("two are able");
-        let are_two = matches!(too_few, Error::TooFewReplicas { able: 2 });
+        let are_two = matches!(too_few, Error::TooFewReplicas { able: 2, .. });
         assert!(are_two, "{too_few}");
         let third = commit(&set, 3, 2)?;
         let outcome = within(millisecond, set.settle(third, 2, LIMIT)).await?;

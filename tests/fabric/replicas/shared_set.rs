@@ -346,6 +346,89 @@ fn a_killed_replica_stops_no_thread() {
     });
 }
 
+/// Promise: threads that make room at the same time keep `k` replicas together, and one of them goes
+/// on.
+#[test]
+fn threads_that_make_room_keep_enough_replicas() {
+    with_seeds(100, |seed| {
+        let profile = &Profile::EVERY[seed as usize % Profile::EVERY.len()];
+        let way = Way::visible().sending(4, 7);
+        let set = Set::new(&Rig::of(profile).seed(seed), way, 4).expect("connected");
+        let mut log = set.log;
+        set.servers[1].host.freeze();
+        for number in 0..4 {
+            if number == 2 {
+                set.servers[2].host.freeze();
+            }
+            let id = append(&mut log, number, 1).expect("room");
+            let k = if number < 2 { 2 } else { 1 };
+            assert!(log.settle(id, k, LIMIT).copies() >= k);
+        }
+        let log = SharedReplicas::new(log);
+        let made = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for n in 0..3 {
+                let (log, made) = (&log, &made);
+                scope.spawn(move || match log.make_room((1 + n) * LEN, 2, SECOND / 5) {
+                    Ok(()) => made.store(true, Ordering::Relaxed),
+                    Err(Error::RingFull) => {}
+                    Err(error) => panic!("{error}"),
+                });
+            }
+        });
+        assert!(made.load(Ordering::Relaxed));
+        assert_eq!(log.with(Replicas::able), 2);
+        let refused = log.make_room(LEN, 0, SECOND);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    });
+}
+
+/// Promise: a set that is closed has all commits of all threads everywhere, and takes no more of
+/// another handle.
+#[test]
+fn a_closed_set_has_all_commits_of_all_threads() {
+    with_seeds(40, |seed| {
+        let profile = &Profile::EVERY[seed as usize % Profile::EVERY.len()];
+        let set = Set::new(
+            &Rig::of(profile).seed(seed),
+            Way::visible().sending(2, 7),
+            9,
+        );
+        let set = set.expect("connected");
+        let link = set.fabric.between(&set.client, &set.servers[2].host);
+        link.delay(10 * DELAY);
+        let log = Log::new(set.log);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        let id = log.append(2).expect("posted");
+                        assert!(log.settle(id, 2, LIMIT).0 >= 2);
+                    }
+                });
+            }
+        });
+        let other = log.set.clone();
+        log.set.close(LIMIT).expect("all of them");
+        let refused = other.commit(record(8), START, None, 1);
+        assert!(matches!(
+            refused,
+            Err(Error::TooFewReplicas {
+                able: 0,
+                k: 1,
+                present: 0
+            })
+        ));
+        set.fabric.settle();
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes().expect("mapped")), 8);
+        }
+    });
+}
+
 /// Promise: the keep-alive of a replica is watched while threads sleep, also if the device sends
 /// requests again without an end.
 #[test]

@@ -49,13 +49,13 @@ use crate::verbs::{Place, Wc};
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
-/// fn append(log: &mut Replicas, at: u64, bytes: &[u8]) -> rpma::Result<bool> {
-///     log.wait_room(bytes.len(), LIMIT)?;
+/// fn append(log: &mut Replicas, at: u64, bytes: &[u8]) -> rpma::Result<()> {
+///     log.make_room(bytes.len(), 2, LIMIT)?;
 ///     let mut record = log.record(bytes.len())?;
 ///     record.put(0, bytes)?;
 ///     let tail = at + bytes.len() as u64;
 ///     let id = record.commit(at, Some((0, tail.to_le_bytes())), 2)?;
-///     Ok(log.settle(id, 2, LIMIT).copies() >= 2)
+///     log.settle(id, 2, LIMIT).require(2)
 /// }
 /// ```
 ///
@@ -71,8 +71,14 @@ use crate::verbs::{Place, Wc};
 ///
 /// The bytes of a commit are free when this host's device no longer reads them for any replica. A
 /// replica that is slow or frozen holds these bytes. Commits go on until the ring is full
-/// ([`Error::RingFull`]). Then [`holders`](Self::holders) names the replica.
-/// [`set_aside`](Self::set_aside) takes the replica out of the set, and needs no answer from it.
+/// ([`Error::RingFull`]). Then [`make_room`](Self::make_room) waits for the replica, and takes it out
+/// of the set if it is too slow. This needs no answer from it. A replica whose connection is over
+/// holds nothing after the next look, because the device flushes its requests.
+///
+/// # The end of a set
+///
+/// Dropping a set ends its connections at once: a replica that was late never gets the last
+/// commits. [`close`](Self::close) waits for it first.
 ///
 /// # Event loops
 ///
@@ -335,6 +341,25 @@ impl Replicas {
         self.members.iter().filter(|of| of.is_able()).count()
     }
 
+    /// Returns whether a commit was made by this set.
+    #[inline]
+    #[must_use]
+    pub fn is_own(&self, id: CommitId) -> bool {
+        id.set == self.id
+    }
+
+    /// Returns the last commit. `None` before the first one.
+    #[must_use]
+    pub fn last(&self) -> Option<CommitId> {
+        let last = self.ring.last();
+        (last > 0).then(|| self.id.commit(last))
+    }
+
+    /// Returns the replicas that were not set aside.
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
+        self.ids(|member| member.writer().is_some())
+    }
+
     /// Whether this replica can take a commit, now or later: its connection is not over. `false` is
     /// final. The result is also `false` for a replica that was set aside, and for one of another
     /// set.
@@ -391,7 +416,7 @@ impl Replicas {
 
     /// Returns the replicas that hold the oldest bytes of the ring: their devices may still read
     /// these bytes. After [`Error::RingFull`], wait for these replicas
-    /// ([`wait_room`](Self::wait_room)), or set them aside ([`set_aside`](Self::set_aside)).
+    /// ([`wait_room`](Self::wait_room)), or go on without them ([`make_room`](Self::make_room)).
     pub fn holders(&self) -> impl Iterator<Item = ReplicaId> {
         // An empty ring has no oldest commit.
         let oldest = self.ring.oldest().min(self.ring.last());
@@ -401,7 +426,7 @@ impl Replicas {
     fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
-            let present = self.members.iter().filter_map(Replica::writer).count();
+            let present = self.present();
             return Err(Error::invalid(format!(
                 "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
                  that were set aside: ask for 1 to {present}"
@@ -418,11 +443,17 @@ impl Replicas {
             }
         }
         if able < k {
-            return Err(Error::TooFewReplicas { able });
+            let present = self.present();
+            return Err(Error::TooFewReplicas { able, k, present });
         }
         self.ring.push(entry);
         self.post();
         Ok(id)
+    }
+
+    /// How many replicas were not set aside.
+    fn present(&self) -> usize {
+        self.members.iter().filter_map(Replica::writer).count()
     }
 
     /// Whether a commit is right for each replica that commits in its regions, as far as that is

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::{Error, Result};
+
 /// The number of a set in this process. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SetId(u64);
@@ -118,5 +120,24 @@ impl Outcome {
     #[must_use]
     pub fn copies(&self) -> usize {
         self.durable.count_ones() as usize
+    }
+
+    /// Returns an error if the commit has fewer than `k` [`copies`](Self::copies).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooFewCopies`], with the numbers of replicas that have not answered and that never
+    /// get the commit.
+    pub fn require(&self, k: usize) -> Result<()> {
+        let copies = self.copies();
+        if copies >= k {
+            return Ok(());
+        }
+        Err(Error::TooFewCopies {
+            copies,
+            k,
+            unknown: self.unknown.count_ones() as usize,
+            failed: self.failed.count_ones() as usize,
+        })
     }
 }

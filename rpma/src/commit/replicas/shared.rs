@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::outcome::{CommitId, Outcome, ReplicaId};
 use super::replica::{Beside, PAUSE, Replica};
-use super::wait::{FEW, Reported, SILENCE, places, watch};
+use super::wait::{FEW, Reported, SILENCE, places, refuse_no_copies, watch};
 use super::{Record, Replicas};
 use crate::clock;
 use crate::commit::Writer;
@@ -27,24 +27,24 @@ use crate::verbs::Deadline;
 /// | call | it may sleep |
 /// |---|---|
 /// | [`commit`](Self::commit), [`look`](Self::look), [`add`](Self::add), [`with`](Self::with) | no |
-/// | [`settle`](Self::settle), [`wait_room`](Self::wait_room), [`set_aside`](Self::set_aside) | up to their limit |
+/// | [`settle`](Self::settle), [`wait_room`](Self::wait_room), [`make_room`](Self::make_room), [`set_aside`](Self::set_aside), [`close`](Self::close) | up to their limit |
 ///
 /// A thread that sleeps here holds no lock, so no `commit` waits for another thread's `settle`. If
 /// several threads wait, one of them sleeps for the events of all connections, and wakes each other
 /// thread when that thread's commit is settled.
 ///
 /// ```no_run
-/// use std::sync::Mutex;
 /// use std::time::Duration;
 ///
 /// use rpma::commit::SharedReplicas;
+/// use rpma::sync::Mutex;
 /// use rpma::{Error, Result};
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// /// Appends a record after those of other threads, and shows it by the new length in the first
 /// /// 8 bytes.
-/// fn append(log: &SharedReplicas, tail: &Mutex<u64>, bytes: &[u8]) -> Result<bool> {
+/// fn append(log: &SharedReplicas, tail: &Mutex<u64>, bytes: &[u8]) -> Result<()> {
 ///     let id = loop {
 ///         // Places and commits have one order. No thread sleeps with this lock.
 ///         let mut tail = tail.lock().expect("no panic");
@@ -57,11 +57,14 @@ use crate::verbs::Deadline;
 ///             Err(Error::RingFull) => drop(tail),
 ///             Err(error) => return Err(error),
 ///         }
-///         log.wait_room(bytes.len(), LIMIT)?;
+///         log.make_room(bytes.len(), 2, LIMIT)?;
 ///     };
-///     Ok(log.settle(id, 2, LIMIT).copies() >= 2)
+///     log.settle(id, 2, LIMIT).require(2)
 /// }
 /// ```
+///
+/// The mutex is rpma's own, so that a test on a simulated fabric with a seed can
+/// [repeat](crate::sync) a run.
 ///
 /// A logger of the program must not call the shared set: some messages come while its lock is held.
 #[derive(Clone)]
@@ -78,6 +81,8 @@ enum Wanted {
     Settled(CommitId, usize),
     /// A place for so many bytes.
     Room(usize),
+    /// That each replica has all commits.
+    Everywhere,
 }
 
 /// The sleep of one thread, for all.
@@ -127,6 +132,7 @@ impl Watched for Watch {
                 }
                 Some(())
             }
+            Wanted::Everywhere => set.is_all_everywhere().then_some(()),
             // An error ends the wait as well.
             Wanted::Room(len) => set.has_room(len).unwrap_or(true).then_some(()),
         }
@@ -220,6 +226,31 @@ impl Watched for Watch {
     }
 }
 
+/// A replica that a thread sets aside. It is over.
+struct Leaving {
+    id: ReplicaId,
+    conn: Arc<Conn>,
+}
+
+impl Leaving {
+    /// `None`: it was set aside, or another thread does that.
+    fn begin(set: &mut Replicas, id: ReplicaId) -> Option<Self> {
+        let index = set.index(id)?;
+        let member = &mut set.members[index];
+        if mem::replace(&mut member.is_leaving, true) {
+            return None;
+        }
+        let conn = member.writer()?.share_conn();
+        conn.leave();
+        Some(Self { id, conn })
+    }
+
+    fn each(set: &mut Replicas, ids: Vec<ReplicaId>) -> Vec<Self> {
+        let begin = |id| Self::begin(set, id);
+        ids.into_iter().filter_map(begin).collect()
+    }
+}
+
 impl SharedReplicas {
     /// Makes a set that threads share.
     #[must_use]
@@ -299,6 +330,28 @@ impl SharedReplicas {
         found.ok_or(Error::RingFull)
     }
 
+    /// Waits for room, and sets slow replicas aside when the limit has passed, as
+    /// [`Replicas::make_room`]. Several threads that call this keep at least `k` replicas together.
+    /// The room is not reserved, as in [`wait_room`](Self::wait_room).
+    ///
+    /// # Errors
+    ///
+    /// As [`Replicas::make_room`].
+    pub fn make_room(&self, len: usize, k: usize, limit: Duration) -> Result<()> {
+        refuse_no_copies(k)?;
+        loop {
+            let found = self.wait_room(len, limit);
+            if !matches!(found, Err(Error::RingFull)) {
+                return found;
+            }
+            let leaving = self.change(|set| {
+                let slow = set.end_holders(len, k)?;
+                Ok::<_, Error>(Leaving::each(set, slow))
+            })?;
+            self.finish_each(leaving, Deadline::after(limit))?;
+        }
+    }
+
     /// Looks once, without sleeping: polls the queues of all replicas, and takes their events if no
     /// other thread sleeps for them. A program calls this if it never waits.
     pub fn look(&self) {
@@ -336,10 +389,46 @@ impl SharedReplicas {
     ///
     /// As [`Replicas::set_aside`].
     pub fn set_aside(&self, id: ReplicaId, limit: Duration) -> Result<()> {
-        let Some(conn) = self.begin_to_set_aside(id)? else {
-            return Ok(());
-        };
-        if let Err(error) = conn.end_now() {
+        let leaving = self.change(|set| {
+            if id.set == set.id {
+                Ok(Leaving::begin(set, id))
+            } else {
+                Err(Error::invalid(format!("{id} belongs to another set")))
+            }
+        })?;
+        self.finish_each(leaving, Deadline::after(limit))
+    }
+
+    /// Ends the set without loss, as [`Replicas::close`]. Other handles can commit no more. The
+    /// outcomes stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Replicas::close`].
+    pub fn close(self, limit: Duration) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        let all = self.0.wait(Wanted::Everywhere, limit);
+        let leaving = self.change(|set| {
+            let ids: Vec<_> = set.replicas().collect();
+            Leaving::each(set, ids)
+        });
+        let ended = self.finish_each(leaving, deadline);
+        all.ok_or(Error::TimedOut(Replicas::NOT_EVERYWHERE))?;
+        ended
+    }
+
+    /// Sets each of them aside, whatever the result of another one is.
+    fn finish_each(
+        &self,
+        leaving: impl IntoIterator<Item = Leaving>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let finish = |ended: Result<()>, of| ended.and(self.finish(of, deadline.left()));
+        leaving.into_iter().fold(Ok(()), finish)
+    }
+
+    fn finish(&self, Leaving { id, conn }: Leaving, limit: Duration) -> Result<()> {
+        if let Err(error) = conn.disconnect() {
             log::warn!("{id}: {error}: the queue pair is destroyed at once");
         } else {
             self.wait_released(id, limit);
@@ -362,24 +451,6 @@ impl SharedReplicas {
             let result = set.members[index].deleted(deleted);
             set.was_set_aside(index, result)
         })
-    }
-
-    /// The connection of a replica that this thread sets aside. `None`: it was set aside, or another
-    /// thread does that.
-    fn begin_to_set_aside(&self, id: ReplicaId) -> Result<Option<Arc<Conn>>> {
-        let mut held = self.0.lock();
-        let set = &mut held.state.0;
-        if id.set != set.id {
-            return Err(Error::invalid(format!("{id} belongs to another set")));
-        }
-        let Some(index) = set.index(id) else {
-            return Ok(None);
-        };
-        let member = &mut set.members[index];
-        if mem::replace(&mut member.is_leaving, true) {
-            return Ok(None);
-        }
-        Ok(member.writer().map(Writer::share_conn))
     }
 
     /// Waits until the device has released the bytes of a replica that is over.

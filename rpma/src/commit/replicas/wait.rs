@@ -35,10 +35,23 @@ pub(super) const fn places(replicas: usize) -> usize {
 /// A sleep of so many has fewer places: they are filled in advance, which costs something.
 pub(super) const FEW: usize = 5;
 
+/// Refuses a commit without copies.
+pub(super) fn refuse_no_copies(k: usize) -> Result<()> {
+    if k == 0 {
+        return Err(Error::invalid(
+            "room for a commit of 0 copies was asked for: a commit has 1 or more",
+        ));
+    }
+    Ok(())
+}
+
 /// The longest sleep.
 pub(super) const SILENCE: Duration = Duration::from_millis(50);
 
 impl Replicas {
+    pub(super) const NOT_EVERYWHERE: &str =
+        "a replica lacks commits, and the set has ended without them";
+
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
     /// It waits for at most `limit`, and then returns the outcome. With a limit of 0 it polls, and
     /// looks once.
@@ -48,7 +61,10 @@ impl Replicas {
     /// cases: a later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait goes on
-    /// for this time. For a commit of another set, the call returns an empty outcome at once.
+    /// for this time. For a commit of another set ([`is_own`](Self::is_own)), the call returns an
+    /// outcome without copies at once.
+    ///
+    /// [`Outcome::require`] makes an error of too few copies.
     ///
     /// If you call this again and again, check [`able`](Self::able) as well. While at least `k`
     /// replicas are able, `unknown` only means that the limit has passed. With fewer, `unknown` is
@@ -122,6 +138,89 @@ impl Replicas {
             result => Some(result.map(drop)),
         });
         found.unwrap_or(Err(Error::RingFull))
+    }
+
+    /// Waits for room as [`wait_room`](Self::wait_room) does. When the limit has passed, it [sets the
+    /// replicas aside](Self::set_aside) that still hold the ring's oldest bytes, so that the others
+    /// go on, and waits again. It keeps at least `k` replicas that can take a commit: otherwise it
+    /// sets none aside.
+    ///
+    /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
+    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit. The
+    /// commit itself is refused then ([`Error::TooFewReplicas`]).
+    ///
+    /// Setting a replica aside may take up to `limit` again.
+    ///
+    /// # Errors
+    ///
+    /// As [`record`](Self::record): [`Error::RingFull`] if fewer than `k` replicas would be left, which
+    /// [`holders`](Self::holders) names. [`Error::InvalidArgument`] also if `k` is 0. As
+    /// [`set_aside`](Self::set_aside).
+    pub fn make_room(&mut self, len: usize, k: usize, limit: Duration) -> Result<()> {
+        refuse_no_copies(k)?;
+        loop {
+            let found = self.wait_room(len, limit);
+            if !matches!(found, Err(Error::RingFull)) {
+                return found;
+            }
+            for id in self.end_holders(len, k)? {
+                self.set_aside(id, limit)?;
+            }
+        }
+    }
+
+    /// Ends the replicas that hold the ring's oldest bytes, if the ring has no room for `len` bytes:
+    /// the half of [`make_room`](Self::make_room) that does not sleep, for [event
+    /// loops](Self#event-loops). Returns the replicas. Their connections are over, and the program
+    /// sets each of them [aside](Self::set_aside).
+    ///
+    /// # Errors
+    ///
+    /// As [`make_room`](Self::make_room): [`Error::RingFull`] if fewer than `k` replicas that can
+    /// take a commit would be left.
+    pub fn end_holders(&mut self, len: usize, k: usize) -> Result<Vec<ReplicaId>> {
+        refuse_no_copies(k)?;
+        if self.has_room(len)? {
+            return Ok(Vec::new());
+        }
+        let slow: Vec<_> = self.holders().collect();
+        let able = slow.iter().filter(|id| self.is_able(**id)).count();
+        if slow.is_empty() || self.able() < k + able {
+            return Err(Error::RingFull);
+        }
+        for id in &slow {
+            if let Some(writer) = self.writer(*id) {
+                writer.conn().leave();
+            }
+        }
+        Ok(slow)
+    }
+
+    /// Ends the set without loss: waits until each replica that can take commits has all of them,
+    /// for at most `limit`, and then ends the connections, as [`set_aside`](Self::set_aside). A drop
+    /// ends them at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if a replica did not have all commits within `limit`: it may lack the
+    /// last ones. Otherwise as [`set_aside`](Self::set_aside). The connections have ended in each
+    /// case.
+    pub fn close(mut self, limit: Duration) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        let all = self.until(limit, |set| set.is_all_everywhere().then_some(()));
+        let ids: Vec<_> = self.replicas().collect();
+        // Each of them, whatever the result of another one is.
+        let ended = ids.into_iter().fold(Ok(()), |ended, id| {
+            ended.and(self.set_aside(id, deadline.left()))
+        });
+        all.ok_or(Error::TimedOut(Self::NOT_EVERYWHERE))?;
+        ended
+    }
+
+    /// Whether each replica that can take commits has all of them.
+    pub(super) fn is_all_everywhere(&self) -> bool {
+        let last = self.last();
+        last.is_none_or(|last| self.pending(last).next().is_none())
     }
 
     #[cold]
