@@ -163,8 +163,7 @@ impl<C: Connects> Deref for Reconnect<C> {
 /// Makes a [`Conn`] of a reactor, and sends the offer as private data: the steps of a
 /// [`Reconnect`].
 ///
-/// The program applies the platform of the server's offer
-/// ([`Conn::private_data`], [`Conn::apply_remote_peer_cfg`]).
+/// [`Conn::offer`] decodes the server's offer, and applies its platform.
 pub struct ToConn {
     reactor: Arc<Handle>,
     receives: Option<(u32, usize)>,

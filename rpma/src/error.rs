@@ -122,9 +122,9 @@ pub enum Error {
         /// The number of replicas that can take it.
         able: usize,
         /// The number of copies that were asked for.
-        k: usize,
+        k: u32,
         /// The number of replicas in the set, without those that were set aside.
-        present: usize,
+        present: u32,
     },
 
     /// A commit is on fewer replicas than copies were required
@@ -136,17 +136,17 @@ pub enum Error {
     )]
     TooFewCopies {
         /// The number of replicas that have it.
-        copies: usize,
+        copies: u32,
         /// The number of copies that were required.
-        k: usize,
+        k: u32,
         /// The number of replicas that may have it ([`Replicas::unknown`]).
         ///
         /// [`Replicas::unknown`]: crate::commit::Replicas::unknown
-        unknown: usize,
+        unknown: u32,
         /// The number of replicas that never get it ([`Replicas::failed`]).
         ///
         /// [`Replicas::failed`]: crate::commit::Replicas::failed
-        failed: usize,
+        failed: u32,
     },
 
     /// The connection takes no operations, for this reason.
@@ -323,7 +323,12 @@ impl Queue {
                  server's credits limit them",
                 self.setter()
             ),
-            _ => format!(
+            Self::Send => format!(
+                "when a completion is polled (Cq::get_wc; of a SharedWriter by its look); {} asks for \
+                 more slots",
+                self.setter()
+            ),
+            Self::Receive | Self::SharedReceive => format!(
                 "when a completion is polled (Cq::get_wc); {} asks for more slots",
                 self.setter()
             ),

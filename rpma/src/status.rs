@@ -186,8 +186,8 @@ impl WcStatus {
                  message was longer than the receive that took it"
             }
             Self::REM_ACCESS_ERR => {
-                ". The peer's memory region does not allow it or is gone; or, on soft-RoCE only, a packet of a \
-                 native flush or atomic write was lost: connect again, and use \
+                ". The peer's memory region does not allow it or is gone, or the slice is one of another \
+                 server's region; or, on soft-RoCE only, a packet of a native flush or atomic write was lost: connect again, and use \
                  ConnCfg::set_force_fallback on a network that loses packets"
             }
             Self::RETRY_EXC_ERR => {

@@ -386,8 +386,9 @@ pub(crate) fn check_parts(parts: &[Part<'_>], pointer: Option<&Pointer>) -> Resu
         let ((first, last), (begin, end)) = (dst.ends(), to.ends());
         if begin <= last && end >= first {
             return Err(Error::invalid(format!(
-                "the pointer at {begin:#x} lies in {}, which is written before it",
-                name()
+                "the pointer lies in {}, {} bytes after its beginning: that part is written before it",
+                name(),
+                i128::from(begin) - i128::from(first)
             )));
         }
     }
