@@ -199,8 +199,6 @@ pub struct Conn {
     /// See [`get_next_fd`](Self::get_next_fd).
     next_fd: OnceLock<JoinedFd>,
     keep_alive: Option<Box<KeepAlive>>,
-    /// This side has asked for the end, or has answered it.
-    has_disconnected: AtomicBool,
 }
 
 /// A request that was not accepted, or a connection that did not open after that.
@@ -278,7 +276,6 @@ impl Conn {
             receives_next: AtomicBool::new(true),
             next_fd: OnceLock::new(),
             keep_alive,
-            has_disconnected: AtomicBool::new(false),
         };
         conn.has_own_channels = !conn.is_on_a_completion_channel();
         conn.short
@@ -826,7 +823,7 @@ impl Conn {
     /// flushes the operations in flight, and the peer learns of a failure.
     #[cold]
     pub(crate) fn answer_end(&self) {
-        if self.has_disconnected.load(Ordering::Relaxed) {
+        if self.queues.slots.has_disconnected() {
             return;
         }
         if let Err(error) = self.disconnect() {
@@ -858,7 +855,7 @@ impl Conn {
     #[doc(alias = "rpma_conn_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         log::info!("{}: disconnecting", self.queues.ends);
-        self.has_disconnected.store(true, Ordering::Relaxed);
+        self.queues.slots.disconnects();
         self.queues.slots.end(ConnState::Closed);
         self.queues.qp.disconnect()
     }

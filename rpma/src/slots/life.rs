@@ -77,6 +77,8 @@ pub(super) struct Life {
     is_given_up: AtomicBool,
     /// The keep-alive ended it.
     is_silent: AtomicBool,
+    /// This side has asked for the end, or has answered it.
+    has_disconnected: AtomicBool,
     /// Rings when completions may be missing from then on.
     bell: Bell,
 }
@@ -91,6 +93,7 @@ impl Life {
             quiet: OnceLock::new(),
             is_given_up: AtomicBool::new(false),
             is_silent: AtomicBool::new(false),
+            has_disconnected: AtomicBool::new(false),
             bell: Bell::default(),
         }
     }
@@ -176,6 +179,15 @@ impl ConnSlots {
             self.life.failed_call.get_or_init(|| error);
         }
         self.finish(ConnState::Closed);
+    }
+
+    /// This side disconnects.
+    pub(crate) fn disconnects(&self) {
+        self.life.has_disconnected.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_disconnected(&self) -> bool {
+        self.life.has_disconnected.load(Ordering::Relaxed)
     }
 
     /// The connection has ended with this event. Returns whether it is the first one.

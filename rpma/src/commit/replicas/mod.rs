@@ -158,7 +158,9 @@ impl Replicas {
     ///   failure domain ([`Site`]), or the same region at the same address. One loss of power, or
     ///   of the memory, would lose both copies. The text names both replicas.
     ///
-    /// Only known identities are compared. [`site`](Self::site) returns those of a replica.
+    /// Only known identities are compared, and unknown ones are logged as a warning: a server sends
+    /// them by [`Offer::set_site`](crate::Offer::set_site). [`site`](Self::site) returns those of a
+    /// replica.
     /// [`permit_one_host`](Self::permit_one_host) permits the same host and failure domain, for
     /// tests.
     ///
@@ -175,6 +177,7 @@ impl Replicas {
                 return Err(GivenBack::boxed(error, writer));
             }
         };
+        self.warn_of_unknown(id, &writer);
         self.reach = self.reach.min(replica::reach(&remote));
         let member = Replica::new(id, writer, remote, self.ring.last());
         match self.members.get_mut(id.index()) {
@@ -182,6 +185,22 @@ impl Replicas {
             None => self.members.push(member),
         }
         Ok(id)
+    }
+
+    /// A replica that cannot be compared with others.
+    fn warn_of_unknown(&self, id: ReplicaId, writer: &Writer) {
+        let site = writer.offer().site();
+        let absent = match (site.memory(), site.host()) {
+            _ if self.permits_one_host => return,
+            (Some(_), Some(_)) => return,
+            (None, Some(_)) => "memory",
+            (Some(_), None) => "host",
+            (None, None) => "memory and host",
+        };
+        log::warn!(
+            "{id}: its server sent no identity of its {absent}, so another replica in the same place is \
+             not refused: call Offer::set_site in the server"
+        );
     }
 
     /// The id of the next replica: in a new place, or in that of the replica that was set aside
@@ -426,11 +445,7 @@ impl Replicas {
     fn commit(&mut self, entry: CommitEntry, k: usize) -> Result<CommitId> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
-            let present = self.present();
-            return Err(Error::invalid(format!(
-                "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
-                 that were set aside: ask for 1 to {present}"
-            )));
+            return Err(self.wrong_copies(id, k));
         }
         let (mut able, is_right) = (0, self.is_right(&entry));
         for member in &self.members {
@@ -443,17 +458,32 @@ impl Replicas {
             }
         }
         if able < k {
-            let present = self.present();
-            return Err(Error::TooFewReplicas { able, k, present });
+            return Err(self.too_few(k));
         }
         self.ring.push(entry);
         self.post();
         Ok(id)
     }
 
-    /// How many replicas were not set aside.
-    fn present(&self) -> usize {
-        self.members.iter().filter_map(Replica::writer).count()
+    #[cold]
+    #[inline(never)]
+    fn wrong_copies(&self, id: CommitId, k: usize) -> Error {
+        let present = self.writers().count();
+        Error::invalid(format!(
+            "{id}: {k} copies were asked for, and the set has {present} replicas, without those \
+             that were set aside: ask for 1 to {present}"
+        ))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn too_few(&self, k: usize) -> Error {
+        Error::TooFewReplicas {
+            able: self.able(),
+            k: k.try_into().unwrap_or(u32::MAX),
+            // 64 at most.
+            present: self.writers().count() as u32,
+        }
     }
 
     /// Whether a commit is right for each replica that commits in its regions, as far as that is

@@ -129,15 +129,14 @@ impl Outcome {
     /// [`Error::TooFewCopies`], with the numbers of replicas that have not answered and that never
     /// get the commit.
     pub fn require(&self, k: usize) -> Result<()> {
-        let copies = self.copies();
-        if copies >= k {
+        if self.copies() >= k {
             return Ok(());
         }
         Err(Error::TooFewCopies {
-            copies,
-            k,
-            unknown: self.unknown.count_ones() as usize,
-            failed: self.failed.count_ones() as usize,
+            copies: self.durable.count_ones(),
+            k: k.try_into().unwrap_or(u32::MAX),
+            unknown: self.unknown.count_ones(),
+            failed: self.failed.count_ones(),
         })
     }
 }

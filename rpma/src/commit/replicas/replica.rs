@@ -135,6 +135,8 @@ impl Replica {
 
     /// When a sleep ends for a replica that is over and no longer watched: soon, while the device
     /// has to release bytes, or else when no acknowledgement comes any more.
+    #[cold]
+    #[inline(never)]
     pub(super) fn due_after_end(&self) -> Option<Deadline> {
         let quiet = self.writer.as_ref()?.conn().quiet_from()?;
         let quiet = Some(Deadline::At(quiet)).filter(|quiet| !quiet.has_passed())?;
@@ -242,9 +244,8 @@ impl Replica {
     /// elsewhere.
     pub(super) fn poll_last(&mut self) {
         if let Some(writer) = self.writer.as_ref().filter(|of| of.is_over()) {
-            self.had_last_look |= writer.conn().is_quiet();
             // Before the poll, which takes the operations that this flushes.
-            writer.answer_end();
+            self.had_last_look |= writer.ends();
         }
         self.poll_each();
     }
@@ -275,6 +276,7 @@ impl Replica {
 
     /// Before a sleep, and after a poll: returns until when the sleep lasts at most. It keeps watch
     /// over the peer, and may look instead: then it returns an instant that has passed.
+    #[inline(always)]
     pub(super) fn before_sleep(&mut self, now: Instant) -> Deadline {
         let Some(writer) = &mut self.writer else {
             return Deadline::Never;
@@ -287,6 +289,9 @@ impl Replica {
         }
         // It cannot fail: the writer polls the connection's own channels.
         self.gone = conn.events_gone().unwrap_or_default();
+        if self.is_able() {
+            return due;
+        }
         self.due_after_end().map_or(due, |end| due.earlier(end))
     }
 
@@ -346,10 +351,7 @@ impl Replica {
         let of_set = |number: u64| self.joined + number.saturating_sub(self.base);
         self.durable = of_set(writer.durable());
         self.released = of_set(writer.released());
-        if writer.is_over() {
-            writer.answer_end();
-            self.saw_end = true;
-        }
+        self.saw_end |= writer.is_over();
     }
 
     /// Whether a wait has to look before it judges: acknowledgements may have come between the last

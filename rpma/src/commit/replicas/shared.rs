@@ -151,8 +151,10 @@ impl Watched for Watch {
         let mut conns = [const { None }; Replicas::MOST];
         for (member, place) in self.0.members.iter_mut().zip(&mut conns) {
             member.looks(now);
-            if let Some(due) = member.due_after_end() {
-                until = until.earlier(due);
+            if !member.is_able() {
+                until = member
+                    .due_after_end()
+                    .map_or(until, |due| until.earlier(due));
             }
             let id = member.id;
             *place = member.awaited().map(|writer| (id, writer.share_conn()));
@@ -423,8 +425,11 @@ impl SharedReplicas {
         leaving: impl IntoIterator<Item = Leaving>,
         deadline: Deadline,
     ) -> Result<()> {
-        let finish = |ended: Result<()>, of| ended.and(self.finish(of, deadline.left()));
-        leaving.into_iter().fold(Ok(()), finish)
+        let mut ended = Ok(());
+        for of in leaving {
+            ended = ended.and(self.finish(of, deadline.left()));
+        }
+        ended
     }
 
     fn finish(&self, Leaving { id, conn }: Leaving, limit: Duration) -> Result<()> {

@@ -210,9 +210,10 @@ impl Replicas {
         let all = self.until(limit, |set| set.is_all_everywhere().then_some(()));
         let ids: Vec<_> = self.replicas().collect();
         // Each of them, whatever the result of another one is.
-        let ended = ids.into_iter().fold(Ok(()), |ended, id| {
-            ended.and(self.set_aside(id, deadline.left()))
-        });
+        let mut ended = Ok(());
+        for id in ids {
+            ended = ended.and(self.set_aside(id, deadline.left()));
+        }
         all.ok_or(Error::TimedOut(Self::NOT_EVERYWHERE))?;
         ended
     }

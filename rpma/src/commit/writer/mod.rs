@@ -371,6 +371,7 @@ impl Writer {
     }
 
     /// Takes an answer of the server; or a receive that was flushed, after the end.
+    #[inline(never)]
     fn handle_answer(&mut self, wc: &Wc) -> bool {
         let Some((_, asks)) = &self.server else {
             return false;
@@ -417,12 +418,17 @@ impl Writer {
     ///
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
+        self.look_once(&mut other)
+    }
+
+    #[inline(never)]
+    fn look_once(&mut self, other: &mut dyn FnMut(Wc)) -> Result<()> {
         self.due.looks(clock::now());
         // Before the look: the last completion comes after the grace.
-        let is_quiet = self.conn.is_quiet();
+        let is_quiet = self.is_over() && self.ends();
         let mut budget = self.conn.budget();
         loop {
-            let took = self.next(&mut other).inspect_err(|_| {
+            let took = self.next(other).inspect_err(|_| {
                 // A wait returns the error at once, and so does `settled` from now on.
                 self.was_quiet = true;
             })?;
@@ -557,22 +563,23 @@ impl Writer {
 
     /// The connection is over: disconnects, once, so that the device releases the sources of all
     /// commits. While it holds none, an answer of the server has its time to come.
+    ///
+    /// Returns whether no completion comes any more.
     #[cold]
-    pub(crate) fn answer_end(&self) {
+    #[inline(never)]
+    pub(crate) fn ends(&self) -> bool {
+        let is_quiet = self.conn.is_quiet();
         let holds_none = self.released == self.posted;
         let may_come = self.server.is_some() && self.durable < self.posted;
-        if !(holds_none && may_come) || self.conn.is_quiet() {
+        if !(holds_none && may_come) || is_quiet {
             self.conn.answer_end();
         }
+        is_quiet
     }
 
     /// Looks, and takes one thing.
     fn next(&mut self, other: &mut dyn FnMut(Wc)) -> Result<Took> {
         let mut wcs = [Wc::default(); 8];
-        if self.is_over() {
-            // Before the poll, which takes the operations that this flushes.
-            self.answer_end();
-        }
         let next = self.conn.next(&mut wcs, Duration::ZERO);
         self.took(next, &wcs, other)
     }
@@ -583,7 +590,7 @@ impl Writer {
                 self.handle_each(&wcs[..count], &mut *other);
                 Ok(Took::Completions(count))
             }
-            Ok(Next::Event(_)) => Ok(Took::Event),
+            Ok(Next::Event(_)) => Ok(self.took_event()),
             Err(Error::TimedOut(_)) => Ok(Took::Nothing),
             Err(error) => {
                 // Waits return it as their reason.
@@ -591,6 +598,14 @@ impl Writer {
                 Err(error)
             }
         }
+    }
+
+    #[cold]
+    fn took_event(&self) -> Took {
+        if self.is_over() {
+            self.ends();
+        }
+        Took::Event
     }
 
     /// Posts a write of 0 bytes, or on iWARP a read, for [`look`](Self::look). Its completion shows

@@ -79,8 +79,9 @@ use crate::verbs::Deadline;
 /// # The connection
 ///
 /// The completions and events of the connection belong to the shared writer: the program neither
-/// polls nor waits on [`conn`](Self::conn). It may post its own operations there. Their completions
-/// are dropped.
+/// polls nor waits on [`conn`](Self::conn). It may post its own operations there, of which
+/// [`Writer::slots_beside`] may be in flight. Their completions are dropped, and [`look`](Self::look)
+/// takes them.
 ///
 /// A logger of the program must not call the shared writer: some messages come while its lock is
 /// held.
@@ -134,17 +135,21 @@ impl Watch {
     #[inline]
     fn poll_by(&mut self, poll: impl FnOnce(&mut Writer) -> Result<bool>) -> bool {
         // Before the poll: the last one comes after the grace.
-        let was_quiet = self.writer.is_over() && self.ends();
+        let was_quiet = self.writer.is_over() && self.writer.ends();
         let polled = poll(&mut self.writer);
         self.is_done |= was_quiet || polled.is_err();
         polled.unwrap_or(true) || was_quiet
     }
 
-    /// The connection is over. Returns whether no completion comes any more.
     #[cold]
-    fn ends(&self) -> bool {
-        self.writer.answer_end();
-        self.writer.conn.is_quiet()
+    #[inline(never)]
+    fn judge_released(&self, ticket: Ticket) -> Option<Result<()>> {
+        let is_there = self.writer.released >= ticket.number;
+        let is_over = self.is_done && self.writer.is_over();
+        match is_there {
+            true => Some(Ok(())),
+            false => is_over.then(|| self.reason())?,
+        }
     }
 
     /// Why the connection is over.
@@ -173,7 +178,7 @@ impl Watched for Watch {
                 writer.durable >= ticket.number,
                 self.is_done || writer.has_completed(ticket),
             ),
-            Wanted::Released(ticket) => (writer.released >= ticket.number, self.is_done),
+            Wanted::Released(ticket) => return self.judge_released(ticket),
             Wanted::Room => (writer.room() > 0 && !writer.is_over(), true),
         };
         if is_there {
@@ -200,6 +205,7 @@ impl Watched for Watch {
         }
     }
 
+    #[inline]
     fn spin(sleep: &Sleep, mut poll: impl FnMut() -> bool) -> bool {
         let time = sleep.conn.spin_time();
         looking::spin(time, sleep.until, || poll().then_some(())).is_some()
@@ -282,8 +288,11 @@ impl SharedWriter {
     ///
     /// As [`Writer::wait`]: [`Error::TimedOut`] when the limit has passed.
     pub fn wait(&self, ticket: Ticket, limit: Duration) -> Result<()> {
-        self.wait_for(ticket, Wanted::Durable(ticket), limit)
-            .unwrap_or(Err(Error::TimedOut(Writer::NOT_DURABLE)))
+        if ticket.conn != self.0.conn.id() {
+            return Err(of_another_writer());
+        }
+        let found = self.0.shared.wait(Wanted::Durable(ticket), limit);
+        found.unwrap_or(Err(Error::TimedOut(Writer::NOT_DURABLE)))
     }
 
     /// Waits until this host's device no longer reads the source memory of a commit, for at most
@@ -293,17 +302,11 @@ impl SharedWriter {
     ///
     /// As [`Writer::wait_released`]: [`Error::TimedOut`] when the limit has passed.
     pub fn wait_released(&self, ticket: Ticket, limit: Duration) -> Result<()> {
-        self.wait_for(ticket, Wanted::Released(ticket), limit)
-            .unwrap_or(Err(Error::TimedOut(Writer::NOT_RELEASED)))
-    }
-
-    /// `None`: the limit has passed.
-    #[inline]
-    fn wait_for(&self, ticket: Ticket, wanted: Wanted, limit: Duration) -> Option<Result<()>> {
         if ticket.conn != self.0.conn.id() {
-            return Some(Err(of_another_writer()));
+            return Err(of_another_writer());
         }
-        self.0.shared.wait(wanted, limit)
+        let found = self.0.shared.wait(Wanted::Released(ticket), limit);
+        found.unwrap_or(Err(Error::TimedOut(Writer::NOT_RELEASED)))
     }
 
     /// Waits until there is room for another commit, for at most `limit`. All threads that wait

@@ -70,13 +70,22 @@ impl Writer {
         if ticket.conn != self.id {
             return Err(of_another_writer());
         }
-        self.look_until(
+        let is_released = |writer: &Self| writer.released >= ticket.number;
+        let look = |writer: &mut Self, other: &mut dyn FnMut(Wc)| {
+            writer.look(other)?;
+            if is_released(writer) || !writer.was_quiet {
+                return Ok(());
+            }
+            writer.conn.reason().map_or(Ok(()), Err)
+        };
+        let found = looking::wait(
+            &mut (self, &mut other as &mut dyn FnMut(Wc)),
             limit,
-            &mut other,
-            |writer| writer.released >= ticket.number,
-            |_| false,
-            Self::NOT_RELEASED,
-        )
+            |(writer, _)| is_released(writer).then_some(()),
+            |(writer, other)| look(writer, &mut **other),
+            |(writer, other), deadline| writer.sleep(deadline, &mut **other),
+        )?;
+        found.ok_or(Error::TimedOut(Self::NOT_RELEASED))
     }
 
     /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`. If there
