@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use rpma::commit::{Method, Replicas, Writer, WriterCfg};
 use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg};
 
@@ -56,16 +56,12 @@ impl Log {
     pub(crate) fn append(&mut self, bytes: &[u8; RECORD]) -> Result<()> {
         ensure!(!self.is_over, "an earlier record was not acknowledged");
         self.is_over = true;
-        if let Err(error) = self.replicas.wait_room(RECORD, LIMIT) {
-            let holders: Vec<_> = self.replicas.holders().map(|id| id.to_string()).collect();
-            bail!("{error}: {}", holders.join(", "));
-        }
+        self.replicas.make_room(RECORD, COPIES, LIMIT)?;
         let mut record = self.replicas.record(RECORD)?;
         record.put(0, bytes)?;
         let tail = (0, (self.count + 1).to_le_bytes());
         let id = record.commit(place(self.count), Some(tail), COPIES)?;
-        let outcome = self.replicas.settle(id, COPIES, LIMIT);
-        ensure!(outcome.copies() >= COPIES, "too few have it: {outcome:?}");
+        self.replicas.settle(id, COPIES, LIMIT).require(COPIES)?;
         self.count += 1;
         self.is_over = false;
         Ok(())

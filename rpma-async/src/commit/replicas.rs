@@ -26,23 +26,48 @@ use crate::watched::{Object, Watched};
 /// A commit is posted to all replicas at once. A replica without room gets it later, from the
 /// set's ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
 ///
-/// Dropping the last handle ends the connections.
+/// Dropping the last handle ends the connections. [`close`](Self::close) waits for all commits first.
 ///
 /// ```no_run
+/// use std::net::SocketAddr;
 /// use std::time::Duration;
 ///
-/// use rpma_async::Replicas;
+/// use rpma::commit::{self, Method, WriterCfg};
+/// use rpma::{ConnCfg, Identity, Result};
+/// use rpma_async::{Reactor, Reconnect, Replicas};
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
+/// /// Connects to the servers of a new log, and makes a set of them.
+/// async fn open(
+///     reactor: &Reactor,
+///     servers: &[SocketAddr],
+///     identity: Identity,
+/// ) -> Result<Replicas> {
+///     // 1 MiB of source memory, for up to 256 records at a time.
+///     let set = commit::Replicas::new(reactor.peer(), 1 << 20, 256)?;
+///     let log = Replicas::new(reactor, set)?;
+///     for server in servers {
+///         let commits = WriterCfg::new(Method::Server);
+///         let mut client = Reconnect::to_writer(reactor, *server, identity, &commits)?;
+///         let writer = client.connect(&ConnCfg::new()).await?;
+///         let memory = writer.offer().memory(4096)?;
+///         log.add(writer, memory)?;
+///     }
+///     Ok(log)
+/// }
+///
 /// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
-/// async fn append(log: &Replicas, at: u64, bytes: &[u8]) -> rpma::Result<bool> {
-///     log.room(bytes.len(), LIMIT).await?;
+/// async fn append(log: &Replicas, at: u64, bytes: &[u8]) -> Result<()> {
+///     log.make_room(bytes.len(), 2, LIMIT).await?;
 ///     let tail = at + bytes.len() as u64;
 ///     let id = log.commit(at, &[bytes], Some((0, tail.to_le_bytes())), 2)?;
-///     Ok(log.settle(id, 2, LIMIT).await?.copies() >= 2)
+///     log.settle(id, 2, LIMIT).await?.require(2)
 /// }
 /// ```
+///
+/// A replica that joins a log with records is brought up to date first, as an awaited
+/// [`Writer`](crate::Writer), and added by [`add_writer`](Self::add_writer).
 #[derive(Clone)]
 pub struct Replicas {
     shared: Arc<Watched<ReplicasState>>,
@@ -378,18 +403,17 @@ impl Replicas {
     /// ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
-        let judge = |state: &mut ReplicasState| {
-            if !state.set.is_own(id) {
-                return Some(Err(of_another_set()));
-            }
-            state.set.settled(id, k).map(Ok)
-        };
+        let judge = |state: &mut ReplicasState| state.set.settled(id, k).map(Ok);
         let settled = shared.wait(Wanted::Settled(id, k), judge);
-        match timeout(shared.reactor(), limit, settled).await {
-            Some(settled) => settled,
+        let outcome = match timeout(shared.reactor(), limit, settled).await {
+            Some(settled) => settled?,
             // After the limit replicas without an answer are unknown.
-            None => Ok(shared.with(|state| state.set.settle(id, k, Duration::ZERO))),
+            None => shared.with(|state| state.set.settle(id, k, Duration::ZERO)),
+        };
+        if outcome.copies() == 0 && !shared.read(|state| state.set.is_own(id)) {
+            return Err(invalid("the commit was made by another set: ask that one"));
         }
+        Ok(outcome)
     }
 
     /// Waits until this commit is neither in flight nor still to be posted on any replica
@@ -527,18 +551,16 @@ impl Replicas {
         let all = timeout(shared.reactor(), limit, all).await;
         let ended = shared.with(|state| {
             let ids: Vec<_> = state.set.replicas().collect();
-            let end = |id| state.set.set_aside(id, Duration::ZERO);
+            let mut ended = Ok(());
             // Each of them, whatever the result of another one is.
-            ids.into_iter().map(end).fold(Ok(()), Result::and)
+            for id in ids {
+                ended = ended.and(state.set.set_aside(id, Duration::ZERO));
+            }
+            ended
         });
         let late = "a replica lacks commits, and the set has ended without them";
         all.unwrap_or(Err(Error::TimedOut(late))).and(ended)
     }
-}
-
-#[cold]
-fn of_another_set() -> Error {
-    invalid("the commit was made by another set: ask that one")
 }
 
 fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {
