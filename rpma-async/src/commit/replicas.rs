@@ -26,7 +26,8 @@ use crate::watched::{Object, Watched};
 /// A commit is posted to all replicas at once. A replica without room gets it later, from the
 /// set's ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
 ///
-/// Dropping the last handle ends the connections. [`close`](Self::close) waits for all commits first.
+/// Dropping the last handle ends the connections. [`close`](Self::close) waits for all commits
+/// first.
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -334,9 +335,10 @@ impl Replicas {
     /// this one.
     ///
     /// A program has a task for each replica. The task waits with this call, and then connects
-    /// again. It has a handle of the set: [`close`](Self::close) ends the wait. `None` means that the peer or this side has ended the connection, or that the replica
-    /// was set aside. A replica that is gone stays in the set: [`set_aside`](Self::set_aside) frees
-    /// its bytes in the ring, and its place for a later replica.
+    /// again. It has a handle of the set: [`close`](Self::close) ends the wait. `None` means that
+    /// the peer or this side has ended the connection, or that the replica was set aside. A replica
+    /// that is gone stays in the set: [`set_aside`](Self::set_aside) frees its bytes in the ring,
+    /// and its place for a later replica.
     ///
     /// Only an operation that fails, or a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
@@ -399,8 +401,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a commit of another set, and if the driver of the reactor never
-    /// ran or is gone.
+    /// [`Error::InvalidArgument`] for a commit of another set, and if the driver of the reactor
+    /// never ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
         let judge = |state: &mut ReplicasState| state.set.settled(id, k).map(Ok);

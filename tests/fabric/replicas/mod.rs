@@ -15,6 +15,7 @@ mod holding;
 mod input;
 mod prelude;
 mod reuse;
+mod rooms;
 mod served;
 mod set;
 mod shared_set;

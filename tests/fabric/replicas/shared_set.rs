@@ -346,8 +346,8 @@ fn a_killed_replica_stops_no_thread() {
     });
 }
 
-/// Promise: threads that make room at the same time keep `k` replicas together, and one of them goes
-/// on.
+/// Promise: threads that make room at the same time keep `k` replicas together, and one of them
+/// goes on.
 #[test]
 fn threads_that_make_room_keep_enough_replicas() {
     with_seeds(100, |seed| {

@@ -318,8 +318,8 @@ fn a_disconnect_is_everybodys() -> Result {
     Ok(())
 }
 
-/// Promise: a thread that waits for the release of its source may write to it then. With the server's
-/// method the answer can come first, and otherwise a durable commit is released.
+/// Promise: a thread that waits for the release of its source may write to it then. With the
+/// server's method the answer can come first, and otherwise a durable commit is released.
 #[test]
 fn a_source_is_released() -> Result {
     let mut later = 0;

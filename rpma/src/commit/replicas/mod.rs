@@ -71,9 +71,9 @@ use crate::verbs::{Place, Wc};
 ///
 /// The bytes of a commit are free when this host's device no longer reads them for any replica. A
 /// replica that is slow or frozen holds these bytes. Commits go on until the ring is full
-/// ([`Error::RingFull`]). Then [`make_room`](Self::make_room) waits for the replica, and takes it out
-/// of the set if it is too slow. This needs no answer from it. A replica whose connection is over
-/// holds nothing after the next look, because the device flushes its requests.
+/// ([`Error::RingFull`]). Then [`make_room`](Self::make_room) waits for the replica, and takes it
+/// out of the set if it is too slow. This needs no answer from it. A replica whose connection is
+/// over holds nothing after the next look, because the device flushes its requests.
 ///
 /// # The end of a set
 ///

@@ -140,21 +140,21 @@ impl Replicas {
         found.unwrap_or(Err(Error::RingFull))
     }
 
-    /// Waits for room as [`wait_room`](Self::wait_room) does. When the limit has passed, it [sets the
-    /// replicas aside](Self::set_aside) that still hold the ring's oldest bytes, so that the others
-    /// go on, and waits again. It keeps at least `k` replicas that can take a commit: otherwise it
-    /// sets none aside.
+    /// Waits for room as [`wait_room`](Self::wait_room) does. When the limit has passed, it [sets
+    /// the replicas aside](Self::set_aside) that still hold the ring's oldest bytes, so that the
+    /// others go on, and waits again. It keeps at least `k` replicas that can take a commit:
+    /// otherwise it sets none aside.
     ///
     /// `k` is the number of copies of the next commit. It counts only when the limit has passed: if
-    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit. The
-    /// commit itself is refused then ([`Error::TooFewReplicas`]).
+    /// the ring has room, the result is `Ok`, also if fewer than `k` replicas can take a commit.
+    /// The commit itself is refused then ([`Error::TooFewReplicas`]).
     ///
     /// Setting a replica aside may take up to `limit` again.
     ///
     /// # Errors
     ///
-    /// As [`record`](Self::record): [`Error::RingFull`] if fewer than `k` replicas would be left, which
-    /// [`holders`](Self::holders) names. [`Error::InvalidArgument`] also if `k` is 0. As
+    /// As [`record`](Self::record): [`Error::RingFull`] if fewer than `k` replicas would be left,
+    /// which [`holders`](Self::holders) names. [`Error::InvalidArgument`] also if `k` is 0. As
     /// [`set_aside`](Self::set_aside).
     pub fn make_room(&mut self, len: usize, k: usize, limit: Duration) -> Result<()> {
         refuse_no_copies(k)?;
@@ -169,8 +169,8 @@ impl Replicas {
         }
     }
 
-    /// Ends the replicas that hold the ring's oldest bytes, if the ring has no room for `len` bytes:
-    /// the half of [`make_room`](Self::make_room) that does not sleep, for [event
+    /// Ends the replicas that hold the ring's oldest bytes, if the ring has no room for `len`
+    /// bytes: the half of [`make_room`](Self::make_room) that does not sleep, for [event
     /// loops](Self#event-loops). Returns the replicas. Their connections are over, and the program
     /// sets each of them [aside](Self::set_aside).
     ///
@@ -197,8 +197,8 @@ impl Replicas {
     }
 
     /// Ends the set without loss: waits until each replica that can take commits has all of them,
-    /// for at most `limit`, and then ends the connections, as [`set_aside`](Self::set_aside). A drop
-    /// ends them at once.
+    /// for at most `limit`, and then ends the connections, as [`set_aside`](Self::set_aside). A
+    /// drop ends them at once.
     ///
     /// # Errors
     ///

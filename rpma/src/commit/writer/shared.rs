@@ -34,7 +34,7 @@ use crate::verbs::Deadline;
 /// use std::time::Duration;
 ///
 /// use rpma::commit::SharedWriter;
-/// use rpma::{Error, Mr, RemoteSlice, Result};
+/// use rpma::{Error, Mr, MrRemote, Result};
 ///
 /// const LIMIT: Duration = Duration::from_secs(10);
 ///
@@ -42,7 +42,7 @@ use crate::verbs::Deadline;
 /// /// which has room for one record.
 /// fn write_all(
 ///     writer: &SharedWriter,
-///     to: RemoteSlice,
+///     to: &MrRemote,
 ///     source: &mut Mr<Vec<u8>>,
 ///     records: &[&[u8]],
 /// ) -> Result<()> {
@@ -80,8 +80,8 @@ use crate::verbs::Deadline;
 ///
 /// The completions and events of the connection belong to the shared writer: the program neither
 /// polls nor waits on [`conn`](Self::conn). It may post its own operations there, of which
-/// [`Writer::slots_beside`] may be in flight. Their completions are dropped, and [`look`](Self::look)
-/// takes them.
+/// [`Writer::slots_beside`] may be in flight. Their completions are dropped, and
+/// [`look`](Self::look) takes them.
 ///
 /// A logger of the program must not call the shared writer: some messages come while its lock is
 /// held.

@@ -21,9 +21,9 @@ impl Writer {
     /// Waits until a commit is durable, for at most `limit`. With a limit of 0 it polls, and looks
     /// once. Completions that are not the writer's go to `other`.
     ///
-    /// After `Ok` the source memory of the commit is [released](Self::released) as well, except with
-    /// [`Method::Server`](crate::commit::Method::Server): there the answer can come first. Call
-    /// [`wait_released`](Self::wait_released) before you change the memory.
+    /// After `Ok` the source memory of the commit is [released](Self::released) as well, except
+    /// with [`Method::Server`](crate::commit::Method::Server): there the answer can come first.
+    /// Call [`wait_released`](Self::wait_released) before you change the memory.
     ///
     /// # Errors
     ///
