@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rpma::{ConnReq, Error, Request, Resolving, Result};
 use rustix::io::Errno;
@@ -19,7 +19,6 @@ use crate::conn::{Conn, Shared};
 use crate::driver::{Handle, Member};
 use crate::inbox::Receives;
 use crate::setup::Setup;
-use crate::timeout::timeout;
 use crate::told::{Look, wait};
 use crate::waiters::Waiters;
 
@@ -32,10 +31,9 @@ pub(crate) fn connect(
 ) -> impl Future<Output = Result<Conn>> + use<> {
     let until = clock::after(setup.connect_limit());
     let resolve = Resolve::new(reactor, addr, setup, private_data);
-    let reactor = Arc::clone(reactor);
     async move {
-        let asked = async { resolve?.ask().await };
-        established_by(until, &reactor, asked).await
+        let asked = resolve?.ask(until).await?;
+        established_by(until, asked).await
     }
 }
 
@@ -54,28 +52,25 @@ pub(crate) fn accept(
         seat.start(req, setup, private_data)
     };
     let accepted = accept();
-    let reactor = Arc::clone(reactor);
-    async move { established_by(until, &reactor, async { accepted }).await }
+    async move { established_by(until, accepted?).await }
 }
 
 /// Waits until a connection that was asked for, or accepted, is established.
-async fn established_by(
-    until: Option<Instant>,
-    reactor: &Arc<Handle>,
-    asked: impl Future<Output = Result<Arc<Shared>>>,
-) -> Result<Conn> {
-    let established = async {
-        let shared = asked.await?;
-        let look = || Look::from(established(&shared));
-        wait(reactor, shared.closed(), look).await??;
-        Ok(Conn::new(shared))
-    };
-    let left = |until: Instant| until.saturating_duration_since(clock::now());
-    let limit = until.map_or(Duration::MAX, left);
-    let in_time = timeout(reactor, limit, established).await;
-    in_time.unwrap_or(Err(Error::TimedOut(
-        "the connection was not established within Setup::with_connect_limit",
-    )))
+async fn established_by(until: Option<Instant>, asked: Arc<Shared>) -> Result<Conn> {
+    let look = || by(until, established(&asked));
+    wait(asked.reactor(), asked.closed(), look).await??;
+    Ok(Conn::new(asked))
+}
+
+/// The result of a look, or the end of the time.
+fn by<T>(until: Option<Instant>, found: Option<Result<T>>) -> Look<Result<T>> {
+    match found {
+        Some(result) => Look::Ready(result),
+        None if until.is_some_and(|until| until <= clock::now()) => Look::Ready(Err(
+            Error::TimedOut("the connection was not established within Setup::with_connect_limit"),
+        )),
+        None => Look::Until(until),
+    }
 }
 
 fn established(shared: &Shared) -> Option<Result<()>> {
@@ -121,9 +116,9 @@ impl Resolve {
     }
 
     /// Waits for the kernel, and asks for the connection.
-    async fn ask(self) -> Result<Arc<Shared>> {
+    async fn ask(self, until: Option<Instant>) -> Result<Arc<Shared>> {
         let mut resolving = Some(self.resolving);
-        let look = || match resolving.take()?.advance() {
+        let mut advance = || match resolving.take()?.advance() {
             Ok(ControlFlow::Continue(goes_on)) => {
                 resolving = Some(goes_on);
                 None
@@ -131,9 +126,8 @@ impl Resolve {
             Ok(ControlFlow::Break(req)) => Some(Ok(req)),
             Err(error) => Some(Err(error)),
         };
-        let mut look = look;
-        let resolved = wait(&self.seat.reactor, &self.waiters, || Look::from(look()));
-        let req = resolved.await??;
+        let look = || by(until, advance());
+        let req = wait(&self.seat.reactor, &self.waiters, look).await??;
         self.seat.start(req, &self.setup, &self.private_data)
     }
 }
