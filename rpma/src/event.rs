@@ -33,7 +33,9 @@ pub enum ConnEvent {
         status: i32,
     },
     /// The peer has rejected the connection, or no program listens on the port
-    /// (`RPMA_CONN_REJECTED`).
+    /// (`RPMA_CONN_REJECTED`). An established connection may end with it as well: if the accepting
+    /// peer ends it before its host has taken the last message of the handshake, the kernel rejects
+    /// (`cm_destroy_id` in `IB_CM_REP_SENT`).
     Rejected {
         /// The reason code of the transport (for InfiniBand and RoCE those of the connection
         /// manager's REJ message), or a negative errno. [`NO_LISTENER`](Self::NO_LISTENER) and

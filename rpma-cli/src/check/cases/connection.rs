@@ -121,6 +121,9 @@ fn closed(bench: &mut Bench) -> Result<String> {
     bench.tell(&Request::Drop { line: line.number })?;
     match bench.clock.within(|limit| line.conn.wait_ended(limit))? {
         ConnEvent::Closed => Ok("the event came".to_owned()),
+        // The server's host was busy, and took the end before the last message of the handshake.
+        // Then its connection manager rejects (`cm_destroy_id`), although the connection was used.
+        ConnEvent::Rejected { .. } => Ok("the event came, as a late rejection".to_owned()),
         event => failed(format!("{event}: this event came")),
     }
 }
