@@ -19,6 +19,7 @@
 //! use rpma_async::Reactor;
 //! use rpma_log::{Log, LogCfg, LogError};
 //!
+//! # #[cfg(feature = "tokio")]
 //! /// Appends from 16 tasks, while a server dies, and reads everything back.
 //! async fn run(servers: [SocketAddr; 3], kill: impl FnOnce()) -> Result<(), LogError> {
 //!     let reactor = Reactor::spawn(&Peer::toward(&servers[0].ip().to_string())?)?;

@@ -79,7 +79,7 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
     report.check("simulated: sim-log", &mut sim_log)?;
     // The examples in the documentation. Those of `rpma::sim` need it.
     let mut doc = workspace.cargo(&format!(
-        "test --locked --doc -p rpma -p rpma-async -p rpma-log -p rpma-sim {FEATURES}"
+        "test --locked --doc -p rpma -p rpma-async -p rpma-log -p rpma-sim {FEATURES} --features rpma-log/tokio"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
     // The commands of rpma-cli, both sides in one process.
