@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::choices::Kind;
 use crate::qp::{Operation, Qp, QpState};
 use crate::requester::Outcome;
 use crate::state::State;
@@ -120,7 +121,7 @@ impl State {
             let may = has_room
                 && !send.way.travels()
                 && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
-            if !may || self.toss() {
+            if !may || self.choose(Kind::Overtake, 2) == 0 {
                 // Writes and sends stay in order.
                 return;
             }

@@ -4,6 +4,7 @@
 //! again (the buffer belongs to the device until the completion was polled: `ibv_post_send(3)`).
 //! So a program that changes a buffer too early sends other bytes, or a mixture.
 
+use crate::choices::Kind;
 use crate::memory::{Part, fetch};
 use crate::qp::{Data, Send};
 use crate::state::State;
@@ -27,7 +28,11 @@ impl State {
             return;
         }
         for index in first..self.qps[number].sends.len() {
-            if !self.qps[number].sends[index].sends_memory() || self.toss() {
+            if !self.qps[number].sends[index].sends_memory() {
+                continue;
+            }
+            let begins = self.choose(Kind::Fetch, 3);
+            if begins == 0 {
                 continue;
             }
             let send = self.qps[number].sends[index].clone();
@@ -37,10 +42,10 @@ impl State {
             // Errors in them are found in their turn.
             let parts = self.parts(self.qps[number].pd, sges, 0);
             let mut fetched = gather(&send, &parts.unwrap_or_default());
-            let read_by_now = if self.toss() || fetched.is_empty() {
+            let read_by_now = if begins == 1 || fetched.is_empty() {
                 0
             } else {
-                self.chance(fetched.len() as u32)
+                self.choose(Kind::Bytes, fetched.len() as u32)
             };
             fetched.truncate(read_by_now as usize);
             self.qps[number].sends[index].fetched = Some(fetched);
@@ -52,7 +57,7 @@ impl State {
         let send = self.qps[number].sends[index].clone();
         let packets = send.data.len().div_ceil(PACKET);
         let fetched = if send.sends_memory() && packets > 1 {
-            let arrived = PACKET * u64::from(self.chance(packets as u32));
+            let arrived = PACKET * u64::from(self.choose(Kind::Packets, packets as u32));
             let mut fetched = gather(&send, parts);
             fetched.truncate(arrived as usize);
             Some(fetched)

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 
+use crate::choices::Kind;
 use crate::fabric::Fabric;
 use crate::memory::Part;
 use crate::power::{Flow, is_checking};
@@ -124,7 +125,7 @@ impl State {
             send: send.clone(),
             is_seen: false,
         };
-        if self.profile_of(peer).reorders && self.toss() {
+        if self.profile_of(peer).reorders && self.choose(Kind::Late, 2) == 1 {
             let number = write.number;
             let what = self.describe(from, send);
             self.take(bytes, write.part, (Flow::Writes(from), number), what);
@@ -153,7 +154,7 @@ impl State {
 
     fn put_off_late(&mut self, number: u64) {
         const STEPS: u32 = 16;
-        let delay = self.kept_back() * (1 + self.chance(STEPS)) / STEPS;
+        let delay = self.kept_back() * (1 + self.choose(Kind::Landing, STEPS)) / STEPS;
         self.clock.after(delay, Timer::Late { number });
     }
 

@@ -67,6 +67,7 @@
 mod async_events;
 mod call;
 mod caller;
+mod choices;
 mod cm;
 mod cq;
 mod deferred;

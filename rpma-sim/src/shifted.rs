@@ -68,12 +68,11 @@ fn kept(
     let fabric = Fabric::seeded(profile.clone(), 1);
     let shared = fabric.shared();
     shared.order.keep(choices.turns);
-    shared.lock_quietly().kept = Some(Box::new(choices.chances));
+    shared.order.choices.keep(choices.chances);
     let ended = run(&fabric);
-    let chances = shared.lock_quietly().kept.take();
     let choices = Choices {
         turns: shared.order.kept(),
-        chances: *chances.unwrap_or_default(),
+        chances: shared.order.choices.kept(),
     };
     (ended, choices)
 }

@@ -7,6 +7,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::choices::{Choices, Kind};
 use crate::cm::Id;
 use crate::cq::{Channel, Cq};
 use crate::device::Nic;
@@ -14,7 +15,7 @@ use crate::fail::{Failures, Fate};
 use crate::late::LateWrites;
 use crate::links::Links;
 use crate::memory::{Mr, Pd};
-use crate::order::{Chances, Effects, Order, mix};
+use crate::order::{Effects, Order};
 use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
@@ -83,8 +84,7 @@ impl Shared {
                 late: LateWrites::default(),
                 steps: steps.counter(),
                 effects: Arc::clone(&order.effects),
-                random: seed.map_or(0x5EED, mix),
-                kept: None,
+                choices: Arc::clone(&order.choices),
             }),
             changed: Changed::default(),
             order,
@@ -163,9 +163,7 @@ pub(crate) struct State {
     /// Counts the requests that were executed, with the calls.
     pub(crate) steps: Arc<AtomicU64>,
     pub(crate) effects: Arc<Effects>,
-    pub(crate) random: u64,
-    /// If the choices are kept, or are to be like those of another run.
-    pub(crate) kept: Option<Box<Chances>>,
+    pub(crate) choices: Arc<Choices>,
 }
 
 // SAFETY: a pointer inside leads to an object that stays until its call has taken it from the
@@ -227,25 +225,9 @@ impl State {
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// One of two, by chance, the same in each run.
-    #[track_caller]
-    pub(crate) fn toss(&mut self) -> bool {
-        self.chance(2) == 0
-    }
-
-    /// A number below this one, by chance, the same in each run. Not 0.
-    #[track_caller]
-    pub(crate) fn chance(&mut self, below: u32) -> u32 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let seeded = ((self.random >> 32) * u64::from(below)) >> 32;
-        let chosen = match &mut self.kept {
-            Some(kept) => kept.choose(Location::caller(), below.into(), seeded),
-            None => seeded,
-        };
-        chosen as u32
+    /// See [`Choices::choose`].
+    pub(crate) fn choose(&self, kind: Kind, below: u32) -> u32 {
+        self.choices.choose(kind, below)
     }
 
     /// Does the work that was put off until now; `true` if there was some.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::choices::Kind;
 use crate::cm::Message;
 use crate::fetch::gather;
 use crate::qp::{Operation, QpState, Send, Waiting};
@@ -63,7 +64,7 @@ impl State {
                 crate::qp::Data::At(sges) => self.parts(pd, sges, 0),
             };
             // The others have not left the device.
-            let Some(parts) = parts.ok().filter(|_| self.toss() || self.toss()) else {
+            let Some(parts) = parts.ok().filter(|_| self.choose(Kind::Stray, 2) == 0) else {
                 break;
             };
             let bytes = gather(&send, &parts);

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::choices::Kind;
 use crate::error_state::failed;
 use crate::fetch::gather;
 use crate::links::LinkFault;
@@ -335,8 +336,8 @@ impl State {
             sends.clear();
         }
         // A reset takes the others away.
-        let arrive = sends.iter().take_while(|_| self.toss() || self.toss());
-        let arrive = arrive.count();
+        let has_left = |_: &&(Send, Vec<u8>)| self.choose(Kind::Stray, 2) == 0;
+        let arrive = sends.iter().take_while(has_left).count();
         sends.truncate(arrive);
         let closes = match is_dead {
             true => None,

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use self::link::Link;
+use crate::choices::Kind;
 use crate::cm::Message;
 use crate::qp::{Operation, Qp, QpState, Send, Waiting};
 use crate::state::State;
@@ -271,7 +272,7 @@ impl State {
         };
         let delay = match delay.filter(|_| !is_held) {
             Some(Delay::Always(delay)) => delay,
-            Some(Delay::UpTo(most)) => most * self.chance(1001) / 1000,
+            Some(Delay::UpTo(most)) => most * self.choose(Kind::Delay, 1001) / 1000,
             None => return,
         };
         self.clock.after(delay, arrival);
@@ -320,7 +321,7 @@ impl State {
                 LinkFault::Receive => false,
             });
             let one_in = self.links.loses.get(&(from, to)).copied();
-            let is_lost = one_in.is_some_and(|one_in| self.chance(one_in) == 0);
+            let is_lost = one_in.is_some_and(|one_in| self.choose(Kind::Loss, one_in) == 0);
             if is_lost && send.way.fault.is_none() {
                 send.way.fault = Some(LinkFault::Packet);
             }

@@ -31,6 +31,7 @@ use self::stalls::{Check, is_running};
 pub(crate) use self::standstill::Effects;
 pub(crate) use self::waits::Event;
 use self::waits::Wait;
+use crate::choices::{Choices, Kind};
 use crate::state::Shared;
 use crate::timer::{Alarm, Time};
 
@@ -72,6 +73,7 @@ pub(crate) fn mix(number: u64) -> u64 {
 pub(crate) struct Order {
     pub(crate) time: Arc<Time>,
     seed: Option<u64>,
+    pub(crate) choices: Arc<Choices>,
     jumps: AtomicBool,
     /// Wakes the future of the program that does the pending work, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
@@ -98,7 +100,6 @@ struct Threads {
     turn: Option<u64>,
     /// How often the turn was given.
     turns: u64,
-    random: u64,
     trace: Trace,
     /// If the run is kept, or is to be like another one.
     kept: Option<Box<Turns>>,
@@ -175,28 +176,9 @@ impl Threads {
         self.turns += 1;
     }
 
-    /// One of them: as in the run that this one is to be like, or by chance.
-    fn one_of(&mut self, ready: &[u64]) -> Option<u64> {
-        let seeded = self.by_chance(ready)?;
-        let kept = self.kept.as_ref();
-        Some(kept.and_then(|kept| kept.choose(ready)).unwrap_or(seeded))
-    }
-
-    fn by_chance(&mut self, ready: &[u64]) -> Option<u64> {
-        let sum: u64 = ready.iter().map(|thread| self.all[thread].weight).sum();
-        let mut left = self.random().checked_rem(sum)?;
-        let chosen = |thread: &&u64| {
-            let weight = self.all[*thread].weight;
-            let is_it = left < weight;
-            left = left.saturating_sub(weight);
-            is_it
-        };
-        ready.iter().find(chosen).copied()
-    }
-
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(1);
-        mix(self.random)
+    /// The thread of the run that this one is to be like, if there is one.
+    fn as_kept(&self, ready: &[u64]) -> Option<u64> {
+        self.kept.as_ref()?.choose(ready)
     }
 
     fn set(&mut self, thread: u64, standing: Standing) {
@@ -270,6 +252,7 @@ impl Order {
         Self {
             time: Arc::new(Time::new(seed.is_some())),
             seed,
+            choices: Arc::new(Choices::seeded(seed)),
             jumps: AtomicBool::new(false),
             alarm: OnceLock::new(),
             end: OnceLock::new(),
@@ -284,7 +267,6 @@ impl Order {
                 next: 0,
                 turn: None,
                 turns: 0,
-                random: mix(seed.unwrap_or(0)),
                 trace: Trace::default(),
                 kept: None,
                 why_not: None,
@@ -361,17 +343,6 @@ impl Order {
         }
     }
 
-    /// A number below this one, by the seed. Not 0.
-    pub(crate) fn chance(&self, below: usize) -> usize {
-        let mut threads = self.lock();
-        let seeded = threads.random() % below as u64;
-        let chosen = match &mut threads.kept {
-            Some(kept) => kept.woken.choose(Location::caller(), below as u64, seeded),
-            None => seeded,
-        };
-        chosen as usize
-    }
-
     /// A random number for a program, by the seed. The later choices of the seed stay the same.
     pub(crate) fn draw(&self) -> Option<u64> {
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +397,7 @@ impl ThreadEntry {
         }
         // With each seed others are slow: if all were equal, the first one started would be through
         // first.
-        let weight = 1 << (3 * (threads.random() % 3));
+        let weight = 1 << (3 * shared.order.choices.choose(Kind::Weight, 3));
         let thread = Thread {
             name,
             last: Arc::clone(&last),

@@ -2,10 +2,12 @@
 //!
 //! The other run may have more steps or fewer: a sweep repeats a run without its fault. So choices
 //! have places and no numbers. A thread goes on in the order that its step had, and a device
-//! chooses as often as in the same line of this crate.
+//! chooses as it did for the same kind of choice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::Location;
+
+use crate::choices::Kind;
 
 /// A line of this crate.
 type Site = (&'static str, u32, u32);
@@ -53,8 +55,6 @@ pub(crate) struct Turns {
     wanted: BTreeMap<Step, usize>,
     /// How far each thread has come in that order.
     reached: BTreeMap<u64, Reached>,
-    /// Which threads were woken.
-    pub(super) woken: Chances,
 }
 
 impl Turns {
@@ -63,7 +63,6 @@ impl Turns {
         let steps = other.made.iter().zip(0..);
         Self {
             wanted: steps.map(|(turn, place)| (turn.step, place)).collect(),
-            woken: Chances::like(&other.woken),
             ..Self::default()
         }
     }
@@ -124,11 +123,11 @@ impl Turns {
     }
 }
 
-/// The choices of devices in a run, by their places.
+/// The other choices of a run, by their kinds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chances {
-    made: BTreeMap<Site, VecDeque<u64>>,
-    wanted: BTreeMap<Site, VecDeque<u64>>,
+    made: BTreeMap<Kind, VecDeque<u32>>,
+    wanted: BTreeMap<Kind, VecDeque<u32>>,
 }
 
 impl Chances {
@@ -140,36 +139,29 @@ impl Chances {
         }
     }
 
-    /// The choice of another run, if it has one more in this place; otherwise that of the seed.
-    pub(crate) fn choose(&mut self, at: &Location<'static>, below: u64, seeded: u64) -> u64 {
-        let site = site(at);
-        let wanted = self.wanted.get_mut(&site).and_then(VecDeque::pop_front);
+    /// The choice of another run, if it has one more of this kind; otherwise that of the seed.
+    pub(crate) fn choose(&mut self, kind: Kind, below: u32, seeded: u32) -> u32 {
+        let wanted = self.wanted.get_mut(&kind).and_then(VecDeque::pop_front);
         let chosen = wanted.filter(|wanted| *wanted < below).unwrap_or(seeded);
-        self.made.entry(site).or_default().push_back(chosen);
+        self.made.entry(kind).or_default().push_back(chosen);
         chosen
     }
 
     /// The first kind of choice that another run has made otherwise, for people.
     pub(crate) fn difference(&self, usual: &Self) -> Option<String> {
         let mut made = self.made.iter();
-        let (site, number) = made.find_map(|(site, own)| {
-            let usual = usual.made.get(site)?;
-            let at = own
-                .iter()
-                .zip(usual)
-                .position(|(own, usual)| own != usual)?;
-            Some((site, at + 1))
+        let (kind, number) = made.find_map(|(kind, own)| {
+            let mut both = own.iter().zip(usual.made.get(kind)?);
+            Some((kind, both.position(|(own, usual)| own != usual)? + 1))
         })?;
-        let kinds = [
-            ("deferred.rs", "whether a request overtakes an earlier one"),
-            ("fetch.rs", "the part of a buffer that is read at the post"),
-            ("late.rs", "whether and when a write is visible later"),
-            ("links/mod.rs", "a delay or a lost packet"),
-        ];
-        let kind = kinds.iter().find(|(file, _)| site.0.ends_with(file));
-        let kind = kind.map_or("which requests of a connection arrive at its end", |kind| {
-            kind.1
-        });
+        let kind = match kind {
+            Kind::Overtake => "whether a request overtakes an earlier one",
+            Kind::Fetch | Kind::Bytes => "the part of a buffer that is read at the post",
+            Kind::Late | Kind::Landing => "whether and when a write is visible later",
+            Kind::Delay | Kind::Loss | Kind::Packets => "a delay or a lost packet",
+            Kind::Stray => "which requests of a connection arrive at its end",
+            Kind::Notify | Kind::Weight => "which waiting thread is woken",
+        };
         Some(format!(
             "a device chooses otherwise (choice {number} of this kind): {kind}"
         ))

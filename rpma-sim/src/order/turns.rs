@@ -128,7 +128,12 @@ impl Shared {
                 return;
             }
             let ready = self.ready(&threads);
-            let chosen = threads.one_of(&ready);
+            let weighted: Vec<_> = ready
+                .iter()
+                .map(|it| (*it, threads.all[it].weight))
+                .collect();
+            let seeded = self.order.choices.next_thread(&weighted);
+            let chosen = seeded.map(|seeded| threads.as_kept(&ready).unwrap_or(seeded));
             if chosen.is_some() {
                 threads.idle = None;
                 threads.give(chosen);

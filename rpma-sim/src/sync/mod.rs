@@ -16,6 +16,7 @@ use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as Std
 use std::sync::{PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::choices::Kind;
 use crate::here;
 use crate::order::Event;
 use crate::power::{is_checking, refuse};
@@ -134,8 +135,10 @@ impl Waiters {
             return;
         }
         let seeded = here::place().filter(|(shared, _)| shared.order.seed().is_some());
-        let chosen = seeded.map_or(0, |(shared, _)| shared.order.chance(all.len()));
-        let waiter = all.remove(chosen);
+        let chosen = seeded.map_or(0, |(shared, _)| {
+            shared.order.choices.choose(Kind::Notify, all.len() as u32)
+        });
+        let waiter = all.remove(chosen as usize);
         drop(all);
         waiter.wake();
     }
