@@ -343,7 +343,7 @@ fn await_end(of: Option<&ThreadOfFabric>) {
 
 /// Whether a thread has ended, as far as the seed repeats it.
 fn ended(of: Option<&ThreadOfFabric>, at: &'static Location<'static>) -> Option<bool> {
-    let of = of.filter(|of| of.shared.order.seed().is_some())?;
+    let of = of.filter(|of| of.shared.order.takes_turns())?;
     begin("JoinHandle::is_finished", at);
     Some(!of.shared.order.has(of.number))
 }

@@ -56,7 +56,12 @@ impl Fabric {
     ///   time there. Any other thread that calls `rpma` must [enter](crate::Host::enter) a host.
     ///   `now` must return the program's time in that thread as well. With tokio's paused clock,
     ///   the thread must therefore also enter the runtime (`Handle::enter`).
-    /// * The random numbers that `rpma` draws are the same in each run.
+    /// * A fabric with a [seed](Self::seeded) has no turns from then on, because the executor chooses
+    ///   which task goes on. The seed still decides what devices and the network do, and the random
+    ///   numbers of `rpma`. Without a seed these are the same in each run. So the program of
+    ///   [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) or [`storm`](crate::storm) may
+    ///   call `follow`, on a runtime with one thread. A second thread is a reason of
+    ///   [`why_not_repeatable`](Self::why_not_repeatable).
     ///
     /// A runtime with one thread and a paused clock then does the same at the same instants, in
     /// each run. A paused clock stands still while a task of the program goes on, for instance in a
@@ -77,16 +82,16 @@ impl Fabric {
     ///
     /// # Panics
     ///
-    /// If the fabric has a [seed](Self::seeded), and with it a clock of its own. The fabrics of
-    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm) have
-    /// one. Also if its clock [jumps](Self::jump_over_waits) already, or follows a clock already.
-    /// If it already has delayed work, for instance a retry.
+    /// If the clock of the fabric [jumps](Self::jump_over_waits) already, or follows a clock already.
+    /// If it already has delayed work, for instance a retry. If it has a seed, and another thread is
+    /// on it already.
     pub fn follow(&self, now: impl Fn() -> Instant + Send + Sync + 'static) {
         let (shared, wrong) = (self.shared(), "Fabric::follow");
         let order = &shared.order;
         assert!(
-            order.seed().is_none(),
-            "{wrong}: this fabric has a seed, and with it a clock of its own. Make one with Fabric::new"
+            order.seed().is_none() || !order.has_others(),
+            "{wrong}: this fabric has a seed, and another thread waits for its turn. Call follow before other threads \
+             begin"
         );
         assert!(
             !order.time.follows(),

@@ -150,7 +150,7 @@ fn readable(
 #[doc(hidden)]
 pub fn pause() -> bool {
     match here::place() {
-        Some((shared, thread)) if shared.order.seed().is_some() => {
+        Some((shared, thread)) if shared.order.takes_turns() => {
             shared.pass(thread, Location::caller(), Standing::Busy)
         }
         _ => false,

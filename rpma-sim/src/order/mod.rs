@@ -281,6 +281,17 @@ impl Order {
         self.seed
     }
 
+    /// Whether one thread runs at a time. In the program's time the executor chooses which task
+    /// goes on, and there is one thread.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.seed.is_some() && !self.time.follows()
+    }
+
+    /// Whether threads beside the calling one are on the fabric.
+    pub(crate) fn has_others(&self) -> bool {
+        self.lock().all.len() > 1
+    }
+
     /// Lets a run in virtual time go on for so long.
     pub(crate) fn end_after(&self, longest: Duration) {
         let _is_set = self.end.set(self.time.now() + longest);
@@ -388,7 +399,11 @@ impl ThreadEntry {
         threads.next += 1;
         let number = threads.next;
         let is_first = threads.all.is_empty();
-        if is_own && !is_first && shared.order.seed.is_some() {
+        if !is_first && shared.order.seed.is_some() && shared.order.time.follows() {
+            threads.cannot_be_repeated(|| {
+                format!("thread {name} is on a fabric that follows the program's clock, beside another thread")
+            });
+        } else if is_own && !is_first && shared.order.takes_turns() {
             threads.cannot_be_repeated(|| {
                 format!(
                     "thread {name} came to a host by itself, at any time: start it with Host::spawn"

@@ -49,6 +49,9 @@ impl Shared {
             return;
         }
         match here::thread_in(self) {
+            Some(thread) if !self.order.takes_turns() => {
+                self.order.lock().trace.add(thread, at);
+            }
             Some(thread) => {
                 self.pass(thread, at, Standing::Busy);
             }
@@ -72,7 +75,7 @@ impl Shared {
         if let Some(thread) = threads.all.get_mut(&thread) {
             thread.stat = stat;
         }
-        if self.order.seed.is_none() {
+        if !self.order.takes_turns() {
             return;
         }
         drop(self.await_turn(threads, thread));

@@ -90,7 +90,7 @@ impl Shared {
             order: &self.order,
             thread,
         };
-        if self.order.seed.is_some() {
+        if self.order.takes_turns() {
             loop {
                 if !self.pass(thread, at, Standing::Waits(wait(fds))) {
                     return rest(fds, left(deadline, self.order.time.now()), &event);

@@ -202,8 +202,8 @@ impl<T: ?Sized> Mutex<T> {
         }
         let owner = *own(&self.owner);
         let is_own = owner.is_some_and(|owner| owner.thread == thread::current().id());
-        // If there is a seed no other thread runs.
-        let seeded = here::place().filter(|(shared, _)| shared.order.seed().is_some());
+        // No other thread runs then.
+        let seeded = here::place().filter(|(shared, _)| shared.order.takes_turns());
         let stands = seeded.is_some_and(|(shared, _)| owner.is_some_and(|it| it.is_in(&shared)));
         let is_refused = self.is_refused.load(Ordering::Relaxed);
         if is_own || stands || is_refused || began.elapsed() > PATIENCE {

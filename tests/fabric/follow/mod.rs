@@ -7,5 +7,6 @@ mod cuts;
 mod instants;
 mod prelude;
 mod refused;
+mod seeds;
 mod ticking;
 mod world;
