@@ -4,13 +4,27 @@
 //! Every place that has a choice asks [`Choices::choose`]. So a run is the same run again if the
 //! answers are the same, whoever gives them: a seed, or the script of an exploration.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::explore::Script;
+use crate::here;
 use crate::order::{Chances, mix};
+use crate::qp::Send;
+use crate::state::State;
 
-/// The subject of a choice. For each one, 0 is the plain case: in order, at once, without a loss.
+/// The subject of a choice. For each one, 0 is the plain case, except for [`Loss`](Self::Loss).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
+    /// Posted requests arrive at once (0), late (1), later than the limits of a program (2), or at
+    /// once with all before them (3).
+    Arrival,
+    /// A device executes a request that it has kept back at the next poll (0), or at its own time
+    /// (1).
+    Poll,
+    /// The completion of a request comes at once (0), late (1), or later than the limits of a
+    /// program (2).
+    Answer,
     /// The write or message after a request that is kept back is executed before it: 0 or 1.
     Overtake,
     /// The device reads the data of a request when it executes it (0), or begins at the post, with
@@ -19,7 +33,7 @@ pub(crate) enum Kind {
     /// The number of bytes that are read at the post.
     Bytes,
     /// A write becomes visible at once (0) or late (1).
-    Late,
+    Visibility,
     /// By when a late write is visible, in sixteenths of the time for which requests are kept back.
     Landing,
     /// The delay of a request, in thousandths of the link's longest.
@@ -34,46 +48,137 @@ pub(crate) enum Kind {
     Notify,
     /// How likely a thread goes on, compared with others: 0, 1 or 2.
     Weight,
+    /// The thread that goes on.
+    Thread,
 }
+
+/// How many fabrics are explored, so that a read has no cost if it is 0.
+static EXPLORING: AtomicUsize = AtomicUsize::new(0);
 
 /// The choices of a fabric. Its lock comes after all others.
 #[derive(Debug)]
-pub(crate) struct Choices(Mutex<Seeded>);
+pub(crate) struct Choices {
+    source: Mutex<Source>,
+    /// Without a lock, for each call.
+    explores: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Seeded(Seeded),
+    Script(Box<Script>),
+}
 
 impl Choices {
     /// By a seed. Without one, devices choose the same in each run, and the operating system
     /// chooses the threads.
     pub(crate) fn seeded(seed: Option<u64>) -> Self {
-        Self(Mutex::new(Seeded {
+        let source = Source::Seeded(Seeded {
             devices: seed.map_or(0x5EED, mix),
             threads: mix(seed.unwrap_or(0)),
             kept: None,
-        }))
+        });
+        Self {
+            source: Mutex::new(source),
+            explores: false,
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seeded> {
+    pub(crate) fn scripted(script: Script) -> Self {
+        EXPLORING.fetch_add(1, Ordering::Relaxed);
+        Self {
+            source: Mutex::new(Source::Script(Box::new(script))),
+            explores: true,
+        }
+    }
+
+    /// Whether a script answers.
+    pub(crate) fn explores(&self) -> bool {
+        self.explores
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Source> {
         // It is consistent whenever something could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the choices from now on. They are those of another run, as far as that has them.
+    /// Keeps the choices of the seed from now on. They are those of another run, as far as that has
+    /// them.
     pub(crate) fn keep(&self, chances: Chances) {
-        self.lock().kept = Some(chances);
+        if let Source::Seeded(seeded) = &mut *self.lock() {
+            seeded.kept = Some(chances);
+        }
     }
 
     /// The choices that were kept.
     pub(crate) fn kept(&self) -> Chances {
-        self.lock().kept.take().unwrap_or_default()
+        match &mut *self.lock() {
+            Source::Seeded(seeded) => seeded.kept.take().unwrap_or_default(),
+            Source::Script(_) => Chances::default(),
+        }
     }
 
-    /// A number below `below`, which is not 0.
-    pub(crate) fn choose(&self, kind: Kind, below: u32) -> u32 {
-        self.lock().choose(kind, below)
+    /// A number below `below`, which is not 0. `what` describes the subject, for the report of an
+    /// order.
+    pub(crate) fn choose(&self, kind: Kind, below: u32, what: impl Fn() -> String) -> u32 {
+        match &mut *self.lock() {
+            Source::Seeded(seeded) => seeded.choose(kind, below),
+            Source::Script(script) => script.choose(kind, below, &what),
+        }
     }
 
-    /// One of these threads, each with its weight.
-    pub(crate) fn next_thread(&self, ready: &[(u64, u64)]) -> Option<u64> {
-        self.lock().next_thread(ready)
+    /// One of these threads, each with its weight, after `from` had the turn.
+    pub(crate) fn next_thread(
+        &self,
+        ready: &[(u64, u64)],
+        from: u64,
+        what: impl Fn(u64) -> String,
+    ) -> Option<u64> {
+        match &mut *self.lock() {
+            Source::Seeded(seeded) => seeded.next_thread(ready),
+            Source::Script(script) => script.next_thread(ready, from, &what),
+        }
+    }
+
+    /// Does something with the script, if there is one.
+    pub(crate) fn with_script<T>(&self, act: impl FnOnce(&mut Script) -> T) -> Option<T> {
+        if !self.explores {
+            return None;
+        }
+        match &mut *self.lock() {
+            Source::Seeded(_) => None,
+            Source::Script(script) => Some(act(script)),
+        }
+    }
+}
+
+impl State {
+    /// See [`Choices::choose`].
+    pub(crate) fn choose(&self, kind: Kind, below: u32, what: impl Fn(&Self) -> String) -> u32 {
+        self.note_devices();
+        self.choices.choose(kind, below, || what(self))
+    }
+
+    /// As that, about a request of a queue pair.
+    pub(crate) fn choose_for(&self, kind: Kind, below: u32, number: u32, send: &Send) -> u32 {
+        self.choose(kind, below, |state| state.describe_with_peer(number, send))
+    }
+}
+
+impl Drop for Choices {
+    fn drop(&mut self) {
+        if self.explores {
+            EXPLORING.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The calling thread looks at memory to which devices may write.
+pub(crate) fn looks_at_memory() {
+    if EXPLORING.load(Ordering::Relaxed) > 0 {
+        if let Some((shared, _)) = here::place() {
+            shared.order.choices.with_script(Script::look);
+        }
     }
 }
 
@@ -98,12 +203,14 @@ impl Seeded {
 
     fn draw(&mut self, kind: Kind, below: u32) -> u32 {
         match kind {
+            // Seeds draw these by `next_thread`, or never.
+            Kind::Thread | Kind::Poll | Kind::Answer => 0,
             Kind::Notify | Kind::Weight => (self.of_threads() % u64::from(below)) as u32,
-            Kind::Overtake => self.of_devices(2),
-            Kind::Late => 1 - self.of_devices(2),
+            Kind::Overtake | Kind::Arrival => self.of_devices(2),
+            Kind::Visibility => 1 - self.of_devices(2),
             // Each further step is half as likely.
-            Kind::Fetch => match (self.of_devices(2), below) {
-                (0, _) => 0,
+            Kind::Fetch => match self.of_devices(2) {
+                0 => 0,
                 _ => 1 + self.of_devices(2),
             },
             Kind::Stray => u32::from(self.of_devices(2) == 1 && self.of_devices(2) == 1),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::hash::{Hash, Hasher};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -59,6 +60,14 @@ impl Cq {
     /// Whether a poll finds no completion.
     pub(crate) fn is_empty(&self) -> bool {
         self.completions.is_empty()
+    }
+
+    /// All that a program can observe of it.
+    pub(crate) fn hash_into(&self, hash: &mut impl Hasher) {
+        (self.armed as u8, self.unread).hash(hash);
+        for Completion { wc, slots } in &self.completions {
+            (wc.wr_id, wc.status.0, slots).hash(hash);
+        }
     }
 }
 
@@ -300,6 +309,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             unsafe { cq.write(object) };
             // SAFETY: by C's rules `cq_context` leads to a place for the result.
             unsafe { cq_context.write(its_context) };
+            state.choices.with_script(|script| script.step(number));
             return 0;
         }
         let pipe = Arc::clone(&own.pipe);
@@ -343,6 +353,10 @@ pub unsafe extern "C" fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut i
         }
         // SAFETY: by C's rules there is room for `entries` completions, and `polled` is less.
         unsafe { wc.wrapping_add(polled as usize).write(next.wc) };
+        let (id, status) = (next.wc.wr_id, next.wc.status.0);
+        state
+            .choices
+            .with_script(|script| script.work((id, status)));
         polled += 1;
     }
     if polled > 0 {

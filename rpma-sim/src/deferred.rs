@@ -50,6 +50,9 @@ impl State {
                 if !self.cqs[cq].is_empty() {
                     return;
                 }
+                if self.leaves_poll(number) {
+                    break;
+                }
                 let before = self.unfinished(number);
                 let is_next = Cell::new(true);
                 self.run_until(number, |_| !is_next.replace(false));
@@ -62,6 +65,21 @@ impl State {
             }
             self.time_of_next(number);
         }
+    }
+
+    /// Whether a queue pair does no more at polls, and waits for the time for which its requests are
+    /// kept back. Seeds let none wait.
+    fn leaves_poll(&mut self, number: u32) -> bool {
+        let qp = &self.qps[number];
+        if qp.kept_since.is_none() {
+            return false;
+        }
+        let Some(first) = qp.sends.iter().find(|send| send.done.is_none()) else {
+            return false;
+        };
+        let leaves = qp.ignores_polls || self.choose_for(Kind::Poll, 2, number, first) == 1;
+        self.qps[number].ignores_polls = leaves;
+        leaves
     }
 
     /// Executes the requests that were kept back for any queue pair.
@@ -121,7 +139,9 @@ impl State {
             let may = has_room
                 && !send.way.travels()
                 && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
-            if !may || self.choose(Kind::Overtake, 2) == 0 {
+            if !may
+                || self.choose_for(Kind::Overtake, 2, number, &self.qps[number].sends[index]) == 0
+            {
                 // Writes and sends stay in order.
                 return;
             }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use crate::choices::Choices;
 use crate::device;
+use crate::explore::Script;
 use crate::fail::Failing;
 use crate::here;
 use crate::order::Trace;
@@ -46,7 +48,7 @@ impl Fabric {
     /// Makes a fabric without hosts. [`host`](Self::host) adds hosts with this profile.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self::of(profile, None)
+        Self::of(profile, None, Choices::seeded(None))
     }
 
     /// Makes a fabric on which the seed chooses the order of threads: see
@@ -54,12 +56,17 @@ impl Fabric {
     /// these threads, until the fabric is dropped.
     #[must_use]
     pub fn seeded(profile: Profile, seed: u64) -> Self {
-        Self::of(profile, Some(seed))
+        Self::of(profile, Some(seed), Choices::seeded(Some(seed)))
     }
 
-    fn of(profile: Profile, seed: Option<u64>) -> Self {
+    /// A fabric with the choices of a script.
+    pub(crate) fn scripted(profile: Profile, script: Script) -> Self {
+        Self::of(profile, Some(1), Choices::scripted(script))
+    }
+
+    fn of(profile: Profile, seed: Option<u64>, choices: Choices) -> Self {
         ALIVE.fetch_add(1, Ordering::Relaxed);
-        let shared = Shared::new(profile, seed);
+        let shared = Shared::new(profile, seed, choices);
         let fabric = Self {
             shared,
             alive: Arc::new(Alive::default()),

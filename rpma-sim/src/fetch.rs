@@ -31,7 +31,7 @@ impl State {
             if !self.qps[number].sends[index].sends_memory() {
                 continue;
             }
-            let begins = self.choose(Kind::Fetch, 3);
+            let begins = self.choose_for(Kind::Fetch, 3, number, &self.qps[number].sends[index]);
             if begins == 0 {
                 continue;
             }
@@ -45,7 +45,7 @@ impl State {
             let read_by_now = if begins == 1 || fetched.is_empty() {
                 0
             } else {
-                self.choose(Kind::Bytes, fetched.len() as u32)
+                self.choose_for(Kind::Bytes, fetched.len() as u32, number, &send)
             };
             fetched.truncate(read_by_now as usize);
             self.qps[number].sends[index].fetched = Some(fetched);
@@ -57,7 +57,8 @@ impl State {
         let send = self.qps[number].sends[index].clone();
         let packets = send.data.len().div_ceil(PACKET);
         let fetched = if send.sends_memory() && packets > 1 {
-            let arrived = PACKET * u64::from(self.choose(Kind::Packets, packets as u32));
+            let arrived =
+                PACKET * u64::from(self.choose_for(Kind::Packets, packets as u32, number, &send));
             let mut fetched = gather(&send, parts);
             fetched.truncate(arrived as usize);
             Some(fetched)

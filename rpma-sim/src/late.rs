@@ -6,12 +6,14 @@
 //! Something that the same queue pair sends after them brings them all: a read, a flush of their
 //! range, a message, immediate data, a native atomic write.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 
-use crate::choices::Kind;
+use crate::choices::{Kind, looks_at_memory};
 use crate::fabric::Fabric;
 use crate::memory::Part;
+use crate::order::mix;
 use crate::power::{Flow, is_checking};
 use crate::qp::Send;
 use crate::state::{Shared, State};
@@ -61,6 +63,24 @@ struct Write {
 }
 
 impl LateWrites {
+    /// All that waits, for a comparison with another run.
+    pub(crate) fn hash_into(&self, hash: &mut impl Hasher) {
+        for write in &self.waiting {
+            (write.from, write.host, write.send.wr_id).hash(hash);
+        }
+    }
+
+    /// Identifies a write that waits, in each run.
+    pub(crate) fn hash_of(&self, number: u64) -> u64 {
+        let mut waiting = self.waiting.iter();
+        let write = waiting.find(|write| write.number == number);
+        // The numbers themselves count the writes to all hosts.
+        write.map_or(
+            0,
+            |write| mix(u64::from(write.from) ^ mix(write.send.wr_id)),
+        )
+    }
+
     fn is_late(&self, write: &Write) -> bool {
         let mut waiting = self.waiting.iter();
         waiting.any(|late| late.from == write.from && late.number < write.number)
@@ -125,12 +145,12 @@ impl State {
             send: send.clone(),
             is_seen: false,
         };
-        if self.profile_of(peer).reorders && self.choose(Kind::Late, 2) == 1 {
+        if self.profile_of(peer).reorders && self.choose_for(Kind::Visibility, 2, from, send) == 1 {
             let number = write.number;
             let what = self.describe(from, send);
             self.take(bytes, write.part, (Flow::Writes(from), number), what);
             self.late.waiting.push(write);
-            return self.put_off_late(number);
+            return self.put_off_late(number, from, send);
         }
         self.place(bytes, part, Flow::Writes(from), |state| {
             state.describe(from, send)
@@ -152,9 +172,10 @@ impl State {
         self.place_now(bytes, part, flow, what);
     }
 
-    fn put_off_late(&mut self, number: u64) {
+    fn put_off_late(&mut self, number: u64, from: u32, send: &Send) {
         const STEPS: u32 = 16;
-        let delay = self.kept_back() * (1 + self.choose(Kind::Landing, STEPS)) / STEPS;
+        let steps = 1 + self.choose_for(Kind::Landing, STEPS, from, send);
+        let delay = self.kept_back() * steps / STEPS;
         self.clock.after(delay, Timer::Late { number });
     }
 
@@ -294,7 +315,11 @@ impl Fabric {
 /// The calling thread has read bytes.
 pub(crate) fn read(start: *const u8, len: usize) {
     // A check looks at images.
-    if COUNT.load(Ordering::Relaxed) == 0 || is_checking() {
+    if is_checking() {
+        return;
+    }
+    looks_at_memory();
+    if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
     let part = Part {

@@ -38,6 +38,7 @@
 //!   with it.
 //! * [`Fabric::between`] returns the [`Link`] between two hosts. A test uses it to lose and delay
 //!   requests, and to interrupt the network. [`Host::freeze`] stops a host's devices.
+//! * [`explore`] runs a program in all orders that deviate little from a base order.
 //! * [`Fabric::jump_over_waits`] makes the clock jump over waits. [`repeatable`] runs a test with a
 //!   seed, and the same seed gives the same order of threads again. [`Fabric::follow`] makes the
 //!   fabric use the clock of an async program.
@@ -73,6 +74,7 @@ mod cq;
 mod deferred;
 mod device;
 mod error_state;
+mod explore;
 mod fabric;
 mod fail;
 mod fetch;
@@ -114,6 +116,7 @@ pub use rustix::io::Errno;
 #[doc(hidden)]
 pub use self::caller::{Caller, Posting, caller};
 pub use self::caller::{InPlace, Place};
+pub use self::explore::{Explore, Explored, ExploredLevel, FailedOrder, explore};
 pub use self::fabric::{Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
 pub use self::here::Entered;

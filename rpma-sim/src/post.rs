@@ -182,6 +182,8 @@ pub unsafe extern "C" fn ibv_post_send(
     // now.
     let all = unsafe { sends_of(wr, &profile, taken) };
     let posted = state.post(of.number, sends);
+    let is_taken = posted.is_ok() && refused.is_none();
+    state.choices.with_script(|script| script.work(is_taken));
     drop(state);
     be_preempted();
     if let Some((at, answer)) = refused {

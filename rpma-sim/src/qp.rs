@@ -65,6 +65,8 @@ pub(crate) struct Qp {
     pub(crate) attempt: u64,
     /// A timer will execute the requests that are kept back: since this program time.
     pub(crate) kept_since: Option<Instant>,
+    /// These are executed by that timer, and not at polls.
+    pub(crate) ignores_polls: bool,
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) stream: Option<Stream>,
     pub(crate) unacknowledged: u32,
@@ -301,6 +303,7 @@ impl State {
                 attempt: 0,
                 stream: None,
                 kept_since: None,
+                ignores_polls: false,
                 unacknowledged: 0,
                 is_deaf: false,
                 tcp: None,

@@ -9,9 +9,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::choices::Kind;
 use crate::error_state::failed;
 use crate::fetch::gather;
-use crate::links::LinkFault;
+use crate::links::{BEYOND_LIMITS, LinkFault};
 use crate::memory::Part;
 use crate::qp::{Data, Operation, QpState, Send, Waiting};
 use crate::responder::Refusal;
@@ -89,6 +90,8 @@ impl State {
         if self.is_frozen(number) {
             return;
         }
+        self.qps[number].ignores_polls = false;
+        let qp = &self.qps[number];
         if let Some(since) = qp.kept_since.filter(|_| qp.waiting.is_none()) {
             let left = (since + self.kept_back()).saturating_duration_since(self.program_time());
             if !left.is_zero() {
@@ -161,6 +164,9 @@ impl State {
                     let qp = &mut self.qps[number];
                     qp.waiting = None;
                     qp.sends[0].done = Some(wc);
+                    if self.answers_late(number) {
+                        return;
+                    }
                 }
                 Outcome::Failed(status) => return self.fail_first(number, status),
                 Outcome::Denied(status, event) => return self.denied(number, status, event),
@@ -172,6 +178,23 @@ impl State {
                 Outcome::Never => return,
             }
         }
+    }
+
+    /// Whether the completion of the first request, which is executed, comes late, and with it all
+    /// that follows. Only an exploration lets that happen.
+    fn answers_late(&mut self, number: u32) -> bool {
+        let first = &self.qps[number].sends[0];
+        if !self.choices.explores() || !first.is(ibv_send_flags::IBV_SEND_SIGNALED) {
+            return false;
+        }
+        let delay = match self.choose_for(Kind::Answer, 3, number, first) {
+            0 => return false,
+            1 => self.late(),
+            _ => BEYOND_LIMITS,
+        };
+        self.qps[number].waiting = Some(Waiting::Network);
+        self.put_off(number, delay);
+        true
     }
 
     /// Executes the requests after those with lost acknowledgements: the device sends on while it

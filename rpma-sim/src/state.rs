@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::choices::{Choices, Kind};
+use crate::choices::Choices;
 use crate::cm::Id;
 use crate::cq::{Channel, Cq};
 use crate::device::Nic;
@@ -58,8 +58,8 @@ impl Changed {
 }
 
 impl Shared {
-    pub(crate) fn new(profile: Profile, seed: Option<u64>) -> Arc<Self> {
-        let order = Arc::new(Order::new(seed));
+    pub(crate) fn new(profile: Profile, seed: Option<u64>, choices: Choices) -> Arc<Self> {
+        let order = Arc::new(Order::new(seed, choices));
         if seed.is_some() {
             order.watch();
         }
@@ -175,6 +175,7 @@ impl State {
     /// A call is made on the host of a device.
     pub(crate) fn call(&mut self, call: &'static str, nic: usize) -> Fate {
         self.before(call, nic);
+        self.note_call(call, self.nics[nic].host);
         let nic = &self.nics[nic];
         if nic.is_dead() && !works_without_power(call) {
             Fate::refused(NO_POWER)
@@ -225,11 +226,6 @@ impl State {
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// See [`Choices::choose`].
-    pub(crate) fn choose(&self, kind: Kind, below: u32) -> u32 {
-        self.choices.choose(kind, below)
-    }
-
     /// Does the work that was put off until now; `true` if there was some.
     pub(crate) fn run_due(&mut self) -> bool {
         let mut ran = false;
@@ -243,6 +239,7 @@ impl State {
         if ran {
             self.clock.set_alarm();
         }
+        self.note_devices();
         ran
     }
 

@@ -19,6 +19,15 @@ use crate::types::ibv_send_flags;
 #[derive(Debug, Default)]
 pub(crate) struct Strays(BTreeMap<u32, Left>);
 
+impl Strays {
+    /// How many requests each queue pair has left.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.0
+            .iter()
+            .map(|(number, left)| (*number, left.sends.len()))
+    }
+}
+
 /// The requests that a queue pair has left.
 #[derive(Debug)]
 struct Left {
@@ -64,7 +73,10 @@ impl State {
                 crate::qp::Data::At(sges) => self.parts(pd, sges, 0),
             };
             // The others have not left the device.
-            let Some(parts) = parts.ok().filter(|_| self.choose(Kind::Stray, 2) == 0) else {
+            let Some(parts) = parts
+                .ok()
+                .filter(|_| self.choose_for(Kind::Stray, 2, number, &send) == 0)
+            else {
                 break;
             };
             let bytes = gather(&send, &parts);

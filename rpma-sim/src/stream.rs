@@ -115,6 +115,9 @@ unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         state.post(of.number, stream.sends)?;
         fate.end()
     })();
+    state
+        .choices
+        .with_script(|script| script.work(posted.is_ok()));
     drop(state);
     be_preempted();
     profile.result_of_post(posted)

@@ -34,7 +34,7 @@ const ORDER: &str = "order of ";
 const STEPS: u64 = 200;
 
 /// The longest run, in its own time: one that waits longer has a wait without a limit.
-const LONGEST: Duration = Duration::from_secs(3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The fault in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]

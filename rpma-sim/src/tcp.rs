@@ -336,7 +336,8 @@ impl State {
             sends.clear();
         }
         // A reset takes the others away.
-        let has_left = |_: &&(Send, Vec<u8>)| self.choose(Kind::Stray, 2) == 0;
+        let has_left =
+            |(send, _): &&(Send, Vec<u8>)| self.choose_for(Kind::Stray, 2, number, send) == 0;
         let arrive = sends.iter().take_while(has_left).count();
         sends.truncate(arrive);
         let closes = match is_dead {

@@ -59,9 +59,9 @@ impl Fabric {
     /// * A fabric with a [seed](Self::seeded) has no turns from then on, because the executor chooses
     ///   which task goes on. The seed still decides what devices and the network do, and the random
     ///   numbers of `rpma`. Without a seed these are the same in each run. So the program of
-    ///   [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) or [`storm`](crate::storm) may
-    ///   call `follow`, on a runtime with one thread. A second thread is a reason of
-    ///   [`why_not_repeatable`](Self::why_not_repeatable).
+    ///   [`repeatable`](crate::repeatable), [`explore`](crate::explore), [`sweep`](crate::sweep) or
+    ///   [`storm`](crate::storm) may call `follow`, on a runtime with one thread. A second thread is a
+    ///   reason of [`why_not_repeatable`](Self::why_not_repeatable).
     ///
     /// A runtime with one thread and a paused clock then does the same at the same instants, in
     /// each run. A paused clock stands still while a task of the program goes on, for instance in a

@@ -259,6 +259,11 @@ impl Clock {
         self.timers.first_key_value().map(|((at, _), _)| *at)
     }
 
+    /// What is put off, in the order in which it is due.
+    pub(crate) fn timers(&self) -> impl Iterator<Item = &Timer> {
+        self.timers.values()
+    }
+
     /// After the timers have changed, or the clock has jumped.
     pub(crate) fn set_alarm(&self) {
         let first = self.first();

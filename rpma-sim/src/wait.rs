@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::explore::Script;
 use crate::here;
 use crate::order::{Event, Standing};
 
@@ -151,6 +152,7 @@ fn readable(
 pub fn pause() -> bool {
     match here::place() {
         Some((shared, thread)) if shared.order.takes_turns() => {
+            shared.order.choices.with_script(Script::yields);
             shared.pass(thread, Location::caller(), Standing::Busy)
         }
         _ => false,

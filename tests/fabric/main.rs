@@ -7,6 +7,7 @@ mod common;
 mod looking;
 
 mod cm_events;
+mod explored;
 mod fabrics;
 mod floods;
 mod follow;

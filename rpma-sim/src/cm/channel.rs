@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::calls::of_id;
 use crate::call::{Result, minus_one, null};
+use crate::explore::Meeting;
 use crate::here::HostOfIds;
 use crate::pipe::{Pipe, wait_readable};
 use crate::power::NO_POWER;
@@ -237,6 +238,10 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             if let Kind::Request { request, .. } = &kind {
                 state.ids[*request].channel = Arc::clone(&own);
             }
+            let host = state.ids[id].host;
+            state
+                .choices
+                .with_script(|script| script.meet(Meeting::Host(host), id));
             let read = state.read(shared, channel, id, kind);
             // SAFETY: by C's rules `event` leads to a place for the result.
             unsafe { event.write(Box::into_raw(read).cast()) };

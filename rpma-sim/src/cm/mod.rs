@@ -170,6 +170,8 @@ impl State {
 
     /// Notifies the program of an event of an id.
     fn notify(&mut self, number: u32, kind: Kind) {
+        let host = self.ids[number].host;
+        self.choices.with_script(|script| script.tell(host));
         self.ids[number].channel.push(number, kind);
     }
 

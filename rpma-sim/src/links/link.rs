@@ -288,6 +288,23 @@ impl Link {
     }
 }
 
+impl Fabric {
+    /// Lets hosts be apart: from now on some posted requests arrive at once, as before, and some so
+    /// late that requests to other hosts pass them. All requests of one post arrive together.
+    ///
+    /// Without it a request is executed when its program polls, so replicas answer in the order of
+    /// their polls. A program that takes the answer of one replica for those of all passes such a
+    /// test. The fabric's [seed](Self::seeded) chooses which requests are late. Without a seed, the
+    /// same ones are late in each run of the same program, as in the time of an async program
+    /// ([`follow`](Self::follow)). [`explore`](crate::explore) always tries both.
+    ///
+    /// A late request takes 0.4 ms, or 10 ms while a test watches for losses of power. Where a
+    /// test has set a delay ([`Link::delay`], [`Link::delay_up_to`]), that holds instead.
+    pub fn apart(&self) {
+        self.shared().lock().links.are_apart = true;
+    }
+}
+
 impl Host {
     /// From now on its devices stand still, until [`thaw`](Self::thaw): they do not send, serve or
     /// complete, and their retries do not count down. Its peers see a host that does not answer, as

@@ -15,6 +15,9 @@ use crate::state::State;
 use crate::strays::Strays;
 use crate::timer::Timer;
 
+/// Later than most limits of a program.
+pub(crate) const BEYOND_LIMITS: Duration = Duration::from_secs(60);
+
 /// The fault of a request on its way. The request then ends as `IBV_WC_RETRY_EXC_ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkFault {
@@ -70,6 +73,17 @@ impl Way {
         self.is_handed_over = true;
     }
 
+    /// All of it, for a comparison with another run.
+    pub(crate) fn state(&self) -> [bool; 5] {
+        [
+            self.travels.is_some(),
+            self.fault.is_some(),
+            self.is_executed,
+            self.is_resent,
+            self.is_handed_over,
+        ]
+    }
+
     /// Its fault is over.
     pub(crate) fn has_no_fault(&mut self) {
         self.fault = None;
@@ -92,6 +106,8 @@ pub(crate) struct Links {
     /// The pairs of hosts without a way from the first to the second.
     parted: BTreeSet<(usize, usize)>,
     delays: BTreeMap<(usize, usize), Delay>,
+    /// Where no delay is set, some requests are late.
+    are_apart: bool,
     /// One request in so many loses a packet.
     loses: BTreeMap<(usize, usize), u32>,
     /// Where requests stay on their way until they are released.
@@ -257,11 +273,17 @@ impl State {
         let Some(way) = way else {
             return;
         };
-        let delay = self.links.delays.get(&way).copied();
         let is_held = self.links.held.contains(&way);
-        if delay.is_none() && !is_held {
-            return;
-        }
+        let set = self.links.delays.get(&way).copied();
+        let delay = match set.filter(|_| !is_held) {
+            Some(Delay::Always(delay)) => Some(delay),
+            Some(Delay::UpTo(most)) => Some(most * self.thousandths(number, first) / 1000),
+            None if is_held => None,
+            None => match self.lateness(number, first) {
+                Some(late) => Some(late),
+                None => return,
+            },
+        };
         let delay_number = self.links.new_delay();
         for send in self.qps[number].sends.iter_mut().skip(first) {
             send.way.travels = Some(delay_number);
@@ -270,12 +292,39 @@ impl State {
             qp: number,
             delay: delay_number,
         };
-        let delay = match delay.filter(|_| !is_held) {
-            Some(Delay::Always(delay)) => delay,
-            Some(Delay::UpTo(most)) => most * self.choose(Kind::Delay, 1001) / 1000,
-            None => return,
-        };
-        self.clock.after(delay, arrival);
+        if let Some(delay) = delay {
+            self.clock.after(delay, arrival);
+        }
+    }
+
+    /// How long the requests from one on take, of the longest delay of their link.
+    fn thousandths(&self, number: u32, first: usize) -> u32 {
+        self.choose_for(Kind::Delay, 1001, number, &self.qps[number].sends[first])
+    }
+
+    /// How late the requests from one on arrive, where no test has set a delay: not at all, or so
+    /// that others pass them.
+    fn lateness(&mut self, number: u32, first: usize) -> Option<Duration> {
+        let send = self.qps[number].sends.get(first)?;
+        if !self.links.are_apart && !self.choices.explores() {
+            return None;
+        }
+        match self.choose_for(Kind::Arrival, 4, number, send) {
+            0 => None,
+            1 => Some(self.late()),
+            2 => Some(BEYOND_LIMITS),
+            _ => {
+                // Requests of a connection stay in order.
+                let sends = &mut self.qps[number].sends;
+                sends.iter_mut().for_each(|send| send.way.travels = None);
+                None
+            }
+        }
+    }
+
+    /// Later than all that devices do by themselves.
+    pub(crate) fn late(&self) -> Duration {
+        2 * self.kept_back()
     }
 
     /// Requests have arrived: those of this delay, or all.
@@ -321,7 +370,8 @@ impl State {
                 LinkFault::Receive => false,
             });
             let one_in = self.links.loses.get(&(from, to)).copied();
-            let is_lost = one_in.is_some_and(|one_in| self.choose(Kind::Loss, one_in) == 0);
+            let is_lost =
+                one_in.is_some_and(|one_in| self.choose_for(Kind::Loss, one_in, number, send) == 0);
             if is_lost && send.way.fault.is_none() {
                 send.way.fault = Some(LinkFault::Packet);
             }

@@ -159,6 +159,12 @@ impl Threads {
         all.any(|thread| matches!(thread.standing, Standing::Away))
     }
 
+    fn name(&self, thread: u64) -> &str {
+        self.all
+            .get(&thread)
+            .map_or("that has ended", |thread| &thread.name)
+    }
+
     /// Wakes a thread, if it sleeps.
     fn sleeper(&self, thread: u64) -> Option<Arc<Condvar>> {
         let thread = self.all.get(&thread).filter(|thread| thread.sleeps)?;
@@ -248,11 +254,11 @@ impl Thread {
 }
 
 impl Order {
-    pub(crate) fn new(seed: Option<u64>) -> Self {
+    pub(crate) fn new(seed: Option<u64>, choices: Choices) -> Self {
         Self {
             time: Arc::new(Time::new(seed.is_some())),
             seed,
-            choices: Arc::new(Choices::seeded(seed)),
+            choices: Arc::new(choices),
             jumps: AtomicBool::new(false),
             alarm: OnceLock::new(),
             end: OnceLock::new(),
@@ -412,7 +418,7 @@ impl ThreadEntry {
         }
         // With each seed others are slow: if all were equal, the first one started would be through
         // first.
-        let weight = 1 << (3 * shared.order.choices.choose(Kind::Weight, 3));
+        let weight = 1 << (3 * shared.order.choices.choose(Kind::Weight, 3, String::new));
         let thread = Thread {
             name,
             last: Arc::clone(&last),
@@ -444,6 +450,9 @@ impl ThreadEntry {
     }
 }
 
+/// The last step of a thread.
+const ENDS: u64 = u64::MAX;
+
 impl Drop for ThreadEntry {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else {
@@ -454,6 +463,8 @@ impl Drop for ThreadEntry {
         // It may have been away until its end. Then the others have not waited in vain.
         threads.idle = None;
         threads.all.remove(&self.number);
+        let choices = &shared.order.choices;
+        choices.with_script(|script| script.comes_to(self.number, ENDS));
         let had_turn = threads.turn == Some(self.number);
         drop(threads);
         if had_turn {

@@ -157,10 +157,15 @@ impl Chances {
         let kind = match kind {
             Kind::Overtake => "whether a request overtakes an earlier one",
             Kind::Fetch | Kind::Bytes => "the part of a buffer that is read at the post",
-            Kind::Late | Kind::Landing => "whether and when a write is visible later",
-            Kind::Delay | Kind::Loss | Kind::Packets => "a delay or a lost packet",
+            Kind::Visibility | Kind::Landing => "whether and when a write is visible later",
+            Kind::Arrival
+            | Kind::Poll
+            | Kind::Answer
+            | Kind::Delay
+            | Kind::Loss
+            | Kind::Packets => "a delay or a lost packet",
             Kind::Stray => "which requests of a connection arrive at its end",
-            Kind::Notify | Kind::Weight => "which waiting thread is woken",
+            Kind::Notify | Kind::Weight | Kind::Thread => "which waiting thread is woken",
         };
         Some(format!(
             "a device chooses otherwise (choice {number} of this kind): {kind}"

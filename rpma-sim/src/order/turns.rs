@@ -104,6 +104,9 @@ impl Shared {
         if let Some(kept) = &mut threads.kept {
             kept.comes_to(thread, at);
         }
+        let place = u64::from(at.line());
+        let choices = &self.order.choices;
+        choices.with_script(|script| script.comes_to(thread, place));
         let goes_on = matches!(standing, Standing::Busy) && is_undivided();
         threads.set(thread, standing);
         self.order.time.advance(CALL);
@@ -135,7 +138,13 @@ impl Shared {
                 .iter()
                 .map(|it| (*it, threads.all[it].weight))
                 .collect();
-            let seeded = self.order.choices.next_thread(&weighted);
+            let seeded = self.order.choices.next_thread(&weighted, from, |next| {
+                format!(
+                    "thread {} ({next}) goes on, and not {} ({from})",
+                    threads.name(next),
+                    threads.name(from)
+                )
+            });
             let chosen = seeded.map(|seeded| threads.as_kept(&ready).unwrap_or(seeded));
             if chosen.is_some() {
                 threads.idle = None;

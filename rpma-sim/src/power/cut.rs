@@ -13,8 +13,10 @@ use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use super::store::Store;
 use super::stores::left_out;
+use crate::explore::Script;
 use crate::fabric::Fabric;
 use crate::here;
+use crate::order::{Order, mix};
 use crate::repeat::number;
 use crate::state::State;
 
@@ -43,6 +45,8 @@ pub struct Cut<'a> {
     images: Cell<u64>,
     /// How many images of each memory the check was shown.
     shares: RefCell<Shares>,
+    /// The hashes of the images that it was shown, if they are counted.
+    digests: Option<RefCell<Vec<u64>>>,
 }
 
 impl<'a> Cut<'a> {
@@ -151,6 +155,7 @@ impl<'a> Cut<'a> {
             shown: &self.shown,
             images: &self.images,
             shares: &self.shares,
+            digests: self.digests.as_ref(),
         }
     }
 
@@ -162,6 +167,7 @@ impl<'a> Cut<'a> {
             shown: RefCell::default(),
             images: Cell::new(0),
             shares: RefCell::default(),
+            digests: None,
             ..*self
         }
     }
@@ -252,8 +258,11 @@ impl Loss {
 
     /// Adds the variable that runs its event alone. If that is set, writes the images and adds
     /// their paths.
-    pub(crate) fn with_files(mut self, seed: Option<u64>) -> Self {
-        let of_repeatable = match seed {
+    pub(crate) fn with_files(mut self, order: &Order) -> Self {
+        let also = match order.seed() {
+            Some(_) if order.choices.explores() => {
+                " A run of explore takes RPMA_SIM_ORDER as well.".to_owned()
+            }
             Some(seed) => format!(" A run of repeatable takes RPMA_SIM_SEED={seed} as well."),
             None => String::new(),
         };
@@ -261,7 +270,7 @@ impl Loss {
             Some(_) => files::write(&self.images),
             None => format!(
                 "Run it again with {}={}: the check is called at this event alone, and its image is written to a \
-                 file.{of_repeatable}\n",
+                 file.{also}\n",
                 files::EVENT,
                 self.event
             ),
@@ -401,7 +410,7 @@ impl Fabric {
         run: impl FnOnce() -> T,
     ) -> Result<T, Loss> {
         let found = self.find_loss_at(number(files::EVENT), check, run);
-        found.map_err(|loss| loss.with_files(self.shared().order.seed()))
+        found.map_err(|loss| loss.with_files(&self.shared().order))
     }
 
     /// As [`find_loss`](Self::find_loss), at each event or at one, without files.
@@ -433,6 +442,7 @@ impl Fabric {
         });
         drop(state);
         self.shared().order.watch();
+        self.shared().order.choices.with_script(Script::begin);
         let result = catch_unwind(AssertUnwindSafe(run));
         // Not as a call: if there is a seed that may panic, and the check would not be removed.
         let mut state = self.shared().lock_quietly();
@@ -491,6 +501,9 @@ impl State {
     /// The power could fail now.
     pub(crate) fn visit(&mut self, what: impl FnOnce(&Self) -> String) {
         let Some(mut watch) = self.power.watch.take() else {
+            if self.choices.explores() {
+                self.note_event(&what(self));
+            }
             return;
         };
         watch.is_due = false;
@@ -502,6 +515,7 @@ impl State {
                 self.look(index);
             }
             let what = what(self);
+            self.note_event(&what);
             self.check(&mut watch, what, now);
             self.failures.events = watch.visited.events;
         }
@@ -509,6 +523,17 @@ impl State {
             self.power.spent += began.elapsed();
         }
         self.power.watch = Some(watch);
+    }
+
+    /// Tells the script of an exploration of an event.
+    fn note_event(&self, what: &str) {
+        self.choices.with_script(|script| {
+            let bytes = self.power.pmems.iter().fold(0, |hash, pmem| {
+                let lines = &pmem.lines;
+                mix(hash ^ lines.newest().digest()) ^ lines.durable().digest()
+            });
+            script.event(what, bytes);
+        });
     }
 
     fn check(&self, watch: &mut Watch, what: String, now: Instant) {
@@ -522,7 +547,8 @@ impl State {
         let event = watch.visited.events;
         let text = format!("{event}, after {since:?}: {what}");
         watch.recent.push_back(text);
-        if watch.only.is_some_and(|only| only != event) {
+        let is_checked = self.choices.with_script(Script::is_checked) == Some(true);
+        if watch.only.is_some_and(|only| only != event) || is_checked {
             return;
         }
         let cut = Cut {
@@ -539,6 +565,7 @@ impl State {
             shown: RefCell::default(),
             images: Cell::new(0),
             shares: RefCell::default(),
+            digests: self.choices.explores().then(RefCell::default),
         };
         let shared = self.clock.shared().upgrade();
         let _checking = shared.map(|shared| {
@@ -548,6 +575,10 @@ impl State {
         CHECKING.set(true);
         let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
+        if let Some(digests) = &cut.digests {
+            self.choices
+                .with_script(|script| script.images.extend(digests.take()));
+        }
         watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
         if let (Err(failed), None | Some(false)) = (checked, left_out()) {
             let images = cut.shown.borrow().clone();

@@ -14,6 +14,7 @@ use super::platform::Platform;
 use super::pmem::Tracked;
 use super::random::Random;
 use super::store::{PAGE, Store};
+use crate::order::mix;
 
 /// The bytes of images, by the numbers of their memories.
 pub(crate) type Bytes = BTreeMap<usize, Store>;
@@ -26,6 +27,7 @@ pub(crate) struct Shown<'c> {
     pub(crate) shown: &'c RefCell<Bytes>,
     pub(crate) images: &'c Cell<u64>,
     pub(crate) shares: &'c RefCell<Shares>,
+    pub(crate) digests: Option<&'c RefCell<Vec<u64>>>,
 }
 
 /// The shares of memories, by their numbers: a check was shown images of these together.
@@ -141,6 +143,13 @@ impl Iterator for JointImages<'_> {
         };
         self.next += 1;
         self.cut.images.set(self.cut.images.get() + 1);
+        if let Some(digests) = self.cut.digests {
+            let all = self.indices.iter().zip(&left);
+            let digest = all.fold(0, |hash, (index, store)| {
+                mix(hash ^ *index as u64 ^ store.digest())
+            });
+            digests.borrow_mut().push(digest);
+        }
         let mut shown = self.cut.shown.borrow_mut();
         let images = self.indices.iter().zip(left).map(|(index, store)| {
             shown.insert(*index, store.clone());

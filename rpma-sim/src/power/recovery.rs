@@ -108,7 +108,7 @@ impl Fabric {
             recovered.map_err(|loss| {
                 let origin = broken.unwrap_or(&promises[0]);
                 let loss = loss.of_recovery(origin.number, &origin.what);
-                loss.with_files(self.shared().order.seed())
+                loss.with_files(&self.shared().order)
             })?;
             let more = fabric.visited();
             visited.add(more);

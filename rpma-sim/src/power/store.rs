@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::lines::{LINE, Line, WORD, put};
+use crate::order::mix;
 
 /// The bytes that are copied by the first write after a clone.
 pub(crate) const PAGE: usize = 4096;
@@ -77,6 +78,19 @@ impl Store {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// A hash of the bytes. Pages of zeros do not count.
+    pub(crate) fn digest(&self) -> u64 {
+        let of_page = |(number, page): (usize, &Page)| {
+            let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            let words = page.chunks_exact(8).map(word).enumerate();
+            let set = words.filter(|(_, word)| *word != 0);
+            set.fold(0, |hash, (at, word)| {
+                hash ^ mix(mix((number * PAGE + at) as u64) ^ word)
+            })
+        };
+        self.pages().fold(0, |hash, page| hash ^ of_page(page))
     }
 
     pub(crate) fn page(&self, number: usize) -> &Page {

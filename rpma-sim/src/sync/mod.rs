@@ -17,6 +17,7 @@ use std::sync::{PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::choices::Kind;
+use crate::explore::Meeting;
 use crate::here;
 use crate::order::Event;
 use crate::power::{is_checking, refuse};
@@ -40,6 +41,8 @@ pub(crate) fn begin(call: &'static str, at: &'static Location<'static>) {
     if let Some((shared, _)) = here::place() {
         shared.before_sync(call);
         shared.point(at);
+        let choices = &shared.order.choices;
+        choices.with_script(|script| script.meet(Meeting::Shared, call));
     }
 }
 
@@ -136,7 +139,11 @@ impl Waiters {
         }
         let seeded = here::place().filter(|(shared, _)| shared.order.seed().is_some());
         let chosen = seeded.map_or(0, |(shared, _)| {
-            shared.order.choices.choose(Kind::Notify, all.len() as u32)
+            let what = || format!("a notification of {} waiting threads", all.len());
+            shared
+                .order
+                .choices
+                .choose(Kind::Notify, all.len() as u32, what)
         });
         let waiter = all.remove(chosen as usize);
         drop(all);

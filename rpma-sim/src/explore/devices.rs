@@ -1,0 +1,82 @@
+//! The devices of a fabric as they are: what they will do, and what programs will observe of them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::Meeting;
+use crate::state::State;
+use crate::timer::Timer;
+
+impl State {
+    /// Tells the script of an exploration how the devices are.
+    pub(crate) fn note_devices(&self) {
+        self.choices
+            .with_script(|script| script.devices = self.devices());
+    }
+
+    /// Tells it of a call. Calls of the data path change devices alone.
+    pub(crate) fn note_call(&self, call: &'static str, host: usize) {
+        const OF_DEVICES: [&str; 5] = [
+            "ibv_post",
+            "ibv_wr",
+            "ibv_poll",
+            "ibv_req_notify",
+            "ibv_get_cq_event",
+        ];
+        let is_of_device = OF_DEVICES.iter().any(|name| call.starts_with(name));
+        self.choices.with_script(|script| match is_of_device {
+            true => script.step(call),
+            false => script.meet(Meeting::Host(host), call),
+        });
+    }
+
+    fn devices(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        for (number, qp) in self.qps.iter() {
+            (
+                number,
+                qp.state as u8,
+                qp.ignores_polls,
+                qp.kept_since.is_some(),
+            )
+                .hash(&mut hash);
+            (qp.kept_slots, qp.unpolled, qp.dead_sends, qp.dead_receives).hash(&mut hash);
+            format!("{:?}", qp.waiting).hash(&mut hash);
+            for send in &qp.sends {
+                (send.wr_id, send.done.is_some(), send.fetched.as_deref()).hash(&mut hash);
+                send.way.state().hash(&mut hash);
+            }
+            let receives = qp.receives.iter().map(|receive| receive.wr_id);
+            receives.collect::<Vec<_>>().hash(&mut hash);
+            let unsent = qp.tcp.as_ref().map_or(0, |tcp| tcp.unsent.len());
+            unsent.hash(&mut hash);
+        }
+        self.cqs.iter().for_each(|(_, cq)| cq.hash_into(&mut hash));
+        self.srqs
+            .iter()
+            .for_each(|(number, srq)| (number, srq.receives.len()).hash(&mut hash));
+        self.late.hash_into(&mut hash);
+        self.links
+            .strays
+            .lengths()
+            .for_each(|of| of.hash(&mut hash));
+        self.hash_timers(&mut hash);
+        hash.finish()
+    }
+
+    /// The order in which that comes which comes by itself.
+    fn hash_timers(&self, hash: &mut DefaultHasher) {
+        for timer in self.clock.timers() {
+            match timer {
+                Timer::Try { qp, .. } => (1, *qp),
+                Timer::Unresolved { id } => (2, *id),
+                Timer::Timewait { id } => (3, *id),
+                Timer::Unanswered { id, .. } => (4, *id),
+                Timer::LastReceive { qp } => (5, *qp),
+                Timer::Arrival { qp, .. } => (6, *qp),
+                Timer::Late { number } => (7, self.late.hash_of(*number) as u32),
+                Timer::Wake => (8, 0),
+            }
+            .hash(hash);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Exploration: the orders of a program that deviate little from a base order.
+//!
+//! Promises: small wrong programs are found with one deviation, and right ones pass; an order that
+//! is left out has the events and images of another one; an order runs again alone.
+
+mod found;
+mod programs;
+mod replicas;
+mod right;
