@@ -259,9 +259,11 @@ impl Clock {
         self.timers.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// What is put off, in the order in which it is due.
-    pub(crate) fn timers(&self) -> impl Iterator<Item = &Timer> {
-        self.timers.values()
+    /// What is put off, with the time that is left, in the order in which it is due.
+    pub(crate) fn timers(&self) -> impl Iterator<Item = (Duration, &Timer)> {
+        let now = self.now();
+        let timers = self.timers.iter();
+        timers.map(move |((at, _), timer)| (at.saturating_duration_since(now), timer))
     }
 
     /// After the timers have changed, or the clock has jumped.

@@ -63,16 +63,26 @@ impl State {
         hash.finish()
     }
 
-    /// The order in which that comes which comes by itself.
+    /// The first request of a queue pair that a delay is about, as a number.
+    fn first_of_delay(&self, number: u32, delay: u64) -> u32 {
+        let sends = self.qps.get(number).map(|qp| &qp.sends);
+        let first = sends.and_then(|sends| sends.iter().position(|send| send.way.is(Some(delay))));
+        first.map_or(number, |first| number << 16 | first as u32)
+    }
+
+    /// What comes by itself, in its order. The time that is left decides whether later work comes
+    /// before it. A few calls more or less make no difference to that.
     fn hash_timers(&self, hash: &mut DefaultHasher) {
-        for timer in self.clock.timers() {
+        const UNIT: u128 = 100;
+        for (left, timer) in self.clock.timers() {
+            (left.as_micros() / UNIT).hash(hash);
             match timer {
                 Timer::Try { qp, .. } => (1, *qp),
                 Timer::Unresolved { id } => (2, *id),
                 Timer::Timewait { id } => (3, *id),
                 Timer::Unanswered { id, .. } => (4, *id),
                 Timer::LastReceive { qp } => (5, *qp),
-                Timer::Arrival { qp, .. } => (6, *qp),
+                Timer::Arrival { qp, delay } => (6, self.first_of_delay(*qp, *delay)),
                 Timer::Late { number } => (7, self.late.hash_of(*number) as u32),
                 Timer::Wake => (8, 0),
             }

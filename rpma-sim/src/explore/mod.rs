@@ -85,8 +85,8 @@ pub struct Explore {
 /// If the program calls [`Fabric::on_every_event`] or
 /// [`find_loss_in_recovery`](Fabric::find_loss_in_recovery), only choices after the first such call
 /// deviate. Each run then has all of its events, so orders, events and images multiply. An event is
-/// checked once, and not again in another order that has the same history until then. Each run samples
-/// other images.
+/// checked once, and not again in another order with the same history until then. Where images are
+/// sampled, each history has other ones.
 ///
 /// Orders that only exchange independent steps have the same events and images, and are run once
 /// ([`Explore::every_order`] runs all).
@@ -105,7 +105,7 @@ pub struct Explore {
 ///
 /// ```text
 /// in the order "early; 12 arrival 1": run it alone with RPMA_SIM_ORDER="early; 12 arrival 1"
-///     a write of 64 bytes (op_context 0, src/log.rs:70) on connection 17 of client to two arrives late, at src/log.rs:70
+///     a write of 64 bytes (op_context 0, src/log.rs:70) on connection 17 of client to two arrives late
 /// ```
 ///
 /// ```
@@ -133,6 +133,9 @@ struct Ran {
     script: Script,
     not_repeatable: Option<String>,
 }
+
+/// An order that fails, with the panic of the program.
+type Failed = (Order, Box<dyn Any + Send>);
 
 /// An order that is to be run, and the questions of its parent up to its last deviation.
 struct Candidate {
@@ -201,18 +204,19 @@ impl Explore {
     /// # Errors
     ///
     /// The first order that fails.
-    pub fn find(&self, program: impl Fn(&Fabric)) -> Result<Explored, FailedOrder> {
+    pub fn find(&self, program: impl Fn(&Fabric)) -> Result<Explored, Box<FailedOrder>> {
         let (explored, failed) = self.search(&program);
         let Some((order, panic)) = failed else {
             return Ok(explored);
         };
         let again = quietly(|| self.try_run(&order, true, &program));
-        Err(FailedOrder::new(
+        let text = text_of(&*panic);
+        Err(Box::new(FailedOrder::new(
             &order,
             &again.script,
-            text_of(&*panic),
+            text,
             explored,
-        ))
+        )))
     }
 
     /// Runs one order, and prints it if it fails.
@@ -235,10 +239,7 @@ impl Explore {
     }
 
     /// Runs each order until one fails. That is reduced to the deviations that it needs.
-    fn search(
-        &self,
-        program: &impl Fn(&Fabric),
-    ) -> (Explored, Option<(Order, Box<dyn Any + Send>)>) {
+    fn search(&self, program: &impl Fn(&Fabric)) -> (Explored, Option<Failed>) {
         be_able_to_be_quiet();
         let began = Instant::now();
         let mut explored = Explored::default();
@@ -257,12 +258,11 @@ impl Explore {
             // Devices before threads, which have most of the choices.
             level.sort_by_cached_key(|candidate| candidate.order.of_threads());
             let mut next = Vec::new();
-            for mut candidate in level {
+            for candidate in level {
                 if explored.runs() >= self.runs || began.elapsed() >= self.limit {
                     explored.stopped = Some(began.elapsed());
                     return (explored, None);
                 }
-                candidate.order.images = explored.runs() as u64;
                 let mut script = Script::new(candidate.order.clone(), false);
                 script.checked = mem::take(&mut checked);
                 let mut ran = quietly(|| self.run_with(script, program));
@@ -324,13 +324,6 @@ impl Explore {
             let ran = quietly(|| self.try_run(order, true, program));
             ran.failed.is_some() && ran.misfit().is_none()
         };
-        let plain = Order {
-            images: 0,
-            ..order.clone()
-        };
-        if fails(&plain) {
-            order = plain;
-        }
         let mut at = 0;
         while at < order.deviations.len() {
             let mut fewer = order.clone();
@@ -349,13 +342,9 @@ impl Explore {
     }
 
     fn run_with(&self, script: Script, program: &impl Fn(&Fabric)) -> Ran {
-        let images = script.samples();
         let fabric = Fabric::scripted(self.profile.clone(), script);
         let shared = fabric.shared();
         shared.order.end_after(LONGEST);
-        if images != 0 {
-            shared.lock_quietly().power.sample_by(mix(images));
-        }
         let failed = catch_unwind(AssertUnwindSafe(|| program(&fabric))).err();
         Ran {
             failed,

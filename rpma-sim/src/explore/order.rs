@@ -54,8 +54,6 @@ pub(crate) struct Order {
     pub(crate) is_late: bool,
     /// By their numbers.
     pub(crate) deviations: Vec<Deviation>,
-    /// Which images are sampled: the number of the run, or 0.
-    pub(crate) images: u64,
 }
 
 impl Order {
@@ -72,10 +70,7 @@ impl fmt::Display for Order {
         for Deviation { at, kind, option } in &self.deviations {
             write!(f, "; {at} {} {option}", kind.name())?;
         }
-        match self.images {
-            0 => Ok(()),
-            images => write!(f, "; images {images}"),
-        }
+        Ok(())
     }
 }
 
@@ -101,7 +96,6 @@ impl FromStr for Order {
         for part in parts {
             let words: Vec<&str> = part.split_whitespace().collect();
             match words[..] {
-                ["images", number] => order.images = number.parse().map_err(|_| wrong())?,
                 [at, kind, option] => {
                     let kind = KINDS.into_iter().find(|(_, name)| *name == kind);
                     order.deviations.push(Deviation {
@@ -132,7 +126,7 @@ mod tests {
             "early",
             "late",
             "early; 12 arrival 1",
-            "late; 3 thread 2; 40 visibility 1; images 17",
+            "late; 3 thread 2; 40 visibility 1",
         ] {
             let order: Order = text.parse().expect("an order");
             assert_eq!(order.to_string(), text);
@@ -144,7 +138,6 @@ mod tests {
             "early; 12 weight 1",
             "early; 12 arrival 0",
             "early; 12 arrival 1; 12 poll 1",
-            "late; images x",
         ] {
             text.parse::<Order>().expect_err("no order");
         }

@@ -48,12 +48,13 @@ impl Made {
 #[derive(Debug)]
 pub(crate) struct Text {
     what: String,
-    origin: Origin,
+    /// The line at which a thread stops. An operation has its own.
+    origin: Option<Origin>,
 }
 
 impl Text {
     pub(crate) fn line(&self) -> String {
-        let line = self.origin.line();
+        let line = self.origin.as_ref().and_then(Origin::line);
         let line = line.map_or(String::new(), |line| format!(", at {line}"));
         format!("{}{line}", self.what)
     }
@@ -94,11 +95,6 @@ impl Script {
         }
     }
 
-    /// The number by which it samples images.
-    pub(crate) fn samples(&self) -> u64 {
-        self.order.images
-    }
-
     /// The deviations that the run had no choice for.
     pub(crate) fn left(&self) -> &[Deviation] {
         &self.order.deviations[self.deviated..]
@@ -120,9 +116,12 @@ impl Script {
         self.past.event(hash_of(what) ^ bytes);
     }
 
-    /// Whether an event like the last one was checked already.
-    pub(crate) fn is_checked(&mut self) -> bool {
-        !self.checked.insert(self.past.events()) && !self.is_explained
+    /// Identifies the events until now, with all that checks can see at them: the seed of the images
+    /// of the last one. `None` if these were checked already.
+    pub(crate) fn is_new(&mut self) -> Option<u64> {
+        let events = self.past.events();
+        let is_new = self.checked.insert(events) || self.is_explained;
+        is_new.then_some(events)
     }
 
     /// The calling thread makes a call, or observes something.
@@ -221,7 +220,7 @@ impl Script {
                 if self.is_explained {
                     self.texts.push(Text {
                         what: text(wanted.option),
-                        origin: Origin::here(),
+                        origin: made.kind.is_of_threads().then(Origin::here),
                     });
                 }
             } else {

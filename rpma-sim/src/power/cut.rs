@@ -547,10 +547,15 @@ impl State {
         let event = watch.visited.events;
         let text = format!("{event}, after {since:?}: {what}");
         watch.recent.push_back(text);
-        let is_checked = self.choices.with_script(Script::is_checked) == Some(true);
-        if watch.only.is_some_and(|only| only != event) || is_checked {
+        if watch.only.is_some_and(|only| only != event) {
             return;
         }
+        // In an exploration each history samples other images, and is checked once.
+        let seed = match self.choices.with_script(Script::is_new) {
+            Some(Some(history)) => self.power.seed ^ history,
+            Some(None) => return,
+            None => self.power.seed,
+        };
         let cut = Cut {
             pmems: &self.power.pmems,
             hosts: &self.hosts,
@@ -560,7 +565,7 @@ impl State {
                 Some(_) => IMAGES_BETWEEN,
                 None => IMAGES,
             },
-            seed: self.power.seed,
+            seed,
             only: None,
             shown: RefCell::default(),
             images: Cell::new(0),

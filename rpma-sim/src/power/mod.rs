@@ -78,11 +78,6 @@ pub(crate) struct Power {
 }
 
 impl Power {
-    /// Images are sampled by this seed from now on.
-    pub(crate) fn sample_by(&mut self, seed: u64) {
-        self.seed = seed;
-    }
-
     /// Made with the seed of the fabric, if it has one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         let number = next_number();

@@ -3,7 +3,10 @@
 //! Promises: small wrong programs are found with one deviation, and right ones pass; an order that
 //! is left out has the events and images of another one; an order runs again alone.
 
+mod again;
+mod awaited;
 mod found;
 mod programs;
 mod replicas;
 mod right;
+mod threads;

@@ -12,11 +12,11 @@ use crate::power::world::{Hosts, LIMIT, Way, World};
 const RECORD: usize = 64;
 const SIZE: usize = 4096;
 
-fn record(number: u64) -> [u8; RECORD] {
+pub(crate) fn record(number: u64) -> [u8; RECORD] {
     [number as u8 + 1; RECORD]
 }
 
-fn place(number: u64) -> usize {
+pub(crate) fn place(number: u64) -> usize {
     RECORD * (1 + number as usize)
 }
 
@@ -53,6 +53,11 @@ impl Replica {
             Tail::Plain => self.0.write(0, &count)?,
         }
         self.0.begin_flush(0, 8)
+    }
+
+    /// Posts a flush of the tail, which nothing waits for.
+    pub(crate) fn post_flush(&self) -> Result<()> {
+        self.0.post_flush(0, 8, FlushType::Persistent)
     }
 
     pub(crate) fn wait(&self, posted: Posted) -> rpma::Result<()> {

@@ -1,0 +1,102 @@
+//! An order that fails runs again alone, and a program that is another one in each run is reported.
+
+use std::cell::Cell;
+use std::env;
+
+use rpma::sim::Explore;
+
+use crate::common::prelude::*;
+use crate::common::program::command_alone;
+use crate::explored::programs::commits;
+use crate::explored::replicas::{Tail, on_all, post_all, under_cuts, wait_all};
+
+/// Set in the process of a planted fault.
+const PLANTED: &str = "RPMA_TEST_PLANTED";
+const ORDER: &str = "RPMA_SIM_ORDER";
+
+fn explore() -> Explore {
+    Explore::new(&Profile::RXE_6_12)
+        .deviations(1)
+        .limit(Duration::from_secs(600))
+}
+
+/// Only for the test below, in a process of its own.
+#[test]
+fn planted() {
+    if env::var_os(PLANTED).is_some() {
+        explore().run(|fabric| commits(fabric, true));
+    }
+}
+
+/// Promise: the printed variable runs the order that fails alone, and the deviation is printed as
+/// an operation with its hosts and its line.
+#[test]
+fn an_order_runs_again_alone() -> Result {
+    let run = |order: Option<&str>| -> Result<(bool, String)> {
+        let mut command = command_alone(module_path!(), "planted");
+        command.env(PLANTED, "").env_remove(ORDER);
+        let output = command.envs(order.map(|order| (ORDER, order))).output()?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status.success(), told))
+    };
+    let (passes, told) = run(None)?;
+    assert!(!passes && told.contains("explored: "), "{told}");
+    let order = told
+        .split("RPMA_SIM_ORDER=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let order = order.expect("an order").to_owned();
+    let (passes, alone) = run(Some(&order))?;
+    assert!(!passes && !alone.contains("explored: "), "{alone}");
+    for told in [told, alone] {
+        assert!(told.contains("a promised record is lost"), "{told}");
+        assert!(
+            told.contains(&format!("run it alone with {ORDER}=\"{order}\"")),
+            "{told}"
+        );
+        assert!(
+            !order.contains(';') || told.contains(" of client to two arrives "),
+            "{told}"
+        );
+        assert!(!order.contains(';') || told.contains("world.rs:"), "{told}");
+    }
+    // Another order fails in its own way, or not at all; and nonsense is refused.
+    let (passes, told) = run(Some("early; 4711 arrival 1"))?;
+    assert!(
+        told.contains("does not fit this program") || !passes,
+        "{told}"
+    );
+    let (passes, told) = run(Some("soon"))?;
+    assert!(
+        !passes && told.contains("and not `early` or `late`"),
+        "{told}"
+    );
+    Ok(())
+}
+
+/// Promise: a program that depends on something else than its choices is reported.
+#[test]
+fn a_replay_that_diverges_is_reported() {
+    let runs = Cell::new(0);
+    let explored = explore().run(|fabric| {
+        runs.set(runs.get() + 1);
+        let records = 1 + u64::from(runs.get() % 3 == 0);
+        under_cuts(fabric, 1, &on_all, |replicas, promise| {
+            for number in 0..records {
+                // Another operation comes first.
+                if records == 2 {
+                    replicas[0].post_flush()?;
+                }
+                let posted = post_all(replicas, number, Tail::Atomic)?;
+                wait_all(replicas, &posted)?;
+                promise(number + 1);
+            }
+            Ok(())
+        });
+    });
+    assert!(explored.diverged > 0, "{explored}");
+    assert!(
+        explored.to_string().contains("did not repeat"),
+        "{explored}"
+    );
+}

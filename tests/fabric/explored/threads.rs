@@ -1,0 +1,133 @@
+//! Threads of a program, and their orders.
+
+use rpma::sim::Explore;
+use rpma::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use rpma::thread;
+
+use crate::common::prelude::*;
+use crate::explored::programs::shows;
+use crate::explored::replicas::Tail;
+
+const RECORDS: usize = 2;
+const SIZE: usize = 4096;
+
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Default)]
+struct Log {
+    committed: Mutex<Vec<usize>>,
+    grown: Condvar,
+}
+
+impl Log {
+    /// One thread makes the records of all others durable, and then wakes them. With the fault it
+    /// wakes them first.
+    fn commit(&self, map: &PmemMap, records: &mpsc::Receiver<usize>, early: bool) -> Result {
+        while let Ok(record) = records.recv() {
+            map.write_at(8 * record, &[1; 8])?;
+            if !early {
+                map.persist(..)?;
+            }
+            locked(&self.committed).push(record);
+            self.grown.notify_all();
+            if early {
+                map.persist(..)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&self, record: usize, records: &mpsc::Sender<usize>) {
+        records.send(record).expect("the committer");
+        let committed = locked(&self.committed);
+        let waits = |committed: &mut Vec<usize>| !committed.contains(&record);
+        drop(self.grown.wait_while(committed, waits));
+    }
+}
+
+/// Each record has a thread. A record that was promised must be durable.
+fn group(fabric: &Fabric, early: bool) {
+    let host = fabric.host("log");
+    host.set_platform(Platform::AdrDdioOn);
+    let pmem = host.pmem("log", SIZE);
+    let _entered = host.enter();
+    let (log, promised) = (Log::default(), Mutex::new(Vec::new()));
+    fabric.on_every_event(
+        |cut| {
+            let promised = locked(&promised);
+            for image in cut.images(&pmem) {
+                for record in promised.iter() {
+                    assert_eq!(image.bytes()[8 * record], 1, "record {record} is lost");
+                }
+            }
+        },
+        || {
+            thread::scope(|scope| {
+                let map = PmemMap::open(pmem.path(), SIZE).expect("the memory");
+                let (sender, records) = mpsc::channel();
+                let (log, promised) = (&log, &promised);
+                scope.spawn(move || log.commit(&map, &records, early).expect("committed"));
+                for record in 0..RECORDS {
+                    let sender = sender.clone();
+                    scope.spawn(move || {
+                        log.append(record, &sender);
+                        locked(promised).push(record);
+                    });
+                }
+            });
+        },
+    );
+    assert_eq!(fabric.why_not_repeatable(), None);
+}
+
+/// Promise: a promise that another thread makes too early is found with one deviation, which the
+/// report names with its threads.
+#[test]
+fn a_promise_before_the_persist() {
+    let explore = Explore::new(&Profile::STRICT)
+        .deviations(1)
+        .limit(Duration::from_secs(600));
+    let explored = explore.run(|fabric| group(fabric, false));
+    println!("{explored}");
+    assert!(explored.choices.contains_key("thread"), "{explored}");
+    let found = explore
+        .find(|fabric| group(fabric, true))
+        .expect_err("the fault");
+    println!("run {} {found}", found.explored.runs());
+    assert!(found.text.contains("is lost"), "{found}");
+    assert!(found.deviations.len() <= 1, "{found}");
+    assert!(
+        found
+            .deviations
+            .iter()
+            .all(|it| it.contains("goes on, and not")),
+        "{found}"
+    );
+}
+
+/// Promise: orders that are left out have the events and the images of others.
+#[test]
+fn what_is_left_out_is_not_missed() {
+    type Program<'a> = (&'a str, &'a Profile, &'a dyn Fn(&Fabric));
+    let programs: [Program<'_>; 3] = [
+        ("threads", &Profile::STRICT, &|fabric| group(fabric, false)),
+        ("rxe", &Profile::RXE_6_12, &|fabric| {
+            shows(fabric, Tail::Atomic)
+        }),
+        ("strict", &Profile::STRICT, &|fabric| {
+            shows(fabric, Tail::Atomic)
+        }),
+    ];
+    for (name, profile, program) in programs {
+        let explore = Explore::new(profile).limit(Duration::from_secs(600));
+        let every = explore.clone().every_order().run(program);
+        let explored = explore.run(program);
+        let (runs, all) = (explored.runs(), every.runs());
+        println!("{name}: {runs} of {all} runs; {explored}; {every}");
+        assert!(runs < all, "{name}: {runs} of {all}");
+        assert_eq!((explored.stopped, every.stopped), (None, None), "{name}");
+        assert!(explored.saw_the_same(&every), "{name}: {explored}; {every}");
+    }
+}
