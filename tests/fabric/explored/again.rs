@@ -32,12 +32,16 @@ fn planted() {
 /// an operation with its hosts and its line.
 #[test]
 fn an_order_runs_again_alone() -> Result {
-    let run = |order: Option<&str>| -> Result<(bool, String)> {
+    let run_with = |variables: &[(&str, &str)]| -> Result<(bool, String)> {
         let mut command = command_alone(module_path!(), "planted");
-        command.env(PLANTED, "").env_remove(ORDER);
-        let output = command.envs(order.map(|order| (ORDER, order))).output()?;
+        command.env(PLANTED, "").envs(variables.iter().copied());
+        let output = command.output()?;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         Ok((output.status.success(), told))
+    };
+    let run = |order: Option<&str>| match order {
+        Some(order) => run_with(&[(ORDER, order)]),
+        None => run_with(&[]),
     };
     let (passes, told) = run(None)?;
     assert!(!passes && told.contains("explored: "), "{told}");
@@ -48,7 +52,7 @@ fn an_order_runs_again_alone() -> Result {
     let order = order.expect("an order").to_owned();
     let (passes, alone) = run(Some(&order))?;
     assert!(!passes && !alone.contains("explored: "), "{alone}");
-    for told in [told, alone] {
+    for told in [&told, &alone] {
         assert!(told.contains("a promised record is lost"), "{told}");
         assert!(
             told.contains(&format!("run it alone with {ORDER}=\"{order}\"")),
@@ -60,6 +64,18 @@ fn an_order_runs_again_alone() -> Result {
         );
         assert!(!order.contains(';') || told.contains("world.rs:"), "{told}");
     }
+    // The event alone, beside the order.
+    let event = alone
+        .split("fails at event ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next());
+    let event = event.expect("an event").to_owned();
+    let (passes, told) = run_with(&[(ORDER, &order), ("RPMA_SIM_EVENT", &event)])?;
+    assert!(
+        !passes && told.contains("a promised record is lost"),
+        "{told}"
+    );
+    assert!(!told.contains("Run it again with RPMA_SIM_EVENT"), "{told}");
     // Another order fails in its own way, or not at all; and nonsense is refused.
     let (passes, told) = run(Some("early; 4711 arrival 1"))?;
     assert!(

@@ -3,13 +3,14 @@
 use rpma::sim::Explore;
 
 use crate::common::prelude::*;
+use crate::common::share;
 use crate::explored::programs::{commits, copies, pipelined, recovers, shows, tells, times_out};
 use crate::explored::replicas::Tail;
 
 /// The right program passes in all orders with up to one deviation. The wrong one breaks its promise
 /// in one of them, with this text.
 fn is_found(profiles: &[Profile], text: &str, right: impl Fn(&Fabric), wrong: impl Fn(&Fabric)) {
-    for profile in profiles {
+    for profile in share(text, 2, profiles) {
         let name = profile.name();
         let explore = Explore::new(profile)
             .deviations(1)
@@ -29,7 +30,7 @@ fn is_found(profiles: &[Profile], text: &str, right: impl Fn(&Fabric), wrong: im
     }
 }
 
-/// Three replicas take the most time.
+/// Three replicas take most of the time.
 const SOME: [Profile; 2] = [Profile::RXE_6_12, Profile::ADAPTER];
 
 #[test]

@@ -4,6 +4,7 @@
 //! is left out has the events and images of another one; an order runs again alone.
 
 mod again;
+mod apart;
 mod awaited;
 mod found;
 mod programs;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::sim::Visited;
+use rpma::sim::{Explore, Visited};
 
 use crate::common::prelude::*;
 use crate::power::large::LARGE;
@@ -69,7 +69,11 @@ fn run_in(
     platform: Platform,
     folds: Folds,
 ) -> Result<Visited, Loss> {
-    let (fabric, [host]) = Rig::of(profile).hosts(["counter"]);
+    run_on(&Rig::of(profile).fabric(), size, platform, folds)
+}
+
+fn run_on(fabric: &Fabric, size: usize, platform: Platform, folds: Folds) -> Result<Visited, Loss> {
+    let host = fabric.host("counter");
     host.set_platform(platform);
     let memory = host.pmem("counter", size);
     let (_entered, told) = (host.enter(), AtomicU64::new(0));
@@ -152,4 +156,28 @@ fn without_times(report: &str) -> String {
         format!("{number}: {what}")
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Promise: an exploration runs recoveries under cuts as well.
+#[test]
+fn an_exploration_has_recoveries() {
+    let explore = Explore::new(&Profile::STRICT).limit(LIMIT);
+    let run = |folds| {
+        move |fabric: &Fabric| {
+            let found = run_on(fabric, SIZE, Platform::AdrDdioOn, folds);
+            found.unwrap_or_else(|loss| panic!("{loss}"));
+        }
+    };
+    let explored = explore.run(run(Folds::InOneWord));
+    assert!(
+        explored.images() > 1 && explored.diverged == 0,
+        "{explored}"
+    );
+    let found = explore
+        .find(run(Folds::InTwoWords))
+        .expect_err("it folds twice");
+    assert!(
+        found.text.contains("The recovery lost its power"),
+        "{found}"
+    );
 }
