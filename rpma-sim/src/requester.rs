@@ -339,6 +339,12 @@ impl State {
             self.qps[number].sends[index].fetched = None;
             return Outcome::NoAnswer;
         };
+        self.choices.with_script(|script| {
+            script.uses_device(self.nics[self.qps[number].nic].host);
+            if send.operation.is_message() {
+                script.uses_device(self.nics[self.qps[peer].nic].host);
+            }
+        });
         let is_native = matches!(
             send.operation,
             Operation::Flush { .. } | Operation::AtomicWrite

@@ -24,7 +24,10 @@ impl State {
         ];
         let is_of_device = OF_DEVICES.iter().any(|name| call.starts_with(name));
         self.choices.with_script(|script| match is_of_device {
-            true => script.step(call),
+            true => {
+                script.step(call);
+                script.uses_device(host);
+            }
             false => script.meet(Meeting::Host(host), call),
         });
     }

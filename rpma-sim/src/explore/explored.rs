@@ -72,6 +72,11 @@ impl Explored {
         self.more = 0;
     }
 
+    /// There is one more order with so many deviations.
+    pub(super) fn also(&mut self, deviations: usize) {
+        self.levels[deviations].orders += 1;
+    }
+
     pub(super) fn add(&mut self, deviations: usize, script: &Script) {
         if let Some(level) = self.levels.get_mut(deviations) {
             level.runs += 1;

@@ -9,9 +9,10 @@ mod explored;
 mod order;
 mod past;
 mod script;
+mod steps;
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::env;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,6 +23,7 @@ use self::order::{Deviation, ONLY, Order};
 pub(crate) use self::past::Meeting;
 use self::script::Made;
 pub(crate) use self::script::Script;
+use self::steps::{Block, blocks};
 use crate::choices::Kind;
 use crate::fabric::Fabric;
 use crate::order::mix;
@@ -133,6 +135,44 @@ struct Ran {
     script: Script,
     not_repeatable: Option<String>,
 }
+
+impl Candidate {
+    /// An order that deviates from another one after its last deviation.
+    fn new(order: &Order, script: &Script, at: usize, option: u32) -> Self {
+        let mut order = order.clone();
+        order.deviations.push(Deviation {
+            at: at as u32,
+            kind: script.made[at].kind,
+            option,
+        });
+        let questions = questions(&script.made[..=at]);
+        Self { order, questions }
+    }
+}
+
+/// The last choice before a block of a thread at which that thread could have gone on, and before
+/// which it would have met another step.
+fn before(script: &Script, block: &Block, first: usize) -> Option<(usize, u32)> {
+    let steps = script.steps[..block.first].iter().rev();
+    let mut meets = false;
+    for step in steps.take_while(|step| step.thread != block.thread) {
+        let at = step.choices.checked_sub(1).filter(|at| *at >= first)?;
+        let made = &script.made[at];
+        meets |= step.uses.conflicts(block.uses);
+        let option = made
+            .threads
+            .iter()
+            .position(|thread| *thread == block.thread);
+        let option = option.filter(|option| meets && *option as u32 != made.chosen);
+        if let Some(option) = option {
+            return Some((at, option as u32));
+        }
+    }
+    None
+}
+
+/// The choices that were made, with the states in which they were.
+type Seen = HashSet<(bool, (u64, Kind, u64))>;
 
 /// An order that fails, with the panic of the program.
 type Failed = (Order, Box<dyn Any + Send>);
@@ -258,7 +298,8 @@ impl Explore {
             // Devices before threads, which have most of the choices.
             level.sort_by_cached_key(|candidate| candidate.order.of_threads());
             let mut next = Vec::new();
-            for candidate in level {
+            let mut queue = VecDeque::from(level);
+            while let Some(candidate) = queue.pop_front() {
                 if explored.runs() >= self.runs || began.elapsed() >= self.limit {
                     explored.stopped = Some(began.elapsed());
                     return (explored, None);
@@ -275,6 +316,10 @@ impl Explore {
                 if let Some(why) = ran.why_not(&candidate) {
                     explored.diverged(&candidate.order, why);
                 }
+                if let Some(earlier) = self.earlier(&candidate.order, &ran.script, &mut seen) {
+                    explored.also(deviations);
+                    queue.push_back(earlier);
+                }
                 let more = self.deviate(&candidate.order, &ran.script, &mut seen);
                 explored.more += more.len();
                 if !is_last {
@@ -287,35 +332,64 @@ impl Explore {
     }
 
     /// The orders with one more deviation, after the last one of an order.
-    fn deviate(
-        &self,
-        order: &Order,
-        script: &Script,
-        seen: &mut HashSet<(bool, (u64, Kind, u64))>,
-    ) -> Vec<Candidate> {
-        let last = order
-            .deviations
-            .last()
-            .map_or(0, |last| last.at as usize + 1);
+    fn deviate(&self, order: &Order, script: &Script, seen: &mut Seen) -> Vec<Candidate> {
+        let last = order.deviations.last();
+        let last = last.map_or(0, |last| last.at as usize + 1);
         let first = last.max(script.begun.unwrap_or(0));
-        let mut questions = questions(&script.made[..first.min(script.made.len())]);
         let mut more = Vec::new();
         for (at, made) in script.made.iter().enumerate().skip(first) {
-            questions = mix(questions ^ made.question());
             if self.prunes {
                 seen.insert((order.is_late, made.key(made.chosen)));
             }
-            for option in 1..made.options {
-                if self.prunes && !seen.insert((order.is_late, made.key(option))) {
-                    continue;
-                }
-                let mut order = order.clone();
-                let (at, kind) = (at as u32, made.kind);
-                order.deviations.push(Deviation { at, kind, option });
-                more.push(Candidate { order, questions });
+            if self.prunes && made.kind == Kind::Thread {
+                continue;
+            }
+            let new = (1..made.options).map(|option| (at, option));
+            more.extend(new.filter(|new| self.is_new(order, script, *new, seen)));
+        }
+        if self.prunes {
+            let from = script.steps.partition_point(|step| step.choices <= first);
+            for block in blocks(&script.steps, from) {
+                let earlier = before(script, &block, first);
+                more.extend(earlier.filter(|new| self.is_new(order, script, *new, seen)));
             }
         }
-        more
+        let deviate = |(at, option)| Candidate::new(order, script, at, option);
+        more.into_iter().map(deviate).collect()
+    }
+
+    /// If the last deviation lets a thread go on earlier: the order in which it goes on before the
+    /// next step, further back, that it does not exchange with.
+    fn earlier(&self, order: &Order, script: &Script, seen: &mut Seen) -> Option<Candidate> {
+        let (last, others) = order.deviations.split_last()?;
+        if !self.prunes || last.kind != Kind::Thread {
+            return None;
+        }
+        let from = script
+            .steps
+            .iter()
+            .position(|step| step.choices == last.at as usize + 1)?;
+        let block = blocks(&script.steps, from).into_iter().next()?;
+        let first = others.last().map_or(0, |other| other.at as usize + 1);
+        let first = first.max(script.begun.unwrap_or(0));
+        let others = Order {
+            deviations: others.to_vec(),
+            ..*order
+        };
+        let (at, option) = before(script, &block, first)?;
+        let is_new = self.is_new(&others, script, (at, option), seen);
+        is_new.then(|| Candidate::new(&others, script, at, option))
+    }
+
+    /// Whether no run until now goes on like this.
+    fn is_new(
+        &self,
+        order: &Order,
+        script: &Script,
+        (at, option): (usize, u32),
+        seen: &mut Seen,
+    ) -> bool {
+        !self.prunes || seen.insert((order.is_late, script.made[at].key(option)))
     }
 
     /// Without the deviations that a failure does not need.

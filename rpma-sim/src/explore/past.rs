@@ -25,7 +25,8 @@ pub(crate) struct Past {
     threads: BTreeMap<u64, u64>,
     hosts: BTreeMap<usize, u64>,
     shared: u64,
-    /// The sequence of events.
+    /// The sequence of events, and the same with the threads that may have promised something.
+    sequence: u64,
     events: u64,
     /// The threads that have posted something, have got a completion, or have met others.
     may_promise: BTreeSet<u64>,
@@ -42,6 +43,10 @@ impl Past {
     pub(crate) fn work(&mut self, thread: u64, step: u64) {
         self.may_promise.insert(thread);
         self.step(thread, step);
+    }
+
+    pub(crate) fn may_promise(&self, thread: u64) -> bool {
+        self.may_promise.contains(&thread)
     }
 
     /// A thread takes a step where it meets others, and observes their steps there.
@@ -70,6 +75,7 @@ impl Past {
         let promised = self.may_promise.iter();
         let promised = promised.map(|thread| self.threads.get(thread).copied().unwrap_or_default());
         let promised = promised.fold(0, |hash, of_thread| mix(hash ^ of_thread));
+        self.sequence = mix(self.sequence ^ event);
         self.events = mix(self.events ^ mix(event) ^ promised);
     }
 
@@ -81,6 +87,11 @@ impl Past {
     /// Identifies the events until now, and what checks can see at them.
     pub(crate) fn events(&self) -> u64 {
         self.events
+    }
+
+    /// Identifies the events until now, whatever other steps came between them.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     pub(crate) fn hash(&self) -> u64 {

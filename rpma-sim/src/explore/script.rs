@@ -10,6 +10,7 @@ use std::mem;
 
 use super::order::{Deviation, Order};
 use super::past::{Meeting, Past, hash_of};
+use super::steps::{Step, Uses, bit};
 use crate::choices::Kind;
 use crate::here;
 use crate::order::mix;
@@ -28,7 +29,7 @@ pub(crate) struct Made {
     /// The run until now, up to the order of independent steps.
     state: u64,
     /// If a thread is chosen, the threads by option.
-    threads: Vec<u64>,
+    pub(crate) threads: Vec<u64>,
 }
 
 impl Made {
@@ -75,6 +76,8 @@ pub(crate) struct Script {
     /// Why the order does not fit the run, if so.
     pub(crate) misfit: Option<String>,
     past: Past,
+    /// The turns until now.
+    pub(crate) steps: Vec<Step>,
     streak: u32,
     yields: bool,
     /// The devices as they are.
@@ -112,16 +115,34 @@ impl Script {
 
     /// An event of the run, with a hash of the bytes that it leaves.
     pub(crate) fn event(&mut self, what: &str, bytes: u64) {
+        self.uses(Uses {
+            event: true,
+            ..Uses::default()
+        });
         self.events = mix(self.events ^ hash_of(what));
         self.past.event(hash_of(what) ^ bytes);
     }
 
-    /// Identifies the events until now, with all that checks can see at them: the seed of the images
-    /// of the last one. `None` if these were checked already.
+    /// The seed of the images at the last event: equal sequences of events have equal images. `None`
+    /// if the event was checked with an equal history.
     pub(crate) fn is_new(&mut self) -> Option<u64> {
-        let events = self.past.events();
-        let is_new = self.checked.insert(events) || self.is_explained;
-        is_new.then_some(events)
+        let is_new = self.checked.insert(self.past.events()) || self.is_explained;
+        is_new.then_some(self.past.sequence())
+    }
+
+    /// The thread with the turn uses something.
+    pub(crate) fn uses(&mut self, uses: Uses) {
+        if let Some(step) = self.steps.last_mut() {
+            step.uses.add(uses);
+        }
+    }
+
+    /// It uses the devices of a host.
+    pub(crate) fn uses_device(&mut self, host: usize) {
+        self.uses(Uses {
+            devices: bit(host),
+            ..Uses::default()
+        });
     }
 
     /// The calling thread makes a call, or observes something.
@@ -131,22 +152,44 @@ impl Script {
 
     /// The same, of a thread that may promise more after it.
     pub(crate) fn work(&mut self, step: impl Hash) {
+        self.uses(Uses {
+            promises: true,
+            ..Uses::default()
+        });
         self.past.work(own_thread(), hash(step));
     }
 
     /// The calling thread takes a step where threads meet.
     pub(crate) fn meet(&mut self, object: Meeting, step: impl Hash) {
         self.past.meet(own_thread(), object, hash(step));
+        self.uses(match object {
+            Meeting::Host(host) => Uses {
+                hosts: bit(host),
+                ..Uses::default()
+            },
+            Meeting::Shared => Uses {
+                shared: true,
+                ..Uses::default()
+            },
+        });
     }
 
     /// The calling thread tells a host something.
     pub(crate) fn tell(&mut self, host: usize) {
         self.past.tell(own_thread(), host);
+        self.uses(Uses {
+            hosts: bit(host),
+            ..Uses::default()
+        });
     }
 
     /// The calling thread looks at memory to which devices write.
     pub(crate) fn look(&mut self) {
         self.past.look(own_thread());
+        self.uses(Uses {
+            looks: true,
+            ..Uses::default()
+        });
     }
 
     /// A thread comes to a call.
@@ -193,6 +236,7 @@ impl Script {
         let first = *threads.first()?;
         if count == 1 {
             self.streak = 0;
+            self.begin_step(first);
             return Some(first);
         }
         let who = ready.iter().fold(0, |hash, (thread, _)| mix(hash ^ thread));
@@ -206,7 +250,19 @@ impl Script {
         let option = self.answer(made, &|option| what(threads[option as usize]));
         let chosen = threads[option as usize];
         self.streak = if chosen == from { self.streak + 1 } else { 0 };
+        self.begin_step(chosen);
         Some(chosen)
+    }
+
+    fn begin_step(&mut self, thread: u64) {
+        self.steps.push(Step {
+            thread,
+            choices: self.made.len(),
+            uses: Uses {
+                promises: self.past.may_promise(thread),
+                ..Uses::default()
+            },
+        });
     }
 
     /// The option of a choice.

@@ -532,7 +532,11 @@ impl State {
                 let lines = &pmem.lines;
                 mix(hash ^ lines.newest().digest()) ^ lines.durable().digest()
             });
-            script.event(what, bytes);
+            // Any thread's call may come next.
+            let is_call = ["before ibv_", "before rdma_"]
+                .iter()
+                .any(|it| what.starts_with(it));
+            script.event(if is_call { "before a call" } else { what }, bytes);
         });
     }
 
@@ -550,9 +554,9 @@ impl State {
         if watch.only.is_some_and(|only| only != event) {
             return;
         }
-        // In an exploration each history samples other images, and is checked once.
+        // In an exploration each sequence of events samples other images. Each history is checked once.
         let seed = match self.choices.with_script(Script::is_new) {
-            Some(Some(history)) => self.power.seed ^ history,
+            Some(Some(sequence)) => self.power.seed ^ sequence,
             Some(None) => return,
             None => self.power.seed,
         };

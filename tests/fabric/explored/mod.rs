@@ -10,4 +10,5 @@ mod found;
 mod programs;
 mod replicas;
 mod right;
+mod served;
 mod threads;

@@ -7,6 +7,7 @@ use rpma::thread;
 use crate::common::prelude::*;
 use crate::explored::programs::shows;
 use crate::explored::replicas::Tail;
+use crate::explored::served::two_records;
 
 const RECORDS: usize = 2;
 const SIZE: usize = 4096;
@@ -107,21 +108,23 @@ fn a_promise_before_the_persist() {
     );
 }
 
-/// Promise: orders that are left out have the events and the images of others.
+/// Promise: orders that are left out have the sequences of events and the images of others.
 #[test]
 fn what_is_left_out_is_not_missed() {
-    type Program<'a> = (&'a str, &'a Profile, &'a dyn Fn(&Fabric));
-    let programs: [Program<'_>; 3] = [
-        ("threads", &Profile::STRICT, &|fabric| group(fabric, false)),
-        ("rxe", &Profile::RXE_6_12, &|fabric| {
-            shows(fabric, Tail::Atomic)
+    type Program<'a> = (&'a str, usize, &'a Profile, &'a dyn Fn(&Fabric));
+    let served = |fabric: &Fabric| two_records(fabric, Platform::Eadr);
+    let one = |fabric: &Fabric| shows(fabric, Tail::Atomic);
+    let programs: [Program<'_>; 4] = [
+        ("threads", 2, &Profile::STRICT, &|fabric| {
+            group(fabric, false)
         }),
-        ("strict", &Profile::STRICT, &|fabric| {
-            shows(fabric, Tail::Atomic)
-        }),
+        ("served", 1, &Profile::STRICT, &served),
+        ("rxe", 2, &Profile::RXE_6_12, &one),
+        ("strict", 2, &Profile::STRICT, &one),
     ];
-    for (name, profile, program) in programs {
-        let explore = Explore::new(profile).limit(Duration::from_secs(600));
+    for (name, deviations, profile, program) in programs {
+        let explore = Explore::new(profile).deviations(deviations);
+        let explore = explore.limit(Duration::from_secs(600));
         let every = explore.clone().every_order().run(program);
         let explored = explore.run(program);
         let (runs, all) = (explored.runs(), every.runs());
