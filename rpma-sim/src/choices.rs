@@ -2,7 +2,7 @@
 //! where verbs leave it open.
 //!
 //! Every place that has a choice asks [`Choices::choose`]. So a run is the same run again if the
-//! answers are the same, whoever gives them: a seed, or the script of an exploration.
+//! answers are the same. A seed gives them, or the script of an exploration.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -68,7 +68,7 @@ impl State {
     }
 
     /// Whether a queue pair does no more at polls, and waits for the time for which its requests are
-    /// kept back. Seeds let none wait.
+    /// kept back. With a seed it never does.
     fn leaves_poll(&mut self, number: u32) -> bool {
         let qp = &self.qps[number];
         if qp.kept_since.is_none() {

@@ -259,7 +259,7 @@ impl Clock {
         self.timers.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// What is put off, with the time that is left, in the order in which it is due.
+    /// The work that is put off, with the time that is left, in the order in which it is due.
     pub(crate) fn timers(&self) -> impl Iterator<Item = (Duration, &Timer)> {
         let now = self.now();
         let timers = self.timers.iter();

@@ -1,4 +1,4 @@
-//! The devices of a fabric as they are: what they will do, and what programs will observe of them.
+//! The devices of a fabric as they are, for the state of an exploration.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,13 +7,25 @@ use crate::state::State;
 use crate::timer::Timer;
 
 impl State {
-    /// Tells the script of an exploration how the devices are.
+    /// Notes the state of the devices for the script of an exploration.
     pub(crate) fn note_devices(&self) {
         self.choices
             .with_script(|script| script.devices = self.devices());
     }
 
-    /// Tells it of a call. Calls of the data path change devices alone.
+    /// Notes an event for the script.
+    pub(crate) fn note_event(&self, what: &str) {
+        self.choices.with_script(|script| {
+            // Any thread's call may come next.
+            let is_call = ["before ibv_", "before rdma_"]
+                .iter()
+                .any(|it| what.starts_with(it));
+            let what = if is_call { "before a call" } else { what };
+            script.event(what, self.power.digest());
+        });
+    }
+
+    /// Notes a call. Calls of the data path change devices alone.
     pub(crate) fn note_call(&self, call: &'static str, host: usize) {
         const OF_DEVICES: [&str; 5] = [
             "ibv_post",
@@ -73,7 +85,7 @@ impl State {
         first.map_or(number, |first| number << 16 | first as u32)
     }
 
-    /// What comes by itself, in its order. The time that is left decides whether later work comes
+    /// The work that is put off, in its order. The time that is left decides whether later work comes
     /// before it. A few calls more or less make no difference to that.
     fn hash_timers(&self, hash: &mut DefaultHasher) {
         const UNIT: u128 = 100;

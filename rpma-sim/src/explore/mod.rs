@@ -75,8 +75,7 @@ pub struct Explore {
 /// * Another thread goes on, or is woken. The executor orders the tasks of a program in the time of
 ///   its own clock ([`Fabric::follow`]).
 ///
-/// The orders with fewer deviations come first. Of those with equally many, the ones that only
-/// devices deviate in come first.
+/// The orders with fewer deviations come first, and deviations of devices before those of threads.
 ///
 /// The program gets a new fabric for each run. It checks its own promise, and panics if the promise is
 /// broken. As in a [`sweep`](crate::sweep), it may fail in any way that it documents: an operation
@@ -88,7 +87,7 @@ pub struct Explore {
 /// [`find_loss_in_recovery`](Fabric::find_loss_in_recovery), only choices after the first such call
 /// deviate. Each run then has all of its events, so orders, events and images multiply. An event is
 /// checked once, and not again in another order with the same history until then. Where images are
-/// sampled, each history has other ones.
+/// sampled, each sequence of events has other ones.
 ///
 /// Orders that only exchange independent steps have the same events and images, and are run once
 /// ([`Explore::every_order`] runs all).
@@ -129,25 +128,11 @@ pub fn explore(profile: &Profile, program: impl Fn(&Fabric)) -> Explored {
     Explore::new(profile).run(program)
 }
 
-/// A run, as it was.
+/// A run that has ended.
 struct Ran {
     failed: Option<Box<dyn Any + Send>>,
     script: Script,
     not_repeatable: Option<String>,
-}
-
-impl Candidate {
-    /// An order that deviates from another one after its last deviation.
-    fn new(order: &Order, script: &Script, at: usize, option: u32) -> Self {
-        let mut order = order.clone();
-        order.deviations.push(Deviation {
-            at: at as u32,
-            kind: script.made[at].kind,
-            option,
-        });
-        let questions = questions(&script.made[..=at]);
-        Self { order, questions }
-    }
 }
 
 /// The last choice before a block of a thread at which that thread could have gone on, and before
@@ -181,6 +166,20 @@ type Failed = (Order, Box<dyn Any + Send>);
 struct Candidate {
     order: Order,
     questions: u64,
+}
+
+impl Candidate {
+    /// An order that deviates from another one after its last deviation.
+    fn new(order: &Order, script: &Script, at: usize, option: u32) -> Self {
+        let mut order = order.clone();
+        order.deviations.push(Deviation {
+            at: at as u32,
+            kind: script.made[at].kind,
+            option,
+        });
+        let questions = questions(&script.made[..=at]);
+        Self { order, questions }
+    }
 }
 
 impl Explore {

@@ -1,8 +1,6 @@
-//! What has happened in a run, up to the order of independent steps: two runs with equal pasts go
-//! on equally.
+//! The past of a run, up to the order of independent steps: two runs with equal pasts go on equally.
 //!
-//! A thread's past is what it has done and observed: its calls, and the completions, events and
-//! messages that they returned. Devices have no past: their queues are looked at as they are. A host's
+//! A thread's past has its calls, and the completions, events and messages that they returned. Devices have no past: their queues are looked at as they are. A host's
 //! past has the calls that make, connect and end objects there, in their order. The steps at locks
 //! and channels of the program are in one order, because they guard data that only the program
 //! knows. So are the events, with the bytes of the memories and with the pasts of the threads that
@@ -63,7 +61,7 @@ impl Past {
         (*of_thread, *of_all) = (joined, joined);
     }
 
-    /// A host is told something by a thread, which observes nothing.
+    /// A thread sends something to a host, and observes nothing.
     pub(crate) fn tell(&mut self, thread: u64, host: usize) {
         let of_thread = self.threads.get(&thread).copied().unwrap_or_default();
         let of_host = self.hosts.entry(host).or_default();
@@ -84,7 +82,7 @@ impl Past {
         self.step(thread, self.events);
     }
 
-    /// Identifies the events until now, and what checks can see at them.
+    /// Identifies the events until now, with all that checks can see at them.
     pub(crate) fn events(&self) -> u64 {
         self.events
     }

@@ -61,7 +61,7 @@ impl Text {
     }
 }
 
-/// What a run does at its choices, and what it has done.
+/// The answers of a run to its choices, and a record of it.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     order: Order,
@@ -174,7 +174,7 @@ impl Script {
         });
     }
 
-    /// The calling thread tells a host something.
+    /// The calling thread sends something to a host.
     pub(crate) fn tell(&mut self, host: usize) {
         self.past.tell(own_thread(), host);
         self.uses(Uses {

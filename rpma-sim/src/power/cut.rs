@@ -16,7 +16,7 @@ use super::stores::left_out;
 use crate::explore::Script;
 use crate::fabric::Fabric;
 use crate::here;
-use crate::order::{Order, mix};
+use crate::order::Order;
 use crate::repeat::number;
 use crate::state::State;
 
@@ -523,21 +523,6 @@ impl State {
             self.power.spent += began.elapsed();
         }
         self.power.watch = Some(watch);
-    }
-
-    /// Tells the script of an exploration of an event.
-    fn note_event(&self, what: &str) {
-        self.choices.with_script(|script| {
-            let bytes = self.power.pmems.iter().fold(0, |hash, pmem| {
-                let lines = &pmem.lines;
-                mix(hash ^ lines.newest().digest()) ^ lines.durable().digest()
-            });
-            // Any thread's call may come next.
-            let is_call = ["before ibv_", "before rdma_"]
-                .iter()
-                .any(|it| what.starts_with(it));
-            script.event(if is_call { "before a call" } else { what }, bytes);
-        });
     }
 
     fn check(&self, watch: &mut Watch, what: String, now: Instant) {

@@ -49,6 +49,7 @@ pub use self::pmem::Pmem;
 use self::pmem::Tracked;
 pub(crate) use self::stores::leave_out;
 pub use self::stores::stored;
+use crate::order::mix;
 
 /// Persistent memories, and their watchers.
 #[derive(Debug)]
@@ -78,6 +79,13 @@ pub(crate) struct Power {
 }
 
 impl Power {
+    /// A hash of the bytes of all memories: as programs see them, and as they always survive.
+    pub(crate) fn digest(&self) -> u64 {
+        self.pmems.iter().fold(0, |hash, pmem| {
+            mix(hash ^ pmem.lines.newest().digest()) ^ pmem.lines.durable().digest()
+        })
+    }
+
     /// Made with the seed of the fabric, if it has one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         let number = next_number();

@@ -20,7 +20,7 @@ const SIZE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The tail is a plain write behind a flush that is not awaited.
+    /// The tail is a plain write right after a flush that is not awaited.
     PlainTail,
     /// A time-out is taken for success.
     Elapsed,

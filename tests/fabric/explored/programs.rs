@@ -98,7 +98,7 @@ pub(crate) fn recovers(fabric: &Fabric, from: &[usize]) {
     });
 }
 
-/// The tail is an atomic write behind a flush that is not awaited, or a plain one.
+/// The tail is an atomic write right after a flush that is not awaited, or a plain one.
 pub(crate) fn shows(fabric: &Fabric, tail: Tail) {
     under_cuts(fabric, 1, &on_all, |replicas, promise| {
         promises(replicas, promise, &|replicas, number| {
