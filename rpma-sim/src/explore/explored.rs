@@ -91,7 +91,7 @@ impl Explored {
         }
     }
 
-    pub(super) fn diverged(&mut self, order: &Order, why: String) {
+    pub(super) fn note_diverged(&mut self, order: &Order, why: String) {
         self.diverged += 1;
         self.why
             .get_or_insert_with(|| format!("\"{order}\": {why}"));

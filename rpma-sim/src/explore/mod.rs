@@ -313,7 +313,7 @@ impl Explore {
                     return (explored, Some((order, panic)));
                 }
                 if let Some(why) = ran.why_not(&candidate) {
-                    explored.diverged(&candidate.order, why);
+                    explored.note_diverged(&candidate.order, why);
                 }
                 if let Some(earlier) = self.earlier(&candidate.order, &ran.script, &mut seen) {
                     explored.also(deviations);
