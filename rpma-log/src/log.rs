@@ -215,7 +215,11 @@ impl Log {
     /// [`LogError::TimedOut`] after the limit: the log has ended, and the outcome of records without
     /// an acknowledgement is unknown. The reason for which the log has ended before.
     pub async fn close(&self) -> Result<(), LogError> {
-        let end = self.shared.state.look(|state| state.end);
+        let end = self.shared.state.change(|state| {
+            state.unlead_all();
+            state.end
+        });
+        self.shared.bell.ring();
         let closed = self.shared.until_durable(end, self.shared.cfg.limit).await;
         self.shared.end(LogError::Closed);
         closed
@@ -326,6 +330,9 @@ impl Shared {
                 Err(_) => has_work = true,
             }
             has_work |= !state.truncations.is_empty();
+        } else {
+            // The commit before it may be led by a task that is not polled any more.
+            has_work = true;
         }
         Some(Ok(Staged {
             at,

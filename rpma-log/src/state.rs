@@ -294,6 +294,19 @@ impl State {
         self.commits.retain(|of| of.id != id);
     }
 
+    /// The first commit for which no task waits. While records wait behind a commit, that is the
+    /// first of all: its task may not be polled any more.
+    pub(crate) fn left(&self) -> Option<CommitId> {
+        let is_waited = self.end > self.committed;
+        let left = self.commits.iter().find(|of| is_waited || !of.is_led);
+        left.map(|of| of.id)
+    }
+
+    /// The tasks that led commits do so no more.
+    pub(crate) fn unlead_all(&mut self) {
+        self.commits.iter_mut().for_each(|of| of.is_led = false);
+    }
+
     /// The task that led a commit does so no more.
     pub(crate) fn unlead(&mut self, id: CommitId) {
         if let Some(of) = self.commits.iter_mut().find(|of| of.id == id) {

@@ -48,13 +48,10 @@ impl Shared {
     }
 
     fn next(&self) -> Next {
-        self.state.look(|state| {
-            let unled = || state.commits.iter().find(|of| !of.is_led);
-            match () {
-                () if state.ended.is_some() => Next::End,
-                () if state.may_commit() && self.set.able() >= self.cfg.copies => Next::Post,
-                () => unled().map_or(Next::Wait, |of| Next::Settle(of.id)),
-            }
+        self.state.look(|state| match () {
+            () if state.ended.is_some() => Next::End,
+            () if state.may_commit() && self.set.able() >= self.cfg.copies => Next::Post,
+            () => state.left().map_or(Next::Wait, Next::Settle),
         })
     }
 

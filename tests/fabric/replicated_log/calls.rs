@@ -172,6 +172,31 @@ fn a_dropped_append_holds_up_no_other() -> Result {
     Ok(())
 }
 
+/// Promise: an append whose future is not polled any more, and is not dropped, holds up no other one:
+/// a program may keep it, or forget it. `close` needs no poll of it either.
+#[test]
+fn an_append_that_is_not_polled_holds_up_no_other() -> Result {
+    for others in [0, 3] {
+        let world = World::seeded(1);
+        let _entered = world.client.enter();
+        let log = world.open(1)?;
+        log.append(b"one")?;
+        world.until_all_have(&log);
+        (0..3).for_each(|n| world.link(n).delay(Duration::from_millis(5)));
+        let mut kept = pin!((*log).append(b"kept"));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(kept.as_mut().poll(&mut cx).is_pending());
+        let began = now();
+        for _ in 0..others {
+            log.append(b"other")?;
+        }
+        log.close()?;
+        assert!(now() - began < Duration::from_secs(1), "{others} others");
+        assert_eq!(records(&log).len(), 2 + others);
+    }
+    Ok(())
+}
+
 /// Promise: records that are appended at the same time share commits, however many threads there are,
 /// and an append that is alone waits for no other.
 #[test]
