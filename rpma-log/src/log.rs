@@ -127,7 +127,8 @@ impl Log {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the wait. The record may become durable all the same, and is
-    /// then among the records of the log.
+    /// then among the records of the log. A future that is kept and not polled holds up no other
+    /// append.
     ///
     /// # Errors
     ///
