@@ -207,14 +207,16 @@ impl<S: Object> Watched<S> {
         post: impl FnOnce(&mut S) -> T,
     ) -> T {
         let mut state = self.lock();
-        if !has_room(&state.object) {
+        let had_room = has_room(&state.object);
+        if !had_room {
             drop(state);
             self.take_events();
             state = self.lock();
         }
         let posted = post(&mut state.object);
-        if state.may_wake() {
-            // A post that fails may end the connection.
+        // A post that fails may end the connection. Where all tasks wait for ends, the event of the
+        // end wakes them; but without room the object may have taken that event.
+        if !had_room || state.tasks.first().is_some_and(|first| first != ENDS) {
             self.go(state);
         }
         posted

@@ -380,7 +380,8 @@ impl Replicas {
     ) -> Result<CommitId> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let _at = Place::caller().enter();
-        self.shared.with(|state| {
+        let has_room = |state: &ReplicasState| matches!(state.set.has_room(len), Ok(true));
+        self.shared.post(has_room, |state| {
             let mut record = state.set.record(len)?;
             let mut from = 0;
             for piece in pieces {
