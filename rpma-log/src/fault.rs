@@ -101,8 +101,13 @@ impl FromStr for Fault {
 
 impl Fault {
     /// `with` if this is the fault, and otherwise `without`.
-    pub(crate) fn either<T>(self, fault: Self, with: T, without: T) -> T {
-        if self == fault { with } else { without }
+    pub(crate) fn either<T>(
+        self,
+        fault: Self,
+        with: impl FnOnce() -> T,
+        without: impl FnOnce() -> T,
+    ) -> T {
+        if self == fault { with() } else { without() }
     }
 
     /// Settings of writers that only make records visible.

@@ -104,6 +104,7 @@
 
 mod cfg;
 mod clock;
+mod commits;
 mod error;
 mod fault;
 mod log;

@@ -17,7 +17,9 @@ use rpma_async::{Monitor, Pool, Reactor, Replicas, Task};
 
 use crate::cfg::LogCfg;
 use crate::clock::now;
+use crate::commits::Posted;
 use crate::fault::Fault;
+use crate::ring::place;
 use crate::state::{Counters, Staged, State, check_records};
 use crate::tasks::Bell;
 use crate::{COMMITS, GROUP, LogError};
@@ -137,7 +139,7 @@ impl Log {
     /// of [`LogError::Unknown`]. The limits are those of [`LogCfg::set_limit`]: for room, and then
     /// for the copies.
     pub async fn append(&self, record: &[u8]) -> Result<u64, LogError> {
-        let staged = self.shared.stage(&[record], |_| ()).await?;
+        let staged = self.shared.stage(&[record]).await?;
         let at = staged.at;
         self.shared.finish(staged).await.map(|()| at)
     }
@@ -155,8 +157,14 @@ impl Log {
     /// [`LogError::TooMany`] if they have more bytes together than half of the ring.
     pub async fn append_many<R: AsRef<[u8]>>(&self, records: &[R]) -> Result<Vec<u64>, LogError> {
         let records: Vec<&[u8]> = records.iter().map(AsRef::as_ref).collect();
-        let mut positions = Vec::with_capacity(records.len());
-        let staged = self.shared.stage(&records, |at| positions.push(at)).await?;
+        let staged = self.shared.stage(&records).await?;
+        let mut end = staged.at;
+        let positions = records.iter().map(|record| {
+            let (at, next) = place(self.shared.cfg.ring, end, record.len());
+            end = next;
+            at
+        });
+        let positions = positions.collect();
         self.shared.finish(staged).await.map(|()| positions)
     }
 
@@ -217,7 +225,7 @@ impl Log {
     /// an acknowledgement is unknown. The reason for which the log has ended before.
     pub async fn close(&self) -> Result<(), LogError> {
         let end = self.shared.state.change(|state| {
-            state.unlead_all();
+            state.commits.unlead_all();
             state.end
         });
         self.shared.bell.ring();
@@ -241,13 +249,11 @@ impl Log {
                         away: Some(state.servers[n].away.clone()),
                     };
                 };
-                let has = |(commit, _): &&(CommitId, u64)| {
-                    set.durable(set.outcome(*commit)).contains(&id)
-                };
-                let last = state.recent.iter().rev().find(has).map(|(_, end)| *end);
+                let has = |of: &&Posted| set.durable(set.outcome(of.id)).contains(&id);
+                let last = state.commits.last().find(has);
                 ServerState {
                     addr: *addr,
-                    durable: Some(last.unwrap_or(state.head)),
+                    durable: Some(last.map_or(state.head, |of| of.end)),
                     away: None,
                 }
             };
@@ -272,7 +278,7 @@ impl Shared {
         cfg.check()?;
         let mut identity = Identity::new(cfg.key, cfg.epoch)?;
         let same = (Fault::SameInstance, 1, identity.instance);
-        identity.instance = cfg.fault().either(same.0, same.1, same.2);
+        identity.instance = cfg.fault().either(same.0, || same.1, || same.2);
         let set = Set::new(reactor.peer(), 2 * GROUP as usize * COMMITS, 2 * COMMITS)?;
         let set = Replicas::new(reactor, set)?;
         if cfg.one_host {
@@ -292,22 +298,21 @@ impl Shared {
 
     /// Gives records their places, as soon as there is room, and posts them if no group is in
     /// flight.
-    async fn stage(
-        &self,
-        records: &[&[u8]],
-        mut note: impl FnMut(u64),
-    ) -> Result<Staged, LogError> {
-        check_records(records, &self.cfg)?;
-        let mut stage = |state: &mut State| self.stage_now(state, records, &mut note);
-        let staged = match self.state.change(&mut stage) {
-            Some(staged) => staged,
+    async fn stage(&self, records: &[&[u8]]) -> Result<Staged, LogError> {
+        let bytes = check_records(records, &self.cfg)?;
+        let stage = |state: &mut State| self.stage_now(state, records, bytes);
+        let staged = match self.state.change(stage) {
+            Some(staged) => staged?,
             None => {
                 let limit = self.cfg.room_limit.unwrap_or(self.cfg.limit);
                 let staged = self.state.change_when(limit, stage).await;
-                staged.unwrap_or(Err(LogError::Full))
+                staged.unwrap_or(Err(LogError::Full))?
             }
-        }?;
-        if staged.has_work {
+        };
+        // Without a commit of its own, a record waits for the commit before it, which may be led by
+        // a task that is not polled any more, or for the work of the log, which tries again. With a
+        // commit of a truncation, there is that.
+        if staged.lead.is_none() || !staged.is_whole {
             self.bell.ring();
         }
         Ok(staged)
@@ -317,43 +322,39 @@ impl Shared {
         &self,
         state: &mut State,
         records: &[&[u8]],
-        note: impl FnMut(u64),
+        bytes: u64,
     ) -> Option<Result<Staged, LogError>> {
-        let (at, end) = match state.stage(records, self.cfg.epoch, note)? {
+        let (at, end) = match state.stage(records, bytes, self.cfg.epoch)? {
             Ok(staged) => staged,
             Err(error) => return Some(Err(error)),
         };
-        let (mut lead, mut has_work) = (None, false);
-        if state.may_commit() {
-            match state.commit(&self.set, &self.cfg, true) {
-                Ok(id) => lead = Some((id, state.committed)),
-                // The work of the log tries again.
-                Err(_) => has_work = true,
-            }
-            has_work |= !state.truncations.is_empty();
-        } else {
-            // The commit before it may be led by a task that is not polled any more.
-            has_work = true;
-        }
+        let may_commit = state.may_commit();
+        let posted = may_commit.then(|| state.commit(&self.set, &self.cfg, true));
+        let lead = posted.and_then(Result::ok);
         Some(Ok(Staged {
             at,
             end,
             lead,
-            has_work,
+            is_whole: state.committed >= end,
         }))
     }
 
     /// Waits until staged records are acknowledged.
     async fn finish(&self, staged: Staged) -> Result<(), LogError> {
-        let Staged { at, end, lead, .. } = staged;
+        let Staged {
+            at,
+            end,
+            lead,
+            is_whole,
+        } = staged;
         let (limit, began) = (self.cfg.limit, now());
         let there = match lead {
             _ if self.cfg.fault() == Fault::Posted => {
                 let is_posted = |state: &State| (state.committed >= end).then_some(());
                 self.until(limit, is_posted).await
             }
-            Some((id, up_to)) => match self.lead(id, limit).await {
-                Ok(true) if up_to >= end => Ok(()),
+            Some(id) => match self.lead(id, limit).await {
+                Ok(true) if is_whole => Ok(()),
                 // If there will not be enough copies, a later commit may count the record.
                 Ok(_) => {
                     let left = limit.saturating_sub(now() - began);
@@ -386,7 +387,10 @@ impl Shared {
     /// Waits for the copies of a commit, and acknowledges it. `false`: the limit has passed, or there
     /// will not be enough.
     pub(crate) async fn settle(&self, id: CommitId, limit: Duration) -> Result<bool, LogError> {
-        let copies = self.cfg.fault().either(Fault::OneCopy, 1, self.cfg.copies);
+        let copies = self
+            .cfg
+            .fault()
+            .either(Fault::OneCopy, || 1, || self.cfg.copies);
         let outcome = self.set.settle(id, copies, limit).await?;
         let is_there = outcome.copies() >= copies;
         if !is_there && limit != FOREVER {
@@ -398,7 +402,7 @@ impl Shared {
                 state.acknowledge(id);
             } else {
                 // A later commit counts its records as well.
-                state.forget(id);
+                state.commits.forget(id);
             }
             state.may_commit()
         });
@@ -447,7 +451,7 @@ struct Led<'a> {
 impl Drop for Led<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.shared.state.change(|state| state.unlead(id));
+            self.shared.state.change(|state| state.commits.unlead(id));
             self.shared.bell.ring();
         }
     }

@@ -24,6 +24,14 @@ pub(crate) fn record_in(size: u64) -> usize {
     (size - size % LINE) as usize - ENTRY
 }
 
+/// The position of a record behind `end`, and the position after it. A ring of `ring` bytes has a pad
+/// before it if it does not fit into the rest.
+pub(crate) fn place(ring: u64, end: u64, record: usize) -> (u64, u64) {
+    let (size, left) = (size_of(record), ring - end % ring);
+    let at = if left < size { end + left } else { end };
+    (at, at + size)
+}
+
 /// The ring of a log, or of a part of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ring(Vec<u8>);
@@ -62,12 +70,6 @@ impl Ring {
         let from = at % self.len();
         let to = self.len().min(from + (end - at));
         &self.0[from as usize..to as usize]
-    }
-
-    /// How many bytes before the end of the ring are too few for a record of this size.
-    pub(crate) fn pad_before(&self, at: u64, size: u64) -> u64 {
-        let left = self.len() - at % self.len();
-        if left < size { left } else { 0 }
     }
 
     /// Writes a record at a position, or a pad.

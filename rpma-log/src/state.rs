@@ -6,10 +6,11 @@ use rpma::commit::{CommitId, ReplicaId};
 use rpma_async::Replicas;
 
 use crate::cfg::LogCfg;
+use crate::commits::{Commits, Posted};
 use crate::fault::Fault;
-use crate::format::{HEAD, Header, SPARE, Stored, TAIL, Tail};
-use crate::ring::{Ring, record_in, size_of};
-use crate::{COMMITS, GROUP, LogError, RECENT};
+use crate::format::{HEAD, Header, LINE, SPARE, Stored, TAIL, Tail};
+use crate::ring::{Ring, place, record_in, size_of};
+use crate::{GROUP, LogError};
 
 /// Two copies of a record would be one.
 pub(crate) const SAME: &str = "two of the addresses lead to one server";
@@ -34,10 +35,7 @@ pub(crate) struct State {
     pub(crate) end: u64,
     /// The log's name: [`Header::log`].
     pub(crate) log: u64,
-    /// The commits that are not acknowledged, in their order.
-    pub(crate) commits: VecDeque<Posted>,
-    /// The last commits, each with `committed` after it: servers are behind by fewer.
-    pub(crate) recent: VecDeque<(CommitId, u64)>,
+    pub(crate) commits: Commits,
     /// Truncations that a server of the set may not have yet.
     pub(crate) truncations: VecDeque<(CommitId, u64)>,
     /// Enough servers have the log under this epoch.
@@ -48,19 +46,6 @@ pub(crate) struct State {
     pub(crate) is_gated: bool,
     pub(crate) servers: Vec<Server>,
     pub(crate) counters: Counters,
-}
-
-/// A commit that is not acknowledged.
-#[derive(Clone, Copy)]
-pub(crate) struct Posted {
-    pub(crate) id: CommitId,
-    /// `committed` and `shown` after it.
-    end: u64,
-    head: u64,
-    /// It has records.
-    is_group: bool,
-    /// The task that posted it waits for it.
-    pub(crate) is_led: bool,
 }
 
 /// A server of the log.
@@ -91,10 +76,10 @@ pub(crate) struct Staged {
     /// The position of the first one, and the position after the last one.
     pub(crate) at: u64,
     pub(crate) end: u64,
-    /// A commit that the caller leads, and the position up to which it has records.
-    pub(crate) lead: Option<(CommitId, u64)>,
-    /// There is work that the caller does not do.
-    pub(crate) has_work: bool,
+    /// A commit that the caller leads.
+    pub(crate) lead: Option<CommitId>,
+    /// It has all of the records.
+    pub(crate) is_whole: bool,
 }
 
 impl State {
@@ -116,8 +101,7 @@ impl State {
             committed: 0,
             end: 0,
             log,
-            commits: VecDeque::with_capacity(COMMITS),
-            recent: VecDeque::with_capacity(RECENT),
+            commits: Commits::new(),
             truncations: VecDeque::new(),
             is_ours: false,
             recount: false,
@@ -148,47 +132,42 @@ impl State {
         self.ended.clone()
     }
 
-    /// Puts records into the ring, behind the others. `None`: there is no room. The result is the
-    /// position of the first one, and the position after the last one.
+    /// Puts records into the ring, behind the others: their entries have so many bytes without pads.
+    /// `None`: there is no room. The result is the position of the first one, and the position after
+    /// the last one.
     pub(crate) fn stage(
         &mut self,
         records: &[&[u8]],
+        bytes: u64,
         epoch: u64,
-        mut note: impl FnMut(u64),
     ) -> Option<Result<(u64, u64), LogError>> {
         if let Some(why) = &self.ended {
             return Some(Err(why.clone()));
         }
-        let mut end = self.end;
-        for record in records {
-            let size = size_of(record.len());
-            end += self.ring.pad_before(end, size) + size;
-        }
-        let is_room = end <= self.free + self.ring.len() && end < Tail::MOST_END;
-        if !self.is_open || !is_room {
+        let (begin, len) = (self.end, self.ring.len());
+        let most = (self.free + len).min(Tail::MOST_END - LINE);
+        if !self.is_open || begin + bytes > most {
             return None;
         }
-        let mut first = None;
+        let (mut first, mut end, mut lengths) = (None, begin, 0);
         for record in records {
-            let at = self.put(record, epoch);
+            let (at, next) = place(len, end, record.len());
+            if next > most {
+                // The pads do not fit. Entries after the end are those of no record.
+                return None;
+            }
+            if at > end {
+                self.ring.encode(end, epoch, None);
+            }
+            self.ring.encode(at, epoch, Some(record));
+            lengths += record.len() as u64;
             first.get_or_insert(at);
-            note(at);
+            end = next;
         }
+        self.end = end;
+        self.counters.bytes += lengths;
+        self.counters.records += records.len() as u64;
         first.map(|at| Ok((at, end)))
-    }
-
-    fn put(&mut self, record: &[u8], epoch: u64) -> u64 {
-        let size = size_of(record.len());
-        let pad = self.ring.pad_before(self.end, size);
-        if pad > 0 {
-            self.ring.encode(self.end, epoch, None);
-        }
-        let at = self.end + pad;
-        self.ring.encode(at, epoch, Some(record));
-        self.end = at + size;
-        self.counters.records += 1;
-        self.counters.bytes += record.len() as u64;
-        at
     }
 
     pub(crate) fn stage_head(&mut self, to: u64) -> Result<(), LogError> {
@@ -201,23 +180,23 @@ impl State {
     /// The end of the next group: of whole entries that are in one piece.
     fn group_end(&self) -> u64 {
         let (from, len) = (self.committed, self.ring.len());
-        if self.end - from <= GROUP && (self.end - 1) / len == from / len {
+        let most = from + GROUP.min(len - from % len);
+        if self.end <= most {
             return self.end;
         }
-        let fits = |next: u64| next - from <= GROUP && (next - 1) / len == from / len;
         let entries = self.ring.entries(from, self.end);
-        let group = entries.take_while(|entry| fits(entry.next));
+        let group = entries.take_while(|entry| entry.next <= most);
         group.last().map_or(from, |entry| entry.next)
     }
 
     /// Whether the next commit may be posted.
     pub(crate) fn may_commit(&self) -> bool {
-        if !self.is_open || self.is_gated || self.ended.is_some() || self.commits.len() >= COMMITS {
+        if !self.is_open || self.is_gated || self.ended.is_some() || self.commits.is_full() {
             return false;
         }
         // A group that is not full waits for the one before it, so that it grows.
         let staged = self.end - self.committed;
-        let has_group = || self.commits.iter().any(|of| of.is_group);
+        let has_group = || self.commits.open().any(|of| of.is_group);
         let is_group = staged >= GROUP || staged > 0 && !has_group();
         is_group || self.recount || self.shown < self.head
     }
@@ -230,20 +209,19 @@ impl State {
         is_led: bool,
     ) -> rpma::Result<CommitId> {
         let (fault, from, is_head) = (cfg.fault(), self.committed, self.shown < self.head);
-        let end = if is_head || self.end == from {
-            from
-        } else {
-            self.group_end()
-        };
+        let end = if is_head { from } else { self.group_end() };
         let tail = Tail {
-            epoch: fault.either(Fault::KeepsEpoch, self.found_epoch(), cfg.epoch),
-            end: fault.either(Fault::TailAhead, self.end, end),
+            epoch: fault.either(Fault::KeepsEpoch, || self.found_epoch(), || cfg.epoch),
+            end: fault.either(Fault::TailAhead, || self.end, || end),
         };
-        let tail = (TAIL, tail.word());
-        let (at, piece, (word_at, word)) = match (is_head, self.ring.piece(from, end)) {
-            (true, _) => (SPARE, &[0][..], (HEAD, self.head)),
-            (_, []) => (SPARE, &[0][..], tail),
-            (_, group) => (self.ring.offset(from), group, tail),
+        let (at, piece) = match self.ring.piece(from, end) {
+            [] => (SPARE, &[0][..]),
+            group => (self.ring.offset(from), group),
+        };
+        let (word_at, word) = if is_head {
+            (HEAD, self.head)
+        } else {
+            (TAIL, tail.word())
         };
         let word = Some((word_at, word.to_le_bytes()));
         let id = set.commit(at, &[piece], word, cfg.copies)?;
@@ -253,17 +231,14 @@ impl State {
         } else {
             (self.committed, self.recount) = (end, false);
         }
-        self.commits.push_back(Posted {
+        self.commits.push(Posted {
             id,
-            end: self.committed,
+            end,
             head: self.shown,
             is_group: end > from,
             is_led,
+            is_open: true,
         });
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((id, self.committed));
         self.counters.commits += 1;
         Ok(id)
     }
@@ -277,41 +252,20 @@ impl State {
         found.map(|found| found.tail.epoch).max().unwrap_or(0)
     }
 
-    /// A commit has enough copies, and with it all earlier ones: each server executes them in their
-    /// order.
+    /// A commit has enough copies.
     pub(crate) fn acknowledge(&mut self, id: CommitId) {
-        let Some(at) = self.commits.iter().position(|of| of.id == id) else {
-            return;
-        };
-        let Posted { end, head, .. } = self.commits[at];
-        self.commits.drain(..=at);
-        (self.durable, self.kept) = (self.durable.max(end), self.kept.max(head));
-        self.is_ours = true;
-    }
-
-    /// The commit can have too few copies. A later one counts its records as well.
-    pub(crate) fn forget(&mut self, id: CommitId) {
-        self.commits.retain(|of| of.id != id);
+        if let Some(Posted { end, head, .. }) = self.commits.acknowledge(id) {
+            (self.durable, self.kept) = (self.durable.max(end), self.kept.max(head));
+            self.is_ours = true;
+        }
     }
 
     /// The first commit for which no task waits. While records wait behind a commit, that is the
     /// first of all: its task may not be polled any more.
     pub(crate) fn left(&self) -> Option<CommitId> {
         let is_waited = self.end > self.committed;
-        let left = self.commits.iter().find(|of| is_waited || !of.is_led);
+        let left = self.commits.open().find(|of| is_waited || !of.is_led);
         left.map(|of| of.id)
-    }
-
-    /// The tasks that led commits do so no more.
-    pub(crate) fn unlead_all(&mut self) {
-        self.commits.iter_mut().for_each(|of| of.is_led = false);
-    }
-
-    /// The task that led a commit does so no more.
-    pub(crate) fn unlead(&mut self, id: CommitId) {
-        if let Some(of) = self.commits.iter_mut().find(|of| of.id == id) {
-            of.is_led = false;
-        }
     }
 
     /// A server was read. When there are enough of them, the newest log becomes this one.
@@ -355,8 +309,8 @@ impl State {
         let (logs, blank): (Vec<_>, Vec<_>) = found.partition(|found| found.header.is_some());
         // Only a server that has the log can be asked for its records.
         let all = logs.len() + blank.len();
-        let read = fault.either(Fault::BlankCounts, all, logs.len());
-        let read = fault.either(Fault::ReadsOne, enough, read);
+        let read = fault.either(Fault::BlankCounts, || all, || logs.len());
+        let read = fault.either(Fault::ReadsOne, || enough, || read);
         match (cfg.create, newest(&logs, fault)) {
             (true, Some(_)) => return Err(LogError::Exists),
             (true, None) if blank.len() >= enough => {}
@@ -373,7 +327,8 @@ impl State {
         }
         (self.free, self.kept, self.shown) = (self.head, self.head, self.head);
         let early = (true, self.committed);
-        (self.is_ours, self.durable) = fault.either(Fault::TellsEarly, early, (false, self.head));
+        (self.is_ours, self.durable) =
+            fault.either(Fault::TellsEarly, || early, || (false, self.head));
         (self.recount, self.is_open) = (true, true);
         Ok(())
     }
@@ -388,8 +343,8 @@ impl State {
 
 /// The log from which a new writer goes on.
 fn newest<'a>(logs: &[&'a Stored], fault: Fault) -> Option<&'a Stored> {
-    let longest = logs.iter().copied().max_by_key(|found| found.tail.end);
-    fault.either(Fault::IgnoresEpochs, longest, Stored::newest(logs))
+    let longest = || logs.iter().copied().max_by_key(|found| found.tail.end);
+    fault.either(Fault::IgnoresEpochs, longest, || Stored::newest(logs))
 }
 
 /// The numbers of servers and copies are those of the log.
@@ -404,21 +359,24 @@ fn check_numbers(of: Header, cfg: &LogCfg) -> Result<(), LogError> {
     )))
 }
 
-/// Whether the log has entries for these records.
-pub(crate) fn check_records(records: &[&[u8]], cfg: &LogCfg) -> Result<(), LogError> {
-    let most = cfg.most_entry();
-    if records.is_empty() || records.iter().any(|record| record.is_empty()) {
-        return Err(LogError::Empty);
+/// The bytes of the entries of these records, if the log has entries for them.
+pub(crate) fn check_records(records: &[&[u8]], cfg: &LogCfg) -> Result<u64, LogError> {
+    let (entry, most) = (cfg.most_entry(), cfg.ring / 2);
+    let mut bytes = 0;
+    for record in records {
+        let (len, size) = (record.len(), size_of(record.len()));
+        if size > entry {
+            let most = record_in(entry);
+            return Err(LogError::TooLong { len, most });
+        }
+        if len == 0 {
+            return Err(LogError::Empty);
+        }
+        bytes += size;
     }
-    let too_long = records.iter().find(|record| size_of(record.len()) > most);
-    if let Some(record) = too_long {
-        let (len, most) = (record.len(), record_in(most));
-        return Err(LogError::TooLong { len, most });
+    match bytes {
+        0 => Err(LogError::Empty),
+        _ if bytes > most => Err(LogError::TooMany { bytes, most }),
+        _ => Ok(bytes),
     }
-    let bytes = records.iter().map(|record| size_of(record.len())).sum();
-    let most = cfg.ring / 2;
-    if bytes > most {
-        return Err(LogError::TooMany { bytes, most });
-    }
-    Ok(())
 }
