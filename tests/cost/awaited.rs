@@ -15,28 +15,29 @@ use crate::common::place::with_fabric;
 use crate::common::prelude::*;
 use crate::common::remote as remote_of;
 use crate::rpma::{ALWAYS, Parts, cfg, pair, parts};
-use crate::{LEN, Outcome, ROUNDS, commits, counted, logs};
+use crate::{LEN, Outcome, ROUNDS, commits, counted};
 
 /// Its bytes are made visible.
 const VISIBLE: FlushType = FlushType::Visibility;
 
 /// The limits of the cost of awaiting: a row, the row that it is compared with, and the
 /// instructions more.
-pub(crate) const LIMITS: [(&str, &str, u64); 6] = [
+pub(crate) const LIMITS: [(&str, &str, u64); 7] = [
     ("awaited_flush", "by_hand_flush", 220),
     ("awaited_write_flush", "by_hand_write_flush", 820),
     ("awaited_flush_slept", "awaited_flush", 920),
     ("awaited_writer_commit", "by_hand_writer_commit", 650),
     ("awaited_set_commit", "by_hand_set_commit", 600),
-    // The checksum is 158 of them.
-    ("log_append", "awaited_set_commit", 1500),
+    // The checksum is 158 of them, and of the next ones.
+    ("log_append", "log_append_set", 1600),
+    ("log_append_blocking", "log_append_blocking_set", 2300),
 ];
 
 pub(crate) fn run(addr: &str) -> Outcome {
-    let (fabric, link) = &with_fabric(|fabric, host| {
+    let link = &with_fabric(|fabric, host| {
         // The paused clock of the runtime: the driver has no work by the time.
         paused::follow(fabric);
-        (fabric.clone(), fabric.between(host, host))
+        fabric.between(host, host)
     });
     let runtime = paused::runtime();
     let _entered = runtime.enter();
@@ -55,14 +56,7 @@ pub(crate) fn run(addr: &str) -> Outcome {
     commits::by_hand(&peer, addr)?;
     commits::slept()?;
     let to: Vec<_> = parts.iter().map(|(to, _)| *to).collect();
-    runtime.block_on(awaited(&peer, addr, &to, pointer, link))?;
-    runtime.block_on(async {
-        let ticking = paused::tick(fabric);
-        let reactor = Reactor::spawn(&peer)?;
-        logs::awaited(fabric, &reactor).await?;
-        ticking.abort();
-        Ok(())
-    })
+    runtime.block_on(awaited(&peer, addr, &to, pointer, link))
 }
 
 fn by_hand(conn: &Conn, parts: &Parts<'_>, pointer: RemoteSlice, warm: bool) -> Result<()> {

@@ -31,6 +31,9 @@ pub(crate) fn request(number: usize, argument: usize) {
 /// The instructions of each object, by its path, between two dumps.
 pub(crate) type Objects = BTreeMap<String, u64>;
 
+/// The begin of a type of tokio.
+const TOKIO: &str = "<tokio::";
+
 /// The call that takes a lock of the simulated fabric.
 const LOCK: &str = "rpma_sim::sync::mutex::Mutex<T>::lock";
 /// The instructions of one of std's, from its lock to the end of its guard, if no other thread has
@@ -120,10 +123,15 @@ fn cost(line: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A function inside of such a call has a longer name, and one with a type of tokio is tokio's.
+/// A function inside of such a call has a longer name, and one with a type of tokio is tokio's, if
+/// that is a layer.
 fn is_below(function: &str, layers: &[&str]) -> bool {
-    let is_call = layers.iter().any(|call| function.starts_with(call)) && !function.contains("{{");
-    is_call || function.contains("<tokio::")
+    let is_call = |call: &&str| {
+        let rest = function.strip_prefix(*call);
+        rest.is_some_and(|rest| !rest.contains("{{"))
+    };
+    let is_type = layers.contains(&TOKIO) && function.contains(TOKIO);
+    is_type || layers.iter().any(is_call)
 }
 
 /// `(1) name` gives a name its number, `(1)` is that name again.

@@ -14,16 +14,16 @@ use crate::common::prelude::*;
 use crate::{LEN, ROUNDS};
 
 /// It does not pass.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// The pointer of a commit. The records are before it.
 const POINTER: u64 = (ROUNDS * LEN) as u64;
 /// The bytes of a group of records.
 const GROUP: usize = 16 * LEN;
 /// The time of a request on the network.
-const DELAY: Duration = Duration::from_millis(1);
+pub(crate) const DELAY: Duration = Duration::from_millis(1);
 
 /// The servers' ends, and their memory.
-type Ends = Vec<(Conn, Mr<Vec<u8>>)>;
+pub(crate) type Ends = Vec<(Conn, Mr<Vec<u8>>)>;
 
 /// A connected writer, and its memory.
 fn connect(peer: &Peer, addr: &str, ends: &mut Ends) -> Result<(commit::Writer, MrRemote)> {
@@ -32,12 +32,22 @@ fn connect(peer: &Peer, addr: &str, ends: &mut Ends) -> Result<(commit::Writer, 
 
 fn connect_to(
     peer: &Peer,
+    far: (&Peer, &str),
+    ends: &mut Ends,
+) -> Result<(commit::Writer, MrRemote)> {
+    connect_by(Method::Native, peer, far, ends)
+}
+
+/// A writer with this method.
+pub(crate) fn connect_by(
+    method: Method,
+    peer: &Peer,
     (far, addr): (&Peer, &str),
     ends: &mut Ends,
 ) -> Result<(commit::Writer, MrRemote)> {
     let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
     let target = Mr::reg(far, vec![0; POINTER as usize + 8], usage)?;
-    let mut cfg = WriterCfg::new(Method::Native);
+    let mut cfg = WriterCfg::new(method);
     cfg.set_flush_type(FlushType::Visibility)?;
     let ep = Ep::listen(far, addr, 0)?;
     let settings = cfg.conn_cfg(&ConnCfg::new())?;

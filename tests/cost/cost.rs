@@ -11,6 +11,7 @@
 //! * `cost perf`: what `rpma perf` measures, beside `ib_write_bw` and by itself.
 //! * `cost awaited`: operations of rpma-async, beside the same ones by hand. An error if one costs more
 //!   than `awaited.rs` allows. `check` has it as well.
+//! * `cost logs`: appends to a log, by one and by many, and their commits. `check` has it as well.
 //! * `cost check COMPILER`: an error if this library costs more than in counts.txt, if that is of
 //!   the same compiler.
 //! * `cost serving`: a commit by the server's method, for the server, beside 10 clients and beside 300.
@@ -138,6 +139,17 @@ const BELOW: [&str; 16] = [
     "<tokio::",
 ];
 
+/// The ways to append to a log, each with the calls that are not counted. Where tokio polls the
+/// appenders, its instructions are counted.
+const LOGS: [(&str, &[&str]); 4] = [
+    ("awaited", &BELOW),
+    ("blocking", &BELOW),
+    ("awaited of 16", &["rpma_sim::", "<rpma_sim::", TICK]),
+    ("blocking of 16", &BELOW),
+];
+/// The task that does the work of the fabric.
+const TICK: &str = "rpma_sim::tick::<impl rpma_sim::fabric::Fabric>::tick::{{closure}}";
+
 fn main() -> Outcome {
     let args: Vec<_> = env::args().filter(|arg| arg != "--bench").collect();
     let words: Vec<_> = args.iter().map(String::as_str).collect();
@@ -149,6 +161,14 @@ fn main() -> Outcome {
             common::on_fabric(|| outcome = awaited::run(&common::addr()));
             outcome
         }
+        #[cfg(feature = "sim")]
+        [_, "measured", "log", how] => match how {
+            "awaited" => logs::awaited(),
+            "awaited of 16" => logs::awaited_by_many(),
+            "blocking" => logs::blocking(),
+            "blocking of 16" => logs::blocking_by_many(),
+            _ => Err(how.into()),
+        },
         [_, "measured", "serving", clients] => {
             let clients = clients.parse()?;
             here(|| serving::run(&common::addr(), clients))
@@ -167,6 +187,15 @@ fn main() -> Outcome {
             for (name, (own, _)) in of_rpma(program)? {
                 println!("{name} {own}");
             }
+            Ok(())
+        }
+        #[cfg(feature = "sim")]
+        [program, "logs"] => {
+            let (costs, commits) = of_logs(program)?;
+            for (name, (own, _)) in costs {
+                println!("{name} {own}");
+            }
+            print!("{commits}");
             Ok(())
         }
         #[cfg(feature = "sim")]
@@ -220,8 +249,20 @@ fn of_awaited(program: &str) -> Outcome<Costs> {
         return Ok(Costs::new());
     }
     let mut costs = count_instructions(&[program, "measured", "awaited"])?;
+    costs.extend(of_logs(program)?.0);
     costs.remove("ignored");
     Ok(costs)
+}
+
+/// Of a log, and by how many commits its records were made durable.
+fn of_logs(program: &str) -> Outcome<(Costs, String)> {
+    let (mut costs, mut commits) = (Costs::new(), String::new());
+    for (how, layers) in LOGS {
+        let of = count(&[program, "measured", "log", how], &[], layers)?;
+        costs.extend(of.0);
+        commits += &of.1;
+    }
+    Ok((costs, commits))
 }
 
 fn count_instructions(command: &[&str]) -> Outcome<Costs> {
