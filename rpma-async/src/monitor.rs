@@ -1,8 +1,8 @@
 //! [`Monitor`]: a value behind a lock, and the tasks that wait for its changes.
 //!
 //! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
-//! look at the value, which is repeated after each change. It leaves its waker before the look, so
-//! no change is missed. Wakers are called in the order in which the tasks began to wait, and
+//! look at the value, which is repeated after each change. After a look in vain it leaves its waker
+//! under the lock of the value, so no change is missed. Wakers are called in the order in which the tasks began to wait, and
 //! without the lock. Tasks that wait for a number come after those that look at each change, in the order
 //! of their numbers.
 //!
@@ -226,25 +226,26 @@ impl<T> Place<'_, T> {
             number,
             ticket,
         } = self;
-        // Before the look, so that a later change wakes the task.
-        monitor.waiters.wait_for(*number, ticket, cx.waker());
         // If it panics, it may have changed the value.
         let mut wake = WakeReached {
             monitor,
             reached: u64::MAX,
         };
-        let (found, changes) = {
-            let mut value = monitor.value();
-            let looked = look(&mut value);
-            wake.reached = (monitor.progress)(&value);
-            looked
-        };
-        if found.is_none() || !changes {
-            mem::forget(wake);
-        }
+        let mut value = monitor.value();
+        let (found, changes) = look(&mut value);
         let Some(result) = found else {
+            mem::forget(wake);
+            // Before the lock goes, so that the next change wakes the task.
+            let old = monitor.waiters.wait_for(*number, ticket, cx.waker());
+            drop(value);
+            drop(old);
             return Poll::Pending;
         };
+        wake.reached = (monitor.progress)(&value);
+        drop(value);
+        if !changes {
+            mem::forget(wake);
+        }
         self.leave();
         Poll::Ready(result)
     }

@@ -184,9 +184,15 @@ impl<W> Tasks<W> {
 
     /// Takes the next task of a walk, if it waits for at most this number.
     pub(crate) fn take_up_to(&mut self, number: u64, walk: &mut Walk) -> Option<Waker> {
-        let from = self.tasks.partition_point(|of| of.place <= walk.after);
-        let mut tasks = self.tasks.range(from..);
-        let at = from + tasks.position(|of| of.place.1 <= walk.last)?;
+        // Most often it is the first one, because those before it were taken.
+        let is_next = |of: &Task<W>| of.place > walk.after && of.place.1 <= walk.last;
+        let at = match self.tasks.front() {
+            Some(first) if is_next(first) => 0,
+            _ => {
+                let from = self.tasks.partition_point(|of| of.place <= walk.after);
+                from + self.tasks.range(from..).position(is_next)?
+            }
+        };
         if self.tasks[at].place.0 > number {
             return None;
         }

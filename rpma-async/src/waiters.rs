@@ -39,13 +39,19 @@ impl Waiters {
     /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a
     /// later one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
-        self.wait_for(0, ticket, waker);
+        let old = self.wait_for(0, ticket, waker);
+        drop(old);
     }
 
-    /// As [`wait`](Self::wait), of a task that waits for a number.
-    pub(crate) fn wait_for(&self, number: u64, ticket: &mut Ticket, waker: &Waker) {
-        let old = self.with(|tasks| tasks.wait(ticket, (number, ()), waker));
-        drop(old);
+    /// As [`wait`](Self::wait), of a task that waits for a number. Returns an older waker of the
+    /// task, for a caller that has a lock.
+    pub(crate) fn wait_for(
+        &self,
+        number: u64,
+        ticket: &mut Ticket,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        self.with(|tasks| tasks.wait(ticket, (number, ()), waker))
     }
 
     /// The task goes on, or its future is dropped. `true` if it had been woken.
