@@ -19,8 +19,9 @@ pub(crate) struct Posted {
     /// `committed` and `shown` after it.
     pub(crate) end: u64,
     pub(crate) head: u64,
-    /// It has records.
+    /// It has records, and those of several appends.
     pub(crate) is_group: bool,
+    pub(crate) is_shared: bool,
     /// The task that posted it waits for it.
     pub(crate) is_led: bool,
     /// It is not acknowledged, and can have enough copies.

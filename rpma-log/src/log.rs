@@ -302,41 +302,45 @@ impl Shared {
         let bytes = check_records(records, &self.cfg)?;
         let stage = |state: &mut State| self.stage_now(state, records, bytes);
         let staged = match self.state.change(stage) {
-            Some(staged) => staged?,
-            None => {
-                let limit = self.cfg.room_limit.unwrap_or(self.cfg.limit);
-                let staged = self.state.change_when(limit, stage).await;
-                staged.unwrap_or(Err(LogError::Full))?
-            }
+            Some(staged) => staged,
+            None => self.stage_later(stage).await?,
         };
-        // Without a commit of its own, a record waits for the commit before it, which may be led by
-        // a task that is not polled any more, or for the work of the log, which tries again. With a
-        // commit of a truncation, there is that.
-        if staged.lead.is_none() || !staged.is_whole {
+        if staged.has_work {
             self.bell.ring();
         }
         Ok(staged)
     }
 
-    fn stage_now(
+    async fn stage_later(
         &self,
-        state: &mut State,
-        records: &[&[u8]],
-        bytes: u64,
-    ) -> Option<Result<Staged, LogError>> {
-        let (at, end) = match state.stage(records, bytes, self.cfg.epoch)? {
-            Ok(staged) => staged,
-            Err(error) => return Some(Err(error)),
+        stage: impl Fn(&mut State) -> Option<Staged>,
+    ) -> Result<Staged, LogError> {
+        let limit = self.cfg.room_limit.unwrap_or(self.cfg.limit);
+        let stage = |state: &mut State| match state.why() {
+            Some(why) => Some(Err(why)),
+            None => stage(state).map(Ok),
         };
-        let may_commit = state.may_commit();
-        let posted = may_commit.then(|| state.commit(&self.set, &self.cfg, true));
+        let staged = self.state.change_when(limit, stage).await;
+        staged.unwrap_or(Err(LogError::Full))
+    }
+
+    fn stage_now(&self, state: &mut State, records: &[&[u8]], bytes: u64) -> Option<Staged> {
+        let is_first = state.committed == state.end;
+        let (at, end) = state.stage(records, bytes, self.cfg.epoch)?;
+        let leads = state.may_lead();
+        let posted = leads.then(|| state.commit(&self.set, &self.cfg, true));
         let lead = posted.and_then(Result::ok);
-        Some(Ok(Staged {
+        if lead.is_none() {
+            state.limit(end, self.cfg.limit);
+        }
+        let is_whole = state.committed >= end;
+        Some(Staged {
             at,
             end,
             lead,
-            is_whole: state.committed >= end,
-        }))
+            is_whole,
+            has_work: !is_whole && (is_first || leads),
+        })
     }
 
     /// Waits until staged records are acknowledged.
@@ -346,6 +350,7 @@ impl Shared {
             end,
             lead,
             is_whole,
+            ..
         } = staged;
         let (limit, began) = (self.cfg.limit, now());
         let there = match lead {
@@ -362,7 +367,11 @@ impl Shared {
                 }
                 Err(error) => Err(error),
             },
-            None => self.until_durable(end, limit).await,
+            None => {
+                let look = |state: &State| state.outcome_in_time(end);
+                let found = self.state.until_reached(end, FOREVER, look).await;
+                found.unwrap_or(Err(LogError::TimedOut))
+            }
         };
         match there {
             Err(_) if self.cfg.fault() == Fault::UnknownIsDone => Ok(()),
@@ -425,10 +434,7 @@ impl Shared {
 
     /// Waits until all records up to `end` are acknowledged, or until the log ends.
     async fn until_durable(&self, end: u64, limit: Duration) -> Result<(), LogError> {
-        let look = |state: &State| match state.durable >= end {
-            true => Some(Ok(())),
-            false => state.why().map(Err),
-        };
+        let look = |state: &State| state.outcome(end);
         let found = self.state.until_reached(end, limit, look).await;
         found.unwrap_or(Err(LogError::TimedOut))
     }

@@ -1,11 +1,13 @@
 //! [`State`]: the positions of a log, its records, and its commits.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use rpma::commit::{CommitId, ReplicaId};
 use rpma_async::Replicas;
 
 use crate::cfg::LogCfg;
+use crate::clock::now;
 use crate::commits::{Commits, Posted};
 use crate::fault::Fault;
 use crate::format::{HEAD, Header, LINE, SPARE, Stored, TAIL, Tail};
@@ -36,6 +38,14 @@ pub(crate) struct State {
     /// The log's name: [`Header::log`].
     pub(crate) log: u64,
     pub(crate) commits: Commits,
+    /// The appends whose records are not committed, and whether the last group that was acknowledged
+    /// had those of several ones.
+    appends: usize,
+    is_shared: bool,
+    /// The ends of appended records, each with the instant of its limit; and the end of those whose
+    /// limit has passed.
+    limits: VecDeque<(Instant, u64)>,
+    expired: u64,
     /// Truncations that a server of the set may not have yet.
     pub(crate) truncations: VecDeque<(CommitId, u64)>,
     /// Enough servers have the log under this epoch.
@@ -80,6 +90,9 @@ pub(crate) struct Staged {
     pub(crate) lead: Option<CommitId>,
     /// It has all of the records.
     pub(crate) is_whole: bool,
+    /// Records wait for the commit before them, which may be led by a task that is not polled any
+    /// more, or for the work of the log. The first of them tells it.
+    pub(crate) has_work: bool,
 }
 
 impl State {
@@ -102,6 +115,10 @@ impl State {
             end: 0,
             log,
             commits: Commits::new(),
+            appends: 0,
+            is_shared: false,
+            limits: VecDeque::new(),
+            expired: 0,
             truncations: VecDeque::new(),
             is_ours: false,
             recount: false,
@@ -115,8 +132,45 @@ impl State {
     pub(crate) fn progress(&self) -> u64 {
         match self.ended {
             Some(_) => u64::MAX,
-            None => self.durable,
+            None => self.durable.max(self.expired),
         }
+    }
+
+    /// The outcome of records up to `end`, once it is known.
+    pub(crate) fn outcome(&self, end: u64) -> Option<Result<(), LogError>> {
+        match &self.ended {
+            _ if self.durable >= end => Some(Ok(())),
+            Some(why) => Some(Err(why.clone())),
+            None => None,
+        }
+    }
+
+    /// As [`outcome`](Self::outcome), of records with a [limit](Self::limit).
+    pub(crate) fn outcome_in_time(&self, end: u64) -> Option<Result<(), LogError>> {
+        let late = || (self.expired >= end).then_some(Err(LogError::TimedOut));
+        self.outcome(end).or_else(late)
+    }
+
+    /// Sets the limit of records up to `end`. Later ones have a later one.
+    pub(crate) fn limit(&mut self, end: u64, limit: Duration) {
+        let limit = now().checked_add(limit);
+        self.limits.extend(limit.map(|limit| (limit, end)));
+    }
+
+    /// The first limit that has not passed.
+    pub(crate) fn next_limit(&self) -> Option<Instant> {
+        self.limits.front().map(|limit| limit.0)
+    }
+
+    /// Notes the records whose limit has passed.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        let over = self.limits.iter().take_while(|limit| limit.0 <= now);
+        let over = over.count();
+        self.expired = self
+            .limits
+            .drain(..over)
+            .last()
+            .map_or(self.expired, |limit| limit.1);
     }
 
     pub(crate) fn check_position(&self, at: u64) -> Result<(), LogError> {
@@ -133,20 +187,17 @@ impl State {
     }
 
     /// Puts records into the ring, behind the others: their entries have so many bytes without pads.
-    /// `None`: there is no room. The result is the position of the first one, and the position after
-    /// the last one.
+    /// `None`: there is no room, or the log is not open. The result is the position of the first one,
+    /// and the position after the last one.
     pub(crate) fn stage(
         &mut self,
         records: &[&[u8]],
         bytes: u64,
         epoch: u64,
-    ) -> Option<Result<(u64, u64), LogError>> {
-        if let Some(why) = &self.ended {
-            return Some(Err(why.clone()));
-        }
+    ) -> Option<(u64, u64)> {
         let (begin, len) = (self.end, self.ring.len());
         let most = (self.free + len).min(Tail::MOST_END - LINE);
-        if !self.is_open || begin + bytes > most {
+        if !self.is_open || self.ended.is_some() || begin + bytes > most {
             return None;
         }
         let (mut first, mut end, mut lengths) = (None, begin, 0);
@@ -165,9 +216,10 @@ impl State {
             end = next;
         }
         self.end = end;
+        self.appends += 1;
         self.counters.bytes += lengths;
         self.counters.records += records.len() as u64;
-        first.map(|at| Ok((at, end)))
+        first.map(|at| (at, end))
     }
 
     pub(crate) fn stage_head(&mut self, to: u64) -> Result<(), LogError> {
@@ -201,6 +253,13 @@ impl State {
         is_group || self.recount || self.shown < self.head
     }
 
+    /// Whether a task that appends leads the next commit. Tasks that the last acknowledgement has
+    /// woken append together: their records are one group, which the work of the log posts after
+    /// them.
+    pub(crate) fn may_lead(&self) -> bool {
+        !self.is_shared && self.may_commit()
+    }
+
     /// Commits the next head, or the next group with its tail, or the tail alone.
     pub(crate) fn commit(
         &mut self,
@@ -231,11 +290,16 @@ impl State {
         } else {
             (self.committed, self.recount) = (end, false);
         }
+        let is_shared = self.appends > 1;
+        if self.committed == self.end {
+            self.appends = 0;
+        }
         self.commits.push(Posted {
             id,
             end,
             head: self.shown,
             is_group: end > from,
+            is_shared,
             is_led,
             is_open: true,
         });
@@ -254,10 +318,22 @@ impl State {
 
     /// A commit has enough copies.
     pub(crate) fn acknowledge(&mut self, id: CommitId) {
-        if let Some(Posted { end, head, .. }) = self.commits.acknowledge(id) {
-            (self.durable, self.kept) = (self.durable.max(end), self.kept.max(head));
-            self.is_ours = true;
+        let Some(of) = self.commits.acknowledge(id) else {
+            return;
+        };
+        self.kept = self.kept.max(of.head);
+        self.is_ours = true;
+        if of.is_group {
+            self.is_shared = of.is_shared;
         }
+        self.durable = self.durable.max(of.end);
+        let is_over = |limit: &(Instant, u64)| limit.1 <= self.durable;
+        let over = self
+            .limits
+            .iter()
+            .take_while(|limit| is_over(limit))
+            .count();
+        self.limits.drain(..over);
     }
 
     /// The first commit for which no task waits. While records wait behind a commit, that is the

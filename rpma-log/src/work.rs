@@ -1,9 +1,12 @@
 //! The work of a log that no appender does: it posts what waits, leads commits whose task is gone,
 //! and frees the room of truncated records.
 
+use std::future::pending;
+
 use rpma::Error;
 use rpma::commit::CommitId;
 
+use crate::clock::now;
 use crate::fault::Fault;
 use crate::log::{FOREVER, Shared};
 use crate::state::State;
@@ -11,15 +14,36 @@ use crate::tasks::{Work, until_one_ends, yield_once};
 use crate::{GROUP, LogError};
 
 impl Shared {
-    /// Keeps a connection to each server, and frees room, until the log ends.
+    /// Keeps a connection to each server, frees room, and keeps the limits of appends, until the log
+    /// ends. The log ends with this work.
     pub(crate) async fn keep_servers(&self) {
+        let _ends = Ends(self);
         let mut all: Vec<Work<'_>> = Vec::new();
         for n in 0..self.cfg.servers.len() {
             all.push(Box::pin(self.keep(n)));
         }
         all.push(Box::pin(self.reclaim()));
+        all.push(Box::pin(self.keep_limits()));
         all.push(Box::pin(self.until_ended()));
         until_one_ends(all).await;
+    }
+
+    /// Returns if the driver of the reactor is gone, which keeps the time.
+    async fn keep_limits(&self) {
+        loop {
+            let next = self.state.look(State::next_limit);
+            // An append that comes now has no earlier one.
+            let Some(next) = next.or_else(|| now().checked_add(self.cfg.limit)) else {
+                return pending().await;
+            };
+            let left = next.saturating_duration_since(now());
+            self.reactor.timeout(left, pending::<()>()).await;
+            let now = now();
+            if now < next {
+                return;
+            }
+            self.state.change(|state| state.expire(now));
+        }
     }
 
     async fn until_ended(&self) {
@@ -98,6 +122,15 @@ impl Shared {
                 state.free = to;
             });
         }
+    }
+}
+
+/// Ends the log when it is dropped, because its runtime ends as well.
+struct Ends<'a>(&'a Shared);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end(LogError::Closed);
     }
 }
 

@@ -232,6 +232,37 @@ fn appenders_share_commits() -> Result {
     Ok(())
 }
 
+/// Promise: the limit of an append counts from its own begin, whichever commit its record waits for,
+/// and a later one does not shorten it. The outcome is unknown, and known to the next writer.
+#[test]
+fn each_append_has_its_own_limit() -> Result {
+    let world = World::seeded(1);
+    let _entered = world.client.enter();
+    let log = world.open_with(world.cfg(1).set_limit(Duration::from_secs(4)))?;
+    log.append(b"one")?;
+    world.until_all_have(&log);
+    // No answer comes, and no connection ends.
+    (0..3).for_each(|n| world.link(n).delay(Duration::from_secs(1000)));
+    let began = now();
+    thread::scope(|scope| {
+        for n in 0..4 {
+            let log = &log;
+            scope.spawn(move || {
+                sleep(n * Duration::from_secs(1));
+                let began = now();
+                let error = log.append(b"late").expect_err("no server answers");
+                let took = now() - began;
+                let is_unknown =
+                    matches!(&error, LogError::Unknown { why, .. } if matches!(**why, LogError::TimedOut));
+                assert!(is_unknown, "{n}: {error}");
+                assert_eq!(took.as_secs(), 4, "{n}: {took:?}");
+            });
+        }
+    });
+    assert!(now() - began < Duration::from_secs(8));
+    Ok(())
+}
+
 /// Promise: a full log fails at once if the program wants that, and waits for a truncation
 /// otherwise.
 #[test]

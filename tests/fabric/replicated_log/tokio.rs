@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::tokio::runtime::{Builder, Runtime};
+use ::tokio::time::timeout;
 use rpma_async::Reactor;
 
 use crate::common::failed::Failed;
@@ -32,7 +33,7 @@ async fn until_it_has(world: &World, replica: usize, end: u64) -> Result {
             ::tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    ::tokio::time::timeout(MOST, waits).await?;
+    timeout(MOST, waits).await?;
     Ok(())
 }
 
@@ -100,5 +101,68 @@ fn a_killed_replica_comes_back() -> Result {
     drop(runtime);
     drop(entered);
     world.stop_all();
+    Ok(())
+}
+
+/// Promise: tasks that append again and again share each commit, because those that one
+/// acknowledgement wakes are one group. Two cohorts that take turns would wait twice as long.
+#[test]
+fn tasks_that_go_on_together_share_each_commit() -> Result {
+    // The ring has room for 16 records.
+    const TASKS: u64 = 4;
+    const ROUNDS: u64 = 4;
+    let fabric = Rig::new().fabric();
+    let world = World::new(&fabric, READING);
+    let _entered = world.client.enter();
+    runtime()?.block_on(async {
+        let log = Arc::new(open(&world, 1).await?);
+        until_it_has(&world, 2, log.bounds().1).await?;
+        // So that no record is durable before others are appended.
+        (0..3).for_each(|n| world.link(n).delay(Duration::from_millis(20)));
+        let before = log.counters().commits;
+        let appends = (0..TASKS).map(|_| {
+            let log = Arc::clone(&log);
+            ::tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    log.append(&[1; 10]).await?;
+                }
+                Ok::<_, LogError>(())
+            })
+        });
+        for append in appends.collect::<Vec<_>>() {
+            append.await.expect("no panic")?;
+        }
+        let commits = log.counters().commits - before;
+        // The first record goes alone.
+        assert!(commits <= ROUNDS + 1, "{commits} commits");
+        Ok(())
+    })
+}
+
+/// Promise: the log ends with its runtime, and no append waits for it.
+#[test]
+fn a_log_ends_with_its_runtime() -> Result {
+    let fabric = Rig::new().fabric();
+    let world = World::new(&fabric, READING);
+    let _entered = world.client.enter();
+    let first = runtime()?;
+    let log = first.block_on(open(&world, 1))?;
+    (0..3).for_each(|n| world.link(n).delay(MOST));
+    // The first one leads its commit, and the other one waits for that.
+    let mut appends = Vec::new();
+    for _ in 0..2 {
+        let log = log.clone();
+        let mut append = Box::pin(async move { log.append(b"one").await });
+        let limit = Duration::from_millis(10);
+        let there = first.block_on(async { timeout(limit, &mut append).await });
+        assert!(there.is_err(), "no server answers");
+        appends.push(append);
+    }
+    drop(first);
+    for append in appends {
+        let ended = runtime()?.block_on(async { timeout(MOST / 4, append).await });
+        let error = ended?.expect_err("no server answers");
+        assert!(matches!(error, LogError::Unknown { .. }), "{error}");
+    }
     Ok(())
 }
