@@ -325,9 +325,9 @@ impl Shared {
     }
 
     fn stage_now(&self, state: &mut State, records: &[&[u8]], bytes: u64) -> Option<Staged> {
-        let is_first = state.committed == state.end;
+        let (may_lead, is_first) = (state.may_lead(), state.committed == state.end);
         let (at, end) = state.stage(records, bytes, self.cfg.epoch)?;
-        let leads = state.may_lead();
+        let leads = may_lead && state.may_commit();
         let posted = leads.then(|| state.commit(&self.set, &self.cfg, true));
         let lead = posted.and_then(Result::ok);
         if lead.is_none() {

@@ -164,13 +164,10 @@ impl State {
 
     /// Notes the records whose limit has passed.
     pub(crate) fn expire(&mut self, now: Instant) {
-        let over = self.limits.iter().take_while(|limit| limit.0 <= now);
-        let over = over.count();
-        self.expired = self
-            .limits
-            .drain(..over)
-            .last()
-            .map_or(self.expired, |limit| limit.1);
+        while let Some((_, end)) = self.limits.front().copied().filter(|limit| limit.0 <= now) {
+            self.limits.pop_front();
+            self.expired = end;
+        }
     }
 
     pub(crate) fn check_position(&self, at: u64) -> Result<(), LogError> {
@@ -253,11 +250,11 @@ impl State {
         is_group || self.recount || self.shown < self.head
     }
 
-    /// Whether a task that appends leads the next commit. Tasks that the last acknowledgement has
-    /// woken append together: their records are one group, which the work of the log posts after
-    /// them.
+    /// Whether a task whose records come next may lead their commit. It may be polled no more: so
+    /// no other record waits for this commit. Tasks that the last acknowledgement has woken append
+    /// together: their records are one group, which the work of the log posts after them.
     pub(crate) fn may_lead(&self) -> bool {
-        !self.is_shared && self.may_commit()
+        self.end == self.committed && !self.recount && !self.is_shared
     }
 
     /// Commits the next head, or the next group with its tail, or the tail alone.

@@ -197,6 +197,31 @@ fn an_append_that_is_not_polled_holds_up_no_other() -> Result {
     Ok(())
 }
 
+/// Promise: the same if records of other tasks are in the commit of that append.
+#[test]
+fn an_append_that_is_not_polled_holds_up_no_record_of_its_commit() -> Result {
+    for seed in 1..=20 {
+        let world = World::seeded(seed);
+        let _entered = world.client.enter();
+        let log = world.open(1)?;
+        log.append(b"one")?;
+        world.until_all_have(&log);
+        (0..3).for_each(|n| world.link(n).delay(Duration::from_millis(5)));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut first = pin!((*log).append(b"first"));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        let mut waits = pin!((*log).append(b"waits"));
+        assert!(waits.as_mut().poll(&mut cx).is_pending());
+        block_on(first, LIMIT).expect("in time")?;
+        // It may post the record that waits.
+        let mut kept = pin!((*log).append(b"kept"));
+        assert!(kept.as_mut().poll(&mut cx).is_pending());
+        let waited = block_on(waits, Duration::from_secs(1));
+        waited.unwrap_or_else(|| panic!("seed {seed}: it waits for a future that is kept"))?;
+    }
+    Ok(())
+}
+
 /// Promise: records that are appended at the same time share commits, however many threads there are,
 /// and an append that is alone waits for no other.
 #[test]
