@@ -1,10 +1,12 @@
 //! [`Log`]: the log, as its only writer has it.
 //!
-//! A task that appends puts its record into the ring. If no group is in flight, it posts the record
-//! at once, and *leads* its commit: it waits for the copies, and acknowledges. Otherwise the record
-//! waits for the group before it, and shares the next one with the records that come meanwhile.
-//! The work of the log (`work.rs`) posts and leads that commit. So one appender needs no other task,
-//! and many share commits.
+//! A task that appends puts its record into the ring. If no other record waits and no group is in
+//! flight, it posts the record at once, and *leads* its commit: it waits for the copies, and
+//! acknowledges. So one appender needs no other task. Otherwise the record waits for the group
+//! before it, and shares the next one with the records that come meanwhile. The work of the log
+//! (`work.rs`) posts and settles that commit. After a group of several appends it posts the next one
+//! too: the tasks that the acknowledgement wakes append together, and would be two cohorts that take
+//! turns if the first of them posted alone.
 
 use std::fmt;
 use std::net::SocketAddr;
