@@ -100,7 +100,7 @@ fn below(calls: &Calls, layers: &[&str]) -> (u64, u64) {
     let mut seen: BTreeSet<&str> = calls
         .keys()
         .map(String::as_str)
-        .filter(|function| function.contains("measured_") && !is_below(function, layers))
+        .filter(|function| is_measured(function) && !is_below(function, layers))
         .collect();
     let (mut left, mut below, mut locks) = (Vec::from_iter(seen.clone()), 0, 0);
     while let Some(function) = left.pop() {
@@ -116,6 +116,11 @@ fn below(calls: &Calls, layers: &[&str]) -> (u64, u64) {
         }
     }
     (below, locks)
+}
+
+/// Whether callgrind may begin to count there.
+fn is_measured(function: &str) -> bool {
+    function.contains("measured_") || function.ends_with("::thread_start")
 }
 
 /// The second number of a line.

@@ -139,14 +139,16 @@ const BELOW: [&str; 16] = [
     "<tokio::",
 ];
 
-/// The ways to append to a log, each with the calls that are not counted. Where tokio polls the
-/// appenders, its instructions are counted.
-const LOGS: [(&str, &[&str]); 4] = [
-    ("awaited", &BELOW),
-    ("blocking", &BELOW),
-    ("awaited of 16", &["rpma_sim::", "<rpma_sim::", TICK]),
-    ("blocking of 16", &BELOW),
+/// The ways to append to a log, each with arguments of valgrind, and with the calls that are not
+/// counted. Where tokio polls the appenders, its instructions are counted, and where they are
+/// threads, all threads but the first one.
+const LOGS: [(&str, &[&str], &[&str]); 4] = [
+    ("awaited", &[], &BELOW),
+    ("blocking", &[], &BELOW),
+    ("awaited of 16", &[], &["rpma_sim::", "<rpma_sim::", TICK]),
+    ("blocking of 16", &[THREADS], &["rpma_sim::", "<rpma_sim::"]),
 ];
+const THREADS: &str = "--toggle-collect=*::thread_start";
 /// The task that does the work of the fabric.
 const TICK: &str = "rpma_sim::tick::<impl rpma_sim::fabric::Fabric>::tick::{{closure}}";
 
@@ -257,8 +259,8 @@ fn of_awaited(program: &str) -> Outcome<Costs> {
 /// Of a log, and by how many commits its records were made durable.
 fn of_logs(program: &str) -> Outcome<(Costs, String)> {
     let (mut costs, mut commits) = (Costs::new(), String::new());
-    for (how, layers) in LOGS {
-        let of = count(&[program, "measured", "log", how], &[], layers)?;
+    for (how, args, layers) in LOGS {
+        let of = count(&[program, "measured", "log", how], args, layers)?;
         costs.extend(of.0);
         commits += &of.1;
     }

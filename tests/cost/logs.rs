@@ -90,6 +90,8 @@ pub(crate) fn awaited() -> Outcome {
     for warm in [true, false] {
         runtime.block_on(alone(measured_append(&log)))?;
         row("log_append", warm);
+        runtime.block_on(alone(measured_append_many(&log)))?;
+        row("log_append_many_of_16", warm);
         runtime.block_on(alone(measured_set(&set)))?;
         row("log_append_set", warm);
     }
@@ -156,6 +158,15 @@ async fn measured_append(log: &Log) -> Result<()> {
     Ok(())
 }
 
+/// 16 records in one commit.
+async fn measured_append_many(log: &Log) -> Result<()> {
+    for _ in 0..ROUNDS / 16 {
+        let appended = log.append_many(&[[1; LEN]; 16]).await;
+        assert_eq!(appended.expect("appended").len(), 16);
+    }
+    Ok(())
+}
+
 async fn measured_set(set: &Replicas) -> Result<()> {
     for n in 0..ROUNDS {
         let (at, pointer) = place(n);
@@ -198,7 +209,7 @@ pub(crate) fn blocking() -> Outcome {
     std::process::exit(0);
 }
 
-/// Appends by many threads.
+/// Appends by many threads. All that they and the threads of the log do is counted.
 pub(crate) fn blocking_by_many() -> Outcome {
     let (fabric, client, hosts) = seeded();
     let _entered = client.enter();
@@ -208,7 +219,7 @@ pub(crate) fn blocking_by_many() -> Outcome {
         let before = log.counters();
         let threads = (0..APPENDERS).map(|_| {
             let log = log.clone();
-            thread::spawn(move || measured_append_blocking(&log))
+            thread::spawn(move || append_blocking(&log))
         });
         for thread in Vec::from_iter(threads) {
             thread.join().expect("no panic");
@@ -240,6 +251,10 @@ fn open_blocking(peer: &Peer, hosts: &[(Host, Pmem)]) -> Result<blocking::Log> {
 
 #[inline(never)]
 fn measured_append_blocking(log: &blocking::Log) {
+    append_blocking(log);
+}
+
+fn append_blocking(log: &blocking::Log) {
     for _ in 0..ROUNDS {
         log.append(&[1; LEN]).expect("appended");
     }
