@@ -1,12 +1,18 @@
 //! How many system calls the library makes, counted by strace, under which each test starts itself
 //! again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::{env, fs, thread};
 
-use rpma::commit::{Method, Replicas, Writer, WriterCfg};
-use rpma::wait::Wait;
+use rpma::commit::{Limits, Method, Replicas, Writer, WriterCfg};
+use rpma::serve::{self, Layout, Server};
+use rpma::wait::{Wait, Waker};
+use rpma_async::Reactor;
+use rpma_log::format::RING;
+use rpma_log::{Log, LogCfg, blocking};
 
 use crate::common::prelude::*;
 use crate::common::program::alone;
@@ -37,6 +43,11 @@ fn with_results(
     measured: impl FnOnce() -> Result,
     check: impl FnOnce(&dyn Fn(&str) -> Vec<Call>),
 ) -> Result {
+    with_trace(name, measured, |trace| check(&|part| calls(trace, part)))
+}
+
+/// As [`with_strace`], with the output of strace.
+fn with_trace(name: &str, measured: impl FnOnce() -> Result, check: impl FnOnce(&str)) -> Result {
     if env::var_os(COUNTED).is_some() {
         let _test = device_test();
         return measured();
@@ -53,8 +64,7 @@ fn with_results(
         .output()?;
     let [said, errors] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
     assert!(output.status.success(), "{said}\n{errors}");
-    let trace = fs::read_to_string(&trace)?;
-    check(&|part| calls(&trace, part));
+    check(&fs::read_to_string(&trace)?);
     Ok(())
 }
 
@@ -414,4 +424,168 @@ fn committing(peer: &Peer, region: &Mr<Memory>) -> Result<(Conn, Writer)> {
     let server = request(&ep, &ConnCfg::new())?.connect(&offer.encode(Offer::ACCEPT)?)?;
     let writer = connecting.wait(LIMIT)?;
     Ok((server.wait_established(LIMIT)?, writer))
+}
+
+/// The records that each appender appends.
+const RECORDS: usize = 16;
+const APPENDERS: usize = 16;
+
+/// Three servers of a log, in parts of one memory.
+struct Servers {
+    cfg: LogCfg,
+    running: Vec<(Waker, JoinHandle<rpma::Result<()>>)>,
+}
+
+impl Servers {
+    fn new() -> Result<Self> {
+        let ring = 1 << 20;
+        let layout = Layout::new(1, RING as usize + ring)?;
+        let (len, at) = (4 << 20, addr().parse::<std::net::IpAddr>()?);
+        let all = PmemMap::open(devdax(), 3 * len)?;
+        let mut addrs = Vec::new();
+        let mut running = Vec::new();
+        for n in 0..3 {
+            let memory = all.part(n * len..(n + 1) * len)?;
+            memory.write_at(0, &vec![0; layout.len()])?;
+            // Any host's platform will do.
+            let mut platform = PeerCfg::new();
+            platform.set_direct_write_to_pmem(true);
+            let mut cfg = serve::ServerCfg::new();
+            cfg.set_platform(&platform);
+            cfg.set_commits(Some(Limits::new(16, 1, 64 << 10)?));
+            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+            let mut server = Server::listen((at, 0).into(), &memory, &layout, usage, &cfg)?;
+            addrs.push((at, server.get_port()).into());
+            let waker = server.waker();
+            running.push((waker, thread::spawn(move || server.serve(drop))));
+        }
+        let mut cfg = LogCfg::new(&addrs, 2, 1);
+        cfg.set_ring(ring as u64).set_create(true).permit_one_host();
+        Ok(Self { cfg, running })
+    }
+
+    fn stop(self) -> Result {
+        for (waker, thread) in self.running {
+            waker.wake();
+            thread.join().expect("no panic")?;
+        }
+        Ok(())
+    }
+}
+
+/// The system calls of all threads in `part`, by their names. A `wake-up` writes to an eventfd;
+/// the other writes are soft-RoCE's.
+fn of_all_threads(trace: &str, part: &str) -> BTreeMap<String, usize> {
+    let [begins, ends] = ["begin", "end"].map(|edge| format!("\"/{edge} {part}\""));
+    let calls = trace.lines().skip_while(|call| !call.contains(&begins));
+    let calls = calls.skip(1).take_while(|call| !call.contains(&ends));
+    let mut counts = BTreeMap::new();
+    for call in calls.filter_map(|line| Some(line.split_once(' ')?.1.trim_start())) {
+        let is_wake_up = call.contains(r#""\1\0\0\0\0\0\0\0", 8"#);
+        let name = match call.split(['(', ' ']).next().unwrap_or_default() {
+            // The second line of one that another thread's stands in the middle of.
+            "<..." => continue,
+            "write" if is_wake_up => "wake-up",
+            name => name,
+        };
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+fn is_whole(log: &Log) -> bool {
+    log.state().servers.iter().all(|of| of.durable.is_some())
+}
+
+/// Counts the system calls of one appender and of many, after some that are not counted.
+fn appends(how: &str, append: impl Fn(usize) -> Result) -> Result {
+    append(1)?;
+    for appenders in [1, APPENDERS] {
+        counted(&format!("{how} {appenders}"), || append(appenders))?;
+    }
+    Ok(())
+}
+
+fn appends_awaited() -> Result {
+    let servers = Servers::new()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
+    let entered = runtime.enter();
+    let reactor = Reactor::spawn(&peer()?)?;
+    let log = runtime.block_on(Log::open(&reactor, &servers.cfg))?;
+    while !is_whole(&log) {
+        runtime.block_on(tokio::time::sleep(Duration::from_millis(10)));
+    }
+    appends("awaited", |appenders| {
+        let append = |log: Log| async move {
+            for _ in 0..RECORDS {
+                log.append(&[1; 64]).await.expect("appended");
+            }
+        };
+        let tasks = (0..appenders).map(|_| tokio::spawn(append(log.clone())));
+        for task in Vec::from_iter(tasks) {
+            runtime.block_on(task)?;
+        }
+        Ok(())
+    })?;
+    runtime.block_on(log.close())?;
+    drop((log, reactor, entered));
+    drop(runtime);
+    servers.stop()
+}
+
+fn appends_blocking() -> Result {
+    let servers = Servers::new()?;
+    let log = blocking::Log::open(&peer()?, &servers.cfg)?;
+    while !is_whole(&log) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    appends("blocking", |appenders| {
+        thread::scope(|scope| {
+            for _ in 0..appenders {
+                scope.spawn(|| {
+                    for _ in 0..RECORDS {
+                        log.append(&[1; 64]).expect("appended");
+                    }
+                });
+            }
+        });
+        Ok(())
+    })?;
+    log.close()?;
+    drop(log);
+    servers.stop()
+}
+
+/// The calls of the library in which a thread waits, takes events, and wakes the driver.
+const OF_WAITS: [&str; 6] = [
+    "epoll_pwait",
+    "epoll_wait",
+    "poll",
+    "ppoll",
+    "read",
+    "wake-up",
+];
+
+/// Promise (docs/performance.md): an append to a log makes at most so many system calls as three
+/// copies that come one after the other. For each of them the driver is woken, waits by two calls
+/// and reads the event, and a look makes up to three calls for each of three connections.
+#[test]
+fn an_append_to_a_log_waits_for_three_copies_at_most() -> Result {
+    const MOST: usize = 3 * (1 + 2 + 1 + 3 * 3);
+    let name = "an_append_to_a_log_waits_for_three_copies_at_most";
+    let measured = || appends_awaited().and_then(|()| appends_blocking());
+    with_trace(name, measured, |trace| {
+        for (how, appenders) in ["awaited", "blocking"]
+            .map(|how| [(how, 1), (how, APPENDERS)])
+            .concat()
+        {
+            let part = format!("{how} {appenders}");
+            let counts = of_all_threads(trace, &part);
+            println!("{part}: {counts:?}");
+            let of_waits = OF_WAITS.iter().filter_map(|name| counts.get(*name));
+            let (calls, records) = (of_waits.sum::<usize>(), appenders * RECORDS);
+            assert!(calls > 0 && calls <= records * MOST, "{part}: {counts:?}");
+        }
+    })
 }
