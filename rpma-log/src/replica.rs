@@ -17,6 +17,16 @@ use crate::{GROUP, LogError};
 /// A server that is connected.
 type Replica = (Writer, MrRemote);
 
+/// A server that is brought up to date.
+struct Joining {
+    to: Replica,
+    /// The head that it shows.
+    head: u64,
+    /// It has the records up to here.
+    at: u64,
+    has_header: bool,
+}
+
 /// Nothing is committed while there is one.
 struct Gate<'a>(&'a Shared);
 
@@ -148,14 +158,40 @@ impl Shared {
 
     /// Brings a server up to date, and makes it a member of the set.
     async fn join(&self, n: usize, to: Replica, found: Stored) -> Result<ReplicaId, LogError> {
-        let fault = self.cfg.fault();
-        let (mut head, mut has_header) = (found.head, found.header.is_some());
-        // The records of this log that it has. The rest of its records is wrong, or missing.
-        let has = |state: &State| match (state.head, state.committed.min(found.tail.end)) {
-            (kept, _) if kept < found.head => kept,
-            (kept, end) => state.ring.common(&found.ring, kept, end),
+        let mut joining = self.begin(to, &found).await?;
+        while self.left(&joining) > GROUP {
+            self.catch_up(&mut joining).await?;
+        }
+        // The last records are copied while no other ones are committed.
+        let is_gated = self.cfg.fault() != Fault::JoinsUngated;
+        let _gate = if is_gated {
+            Some(self.gate().await?)
+        } else {
+            None
         };
-        let mut at = self.state.look(has);
+        // Appends wait at the gate, and not as long as their limit.
+        let last = self.finish_join(n, joining);
+        let joined = self.reactor.timeout(self.cfg.limit / 4, last).await;
+        joined.unwrap_or(Err(LogError::TimedOut))
+    }
+
+    fn left(&self, joining: &Joining) -> u64 {
+        let committed = self.state.look(|state| state.committed);
+        committed.saturating_sub(joining.at)
+    }
+
+    /// Looks for the records of this log that a server has. It shows no others from then on.
+    async fn begin(&self, to: Replica, found: &Stored) -> Result<Joining, LogError> {
+        let fault = self.cfg.fault();
+        let mut has_header = found.header.is_some();
+        let has = |state: &State| match state.head.max(found.head) {
+            from if from > state.committed => state.head,
+            from => {
+                let end = state.committed.min(found.tail.end);
+                state.ring.common(&found.ring, from, end)
+            }
+        };
+        let at = self.state.look(has);
         if fault == Fault::HeaderFirst && !has_header {
             self.put_header(&to).await?;
             has_header = true;
@@ -164,47 +200,69 @@ impl Shared {
         if found.tail.end > at && fault != Fault::NoSetBack {
             self.put_tail(&to, found.tail.epoch, at).await?;
         }
-        loop {
-            let left = self.state.look(|state| state.committed.saturating_sub(at));
-            // The last records are copied while no other ones are committed.
-            let is_last = left <= GROUP;
-            let gate = if is_last && fault != Fault::JoinsUngated {
-                Some(self.gate().await?)
-            } else {
-                None
-            };
-            let (kept, end) = self.state.look(|state| (state.head, state.committed));
-            if head != kept {
-                self.put_word(&to, HEAD, kept).await?;
-                (head, at) = (kept, at.max(kept));
-            }
-            while at < end && fault != Fault::JoinsEarly {
-                let piece = |state: &State| state.ring.piece(at, end.min(at + GROUP)).to_vec();
-                let piece = self.state.look(piece);
-                let place = RING + at % self.cfg.ring;
-                self.put(&to, (place, &piece), None).await?;
-                at += piece.len() as u64;
-            }
-            if !is_last {
-                continue;
-            }
-            if !has_header {
-                let now = to.0.read_bytes(&self.pool, &to.1, 0..Header::LEN as u64);
-                if Header::decode(&self.step(now).await?)?.is_some() {
-                    return Err(LogError::Settings(SAME.to_owned()));
-                }
-                // Last: until then it is a server without a log, whatever it has.
-                self.put_tail(&to, self.cfg.epoch, at).await?;
-                self.put_header(&to).await?;
-            }
-            let id = self.step(self.set.add_writer(to.0, to.1)).await?;
-            self.state.change(|state| {
-                state.recount = fault != Fault::NoRecount;
-                state.servers[n].member = Some(id);
-                state.counters.joins += 1;
-            });
-            drop(gate);
-            return Ok(id);
+        Ok(Joining {
+            to,
+            head: found.head,
+            at,
+            has_header,
+        })
+    }
+
+    /// Gives a server the records that are committed.
+    async fn catch_up(&self, joining: &mut Joining) -> Result<(), LogError> {
+        let (mut kept, end) = self.state.look(|state| (state.head, state.committed));
+        let Joining { to, head, at, .. } = joining;
+        if kept < *head {
+            // It has truncated more than the log. It shows the records before its own ones when it
+            // has them, and keeps its own ones meanwhile: they may be acknowledged.
+            self.copy(to, kept, *head).await?;
+            // The room of those before this head may have been used again.
+            kept = self.state.look(|state| state.head);
         }
+        if *head != kept {
+            self.put_word(to, HEAD, kept).await?;
+            (*head, *at) = (kept, (*at).max(kept));
+        }
+        if *at < end && self.cfg.fault() != Fault::JoinsEarly {
+            self.copy(to, *at, end).await?;
+            *at = end;
+        }
+        Ok(())
+    }
+
+    async fn copy(&self, to: &Replica, from: u64, end: u64) -> Result<(), LogError> {
+        let mut at = from;
+        while at < end {
+            let piece = |state: &State| state.ring.piece(at, end.min(at + GROUP)).to_vec();
+            let piece = self.state.look(piece);
+            let place = RING + at % self.cfg.ring;
+            self.put(to, (place, &piece), None).await?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives a server the last records, and adds it to the set.
+    async fn finish_join(&self, n: usize, mut joining: Joining) -> Result<ReplicaId, LogError> {
+        self.catch_up(&mut joining).await?;
+        let Joining {
+            to, at, has_header, ..
+        } = joining;
+        if !has_header {
+            let now = to.0.read_bytes(&self.pool, &to.1, 0..Header::LEN as u64);
+            if Header::decode(&self.step(now).await?)?.is_some() {
+                return Err(LogError::Settings(SAME.to_owned()));
+            }
+            // Last: until then it is a server without a log, whatever it has.
+            self.put_tail(&to, self.cfg.epoch, at).await?;
+            self.put_header(&to).await?;
+        }
+        let id = self.step(self.set.add_writer(to.0, to.1)).await?;
+        self.state.change(|state| {
+            state.recount = self.cfg.fault() != Fault::NoRecount;
+            state.servers[n].member = Some(id);
+            state.counters.joins += 1;
+        });
+        Ok(id)
     }
 }

@@ -9,6 +9,7 @@ mod input;
 mod network;
 mod prelude;
 mod restarts;
+mod returns;
 mod scenes;
 mod smoke;
 mod storm;
