@@ -349,6 +349,7 @@ impl State {
         let mut others = others.filter_map(|other| other.header);
         let is_other = |of: Header| of.key != cfg.key || self.is_open && of.log != self.log;
         match header {
+            Some(of) if is_other(of) => return another_log(),
             _ if found.tail.epoch > cfg.epoch => {
                 let epoch = found.tail.epoch;
                 return Err(LogError::Fenced { epoch });
@@ -358,8 +359,8 @@ impl State {
                 if others.clone().any(|other| other.server == of.server) {
                     return Err(LogError::Settings(SAME.to_owned()));
                 }
-                if is_other(of) || others.any(|other| other.log != of.log) {
-                    return Err(LogError::Foreign("it has another log".to_owned()));
+                if others.any(|other| other.log != of.log) {
+                    return another_log();
                 }
             }
             None => {}
@@ -418,6 +419,10 @@ impl State {
 fn newest<'a>(logs: &[&'a Stored], fault: Fault) -> Option<&'a Stored> {
     let longest = || logs.iter().copied().max_by_key(|found| found.tail.end);
     fault.either(Fault::IgnoresEpochs, longest, || Stored::newest(logs))
+}
+
+fn another_log() -> Result<(), LogError> {
+    Err(LogError::Foreign("it has another log".to_owned()))
 }
 
 /// The numbers of servers and copies are those of the log.

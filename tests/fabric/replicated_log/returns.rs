@@ -4,6 +4,7 @@ use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::network::is_unknown;
 use crate::replicated_log::prelude::*;
 use crate::replicated_log::sweep::in_time;
+use rpma_log::format::{Header, TAIL, Tail};
 
 /// Promise: a replica that has truncated more than the others keeps its records while it gets the
 /// others again: any two replicas have each acknowledged record, whenever the power fails.
@@ -50,6 +51,45 @@ fn a_replica_with_a_later_head_keeps_its_records() -> Result {
     found.unwrap_or_else(|loss| panic!("{loss}"))?;
     drop(entered);
     world.stop_all();
+    Ok(())
+}
+
+/// Promise: a replica that comes back with another log is away with the reason, and the log goes on
+/// without it: also if that log has other numbers, or a writer with a higher epoch.
+#[test]
+fn a_replica_with_another_log_ends_none() -> Result {
+    type Change = fn(&mut Header, &mut Tail);
+    let others: [Change; 3] = [
+        |header, _| header.log += 1,
+        |header, _| (header.log, header.servers) = (7, 5),
+        |header, tail| (header.log, tail.epoch) = (7, 9),
+    ];
+    for (n, change) in others.into_iter().enumerate() {
+        let mut world = World::seeded(1);
+        let client = world.client.clone();
+        let _entered = client.enter();
+        let log = world.open(1)?;
+        log.append(b"one")?;
+        world.until_all_have(&log);
+        world.stop(2);
+        let mut bytes = world.bytes(2);
+        let memory = &mut bytes[place()];
+        let mut header = Header::decode(memory)?.expect("a log");
+        let mut tail = world.found(2)?.tail;
+        change(&mut header, &mut tail);
+        memory[..Header::LEN].copy_from_slice(&header.encode());
+        memory[TAIL as usize..][..8].copy_from_slice(&tail.word().to_le_bytes());
+        world.refill(2, "other", &bytes);
+        world.start(2)?;
+        sleep(SILENCE);
+        let appended = log.append(b"two");
+        appended.unwrap_or_else(|error| panic!("case {n}: {error}"));
+        let state = log.state();
+        let why = state.servers[2].away.as_deref().unwrap_or_default();
+        assert!(why.contains("it has another log"), "case {n}: {why}");
+        let is_same = world.bytes(2)[place()] == bytes[place()];
+        assert!(is_same, "case {n}: it was overwritten");
+    }
     Ok(())
 }
 
