@@ -89,17 +89,45 @@ impl Shared {
         // There may be a truncation.
         self.bell.ring();
         let done = match posted {
-            // A server is slow, and holds the memory of its commits: the others go on.
-            Err(Error::RingFull) => {
-                let (len, k) = (GROUP as usize, self.cfg.copies);
-                self.set.make_room(len, k, self.cfg.limit).await
-            }
+            Err(Error::RingFull) => self.make_room().await,
             done => done,
         };
         match done {
             // After an error a server has to come back.
             Ok(()) | Err(Error::RingFull | Error::TooFewReplicas { .. }) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A server is slow, and holds the memory of its commits. It is set aside within the limit of the
+    /// calls that wait, and the others go on.
+    async fn make_room(&self) -> Result<(), Error> {
+        let (len, k) = (GROUP as usize, self.cfg.copies);
+        self.set.make_room(len, k, self.cfg.limit / 2).await
+    }
+
+    /// Waits until no server of the set can lose a truncation. A slow one is set aside, because an
+    /// append may wait for the room.
+    async fn truncated(&self, id: CommitId) -> Result<(), Error> {
+        let limit = self.cfg.limit / 2;
+        loop {
+            let everywhere = self.set.everywhere(id);
+            if let Some(done) = self.reactor.timeout(limit, everywhere).await {
+                return done;
+            }
+            let has = self.set.durable(self.set.outcome(id));
+            if has.len() < self.cfg.copies {
+                continue;
+            }
+            let members = |state: &State| -> Vec<_> {
+                let members = state.servers.iter().filter_map(|server| server.member);
+                members.collect()
+            };
+            let mut slow = self.state.look(members);
+            slow.retain(|id| !has.contains(id));
+            for id in slow {
+                self.set.set_aside(id, limit).await?;
+            }
         }
     }
 
@@ -114,7 +142,7 @@ impl Shared {
                     None => return,
                 }
             };
-            if self.cfg.fault() != Fault::RoomEarly && self.set.everywhere(id).await.is_err() {
+            if self.cfg.fault() != Fault::RoomEarly && self.truncated(id).await.is_err() {
                 return;
             }
             self.state.change(|state| {

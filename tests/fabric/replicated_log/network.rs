@@ -273,6 +273,35 @@ fn a_slow_replica_fails_no_call() -> Result {
     Ok(())
 }
 
+/// Promise: a replica that is slower than the limit of the calls makes none of them fail. It is set
+/// aside, whether it holds the memory of commits or the room of truncated records.
+#[test]
+fn a_replica_slower_than_the_limit_fails_no_call() -> Result {
+    const SHORT: Duration = Duration::from_secs(4);
+    for (len, is_truncated) in [(20, true), (400, true), (10, false)] {
+        let world = World::seeded(1);
+        let _entered = world.client.enter();
+        let mut cfg = world.cfg(1);
+        cfg.set_limit(SHORT);
+        let log = world.open_with(&cfg)?;
+        world.until_all_have(&log);
+        let link = world.link(2);
+        // Less than the silence after which it counts as gone.
+        link.delay(Duration::from_secs(9));
+        let rounds = if is_truncated { 40 } else { 14 };
+        for round in 0..rounds {
+            let appended = in_time("append", SHORT, || log.append(&vec![round; len]));
+            let at = appended.unwrap_or_else(|error| panic!("{len}, {round}: {error}"));
+            if is_truncated {
+                in_time("truncate", SHORT, || log.truncate(at))?;
+            }
+        }
+        link.delay(Duration::ZERO);
+        world.until_all_have(&log);
+    }
+    Ok(())
+}
+
 /// Promise: a replica that goes and comes back 100 times has all records in the end, and neither
 /// the writer nor a replica keeps anything of the connections before.
 #[test]
