@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rpma::ConnCfg;
 use rpma::commit::Method;
 
 use crate::fault::Fault;
@@ -12,6 +13,8 @@ use crate::{GROUP, LogError, SILENCE};
 
 /// The shortest ring: a record has at most half of it.
 const LEAST_RING: u64 = 16 * LINE;
+/// The writer has the ring in its memory.
+const MOST_RING: u64 = 1 << 40;
 /// Steps that could never be done in time would be tried again without a pause.
 const LEAST_LIMIT: Duration = Duration::from_millis(10);
 /// The most servers of a log: the members of a set.
@@ -78,7 +81,7 @@ impl LogCfg {
         self
     }
 
-    /// Sets the bytes of the ring (1 MiB by default): a multiple of 64, and at least 1024. The
+    /// Sets the bytes of the ring (1 MiB by default): a multiple of 64, from 1024 to 2^40. The
     /// servers have the same number ([`ServerCfg::set_ring`](crate::ServerCfg::set_ring)). The
     /// writer has the ring in its memory as well.
     pub fn set_ring(&mut self, bytes: u64) -> &mut Self {
@@ -159,10 +162,12 @@ impl LogCfg {
             "an address is there twice: each server of a log has an address of its own".to_owned()
         } else if !(1..=count).contains(&copies) {
             format!("{copies} copies on {count} servers: a record has 1 to {count}")
-        } else if ring < LEAST_RING || ring % LINE != 0 {
-            format!(
-                "a ring of {ring} bytes: it has at least {LEAST_RING}, and a multiple of {LINE}"
-            )
+        } else if self.key == 0 {
+            "the key is 0: a key is any other number".to_owned()
+        } else if let Err(wrong) = check_ring(ring) {
+            wrong
+        } else if let Err(wrong) = ConnCfg::new().set_keep_alive(Some(self.silence)) {
+            wrong.to_string()
         } else if self.limit < LEAST_LIMIT {
             format!(
                 "a limit of {:?}: it has at least {LEAST_LIMIT:?}",
@@ -178,4 +183,15 @@ impl LogCfg {
         };
         Err(LogError::Settings(wrong))
     }
+}
+
+/// Whether a log can have a ring of so many bytes.
+pub(crate) fn check_ring(ring: u64) -> Result<(), String> {
+    if (LEAST_RING..=MOST_RING).contains(&ring) && ring % LINE == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "a ring of {ring} bytes: it has at least {LEAST_RING}, at most {MOST_RING}, and a multiple of \
+         {LINE}"
+    ))
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use rpma::commit::Limits;
 use rpma::pmem::{Ddio, PmemMap};
 use rpma::serve::{self, Layout, Server};
-use rpma::{ConnCfg, MrUsage};
+use rpma::{ConnCfg, Error, MrUsage};
 
+use crate::cfg::check_ring;
 use crate::fault::Fault;
 use crate::format::{RING, Stored};
 use crate::{GROUP, LogError, SILENCE};
@@ -137,6 +138,7 @@ impl ServerCfg {
     }
 
     fn layout(&self) -> rpma::Result<Layout> {
-        Layout::new(self.keys, RING.saturating_add(self.ring) as usize)
+        check_ring(self.ring).map_err(|wrong| Error::InvalidArgument(wrong.into()))?;
+        Layout::new(self.keys, (RING + self.ring) as usize)
     }
 }

@@ -4,8 +4,9 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 
 use crate::replicated_log::prelude::*;
-use rpma_log::LogCfg;
+use rpma_async::Reactor;
 use rpma_log::format::{HEAD, Header, RING, TAIL, Tail};
+use rpma_log::{LogCfg, ServerCfg};
 
 const RECORD: [u8; 100] = [7; 100];
 
@@ -229,15 +230,18 @@ fn an_offer_that_is_too_small_is_an_error() -> Result {
 fn wrong_settings_are_an_error_at_once() -> Result {
     let world = serving()?;
     type Change = fn(&mut LogCfg) -> &mut LogCfg;
-    let wrong: [(Change, &str); 5] = [
+    let wrong: [(Change, &str); 8] = [
         (|cfg| cfg.set_epoch(0), "epochs are from 1 to 16777215"),
         (
             |cfg| cfg.set_epoch(1 << 24),
             "epochs are from 1 to 16777215",
         ),
         (|cfg| cfg.set_ring(960), "it has at least 1024"),
+        (|cfg| cfg.set_ring(1 << 41), "at most 1099511627776"),
         (|cfg| cfg.set_ring(1025), "a multiple of 64"),
         (|cfg| cfg.set_limit(Duration::ZERO), "at least 10ms"),
+        (|cfg| cfg.set_silence(Duration::ZERO), "set 1ms at least"),
+        (|cfg| cfg.set_key(0), "the key is 0"),
     ];
     let [a, b, c] = [0, 1, 2].map(|n| world.addr(n));
     let wrong_servers: [(&[_], usize, &str); 6] = [
@@ -266,6 +270,42 @@ fn wrong_settings_are_an_error_at_once() -> Result {
     // The highest one is one.
     let log = world.open(Tail::MOST_EPOCH)?;
     log.append(b"last")?;
+    Ok(())
+}
+
+/// Promise: a server with a ring that no log has does not start.
+#[test]
+fn a_server_with_a_wrong_ring_does_not_start() {
+    let world = World::idle(&Rig::new().seed(1).fabric(), READING, Fault::Nothing);
+    let _entered = world.hosts[0].enter();
+    for ring in [0, 100, 960, 1025, u64::MAX, 1 << 41] {
+        let mut cfg = ServerCfg::new(world.addr(0), world.pmems[0].path());
+        let error = cfg
+            .set_ring(ring)
+            .listen()
+            .map(drop)
+            .expect_err("it starts");
+        let text = error.to_string();
+        assert!(text.contains(&format!("a ring of {ring} bytes")), "{text}");
+    }
+    assert!(world.bytes(0).iter().all(|byte| *byte == 0));
+}
+
+/// Promise: if the driver of the reactor is gone, the log does not open, and the error is the reason.
+#[test]
+fn a_reactor_without_a_driver_opens_no_log() -> Result {
+    let world = serving()?;
+    let _entered = world.client.enter();
+    let runtime = ::tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build()?;
+    let opened = runtime.block_on(async {
+        let peer = Peer::at(&world.client.addr().to_string())?;
+        let (reactor, driver) = Reactor::new(&peer)?;
+        drop(driver);
+        rpma_log::Log::open(&reactor, &world.cfg(2)).await
+    });
+    let error = opened.map(drop).expect_err("it opens");
+    assert!(error.to_string().contains("driver"), "{error}");
     Ok(())
 }
 
