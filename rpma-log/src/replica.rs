@@ -47,16 +47,16 @@ impl Shared {
         loop {
             let Err(error) = self.visit(n, &mut server).await;
             log::info!("server {n}: {error}");
-            let is_final = matches!(
-                error,
-                LogError::Fenced { .. }
-                    | LogError::Settings(_)
-                    | LogError::Exists
-                    | LogError::Nothing
-            );
-            self.state.change(|state| {
+            let is_final = self.state.change(|state| {
                 state.servers[n].member = None;
+                state.servers[n].site = None;
                 state.servers[n].away = error.to_string();
+                match error {
+                    LogError::Fenced { .. } | LogError::Exists | LogError::Nothing => true,
+                    // A server that comes back so ends no log that the others have.
+                    LogError::Settings(_) => !state.is_ours,
+                    _ => false,
+                }
             });
             if is_final {
                 return self.end(error);
@@ -83,7 +83,8 @@ impl Shared {
         let memory = writer.offer().memory(RING + self.cfg.ring)?;
         let replica = (writer, memory);
         let found = self.read(&replica).await?;
-        let saw = |state: &mut State| state.saw(n, found.clone(), &self.cfg);
+        let site = replica.0.offer().site();
+        let saw = |state: &mut State| state.saw(n, (found.clone(), site), &self.cfg);
         self.state.change(saw)?;
         self.bell.ring();
         self.until(FOREVER, |of| of.is_open.then_some(())).await?;

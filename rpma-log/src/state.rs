@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rpma::Site;
 use rpma::commit::{CommitId, ReplicaId};
 use rpma_async::Replicas;
 
@@ -62,6 +63,8 @@ pub(crate) struct State {
 pub(crate) struct Server {
     /// What it had when it was last read, without its records once the log is open.
     pub(crate) found: Option<Stored>,
+    /// While it is connected.
+    pub(crate) site: Option<Site>,
     pub(crate) member: Option<ReplicaId>,
     /// Why it is away.
     pub(crate) away: String,
@@ -99,6 +102,7 @@ impl State {
     pub(crate) fn new(cfg: &LogCfg, log: u64) -> Self {
         let server = |_| Server {
             found: None,
+            site: None,
             member: None,
             away: "not reached yet".to_owned(),
         };
@@ -342,7 +346,12 @@ impl State {
     }
 
     /// A server was read. When there are enough of them, the newest log becomes this one.
-    pub(crate) fn saw(&mut self, n: usize, found: Stored, cfg: &LogCfg) -> Result<(), LogError> {
+    pub(crate) fn saw(
+        &mut self,
+        n: usize,
+        (found, site): (Stored, Site),
+        cfg: &LogCfg,
+    ) -> Result<(), LogError> {
         self.servers[n].found = None;
         let header = found.header;
         let others = self.servers.iter().filter_map(|other| other.found.as_ref());
@@ -365,6 +374,8 @@ impl State {
             }
             None => {}
         }
+        self.check_site(n, site, cfg)?;
+        self.servers[n].site = Some(site);
         self.servers[n].found = Some(found);
         self.servers[n].away = header.map_or("has no log", |_| "was read").to_owned();
         if !self.is_open {
@@ -373,6 +384,32 @@ impl State {
         if self.is_open {
             let found = self.servers.iter_mut().filter_map(|of| of.found.as_mut());
             found.for_each(|found| found.ring = Ring::default());
+        }
+        Ok(())
+    }
+
+    /// One loss of power ends all servers in one place.
+    fn check_site(&self, n: usize, site: Site, cfg: &LogCfg) -> Result<(), LogError> {
+        let are_one = |one: Option<u64>, other: Option<u64>| one.is_some() && one == other;
+        let sites = self.servers.iter().map(|server| server.site);
+        for (m, other) in sites.enumerate().filter(|(m, _)| *m != n) {
+            let Some(other) = other else { continue };
+            let place = if are_one(site.memory(), other.memory()) {
+                return Err(LogError::Settings(SAME.to_owned()));
+            } else if cfg.one_host {
+                continue;
+            } else if are_one(site.host(), other.host()) {
+                "on one host"
+            } else if are_one(site.failure_domain(), other.failure_domain()) {
+                "in one failure domain"
+            } else {
+                continue;
+            };
+            let [one, other] = [n.min(m), n.max(m)].map(|n| cfg.servers[n]);
+            return Err(LogError::Settings(format!(
+                "the servers {one} and {other} are {place}: one loss of power would end both. A test \
+                 permits it by LogCfg::permit_one_host"
+            )));
         }
         Ok(())
     }

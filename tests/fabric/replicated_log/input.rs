@@ -201,6 +201,56 @@ fn one_memory_has_one_server() {
     assert!(text.contains("one server for one memory"), "{text}");
 }
 
+/// Promise: two servers on one host are an error with the remedy, and nothing is written. A program
+/// may permit them.
+#[test]
+fn two_servers_on_one_host_are_refused() -> Result {
+    for (one, other, third) in [(0, 1, 2), (0, 2, 1), (1, 2, 0)] {
+        let mut world = on_one_host(one, other);
+        // It is read last.
+        world.link(third).delay(Duration::from_millis(100));
+        let error = arguments(refused(&mut world, 1, |_| {}));
+        assert!(error.contains("are on one host"), "{error}");
+        assert!(error.contains("LogCfg::permit_one_host"), "{error}");
+        world.start_all();
+        let mut cfg = world.cfg(2);
+        cfg.set_create(true).permit_one_host();
+        let log = world.open_with(&cfg)?;
+        log.append(b"one")?;
+        world.until_all_have(&log);
+    }
+    Ok(())
+}
+
+/// Promise: a server on the host of another one that is reached when the log is open is away with
+/// the reason. Nothing is written to it.
+#[test]
+fn a_late_server_on_the_same_host_is_away() -> Result {
+    let mut world = on_one_host(0, 2);
+    world.stop(2);
+    let client = world.client.clone();
+    let _entered = client.enter();
+    let log = world.open(1)?;
+    world.start(2)?;
+    sleep(SILENCE);
+    log.append(b"one")?;
+    let state = log.state();
+    let why = state.servers[2].away.as_deref().unwrap_or_default();
+    assert!(why.contains("are on one host"), "{why}");
+    assert!(world.bytes(2)[place()].iter().all(|byte| *byte == 0));
+    Ok(())
+}
+
+/// Three servers that run, two of them on one host.
+fn on_one_host(one: usize, other: usize) -> World {
+    let fabric = Rig::new().seed(1).fabric();
+    let mut world = World::idle(&fabric, READING, Fault::Nothing);
+    world.hosts[other] = world.hosts[one].clone();
+    world.pmems[other] = world.hosts[one].pmem("other", place().end);
+    world.start_all();
+    world
+}
+
 /// Promise: a log is made only where none is, and opened only where one is.
 #[test]
 fn a_log_is_made_once() -> Result {
