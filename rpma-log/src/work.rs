@@ -142,8 +142,10 @@ impl Shared {
                     None => return,
                 }
             };
-            if self.cfg.fault() != Fault::RoomEarly && self.truncated(id).await.is_err() {
-                return;
+            if self.cfg.fault() != Fault::RoomEarly {
+                if let Err(error) = self.truncated(id).await {
+                    return self.end(error.into());
+                }
             }
             self.state.change(|state| {
                 state.truncations.pop_front();
