@@ -1,5 +1,7 @@
 //! [`LogError`]: the errors of a log.
 
+use std::net::SocketAddr;
+
 use rpma::Error;
 
 /// Why a call of a log failed.
@@ -9,8 +11,8 @@ pub enum LogError {
     /// A setting that no log has. Nothing was done.
     #[error("{0}")]
     Settings(String),
-    /// A record without a byte. Nothing was written.
-    #[error("a record without a byte: the log has no entry for it")]
+    /// A record without a byte, or no record. Nothing was written.
+    #[error("a record without a byte, or no record: the log has no entry for it")]
     Empty,
     /// Nothing was written.
     #[error("a record of {len} bytes: the log takes at most {most}")]
@@ -29,8 +31,16 @@ pub enum LogError {
         most: u64,
     },
     /// The log had no room within the limit. Nothing was written.
-    #[error("the log is full: truncate it, or wait for a server that has not truncated it yet")]
-    Full,
+    #[error(
+        "the log is full: the records take {bytes} bytes, and there is room for {room}. Truncate it, or \
+         wait for a server that has not truncated it yet"
+    )]
+    Full {
+        /// The bytes of the records, with their heads.
+        bytes: u64,
+        /// The bytes that are free. A record that does not fit before the end of the ring takes more.
+        room: u64,
+    },
     /// The outcome of an append or a truncation is unknown. The record may be there, and may be
     /// acknowledged later ([`Log::bounds`](crate::Log::bounds)).
     #[error("the outcome of the record at {at} is unknown: {why}")]
@@ -51,25 +61,37 @@ pub enum LogError {
         durable: u64,
     },
     /// Another writer has the log. This one writes no more.
-    #[error("another writer has the epoch {epoch}: to take over, open the log with a higher one")]
+    #[error(
+        "the epoch {epoch} is taken, by another writer or an earlier open: to take the log over, open it \
+         with a higher one"
+    )]
     Fenced {
         /// The epoch of the other writer.
         epoch: u64,
     },
-    /// Too few servers could be reached within the limit, each with its reason.
+    /// Too few servers could be reached within the limit: both numbers, and the reason of each server.
+    /// A server without a log does not count, unless the log is created.
     #[error("too few servers can be reached: {0}")]
     TooFew(String),
-    /// The servers have no log. [`LogCfg::set_create`](crate::LogCfg::set_create) makes one.
-    #[error("the servers have no log: create it")]
+    /// N - K + 1 servers have no log. [`LogCfg::set_create`](crate::LogCfg::set_create) makes one.
+    #[error("the servers have no log: create it by LogCfg::set_create")]
     Nothing,
-    /// A log was to be created, and a server has one.
-    #[error("a server has a log already: open it, or clear its memory")]
-    Exists,
+    /// A log was to be created, and a server has one. Open it without
+    /// [`LogCfg::set_create`](crate::LogCfg::set_create). A log whose creation was interrupted may
+    /// have too few servers for that. It has no acknowledged record: fill its
+    /// [place](crate::ServerCfg::place) with zeros on that server, while no program serves it.
+    #[error(
+        "the server {server} has a log already: open it, or clear its memory (ServerCfg::place)"
+    )]
+    Exists {
+        /// The address of the server.
+        server: SocketAddr,
+    },
     /// The memory of a server has something else. Nothing was overwritten there.
     #[error("not this log: {0}")]
     Foreign(String),
-    /// The limit has passed.
-    #[error("the limit has passed")]
+    /// The limit has passed. [`Log::state`](crate::Log::state) has the servers that are away.
+    #[error("the limit has passed (LogCfg::set_limit)")]
     TimedOut,
     /// The log was closed.
     #[error("the log was closed")]

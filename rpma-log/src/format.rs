@@ -171,7 +171,9 @@ impl Stored {
     pub fn decode(memory: &[u8], ring: u64) -> Result<Self, LogError> {
         let header = Header::decode(memory)?;
         if let Some(has) = header.map(|of| of.ring).filter(|has| *has != ring) {
-            return foreign(format!("its ring has {has} bytes, not {ring}"));
+            return foreign(format!(
+                "its ring has {has} bytes, not {ring}: set that ring"
+            ));
         }
         let word = |at: u64| header.map_or(0, |_| word(memory, at as usize));
         let (mut tail, head) = (Tail::of(word(TAIL)), word(HEAD));

@@ -120,7 +120,7 @@ impl Log {
         let shared = &log.shared;
         let is_open = |state: &State| (state.is_open && state.is_ours).then_some(());
         match shared.until(cfg.limit, is_open).await {
-            Err(LogError::TimedOut) => Err(LogError::TooFew(shared.state.look(State::reasons))),
+            Err(LogError::TimedOut) => Err(shared.state.look(|state| state.too_few(cfg))),
             opened => opened.map(|()| log),
         }
     }
@@ -305,7 +305,7 @@ impl Shared {
         let stage = |state: &mut State| self.stage_now(state, records, bytes);
         let staged = match self.state.change(stage) {
             Some(staged) => staged,
-            None => self.stage_later(stage).await?,
+            None => self.stage_later(bytes, stage).await?,
         };
         if staged.has_work {
             self.bell.ring();
@@ -315,6 +315,7 @@ impl Shared {
 
     async fn stage_later(
         &self,
+        bytes: u64,
         stage: impl Fn(&mut State) -> Option<Staged>,
     ) -> Result<Staged, LogError> {
         let limit = self.cfg.room_limit.unwrap_or(self.cfg.limit);
@@ -323,7 +324,10 @@ impl Shared {
             None => stage(state).map(Ok),
         };
         let staged = self.state.change_when(limit, stage).await;
-        staged.unwrap_or(Err(LogError::Full))
+        staged.unwrap_or_else(|| {
+            let room = self.state.look(State::room);
+            Err(LogError::Full { bytes, room })
+        })
     }
 
     fn stage_now(&self, state: &mut State, records: &[&[u8]], bytes: u64) -> Option<Staged> {

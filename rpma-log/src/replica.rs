@@ -52,7 +52,7 @@ impl Shared {
                 state.servers[n].site = None;
                 state.servers[n].away = error.to_string();
                 match error {
-                    LogError::Fenced { .. } | LogError::Exists | LogError::Nothing => true,
+                    LogError::Fenced { .. } | LogError::Exists { .. } | LogError::Nothing => true,
                     // A server that comes back so ends no log that the others have.
                     LogError::Settings(_) => !state.is_ours,
                     _ => false,

@@ -223,6 +223,11 @@ impl State {
         first.map(|at| (at, end))
     }
 
+    /// The free bytes of the ring.
+    pub(crate) fn room(&self) -> u64 {
+        self.free + self.ring.len() - self.end
+    }
+
     pub(crate) fn stage_head(&mut self, to: u64) -> Result<(), LogError> {
         self.check_position(to)?;
         self.why().map_or(Ok(()), Err)?;
@@ -423,7 +428,7 @@ impl State {
         let read = fault.either(Fault::BlankCounts, || all, || logs.len());
         let read = fault.either(Fault::ReadsOne, || enough, || read);
         match (cfg.create, newest(&logs, fault)) {
-            (true, Some(_)) => return Err(LogError::Exists),
+            (true, Some(_)) => return Err(self.exists(cfg)),
             (true, None) if blank.len() >= enough => {}
             (false, None) if blank.len() >= enough => return Err(LogError::Nothing),
             (false, Some(newest)) if read >= enough => {
@@ -444,11 +449,35 @@ impl State {
         Ok(())
     }
 
-    /// Why each server is away.
-    pub(crate) fn reasons(&self) -> String {
-        let servers = self.servers.iter().enumerate();
-        let reasons = servers.map(|(n, of)| format!("server {n}: {}", of.away));
-        Vec::from_iter(reasons).join("; ")
+    fn exists(&self, cfg: &LogCfg) -> LogError {
+        let has_log = |of: &Server| {
+            of.found
+                .as_ref()
+                .is_some_and(|found| found.header.is_some())
+        };
+        let n = self.servers.iter().position(has_log).unwrap_or_default();
+        let server = cfg.servers[n];
+        LogError::Exists { server }
+    }
+
+    /// Why the log does not open within the limit.
+    pub(crate) fn too_few(&self, cfg: &LogCfg) -> LogError {
+        let counts = |of: &&Server| match &of.found {
+            _ if self.is_open => of.member.is_some(),
+            Some(found) => found.header.is_none() == cfg.create,
+            None => false,
+        };
+        let has = self.servers.iter().filter(counts).count();
+        let needed = if self.is_open { cfg.copies } else { cfg.read() };
+        let reasons = self.servers.iter().zip(&cfg.servers).map(|(of, addr)| {
+            let reason = of.member.map_or(&*of.away, |_| "has the log");
+            format!("{addr}: {reason}")
+        });
+        let reasons = Vec::from_iter(reasons).join("; ");
+        let (all, limit) = (cfg.servers.len(), cfg.limit);
+        LogError::TooFew(format!(
+            "{has} of the {needed} that are needed, of {all}, within {limit:?}. {reasons}"
+        ))
     }
 }
 

@@ -304,7 +304,7 @@ fn a_full_log_waits_or_fails_at_once() -> Result {
     };
     let began = now();
     let error = fills(&log);
-    assert!(matches!(error, LogError::Full), "{error}");
+    assert!(matches!(error, LogError::Full { .. }), "{error}");
     assert!(now() - began < Duration::from_secs(1));
     let waits = (*log).append(&[7; 100]);
     assert!(block_on(waits, Duration::from_millis(1)).is_some_and(|full| full.is_err()));
