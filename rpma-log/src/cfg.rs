@@ -89,20 +89,24 @@ impl LogCfg {
         self
     }
 
-    /// Creates the log, on servers without one (`false` by default).
+    /// Creates the log, on servers without one (`false` by default). N - K + 1 of them have to be
+    /// reached, and the others get the log later.
     pub fn set_create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Permits servers on one host, for tests: a loss of its power ends all of them.
+    /// Permits servers on one host, or in one failure domain, for tests: a loss of power ends all of
+    /// them. Otherwise they are [`LogError::Settings`]. If the log is open before the second one is
+    /// reached, that one is away, and nothing is written to it.
     pub fn permit_one_host(&mut self) -> &mut Self {
         self.one_host = true;
         self
     }
 
     /// Sets the limit of each call, and of each step towards a server (30 s by default): at least 10
-    /// ms. After it a slow server that holds the memory of commits is set aside.
+    /// ms. After half of it, a slow server is set aside if it holds the memory of commits, or the room
+    /// of truncated records. No append waits longer than a quarter of it for a server that comes back.
     pub fn set_limit(&mut self, limit: Duration) -> &mut Self {
         self.limit = limit;
         self

@@ -19,10 +19,11 @@
 //! use rpma_async::Reactor;
 //! use rpma_log::{Log, LogCfg, LogError};
 //!
-//! # #[cfg(feature = "tokio")]
 //! /// Appends from 16 tasks, while a server dies, and reads everything back.
-//! async fn run(servers: [SocketAddr; 3], kill: impl FnOnce()) -> Result<(), LogError> {
-//!     let reactor = Reactor::spawn(&Peer::toward(&servers[0].ip().to_string())?)?;
+//! # #[cfg(feature = "tokio")]
+//! async fn run(host: &str, servers: [SocketAddr; 3], kill: impl FnOnce()) -> Result<(), LogError> {
+//!     // `host` is an address of this host, so no server has to run for this.
+//!     let reactor = Reactor::spawn(&Peer::at(host)?)?;
 //!     // Two copies make a record acknowledged. The epoch of this writer is 1.
 //!     let mut cfg = LogCfg::new(&servers, 2, 1);
 //!     let log = Log::open(&reactor, cfg.set_create(true)).await?;
@@ -53,32 +54,36 @@
 //!     assert_eq!((records, at), (160, end));
 //!     log.close().await
 //! }
+//!
+//! // It runs on the simulated fabric, and needs no RDMA: see Testing below.
 //! # #[cfg(all(feature = "sim", feature = "tokio"))]
-//! # fn main() {
-//! #     use rpma::sim::{Fabric, Platform, Profile};
-//! #     use tokio::time::Instant;
-//! #     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-//! #     runtime.expect("a runtime").block_on(async {
-//! #         let fabric = Fabric::new(Profile::STRICT);
-//! #         fabric.follow(|| Instant::now().into_std());
-//! #         tokio::spawn(fabric.tick(|at| tokio::time::sleep_until(Instant::from_std(at))));
-//! #         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
-//! #         let serve = |host: &rpma::sim::Host| {
-//! #             host.set_platform(Platform::Eadr);
-//! #             let pmem = host.pmem("log", 16 << 20);
-//! #             let _entered = host.enter();
-//! #             let addr = (host.addr(), 7204).into();
-//! #             let server = rpma_log::ServerCfg::new(addr, pmem.path()).listen()?;
-//! #             let reactor = Reactor::spawn(&Peer::at(&host.addr().to_string())?)?;
-//! #             let mut server = rpma_async::Server::new(&reactor, server)?;
-//! #             tokio::spawn(async move { server.serve(drop).await });
-//! #             Ok::<_, rpma::Error>(addr)
-//! #         };
-//! #         let servers = [0, 1, 2].map(|n| serve(&hosts[n]).expect("it listens"));
-//! #         let _entered = fabric.host("client").enter();
-//! #         run(servers, || hosts[1].kill()).await.expect("it runs");
-//! #     });
-//! # }
+//! #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! async fn main() {
+//!     use rpma::sim::{Fabric, Host, Platform, Profile};
+//!     use tokio::time::{Instant, sleep_until};
+//!
+//!     /// The program of a server, on a host with persistent memory.
+//!     fn serve(host: &Host) -> rpma::Result<SocketAddr> {
+//!         host.set_platform(Platform::Eadr);
+//!         let pmem = host.pmem("log", 16 << 20);
+//!         let _entered = host.enter();
+//!         let addr = (host.addr(), 7204).into();
+//!         let server = rpma_log::ServerCfg::new(addr, pmem.path()).listen()?;
+//!         let reactor = Reactor::spawn(&Peer::at(&host.addr().to_string())?)?;
+//!         let mut server = rpma_async::Server::new(&reactor, server)?;
+//!         tokio::spawn(async move { server.serve(drop).await });
+//!         Ok(addr)
+//!     }
+//!     let fabric = Fabric::new(Profile::STRICT);
+//!     fabric.follow(|| Instant::now().into_std());
+//!     tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+//!     let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+//!     let servers = [0, 1, 2].map(|n| serve(&hosts[n]).expect("it listens"));
+//!     let client = fabric.host("client");
+//!     let _entered = client.enter();
+//!     let ran = run(&client.addr().to_string(), servers, || hosts[1].kill()).await;
+//!     ran.expect("it runs");
+//! }
 //! # #[cfg(not(all(feature = "sim", feature = "tokio")))]
 //! # fn main() {}
 //! ```
@@ -95,10 +100,34 @@
 //! | serve | [`ServerCfg::listen`] |
 //! | look into a server that does not run | [`ServerCfg::stored`] |
 //!
+//! # Servers that are away
+//!
+//! Appends go on while K servers have the log. A server that comes back gets the records that it has
+//! missed in the background, and so does a new one with empty memory. [`Log::state`] shows how far
+//! each server is.
+//!
+//! [`Log::open`] needs N - K + 1 servers that have the log. A server that was never reached has none,
+//! and [`Log::close`] does not wait for it. So before you rely on a server, see its position in
+//! [`Log::state`].
+//!
+//! A server that is slow delays no append until it is 8 commits behind. Then appends wait for it. After
+//! half of [`LogCfg::set_limit`] it is set aside, and comes back later as a server that was away.
+//!
 //! # Testing
 //!
-//! With the feature `sim` the log runs on the simulated fabric of [`rpma`], as this example does: in
-//! virtual time, and under every loss of power.
+//! With the feature `sim` the log runs on the simulated fabric of [`rpma`], as this program does: in
+//! virtual time, and under every loss of power. These are its dependencies, in a directory beside the
+//! clone `rpma`:
+//!
+//! ```toml
+//! [dependencies]
+//! rpma = { path = "../rpma/rpma", default-features = false, features = ["sim"] }
+//! rpma-async = { path = "../rpma/rpma-async", default-features = false, features = ["sim", "tokio"] }
+//! rpma-log = { path = "../rpma/rpma-log", default-features = false, features = ["sim", "tokio"] }
+//! tokio = { version = "1", features = ["macros", "rt", "test-util", "time"] }
+//! ```
+//!
+//! With RDMA the feature `verbs` takes the place of `sim`. It is one of the default features.
 
 #![forbid(unsafe_code)]
 

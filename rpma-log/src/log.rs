@@ -98,14 +98,14 @@ impl Log {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the connections. The epoch counts as used.
+    /// Dropping the future ends the connections. The epoch counts as used, as after an error.
     ///
     /// # Errors
     ///
     /// [`LogError::Settings`]. [`LogError::TooFew`] after the limit, with the reason of each server.
     /// [`LogError::Nothing`] and [`LogError::Exists`]: [`LogCfg::set_create`].
-    /// [`LogError::Fenced`] if another writer has this epoch, or a higher one. [`LogError::Rpma`] as
-    /// [`Reactor::run`].
+    /// [`LogError::Fenced`] if another writer, or an earlier call, has this epoch or a higher one.
+    /// [`LogError::Rpma`] as [`Reactor::run`].
     pub async fn open(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
         let shared = Arc::new(Shared::new(reactor, cfg)?);
         let (servers, commits) = (Arc::clone(&shared), Arc::clone(&shared));
@@ -157,6 +157,7 @@ impl Log {
     ///
     /// As [`append`](Self::append), with the position of the first record.
     /// [`LogError::TooMany`] if they have more bytes together than half of the ring.
+    /// [`LogError::Empty`] also for no record.
     pub async fn append_many<R: AsRef<[u8]>>(&self, records: &[R]) -> Result<Vec<u64>, LogError> {
         let records: Vec<&[u8]> = records.iter().map(AsRef::as_ref).collect();
         let staged = self.shared.stage(&records).await?;

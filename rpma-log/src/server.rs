@@ -87,7 +87,8 @@ impl ServerCfg {
     ///
     /// # Errors
     ///
-    /// As [`Layout::new`], [`PmemMap::open`], [`ConnCfg::set_keep_alive`] and [`Server::listen`].
+    /// [`Error::InvalidArgument`] for a ring that no log has. Otherwise as [`Layout::new`],
+    /// [`PmemMap::open`], [`ConnCfg::set_keep_alive`] and [`Server::listen`].
     pub fn listen(&self) -> rpma::Result<Server> {
         let layout = self.layout()?;
         let all = PmemMap::open(&self.path, layout.len())?;
@@ -126,7 +127,7 @@ impl ServerCfg {
     ///
     /// # Errors
     ///
-    /// As [`stored`](Self::stored).
+    /// [`LogError::Settings`] for a key without memory, [`LogError::Rpma`] for a ring that no log has.
     pub fn place(&self, key: u64) -> Result<Range<usize>, LogError> {
         let place = self.layout()?.part(key);
         let keys = self.keys;
