@@ -270,7 +270,7 @@ struct WakeReached<'a, T> {
 impl<T> Drop for WakeReached<'_, T> {
     fn drop(&mut self) {
         // The lock of the value orders this and the looks of the tasks.
-        if self.monitor.waiters.any() {
+        if self.monitor.waiters.any_up_to(self.reached) {
             self.monitor.waiters.wake_up_to(self.reached);
         }
     }

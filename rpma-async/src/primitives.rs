@@ -2,7 +2,7 @@
 //! its own in their place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::task::Waker;
 

@@ -226,6 +226,13 @@ fn tasks_are_woken_in_order() {
     waiters.wake_all();
     assert_eq!((first_woken(), second_woken()), (2, 1));
     assert!(!waiters.any());
+    for number in [0, 7, u64::MAX] {
+        let _old = waiters.wait_for(number, &mut tickets[0], &first);
+        let reached = [0, 6, 7, u64::MAX].map(|reached| waiters.any_up_to(reached));
+        let expected = [0, 6, 7, u64::MAX].map(|reached| reached >= number);
+        assert_eq!(reached, expected, "{number}");
+        waiters.leave(&mut tickets[0]);
+    }
 }
 
 /// A wake-up of all reaches each task that waits then, more than are taken at once too, and once: a

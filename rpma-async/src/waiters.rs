@@ -6,15 +6,15 @@
 
 use std::task::Waker;
 
-use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
+use crate::primitives::{AtomicU64, Mutex, Ordering, wake};
 use crate::tasks::Tasks;
 pub(crate) use crate::tasks::Ticket;
 
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// How many there are.
-    count: AtomicU32,
+    /// One more than the number for which the first one waits. 0: there is none.
+    first: AtomicU64,
     tasks: Mutex<Tasks>,
 }
 
@@ -24,15 +24,23 @@ impl Waiters {
     /// safe.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
+        self.first.load(Ordering::Relaxed) > 0
     }
 
-    /// Changes the tasks, and notes how many there are. The step by which both sides look, an
+    /// As [`any`](Self::any), for a task that waits for at most this number.
+    #[inline]
+    pub(crate) fn any_up_to(&self, number: u64) -> bool {
+        let first = self.first.load(Ordering::Relaxed).checked_sub(1);
+        first.is_some_and(|first| first <= number)
+    }
+
+    /// Changes the tasks, and notes the first one. The step by which both sides look, an
     /// exchange or a lock, orders this store and the load of [`any`](Self::any).
     fn with<T>(&self, change: impl FnOnce(&mut Tasks) -> T) -> T {
         let mut tasks = self.tasks.lock();
         let result = change(&mut tasks);
-        self.count.store(tasks.len() as u32, Ordering::Relaxed);
+        let first = tasks.first().map_or(0, |first| first.saturating_add(1));
+        self.first.store(first, Ordering::Relaxed);
         result
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) state: Monitor<State>,
     /// There is work that no appender does.
     pub(crate) bell: Bell,
+    /// A truncation was posted.
+    pub(crate) truncated: Bell,
 }
 
 /// A record of a log.
@@ -296,6 +298,7 @@ impl Shared {
             pool: Pool::new(reactor.peer(), GROUP as usize, cfg.servers.len())?,
             state: Monitor::with_progress(reactor, state, State::progress),
             bell: Bell::new(reactor),
+            truncated: Bell::new(reactor),
         })
     }
 

@@ -260,10 +260,12 @@ impl State {
     }
 
     /// Whether a task whose records come next may lead their commit. It may be polled no more: so
-    /// no other record waits for this commit. Tasks that the last acknowledgement has woken append
-    /// together: their records are one group, which the work of the log posts after them.
+    /// no other record, and no truncation, waits for this commit. Tasks that the last acknowledgement
+    /// has woken append together: their records are one group, which the work of the log posts after
+    /// them.
     pub(crate) fn may_lead(&self) -> bool {
-        self.end == self.committed && !self.recount && !self.is_shared
+        let is_all = self.end == self.committed && self.shown == self.head;
+        is_all && !self.recount && !self.is_shared
     }
 
     /// Commits the next head, or the next group with its tail, or the tail alone.

@@ -47,12 +47,9 @@ impl Shared {
     }
 
     async fn until_ended(&self) {
-        loop {
-            let rings = self.bell.rings();
-            if self.state.look(State::why).is_some() || self.bell.after(rings).await.is_none() {
-                return;
-            }
-        }
+        let has_ended = |state: &State| state.why().map(drop);
+        let ended = self.state.until_reached(u64::MAX, FOREVER, has_ended);
+        ended.await;
     }
 
     /// Posts and leads commits, until the log ends.
@@ -82,12 +79,16 @@ impl Shared {
     async fn post(&self) -> Result<(), LogError> {
         // The tasks that the last acknowledgement has woken append first, and share this commit.
         yield_once().await;
-        let posted = self.state.change(|state| match state.may_commit() {
-            true => state.commit(&self.set, &self.cfg, false).map(drop),
-            false => Ok(()),
+        let (posted, has_truncation) = self.state.change(|state| {
+            let posted = match state.may_commit() {
+                true => state.commit(&self.set, &self.cfg, false).map(drop),
+                false => Ok(()),
+            };
+            (posted, !state.truncations.is_empty())
         });
-        // There may be a truncation.
-        self.bell.ring();
+        if has_truncation {
+            self.truncated.ring();
+        }
         let done = match posted {
             Err(Error::RingFull) => self.make_room().await,
             done => done,
@@ -134,10 +135,10 @@ impl Shared {
     /// Frees the room of truncated records when no server of the set can lose the truncation.
     async fn reclaim(&self) {
         loop {
-            let rings = self.bell.rings();
+            let rings = self.truncated.rings();
             let first = self.state.look(|state| state.truncations.front().copied());
             let Some((id, to)) = first else {
-                match self.bell.after(rings).await {
+                match self.truncated.after(rings).await {
                     Some(()) => continue,
                     None => return,
                 }

@@ -252,6 +252,7 @@ impl Turns {
 
     fn handle(&mut self, reported: &[epoll::Event], most: usize) -> bool {
         let mut all = reported.len() < REPORTED;
+        let mut looked = None;
         for event in reported {
             match event.data.u64() {
                 CHANNEL => all &= self.take_completions(most),
@@ -260,7 +261,10 @@ impl Turns {
                     self.core.take_wake();
                     self.is_stale = true;
                 }
+                // A set has a descriptor for each replica, and one look takes the events of all.
+                key if looked == Some(key) => {}
                 key => {
+                    looked = Some(key);
                     if let Some(member) = self.core.member(key) {
                         member.event();
                     }
