@@ -62,8 +62,8 @@ pub enum LogError {
     },
     /// Another writer has the log. This one writes no more.
     #[error(
-        "the epoch {epoch} is taken, by another writer or an earlier open: to take the log over, open it \
-         with a higher one"
+        "another writer has the epoch {epoch}, or an earlier open has used it: to take the log over, open \
+         it with a higher one"
     )]
     Fenced {
         /// The epoch of the other writer.
