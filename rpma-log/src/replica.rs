@@ -5,11 +5,12 @@ use std::convert::Infallible;
 
 use rpma::commit::{ReplicaId, WriterCfg};
 use rpma::reconnect::ReconnectCfg;
+use rpma::serve::Layout;
 use rpma::{ConnCfg, Error, Identity, MrRemote};
 use rpma_async::{Reconnect, Writer};
 
 use crate::fault::Fault;
-use crate::format::{HEAD, Header, RING, SPARE, Stored, TAIL, Tail};
+use crate::format::{HEAD, Header, RING, SPARE, Stored, TAIL, Tail, foreign};
 use crate::log::{FOREVER, Shared};
 use crate::state::{SAME, State};
 use crate::{GROUP, LogError};
@@ -80,7 +81,7 @@ impl Shared {
         let mut cfg = ConnCfg::new();
         cfg.set_keep_alive(Some(self.cfg.silence))?;
         let writer = Writer::new(&self.reactor, server.connect(&cfg).await?)?;
-        let memory = writer.offer().memory(RING + self.cfg.ring)?;
+        let memory = self.memory(&writer)?;
         let replica = (writer, memory);
         let found = self.read(&replica).await?;
         let site = replica.0.offer().site();
@@ -93,6 +94,21 @@ impl Shared {
         self.set.set_aside(id, self.cfg.limit).await?;
         let ended = || LogError::Rpma("the server ended the connection".to_owned());
         Err(failure.map_or_else(ended, |failure| Error::from(failure).into()))
+    }
+
+    /// The memory of a server whose ring has the same length.
+    fn memory(&self, writer: &Writer) -> Result<MrRemote, LogError> {
+        let (ring, bytes) = (self.cfg.ring, RING + self.cfg.ring);
+        let memory = writer.offer().memory(bytes)?;
+        let takes = Layout::new(1, bytes as usize)?.part(1).unwrap_or_default();
+        let (has, takes) = (memory.get_size(), takes.len());
+        if has == takes as u64 {
+            return Ok(memory);
+        }
+        foreign(format!(
+            "its memory has {has} bytes, and a ring of {ring} bytes takes {takes}: set the same ring here \
+             and there"
+        ))
     }
 
     /// A step towards a server, with its limit.

@@ -277,6 +277,32 @@ fn an_offer_that_is_too_small_is_an_error() -> Result {
     Ok(())
 }
 
+/// Promise: replicas with room for a longer ring are an error with both sizes: no log is made that
+/// their settings do not find again.
+#[test]
+fn an_offer_that_is_too_large_is_an_error() -> Result {
+    let world = World::idle(&Rig::new().seed(1).fabric(), READING, Fault::Nothing);
+    let host = world.fabric.host("large");
+    host.set_platform(Platform::Eadr);
+    let pmem = host.pmem("log", 1 << 20);
+    let addr = SocketAddr::from((host.addr(), 1));
+    let entered = host.enter();
+    let mut server = ServerCfg::new(addr, pmem.path());
+    let mut server = server.set_keys(1).set_ring(8192).listen()?;
+    drop(entered);
+    let waker = server.waker();
+    let serves = host.spawn(move || server.serve(drop));
+    let mut cfg = world.cfg_on(&[addr], 1, 1);
+    let opened = world.open_with(&cfg).map(drop);
+    let error = too_few(opened.expect_err("it opens"));
+    let why = "has 12288 bytes, and a ring of 1024 bytes takes 4096";
+    assert!(error.contains(why), "{error}");
+    drop(world.open_with(cfg.set_epoch(2).set_ring(8192))?);
+    waker.wake();
+    serves.join().expect("no panic")?;
+    Ok(())
+}
+
 /// Promise: settings that make no log are an error before anything is connected.
 #[test]
 fn wrong_settings_are_an_error_at_once() -> Result {
