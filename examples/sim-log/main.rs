@@ -44,7 +44,16 @@ pub(crate) fn cut_at_every_event(
     platform: Platform,
     fault: Fault,
 ) -> Result<Found> {
-    let fabric = Fabric::new(profile.clone());
+    cut_on(&Fabric::new(profile.clone()), platform, fault, COUNT)
+}
+
+/// The same on hosts of this fabric, with so many records.
+pub(crate) fn cut_on(
+    fabric: &Fabric,
+    platform: Platform,
+    fault: Fault,
+    count: usize,
+) -> Result<Found> {
     let client = fabric.host("client");
     let hosts = ["replica-1", "replica-2"].map(|name| fabric.host(name));
     let addrs = hosts.each_ref().map(|host| host.addr().to_string());
@@ -67,7 +76,7 @@ pub(crate) fn cut_at_every_event(
         let peer = Peer::toward(&addrs[0])?;
         let one = Replica::connect(&peer, &addrs[0])?;
         let other = Replica::connect(&peer, &addrs[1])?;
-        for number in 0..COUNT {
+        for number in 0..count {
             one.append(number, &record(number), fault)?;
             other.append(number, &record(number), fault)?;
             acknowledged.store(number + 1, Ordering::Relaxed);

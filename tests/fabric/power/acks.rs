@@ -6,14 +6,14 @@ use anyhow::Result;
 use crate::common::prelude::*;
 use crate::power::again::{post_append, ways, write_again};
 use crate::power::protocols::{assert_log, other_record, place, record};
-use crate::power::world::{Way, World, word};
+use crate::power::world::{Ran, Way, World, fabric, word};
 
 /// How many appends are in flight.
 const DEPTH: u64 = 2;
 
 /// From where the writer goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GoesOn {
+pub(crate) enum GoesOn {
     /// From the tail that it reads back, and writes again.
     AfterTheTail,
     /// From the first append that failed, which it takes for one that was not executed.
@@ -59,10 +59,14 @@ fn check(image: &[u8], told: u64) {
 }
 
 fn run(profile: &Profile, way: Way, nth: u32, goes_on: GoesOn) -> Result<(), Loss> {
-    let world = World::of(profile, way).expect("a connection");
-    world.hosts.clone().under_every_cut(check, |tell| {
-        write_log(world, nth, goes_on, tell).expect("nothing else fails")
-    })
+    run_on(&fabric(profile), way, nth, goes_on)?.expect("nothing else fails");
+    Ok(())
+}
+
+pub(crate) fn run_on(fabric: &Fabric, way: Way, nth: u32, goes_on: GoesOn) -> Ran {
+    let world = World::new(fabric, way).expect("a connection");
+    let hosts = world.hosts.clone();
+    hosts.under_every_cut(check, |tell| write_log(world, nth, goes_on, tell))
 }
 
 /// A writer that reads the tail, and writes it again, loses no record, whichever acknowledgement is

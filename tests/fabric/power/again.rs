@@ -5,11 +5,11 @@ use anyhow::Result;
 
 use crate::common::prelude::*;
 use crate::power::protocols::{check_log, place, record};
-use crate::power::world::{self, Way, World};
+use crate::power::world::{self, Ran, Way, World, fabric};
 
 /// The writer's treatment of a tail that it has read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recipe {
+pub(crate) enum Recipe {
     /// It writes it once more, and flushes it.
     WriteAgain,
     /// It flushes it, on the new connection.
@@ -20,7 +20,7 @@ enum Recipe {
 
 /// The fault of one of the four requests of an append.
 #[derive(Clone, Copy, Debug)]
-enum Accident {
+pub(crate) enum Accident {
     Request(u32),
     Acknowledgement(u32),
     Rest,
@@ -77,10 +77,14 @@ fn write_log(first: World, recipe: Recipe, accident: Accident, tell: &dyn Fn(u64
 }
 
 fn run(profile: &Profile, way: Way, recipe: Recipe, accident: Accident) -> Result<(), Loss> {
-    let world = World::of(profile, way).expect("a connection");
-    world.hosts.clone().under_every_cut(check_log, |tell| {
-        write_log(world, recipe, accident, tell).expect("nothing else fails")
-    })
+    run_on(&fabric(profile), way, recipe, accident)?.expect("nothing else fails");
+    Ok(())
+}
+
+pub(crate) fn run_on(fabric: &Fabric, way: Way, recipe: Recipe, accident: Accident) -> Ran {
+    let world = World::new(fabric, way).expect("a connection");
+    let hosts = world.hosts.clone();
+    hosts.under_every_cut(check_log, |tell| write_log(world, recipe, accident, tell))
 }
 
 /// Each device and platform on which a flush makes data durable, native and by reading.

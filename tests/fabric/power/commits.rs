@@ -10,7 +10,7 @@ use rpma::sim::Visited;
 
 use crate::common::prelude::*;
 use crate::power::protocols::{LEN, assert_log, record};
-use crate::power::world::{SIZE, Way, World, fabric, on_each_platform, ways, word};
+use crate::power::world::{Ran, SIZE, Way, World, fabric, on_each_platform, ways, word};
 
 const RECORDS: u64 = 12;
 /// How much of a record its first part has.
@@ -21,7 +21,7 @@ const FAR: usize = SIZE / 2;
 
 /// The parts of a record, chosen by its number, with their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Parts {
+pub(crate) enum Parts {
     One,
     /// One after the other.
     Two,
@@ -32,10 +32,10 @@ enum Parts {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Log {
-    parts: Parts,
+pub(crate) struct Log {
+    pub(crate) parts: Parts,
     /// How many commits are in flight.
-    in_flight: usize,
+    pub(crate) in_flight: usize,
 }
 
 impl Log {
@@ -91,25 +91,30 @@ impl Log {
     fn run(self, profile: &Profile, way: Way, seed: u64) -> Result<Visited, Loss> {
         let fabric = fabric(profile);
         fabric.set_seed(seed);
-        let world = World::sized(&fabric, way, self.far() + FAR).expect("a connection");
+        self.run_on(&fabric, way, RECORDS)?.expect("nothing fails");
+        Ok(fabric.visited())
+    }
+
+    pub(crate) fn run_on(self, fabric: &Fabric, way: Way, records: u64) -> Ran {
+        let world = World::sized(fabric, way, self.far() + FAR).expect("a connection");
         let check = |image: &[u8], acknowledged| self.check(image, acknowledged);
         world.under_every_cut(check, |tell| {
             let mut posted = Vec::new();
             let wait = |posted: &[Posted], number: usize| {
-                world.wait(posted[number]).expect("durable");
+                world.wait(posted[number])?;
                 tell(number as u64 + 1);
+                Ok(())
             };
-            for number in 0..RECORDS as usize {
-                posted.push(self.append(&world, number as u64).expect("posted"));
+            for number in 0..records as usize {
+                posted.push(self.append(&world, number as u64)?);
                 if let Some(oldest) = (number + 1).checked_sub(self.in_flight) {
-                    wait(&posted, oldest);
+                    wait(&posted, oldest)?;
                 }
             }
-            for number in posted.len() + 1 - self.in_flight..posted.len() {
-                wait(&posted, number);
-            }
-        })?;
-        Ok(fabric.visited())
+            let rest = posted.len() + 1 - self.in_flight..posted.len();
+            rest.into_iter()
+                .try_for_each(|number| wait(&posted, number))
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use rpma::sim::{self, persisted};
 
 use crate::common::prelude::*;
-use crate::power::world::{Own, Way, World, images, under_every_cut};
+use crate::power::world::{Own, Ran, Way, World, images, under_every_cut};
 
 /// All stores of a program that it has not persisted are found: by the words that are not torn.
 #[test]
@@ -184,23 +184,32 @@ fn a_panic_of_the_program_comes_through() -> Result {
     Ok(())
 }
 
+/// Writes data, and an index that leads there. The data is flushed before, or not.
+pub(crate) fn writes_an_index(world: &World, flushes: bool) -> Ran {
+    let check = |image: &[u8], _| {
+        let is_there = image[1024..1032] == [5; 8];
+        assert!(image[512] == 0 || is_there, "the index leads nowhere");
+    };
+    world.under_every_cut(check, |_| {
+        world.write(256, &[4; 100])?;
+        world.write(1024, &[5; 8])?;
+        if flushes {
+            world.flush(1024, 8)?;
+        }
+        world.write(512, &[1])?;
+        world.flush(512, 1)
+    })
+}
+
 /// A report has the operation, the bytes, the place, and the calls that would have saved them; and
 /// only those that matter.
 #[test]
 fn a_report_says_what_matters() -> Result {
     let way = Way::on(Platform::AdrDdioOff).by_reading(true);
     let world = World::of(&Profile::STRICT, way)?;
-    let check = |image: &[u8], _| {
-        let is_there = image[1024..1032] == [5; 8];
-        assert!(image[512] == 0 || is_there, "the index leads nowhere");
-    };
-    let found = world.under_every_cut(check, |_| {
-        world.write(256, &[4; 100])?;
-        world.write(1024, &[5; 8])?;
-        world.write(512, &[1])?;
-        world.flush(512, 1)
-    });
-    let report = found.expect_err("a loss").to_string();
+    let report = writes_an_index(&world, false)
+        .expect_err("a loss")
+        .to_string();
     println!("{report}");
     let parts = [
         "the index leads nowhere",
@@ -223,6 +232,20 @@ fn assert_told(image: &[u8], told: u64) {
     assert!(u64::from(image[0]) >= told, "told");
 }
 
+/// The server's program persists a write that may still be in its device, or has been seen.
+pub(crate) fn persists(world: &World, sees: bool) -> Ran {
+    world.under_every_cut(assert_told, |tell| {
+        world.write(0, &[1])?;
+        world.wait_for_write()?;
+        if sees {
+            anyhow::ensure!(world.seen()? == [1]);
+        }
+        world.target.persist(..8)?;
+        tell(1);
+        world.wait_for_write()
+    })
+}
+
 /// Bytes that are still in the device are not saved by `PmemMap::persist`, and the report does not
 /// recommend it alone.
 #[test]
@@ -232,13 +255,7 @@ fn a_report_on_bytes_in_the_device() -> Result {
         (Profile::ADAPTER, "The server's method"),
     ] {
         let world = World::of(&profile, Way::on(Platform::AdrDdioOn))?;
-        let found = world.under_every_cut(assert_told, |tell| {
-            world.write(0, &[1])?;
-            world.wait_for_write()?;
-            world.target.persist(..8)?;
-            tell(1);
-            world.wait_for_write()
-        });
+        let found = persists(&world, false);
         let alone = "PmemMap::persist alone does not reach bytes in the device";
         assert_says(&found.expect_err("a loss"), &[saves, alone]);
     }

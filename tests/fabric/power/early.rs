@@ -7,10 +7,12 @@ use crate::power::world::{ALWAYS, Way, World, arrives};
 
 const LEN: usize = 256;
 const DATA: usize = 1024;
+/// How often the server looks for a flag that may not come.
+const LOOKS: u32 = 200;
 
 /// How the client notifies the server that the data is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flag {
+pub(crate) enum Flag {
     /// A plain write of a number, posted after the data.
     Plain,
     /// As that, after the data's completion was polled.
@@ -44,13 +46,19 @@ fn breaks(profile: &Profile, flag: Flag) -> bool {
         }
 }
 
-/// The server waits for the flag and reads the data. Returns how often that was old, and the
-/// findings of the fabric.
+/// Returns how often the data was old, and the findings of the fabric.
 fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)> {
     let fabric = Rig::of(profile).seed(seed).fabric();
     let world = World::new(&fabric, Way::on(Platform::Eadr))?;
+    let old = run_on(&world, flag, 8)?;
+    Ok((old, fabric.early_reads()))
+}
+
+/// For each of so many flags, the server waits for it and reads the data. Returns how often the data
+/// was old.
+pub(crate) fn run_on(world: &World, flag: Flag, flags: u64) -> Result<usize> {
     let mut old = 0;
-    for number in 1..=8_u64 {
+    for number in 1..=flags {
         let bytes = number.to_le_bytes();
         world.write(DATA, &[number as u8; LEN])?;
         match flag {
@@ -68,7 +76,12 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
             }
             _ => world.write(0, &bytes)?,
         }
+        let mut looks = 0;
         while flag != Flag::Message && u64::from_le(world.target.load_u64(0)?) != number {
+            looks += 1;
+            if looks > LOOKS {
+                return Err("the flag does not come".into());
+            }
             sleep(Duration::from_micros(10));
             // The client polls its queue sometimes.
             world.conn.get_cq().get_wc(&mut [Wc::default()])?;
@@ -78,7 +91,7 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
         old += usize::from(data != [number as u8; LEN]);
         world.wait_for_write()?;
     }
-    Ok((old, fabric.early_reads()))
+    Ok(old)
 }
 
 /// A flag by a plain write does not stand for the data before it, and neither does one after the

@@ -4,20 +4,25 @@
 
 use crate::common::prelude::*;
 use crate::power::protocols::{check_log, place, record};
-use crate::power::world::{Way, World};
+use crate::power::world::{Ran, Way, World, fabric};
 
 /// Appends a record and its tail, each with a flush of this kind that is awaited.
-fn append(profile: &Profile, platform: Platform, kind: FlushType) -> Result<bool> {
-    let world = World::of(profile, Way::on(platform))?;
-    let found = world.under_every_cut(check_log, |tell| -> Result {
+pub(crate) fn append_on(fabric: &Fabric, platform: Platform, kind: FlushType) -> Ran {
+    let world = World::new(fabric, Way::on(platform)).expect("a connection");
+    world.under_every_cut(check_log, |tell| {
         world.write(place(0), record(0))?;
         world.flush_as(place(0), record(0).len(), kind)?;
         world.write(0, &1_u64.to_le_bytes())?;
         world.flush_as(0, 8, kind)?;
         tell(1);
         Ok(())
-    });
-    assert!(world.fabric.visited().images > 0);
+    })
+}
+
+fn append(profile: &Profile, platform: Platform, kind: FlushType) -> Result<bool> {
+    let fabric = fabric(profile);
+    let found = append_on(&fabric, platform, kind);
+    assert!(fabric.visited().images > 0);
     Ok(match found {
         // Where no flush makes data durable, rpma refuses that for persistence.
         Ok(appended) => {

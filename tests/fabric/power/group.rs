@@ -9,17 +9,26 @@ use rpma::thread;
 
 use crate::common::prelude::*;
 use crate::power::protocols::{check_log, place, record};
-use crate::power::world::{self, Way, World};
+use crate::power::world::{self, Ran, Way, World};
 
-/// How many threads write.
-const WRITERS: u64 = 3;
-/// How many records each of them writes.
-const EACH: u64 = 3;
-/// For how long the committer collects a group.
-const COLLECTS: Duration = Duration::from_secs(3600);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// How many threads write.
+    pub(crate) writers: u64,
+    /// How many records each of them writes.
+    pub(crate) each: u64,
+    /// For how long the committer collects a group.
+    pub(crate) collects: Duration,
+}
+
+const SIZE: Size = Size {
+    writers: 3,
+    each: 3,
+    collects: Duration::from_secs(3600),
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wakes {
+pub(crate) enum Wakes {
     /// After the flush has completed.
     InTime,
     /// After the flush was posted.
@@ -29,20 +38,30 @@ enum Wakes {
 /// The log of a program that has no test in mind.
 struct Log<'a> {
     world: &'a World,
-    /// How many records are durable.
-    committed: Mutex<u64>,
+    /// How many records are durable. There is none if a commit has failed.
+    committed: Mutex<Option<u64>>,
     grown: Condvar,
+    collects: Duration,
 }
 
 impl Log<'_> {
-    /// Takes records until there is no writer.
+    /// Takes records until there is no writer, or until a commit fails.
     fn commit(&self, asked: &mpsc::Receiver<mpsc::Sender<u64>>, wakes: Wakes) -> Result<()> {
+        let committed = self.commit_all(asked, wakes);
+        if committed.is_err() {
+            *self.committed.lock().expect("no panic") = None;
+            self.grown.notify_all();
+        }
+        committed
+    }
+
+    fn commit_all(&self, asked: &mpsc::Receiver<mpsc::Sender<u64>>, wakes: Wakes) -> Result<()> {
         let mut next = 0;
         while let Ok(first) = asked.recv() {
             let mut group = vec![first];
             // Writers that are not done wait for this thread: the group is complete without a
             // limit only by luck.
-            while let Ok(another) = asked.recv_timeout(COLLECTS) {
+            while let Ok(another) = asked.recv_timeout(self.collects) {
                 group.push(another);
             }
             for answer in group {
@@ -59,7 +78,7 @@ impl Log<'_> {
             if wakes == Wakes::InTime {
                 self.world.wait(flushed)?;
             }
-            *self.committed.lock().expect("no panic") = next;
+            *self.committed.lock().expect("no panic") = Some(next);
             self.grown.notify_all();
             if wakes == Wakes::TooEarly {
                 self.world.wait(flushed)?;
@@ -76,19 +95,31 @@ impl Log<'_> {
         let committed = self.committed.lock().expect("no panic");
         let committed = self
             .grown
-            .wait_while(committed, |committed| *committed < own);
-        drop(committed.expect("no panic"));
+            .wait_while(committed, |committed| committed.is_some_and(|it| it < own));
+        committed.expect("no panic").context("no commit")?;
         Ok(own)
     }
 }
 
 fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss>, Trace) {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let world = World::new(&fabric, way).expect("a connection");
+    let (before, real) = (fabric.now(), Instant::now());
+    let found = run_on(&fabric, way, wakes, SIZE);
+    let found = found.map(|ran| ran.expect("committed"));
+    assert_eq!(fabric.why_not_repeatable(), None);
+    // At the least the last group is collected until the limit.
+    assert!(fabric.now() - before >= SIZE.collects);
+    assert!(real.elapsed() < SIZE.collects, "{:?}", real.elapsed());
+    (found, fabric.trace())
+}
+
+pub(crate) fn run_on(fabric: &Fabric, way: Way, wakes: Wakes, size: Size) -> Ran {
+    let world = World::new(fabric, way).expect("a connection");
     let log = Log {
         world: &world,
-        committed: Mutex::new(0),
+        committed: Mutex::new(Some(0)),
         grown: Condvar::new(),
+        collects: size.collects,
     };
     // The records that a writer relies on.
     let told = Mutex::new(0);
@@ -96,8 +127,7 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
         let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
         check_log(image, told);
     };
-    let (before, real) = (fabric.now(), Instant::now());
-    let found = world.under_every_cut(check, |_| {
+    world.under_every_cut(check, |_| {
         let _entered = world.client.enter();
         thread::scope(|scope| {
             let (asks, asked) = mpsc::channel();
@@ -105,26 +135,23 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
                 let asked = asked;
                 log.commit(&asked, wakes)
             });
-            for _ in 0..WRITERS {
+            for _ in 0..size.writers {
                 let asks = asks.clone();
                 let (log, told) = (&log, &told);
                 scope.spawn(move || {
-                    for _ in 0..EACH {
-                        let own = log.append(&asks).expect("it is taken");
+                    for _ in 0..size.each {
+                        let Ok(own) = log.append(&asks) else {
+                            return;
+                        };
                         let mut told = told.lock().expect("no panic");
                         *told = own.max(*told);
                     }
                 });
             }
             drop(asks);
-            committing.join().expect("no panic").expect("committed");
-        });
-    });
-    assert_eq!(fabric.why_not_repeatable(), None);
-    // At the least the last group is collected until the limit.
-    assert!(fabric.now() - before >= COLLECTS);
-    assert!(real.elapsed() < COLLECTS, "{:?}", real.elapsed());
-    (found, fabric.trace())
+            committing.join().expect("no panic")
+        })
+    })
 }
 
 /// Each device and platform on which a client's flush is enough.

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rpma::sim::Image;
 
 use crate::common::prelude::*;
-use crate::power::world::{Hosts, SIZE, Way, World, fabric};
+use crate::power::world::{Hosts, Ran, SIZE, Way, World, fabric};
 
 const LEN: usize = 256;
 
 /// When a record counts as safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Safe {
+pub(crate) enum Safe {
     /// Two of three replicas have flushed it.
     TwoFlushed,
     /// One has, and the write to another one has completed.
@@ -30,10 +30,15 @@ fn bytes(number: u64) -> [u8; LEN] {
     [number as u8 + 1; LEN]
 }
 
-/// Appends records to three replicas. Two have to have each promised one.
 fn run(profile: &Profile, safe: Safe) -> Result<u64, Loss> {
     let fabric = fabric(profile);
-    let all = replicas(&fabric).expect("connections");
+    run_on(&fabric, safe, 4)?.expect("nothing fails");
+    Ok(fabric.visited().images)
+}
+
+/// Appends records to three replicas. Two have to have each promised one.
+pub(crate) fn run_on(fabric: &Fabric, safe: Safe, records: u64) -> Ran {
+    let all = replicas(fabric).expect("connections");
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {
         let pmems: Vec<_> = all.iter().map(|replica| &replica.pmem).collect();
@@ -47,22 +52,21 @@ fn run(profile: &Profile, safe: Safe) -> Result<u64, Loss> {
         }
     };
     fabric.find_loss(check, || {
-        for number in 0..4_u64 {
+        for number in 0..records {
             let at = number as usize * LEN;
             for replica in &all {
-                replica.write(at, &bytes(number)).expect("posted");
+                replica.write(at, &bytes(number))?;
             }
-            all[number as usize % 3].flush(at, LEN).expect("flushed");
+            all[number as usize % 3].flush(at, LEN)?;
             let other = &all[(number as usize + 1) % 3];
             match safe {
                 Safe::TwoFlushed => other.flush(at, LEN),
                 Safe::OneFlushed => other.wait_for_write(),
-            }
-            .expect("completed");
+            }?;
             told.store(number + 1, Ordering::Relaxed);
         }
-    })?;
-    Ok(fabric.visited().images)
+        Ok(())
+    })
 }
 
 /// A record on two of three replicas survives a loss of power of all of them.

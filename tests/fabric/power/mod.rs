@@ -5,31 +5,31 @@
 
 #[path = "../../../examples/sim-log/main.rs"]
 #[expect(dead_code, reason = "its main")]
-mod sim_log;
+pub(crate) mod sim_log;
 
-mod acks;
-mod again;
-mod commits;
-mod cuts;
+pub(crate) mod acks;
+pub(crate) mod again;
+pub(crate) mod commits;
+pub(crate) mod cuts;
 mod declared;
-mod early;
+pub(crate) mod early;
 mod example;
-mod forgotten;
-mod group;
+pub(crate) mod forgotten;
+pub(crate) mod group;
 mod hosts;
-mod joint;
+pub(crate) mod joint;
 mod large;
 mod late;
 pub(crate) mod protocols;
-mod recovering;
+pub(crate) mod recovering;
 mod reports;
-mod rules;
-mod served;
-mod stores;
+pub(crate) mod rules;
+pub(crate) mod served;
+pub(crate) mod stores;
 mod storm;
-mod strays;
+pub(crate) mod strays;
 mod table;
-mod threads;
-mod told;
-mod torn;
+pub(crate) mod threads;
+pub(crate) mod told;
+pub(crate) mod torn;
 pub(crate) mod world;

@@ -6,7 +6,7 @@ use rpma::sim::Visited;
 
 use crate::common::prelude::*;
 use crate::power::world::{
-    Hosts, ON_ERROR, PLATFORMS, SIZE, Way, World, fabric, on_each_platform, word,
+    Hosts, ON_ERROR, PLATFORMS, Ran, SIZE, Way, World, fabric, on_each_platform, word,
 };
 
 /// How many records each run appends.
@@ -32,7 +32,7 @@ pub(crate) fn place(number: u64) -> usize {
 
 /// How a record and the tail that shows it become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+pub(crate) enum Protocol {
     /// The record, a flush, its completion; the tail, a flush, its completion
     /// (docs/persistence.md, 1; example 05 for each of the two).
     PollInBetween,
@@ -48,7 +48,7 @@ enum Protocol {
 
 /// The fault of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     None,
     /// The record is not flushed.
     NoFlushOfTheRecord,
@@ -141,17 +141,23 @@ fn run(
     let fabric = fabric(profile);
     fabric.set_seed(seed);
     let world = World::new(&fabric, way).expect("a connection");
-    run_on(&world, protocol, fault)
+    run_all(&world, protocol, fault)
 }
 
-fn run_on(world: &World, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
+fn run_all(world: &World, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
+    run_on(world, protocol, fault, RECORDS)?.expect("nothing fails");
+    Ok(world.fabric.visited())
+}
+
+/// Appends so many records.
+pub(crate) fn run_on(world: &World, protocol: Protocol, fault: Fault, records: u64) -> Ran {
     world.under_every_cut(check_log, |tell| {
-        for number in 0..RECORDS {
-            append(world, protocol, fault, number).expect("nothing fails");
+        for number in 0..records {
+            append(world, protocol, fault, number)?;
             tell(number + 1);
         }
-    })?;
-    Ok(world.fabric.visited())
+        Ok(())
+    })
 }
 
 const PROTOCOLS: [Protocol; 5] = [
@@ -296,14 +302,17 @@ fn a_wrong_promise_is_found() {
 /// A client that flushes by reading, and a server on another kind of device, on a platform where
 /// that is enough.
 fn mixed(client: &Profile, server: Profile) -> Result<World> {
-    let fabric = fabric(client);
+    mixed_on(&fabric(client), server)
+}
+
+pub(crate) fn mixed_on(fabric: &Fabric, server: Profile) -> Result<World> {
     let platform = if server.is_adapter() {
         Platform::AdrDdioOff
     } else {
         Platform::Eadr
     };
     let hosts = [fabric.host("client"), fabric.host_with("server", server)];
-    Hosts::new(&fabric, hosts, Way::on(platform).by_reading(true), SIZE).connect()
+    Hosts::new(fabric, hosts, Way::on(platform).by_reading(true), SIZE).connect()
 }
 
 /// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end
@@ -312,7 +321,7 @@ fn mixed(client: &Profile, server: Profile) -> Result<World> {
 fn an_adapter_before_soft_roce_keeps_the_order() -> Result<()> {
     for protocol in PROTOCOLS {
         let world = mixed(&Profile::STRICT, Profile::RXE_6_12)?;
-        let ran = run_on(&world, protocol, Fault::None);
+        let ran = run_all(&world, protocol, Fault::None);
         ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
     }
     Ok(())
@@ -330,7 +339,7 @@ fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
         Protocol::FencedWrite,
     ] {
         let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
-        let ran = run_on(&world, protocol, Fault::None);
+        let ran = run_all(&world, protocol, Fault::None);
         assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
 
         let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
@@ -342,7 +351,7 @@ fn soft_roce_before_an_adapter_polls_in_between() -> Result<()> {
     }
     let world = mixed(&Profile::RXE_6_12, Profile::STRICT)?;
     declare_reordering(&world)?;
-    run_on(&world, Protocol::PollInBetween, Fault::None)?;
+    run_all(&world, Protocol::PollInBetween, Fault::None)?;
     // An ordinary write takes the place of the atomic one after the flush was polled.
     world.flush(0, 8)?;
     let error = world.atomic_write(0, &[1; 8]);

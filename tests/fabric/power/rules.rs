@@ -8,7 +8,7 @@ use rpma::sim::seen;
 
 use crate::common::prelude::*;
 use crate::power::world::{
-    ALWAYS, LIMIT, ON_ERROR, Own, PLATFORMS, SIZE, Way, World, images, register,
+    ALWAYS, LIMIT, ON_ERROR, Own, PLATFORMS, Ran, SIZE, Way, World, images, register,
 };
 
 /// A world of the strict adapter. Its server promises direct writes, also where it may not.
@@ -34,11 +34,94 @@ fn assert_durable(fabric: &Fabric, pmem: &Pmem, bytes: &[u8]) {
     assert!(is_durable, "a false alarm in one of {}", images.len());
 }
 
-/// Writes 8 bytes, and acknowledges them too early: whether the loss is found.
-fn told_before(world: &World, run: impl FnOnce(&dyn Fn()) -> anyhow::Result<()>) -> bool {
+/// Writes 8 bytes, and acknowledges them too early.
+fn told_before(world: &World, run: impl FnOnce(&dyn Fn()) -> anyhow::Result<()>) -> Ran {
     let check = |image: &[u8], told| assert!(told == 0 || image[..8] == [5; 8], "lost");
-    let found = world.under_every_cut(check, |tell| run(&|| tell(1)));
-    found.is_err()
+    world.under_every_cut(check, |tell| run(&|| tell(1)))
+}
+
+/// The right program: acknowledged when the flush was polled.
+pub(crate) fn tells_after_the_poll(world: &World) -> Ran {
+    told_before(world, |tell| {
+        world.write(0, &[5; 8])?;
+        world.flush(0, 8)?;
+        tell();
+        world.wait_for_write()
+    })
+}
+
+pub(crate) fn tells_before_the_poll(world: &World) -> Ran {
+    told_before(world, |tell| {
+        world.write(0, &[5; 8])?;
+        let flushed = world.begin_flush(0, 8)?;
+        tell();
+        world.wait(flushed)
+    })
+}
+
+pub(crate) fn tells_when_the_write_has_completed(world: &World) -> Ran {
+    told_before(world, |tell| {
+        world.source.write_at(0, &[5; 8])?;
+        let (to, from) = world.places(0, 8)?;
+        let written = world.conn.write(to, from, ALWAYS, 1)?;
+        let flushed = world.begin_flush(0, 8)?;
+        world.wait(written)?;
+        tell();
+        world.wait(flushed)
+    })
+}
+
+pub(crate) fn tells_before_it_is_read(world: &World) -> Ran {
+    told_before(world, |tell| {
+        world.write(0, &[5; 8])?;
+        world.wait_for_write()?;
+        tell();
+        world.seen::<8>().map(drop)
+    })
+}
+
+pub(crate) fn tells_before_the_region_goes(world: &World) -> Ran {
+    let usage = MrUsage::WRITE_DST;
+    let second = register(&world.server, &world.peers.1, &world.pmem, usage).expect("a region");
+    told_before(world, |tell| {
+        world.write(0, &[5; 8])?;
+        // Posted, executed, not polled.
+        tell();
+        drop(second);
+        Ok(())
+    })
+}
+
+pub(crate) fn polls_one_of_two(world: &World) -> Ran {
+    told_before(world, |tell| {
+        let write_to_other = || {
+            let (to, from) = world.places(128, 8)?;
+            world.other.0.write(to, from, ON_ERROR, 1)?;
+            world.flush_on_other(128, 8)
+        };
+        world.write(0, &[5; 8])?;
+        world.post_flush(0, 8, FlushType::Persistent)?;
+        write_to_other()?;
+        tell();
+        write_to_other()
+    })
+}
+
+/// The order of two words after a large record. They are flushed in between, or not.
+pub(crate) fn writes_behind_a_large_write(world: &World, flushes: bool) -> Ran {
+    let check = |image: &[u8], _| {
+        let is_in_order = image[3072] == 0 || image[3008] == 1;
+        assert!(is_in_order, "flag without value");
+    };
+    world.under_every_cut(check, |_| {
+        world.write(0, &[7; 2944])?;
+        world.write(3008, &[1; 8])?;
+        if flushes {
+            world.flush(3008, 8)?;
+        }
+        world.write(3072, &[1; 8])?;
+        world.wait_for_write()
+    })
 }
 
 /// soft-RoCE copies a write at once, into caches that eADR saves.
@@ -52,12 +135,7 @@ fn acknowledged_before_the_poll() -> Result {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         for platform in PLATFORMS {
             let world = promising(&profile, platform)?;
-            let found = told_before(&world, |tell| {
-                world.write(0, &[5; 8])?;
-                let flushed = world.begin_flush(0, 8)?;
-                tell();
-                world.wait(flushed)
-            });
+            let found = tells_before_the_poll(&world).is_err();
             let is_safe = copies_into_durable_caches(&profile, platform);
             assert_eq!(found, !is_safe, "{platform}, {profile:?}");
         }
@@ -252,15 +330,7 @@ fn acknowledged_when_the_write_has_completed() -> Result {
     for profile in Profile::ALL {
         for platform in PLATFORMS {
             let world = promising(&profile, platform)?;
-            let found = told_before(&world, |tell| {
-                world.source.write_at(0, &[5; 8])?;
-                let (to, from) = world.places(0, 8)?;
-                let written = world.conn.write(to, from, ALWAYS, 1)?;
-                let flushed = world.begin_flush(0, 8)?;
-                world.wait(written)?;
-                tell();
-                world.wait(flushed)
-            });
+            let found = tells_when_the_write_has_completed(&world).is_err();
             let is_durable = copies_into_durable_caches(&profile, platform);
             assert_eq!(found, !is_durable, "{}, {platform}", profile.name());
         }
@@ -272,12 +342,7 @@ fn acknowledged_when_the_write_has_completed() -> Result {
 #[test]
 fn acknowledged_before_it_is_read() -> Result {
     let world = strict(Platform::AdrDdioOff)?;
-    let found = told_before(&world, |tell| {
-        world.write(0, &[5; 8])?;
-        world.wait_for_write()?;
-        tell();
-        world.seen::<8>().map(drop)
-    });
+    let found = tells_before_it_is_read(&world).is_err();
     assert!(found, "the loss between the acknowledgement and the read");
     Ok(())
 }
@@ -286,15 +351,7 @@ fn acknowledged_before_it_is_read() -> Result {
 #[test]
 fn acknowledged_before_the_region_goes() -> Result {
     let world = strict(Platform::AdrDdioOff)?;
-    let usage = MrUsage::WRITE_DST;
-    let second = register(&world.server, &world.peers.1, &world.pmem, usage)?;
-    let found = told_before(&world, |tell| {
-        world.write(0, &[5; 8])?;
-        // Posted, executed, not polled.
-        tell();
-        drop(second);
-        Ok(())
-    });
+    let found = tells_before_the_region_goes(&world).is_err();
     assert!(found, "the loss between the acknowledgement and the end");
     Ok(())
 }
@@ -341,20 +398,10 @@ fn a_read_of_nothing_pushes_nothing() -> Result {
     Ok(())
 }
 
-/// The order of two words after a large record.
 #[test]
 fn behind_a_large_write() -> Result {
     let world = strict(Platform::AdrDdioOff)?;
-    let check = |image: &[u8], _| {
-        let is_in_order = image[3072] == 0 || image[3008] == 1;
-        assert!(is_in_order, "flag without value");
-    };
-    let found = world.under_every_cut(check, |_| {
-        world.write(0, &[7; 2944])?;
-        world.write(3008, &[1; 8])?;
-        world.write(3072, &[1; 8])?;
-        world.wait_for_write()
-    });
+    let found = writes_behind_a_large_write(&world, false);
     assert!(found.is_err(), "{:?}", world.fabric.visited());
     Ok(())
 }
@@ -365,18 +412,7 @@ fn one_of_two_is_polled() -> Result {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         // Its time goes by calls, so that the flush is not executed meanwhile.
         let world = promising(&profile, Platform::AdrDdioOn)?;
-        let found = told_before(&world, |tell| {
-            let write_to_other = || {
-                let (to, from) = world.places(128, 8)?;
-                world.other.0.write(to, from, ON_ERROR, 1)?;
-                world.flush_on_other(128, 8)
-            };
-            world.write(0, &[5; 8])?;
-            world.post_flush(0, 8, FlushType::Persistent)?;
-            write_to_other()?;
-            tell();
-            write_to_other()
-        });
+        let found = polls_one_of_two(&world).is_err();
         assert!(found, "{profile:?}");
     }
     Ok(())

@@ -8,7 +8,7 @@ use rpma::sync::{Condvar, Mutex, mpsc};
 use rpma::thread;
 
 use crate::common::prelude::*;
-use crate::power::world::{PLATFORMS, Way, World, register, under_every_cut, word};
+use crate::power::world::{PLATFORMS, Ran, Way, World, register, under_every_cut, word};
 
 const SIZE: usize = 4096;
 const RECORD: [u8; 64] = [7; 64];
@@ -22,7 +22,11 @@ struct Own {
 
 impl Own {
     fn on(platform: Platform) -> Self {
-        let fabric = Rig::of(&Profile::STRICT).seed(1).fabric();
+        Self::of(&Rig::of(&Profile::STRICT).seed(1).fabric(), platform)
+    }
+
+    fn of(fabric: &Fabric, platform: Platform) -> Self {
+        let fabric = fabric.clone();
         let host = fabric.host("host");
         host.set_platform(platform);
         let pmem = host.pmem("log", SIZE);
@@ -55,14 +59,14 @@ fn check_record(image: &[u8], told: u64) {
 
 /// How a program stores bytes.
 #[derive(Clone, Copy, Debug)]
-enum By {
+pub(crate) enum By {
     WriteAt,
     StoreWords,
     Region,
     Pointer,
 }
 
-const WAYS: [By; 4] = [By::WriteAt, By::StoreWords, By::Region, By::Pointer];
+pub(crate) const WAYS: [By; 4] = [By::WriteAt, By::StoreWords, By::Region, By::Pointer];
 
 /// Stores through a pointer, as a program does that has its own structures there.
 fn store_by_pointer(map: &PmemMap, at: usize, bytes: &[u8]) {
@@ -109,6 +113,11 @@ fn append(own: &Own, by: By, tail_first: bool) -> std::result::Result<((), Visit
     found.map(|()| ((), own.fabric.visited()))
 }
 
+pub(crate) fn append_on(fabric: &Fabric, by: By, tail_first: bool) -> Ran {
+    append(&Own::of(fabric, Platform::Eadr), by, tail_first)?;
+    Ok(Ok(()))
+}
+
 /// The power fails between two stores, in each way to store.
 #[test]
 fn a_tail_before_its_record_is_found_on_eadr() -> Result {
@@ -133,24 +142,32 @@ fn a_tail_before_its_record_is_found_on_eadr() -> Result {
     Ok(())
 }
 
+/// Counts up. The last promise comes before its store, or after it.
+fn count(own: &Own, early: bool) -> std::result::Result<(), Loss> {
+    let check = |image: &[u8], told| {
+        let there = word(image);
+        assert!(there >= told, "{told} is told, and {there} is there");
+    };
+    own.run(check, |map, tell| {
+        for number in 1..4 {
+            if early && number == 3 {
+                tell(number);
+            }
+            map.store_u64(0, number).expect("inside");
+            tell(number);
+        }
+    })
+}
+
+pub(crate) fn count_on(fabric: &Fabric, early: bool) -> Ran {
+    count(&Own::of(fabric, Platform::Eadr), early)?;
+    Ok(Ok(()))
+}
+
 /// A promise before its store is found, though no call is between the two.
 #[test]
 fn a_promise_before_its_store_is_found_on_eadr() {
-    let count = |early: bool| {
-        let check = |image: &[u8], told| {
-            let there = word(image);
-            assert!(there >= told, "{told} is told, and {there} is there");
-        };
-        Own::on(Platform::Eadr).run(check, |map, tell| {
-            for number in 1..4 {
-                if early && number == 3 {
-                    tell(number);
-                }
-                map.store_u64(0, number).expect("inside");
-                tell(number);
-            }
-        })
-    };
+    let count = |early| count(&Own::on(Platform::Eadr), early);
     count(false).expect("it is right");
     let report = count(true).expect_err("it is wrong").to_string();
     assert_says(
@@ -227,23 +244,31 @@ fn only_eadr_has_events_of_stores() {
     assert_eq!((on.1, on.2), (eadr.1, eadr.2));
 }
 
+/// Appends the record by pointers, with a call of `sync` after each store.
+fn send(own: &Own, tail_first: bool) -> std::result::Result<(), Loss> {
+    let (sender, receiver) = mpsc::channel();
+    own.run(check_record, |map, _| {
+        let mut parts = [(AT, &RECORD[..]), (0, &1_u64.to_le_bytes())];
+        if tail_first {
+            parts.reverse();
+        }
+        for (at, bytes) in parts {
+            store_by_pointer(map, at, bytes);
+            sender.send(()).expect("it is there");
+        }
+        drop(receiver);
+    })
+}
+
+pub(crate) fn send_on(fabric: &Fabric, tail_first: bool) -> Ran {
+    send(&Own::of(fabric, Platform::Eadr), tail_first)?;
+    Ok(Ok(()))
+}
+
 /// A call of `sync` is an event, for stores through pointers.
 #[test]
 fn a_call_of_sync_is_an_event_on_eadr() {
-    let run = |tail_first: bool| {
-        let (sender, receiver) = mpsc::channel();
-        Own::on(Platform::Eadr).run(check_record, |map, _| {
-            let mut parts = [(AT, &RECORD[..]), (0, &1_u64.to_le_bytes())];
-            if tail_first {
-                parts.reverse();
-            }
-            for (at, bytes) in parts {
-                store_by_pointer(map, at, bytes);
-                sender.send(()).expect("it is there");
-            }
-            drop(receiver);
-        })
-    };
+    let run = |tail_first| send(&Own::on(Platform::Eadr), tail_first);
     run(false).expect("it is right");
     let report = run(true).expect_err("it is wrong").to_string();
     assert_says(&report, &["before Sender::send on host", "a torn record"]);
@@ -288,37 +313,44 @@ fn a_lock_of_the_check_leaves_the_event_out() {
     );
 }
 
-/// A recovery of a counter that stores two words is cut between them.
+/// A recovery of a counter that stores two words, in the right order or not.
+fn recover(own: &Own, right: bool) -> std::result::Result<Visited, Loss> {
+    let memory = own.pmem.clone();
+    let map = own.map();
+    let _on = own.host.enter();
+    // The word 1 is that of the last state, the word 0 of the state before.
+    let recover = |path: &std::path::Path| {
+        let map = PmemMap::open(path, SIZE).expect("the memory");
+        let [before, last] = [0, 8].map(|at| map.load_u64(at).expect("inside"));
+        if last % 2 == 1 {
+            let order = if right { [8, 0] } else { [0, 8] };
+            for at in order {
+                map.store_u64(at, last + 1).expect("inside");
+            }
+        }
+        (before, last)
+    };
+    let check = |_: &(), (before, last): &(u64, u64)| assert!(before <= last);
+    own.fabric.find_loss_in_recovery(
+        &memory,
+        || (),
+        recover,
+        check,
+        || {
+            map.store_u64(8, 1).expect("inside");
+        },
+    )
+}
+
+pub(crate) fn recover_on(fabric: &Fabric, right: bool) -> Ran {
+    recover(&Own::of(fabric, Platform::Eadr), right)?;
+    Ok(Ok(()))
+}
+
+/// The recovery is cut between its stores.
 #[test]
 fn a_recovery_is_cut_between_its_stores_on_eadr() {
-    let run = |right: bool| {
-        let own = Own::on(Platform::Eadr);
-        let memory = own.pmem.clone();
-        let map = own.map();
-        let _on = own.host.enter();
-        // The word 1 is that of the last state, the word 0 of the state before.
-        let recover = |path: &std::path::Path| {
-            let map = PmemMap::open(path, SIZE).expect("the memory");
-            let [before, last] = [0, 8].map(|at| map.load_u64(at).expect("inside"));
-            if last % 2 == 1 {
-                let order = if right { [8, 0] } else { [0, 8] };
-                for at in order {
-                    map.store_u64(at, last + 1).expect("inside");
-                }
-            }
-            (before, last)
-        };
-        let check = |_: &(), (before, last): &(u64, u64)| assert!(before <= last);
-        own.fabric.find_loss_in_recovery(
-            &memory,
-            || (),
-            recover,
-            check,
-            || {
-                map.store_u64(8, 1).expect("inside");
-            },
-        )
-    };
+    let run = |right| recover(&Own::on(Platform::Eadr), right);
     run(true).expect("it is right");
     run(false).expect_err("it is wrong");
 }

@@ -7,14 +7,14 @@ use rpma::sim::sleep;
 use crate::common::prelude::*;
 use crate::power::again::ways;
 use crate::power::protocols::{other_record, place, record};
-use crate::power::world::{Way, World};
+use crate::power::world::{Ran, Way, World};
 
 /// How long requests travel.
 const DELAY: Duration = Duration::from_millis(20);
 
 /// When the server drops the old connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drops {
+pub(crate) enum Drops {
     BeforeItAccepts,
     Later,
 }
@@ -64,10 +64,14 @@ fn check(image: &[u8], told: u64) {
 
 fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let world = World::new(&fabric, way).expect("a connection");
-    world.hosts.clone().under_every_cut(check, |tell| {
-        write_log(world, drops, tell).expect("nothing else fails")
-    })
+    run_on(&fabric, way, drops)?.expect("nothing else fails");
+    Ok(())
+}
+
+pub(crate) fn run_on(fabric: &Fabric, way: Way, drops: Drops) -> Ran {
+    let world = World::new(fabric, way).expect("a connection");
+    let hosts = world.hosts.clone();
+    hosts.under_every_cut(check, |tell| write_log(world, drops, tell))
 }
 
 /// A server that drops the old connection before it accepts the next one loses no record.

@@ -6,15 +6,23 @@ use std::sync::Arc;
 use rpma::sim::Trace;
 
 use crate::common::prelude::*;
-use crate::power::world::{Way, World, word};
+use crate::power::world::{Ran, Way, World, word};
 
 const COUNT: u64 = 4;
 
-/// A client counts up in the server's memory, and asks the server's program to persist it; the
-/// server does, or forgets it the third time.
 fn run(profile: &Profile, seed: u64, forgets: bool) -> Result<(Result<(), Loss>, Trace)> {
     let fabric = Rig::of(profile).seed(seed).fabric();
-    let world = Arc::new(World::new(&fabric, Way::on(Platform::AdrDdioOn))?);
+    let found = run_on(&fabric, COUNT, forgets);
+    let found = found.map(|ran| ran.expect("nothing fails"));
+    assert_eq!(fabric.why_not_repeatable(), None);
+    Ok((found, fabric.trace()))
+}
+
+/// A client counts up in the server's memory, and asks the server's program to persist it; the
+/// server does, or forgets it the last time but one.
+pub(crate) fn run_on(fabric: &Fabric, count: u64, forgets: bool) -> Ran {
+    let world = World::new(fabric, Way::on(Platform::AdrDdioOn));
+    let world = Arc::new(world.expect("a connection"));
     let check = |image: &[u8], told| {
         let number = word(image);
         assert!(
@@ -22,22 +30,22 @@ fn run(profile: &Profile, seed: u64, forgets: bool) -> Result<(Result<(), Loss>,
             "{told} was acknowledged, and {number} is there"
         );
     };
-    let found = world.under_every_cut(check, |tell| {
+    world.under_every_cut(check, |tell| {
         let serving = world.server.spawn({
             let world = Arc::clone(&world);
-            move || (1..=COUNT).try_for_each(|number| world.answer(!forgets || number != 3))
+            move || (1..=count).try_for_each(|number| world.answer(!forgets || number + 1 != count))
         });
         let _entered = world.client.enter();
-        for number in 1..=COUNT {
-            world.write(0, &number.to_le_bytes()).expect("posted");
-            world.ask(0, 8).expect("posted");
-            world.wait_for_answer().expect("answered");
+        let counted = (1..=count).try_for_each(|number| {
+            world.write(0, &number.to_le_bytes())?;
+            world.ask(0, 8)?;
+            world.wait_for_answer()?;
             tell(number);
-        }
-        serving.join().expect("no panic").expect("served");
-    });
-    assert_eq!(fabric.why_not_repeatable(), None);
-    Ok((found, fabric.trace()))
+            Ok(())
+        });
+        let served = serving.join().expect("no panic");
+        counted.and(served)
+    })
 }
 
 #[test]

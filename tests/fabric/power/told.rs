@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use crate::common::prelude::*;
 use crate::power::protocols::{check_log, place, record};
-use crate::power::world::{ALWAYS, Way, World, arrives};
+use crate::power::world::{ALWAYS, Ran, Way, World, arrives};
 
 /// How the client makes sure that the flush comes before its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+pub(crate) enum Order {
     /// It polls the flush.
     Polled,
     /// It posts the message right after the flush.
@@ -17,16 +17,21 @@ enum Order {
     Fenced,
 }
 
-/// Appends two records. The server answers its user when it gets the message of each.
 fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
     let fabric = Rig::of(profile).seed(seed).fabric();
+    run_on(&fabric, by_reading, order)?.expect("nothing fails");
+    Ok(())
+}
+
+/// Appends two records. The server answers its user when it gets the message of each.
+pub(crate) fn run_on(fabric: &Fabric, by_reading: bool, order: Order) -> Ran {
     let platform = if by_reading {
         Platform::AdrDdioOff
     } else {
         Platform::AdrDdioOn
     };
     let way = Way::on(platform).by_reading(by_reading);
-    let world = World::new(&fabric, way).expect("a connection");
+    let world = World::new(fabric, way).expect("a connection");
     let append = |number: u64, tell: &dyn Fn(u64)| -> Result<()> {
         let (bytes, tail) = (record(number), (number + 1).to_le_bytes());
         world.write(place(number), bytes)?;
@@ -45,7 +50,7 @@ fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(
         world.expect_request()
     };
     world.under_every_cut(check_log, |tell| {
-        (0..2).for_each(|number| append(number, tell).expect("nothing fails"))
+        (0..2).try_for_each(|number| append(number, tell))
     })
 }
 

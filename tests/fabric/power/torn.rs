@@ -2,7 +2,7 @@
 //! one is not valid. The necessary meaning of "valid".
 
 use crate::common::prelude::*;
-use crate::power::world::{PLATFORMS, Way, World, word};
+use crate::power::world::{PLATFORMS, Ran, Way, World, fabric, word};
 
 const LEN: usize = 200;
 const COUNT: usize = 8;
@@ -33,12 +33,23 @@ fn recover(log: &[u8], is_valid: fn(&[u8]) -> bool) -> usize {
     valid.count()
 }
 
-fn has_sum(record: &[u8]) -> bool {
+pub(crate) fn has_sum(record: &[u8]) -> bool {
     record[8..16] == checksum(record).to_le_bytes()
 }
 
 fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Result<u64, Loss> {
-    let world = World::of(profile, Way::on(platform)).expect("a connection");
+    let fabric = fabric(profile);
+    run_on(&fabric, platform, is_valid, COUNT)?.expect("nothing fails");
+    Ok(fabric.visited().images)
+}
+
+pub(crate) fn run_on(
+    fabric: &Fabric,
+    platform: Platform,
+    is_valid: fn(&[u8]) -> bool,
+    count: usize,
+) -> Ran {
+    let world = World::new(fabric, Way::on(platform)).expect("a connection");
     let check = |image: &[u8], told| {
         let found = recover(image, is_valid);
         assert!(found as u64 >= told, "an acknowledged record is lost");
@@ -47,13 +58,13 @@ fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Re
         }
     };
     world.under_every_cut(check, |tell| {
-        for number in 0..COUNT {
-            world.write(number * LEN, &record(number)).expect("posted");
-            world.flush(number * LEN, LEN).expect("flushed");
+        for number in 0..count {
+            world.write(number * LEN, &record(number))?;
+            world.flush(number * LEN, LEN)?;
             tell(number as u64 + 1);
         }
-    })?;
-    Ok(world.fabric.visited().images)
+        Ok(())
+    })
 }
 
 /// With a checksum of all its bytes a record needs no tail.
@@ -83,7 +94,7 @@ fn records_without_a_checksum_are_torn() {
 
 /// How a program writes the number of the record that counts.
 #[derive(Clone, Copy, Debug)]
-enum Number {
+pub(crate) enum Number {
     /// As the first 8 bytes of a header of 16.
     InAHeader,
     /// By a plain write of 8 bytes, at a multiple of 8.
@@ -92,10 +103,15 @@ enum Number {
     Atomic,
 }
 
-/// Counts up from 0x00FF to 0x0100. A part of these bytes is another number.
 fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
+    count_on(&fabric(profile), how)?.expect("nothing fails");
+    Ok(())
+}
+
+/// Counts up from 0x00FF to 0x0100. A part of these bytes is another number.
+pub(crate) fn count_on(fabric: &Fabric, how: Number) -> Ran {
     let way = Way::on(Platform::Eadr).by_reading(true);
-    let world = World::of(profile, way).expect("a connection");
+    let world = World::new(fabric, way).expect("a connection");
     let check = |image: &[u8], _| {
         let number = word(image);
         assert!([0, 0xFF, 0x100].contains(&number), "{number:#x}");
@@ -107,10 +123,10 @@ fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
                 Number::InAHeader => world.write(0, &[bytes, [7; 8]].concat()),
                 Number::Alone => world.write(0, &bytes),
                 Number::Atomic => world.atomic_write(0, &bytes),
-            }
-            .expect("posted");
-            world.flush(0, 8).expect("flushed");
+            }?;
+            world.flush(0, 8)?;
         }
+        Ok(())
     })
 }
 

@@ -22,6 +22,9 @@ pub(crate) const SIZE: usize = 4096;
 pub(crate) const PLATFORMS: [Platform; 3] =
     [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
 
+/// What is left of a program under every cut: it may fail where an operation takes too long.
+pub(crate) type Ran = Result<Result<()>, Loss>;
+
 /// How the two are connected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
