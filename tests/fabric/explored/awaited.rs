@@ -5,16 +5,18 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Explore, Image};
+use rpma::sim::Image;
 use rpma_async::{Conn, Pool, Reactor, Setup};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
 use crate::common::prelude::*;
+use crate::explored::cases::Case;
 use crate::explored::replicas::{Tail, on_all, place, record};
 
 const RECORDS: u64 = 2;
 const SIZE: usize = 4096;
+const LOST: &str = "a promised record is lost";
 
 /// The fault of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,42 +188,41 @@ fn run(fabric: &Fabric, count: usize, fault: Fault) {
     let _result = fabric.on_every_event(look, || runtime.block_on(program));
 }
 
-fn is_found(count: usize, fault: Fault, text: &str) {
-    for profile in [Profile::STRICT, Profile::RXE_6_12] {
-        let explore = Explore::new(&profile)
-            .deviations(1)
-            .limit(Duration::from_secs(600));
-        let explored = explore.run(|fabric| run(fabric, count, Fault::None));
-        assert_eq!(explored.diverged, 0, "{explored}");
-        if fault == Fault::PlainTail && profile.name() == Profile::RXE_6_12.name() {
-            continue; // It executes in order.
-        }
-        let found = explore
-            .find(|fabric| run(fabric, count, fault))
-            .expect_err("the fault");
-        println!(
-            "{}: run {} {}",
-            profile.name(),
-            found.explored.runs(),
-            found.order
-        );
-        found.deviations.iter().for_each(|it| println!("    {it}"));
-        assert!(found.text.contains(text), "{found}");
-        assert!(found.deviations.len() <= 1, "{found}");
-    }
+const BOTH: [Profile; 2] = [Profile::RXE_6_12, Profile::STRICT];
+
+fn right(count: usize) -> Case {
+    Case::new(&BOTH, move |fabric| run(fabric, count, Fault::None))
+}
+
+pub(crate) fn tail() -> Case {
+    let fault = "awaited: a plain tail right after a flush that is not awaited";
+    // soft-RoCE executes in order.
+    right(1).wrong_on(&[Profile::STRICT], fault, "is torn", |fabric| {
+        run(fabric, 1, Fault::PlainTail)
+    })
+}
+
+pub(crate) fn elapsed() -> Case {
+    let fault = "awaited: an elapsed time-out that is taken for success";
+    right(1).wrong(fault, LOST, |fabric| run(fabric, 1, Fault::Elapsed))
+}
+
+pub(crate) fn detached() -> Case {
+    let fault = "awaited: a task that is not awaited";
+    right(2).wrong(fault, LOST, |fabric| run(fabric, 2, Fault::Detached))
 }
 
 #[test]
 fn an_awaited_tail_behind_a_flush_that_is_not_awaited() {
-    is_found(1, Fault::PlainTail, "is torn");
+    tail().check_everywhere();
 }
 
 #[test]
 fn a_time_out_of_the_runtime_that_is_taken_for_success() {
-    is_found(1, Fault::Elapsed, "a promised record is lost");
+    elapsed().check_everywhere();
 }
 
 #[test]
 fn a_task_that_is_not_awaited() {
-    is_found(2, Fault::Detached, "a promised record is lost");
+    detached().check_everywhere();
 }

@@ -1,104 +1,90 @@
 //! Each wrong program is found with one deviation, and the right one beside it passes.
 
-use rpma::sim::Explore;
-
 use crate::common::prelude::*;
-use crate::common::share;
+use crate::explored::cases::Case;
 use crate::explored::programs::{commits, copies, pipelined, recovers, shows, tells, times_out};
 use crate::explored::replicas::Tail;
 
-/// The right program passes in all orders with up to one deviation. The wrong one breaks its promise
-/// in one of them, with this text.
-fn is_found(profiles: &[Profile], text: &str, right: impl Fn(&Fabric), wrong: impl Fn(&Fabric)) {
-    for profile in share(text, 2, profiles) {
-        let name = profile.name();
-        let explore = Explore::new(profile)
-            .deviations(1)
-            .limit(Duration::from_secs(600));
-        let explored = explore.run(&right);
-        println!("{name}, the right one: {explored}");
-        assert_eq!(
-            (explored.diverged, explored.stopped),
-            (0, None),
-            "{explored}"
-        );
-        let found = explore.find(&wrong).expect_err("the fault");
-        let (runs, order) = (found.explored.runs(), &found.order);
-        println!("{name}, the wrong one: run {runs}, in the order {order}");
-        assert!(found.text.contains(text), "{found}");
-        assert!(found.deviations.len() <= 1, "{found}");
-    }
-}
+const LOST: &str = "a promised record is lost";
 
 /// Three replicas take most of the time.
 const SOME: [Profile; 2] = [Profile::RXE_6_12, Profile::ADAPTER];
 
+pub(crate) fn copy() -> Case {
+    let fault = "acknowledged after one copy of three";
+    let text = "a promised record has 1 copies";
+    Case::new(&SOME, |fabric| copies(fabric, 2)).wrong(fault, text, |fabric| copies(fabric, 1))
+}
+
+pub(crate) fn early() -> Case {
+    let fault = "promised before the flush";
+    let right = Case::new(&Profile::ALL, |fabric| tells(fabric, false));
+    right.wrong(fault, LOST, |fabric| tells(fabric, true))
+}
+
+pub(crate) fn other() -> Case {
+    let fault = "the flush of the first of two records, taken for that of both";
+    let right = Case::new(&Profile::ALL, |fabric| pipelined(fabric, false));
+    right.wrong(fault, LOST, |fabric| pipelined(fabric, true))
+}
+
+pub(crate) fn detached() -> Case {
+    let fault = "a commit that is not awaited";
+    let right = Case::new(&Profile::ALL, |fabric| commits(fabric, false));
+    right.wrong(fault, LOST, |fabric| commits(fabric, true))
+}
+
+pub(crate) fn elapsed() -> Case {
+    let fault = "a time-out that is taken for success";
+    let right = Case::new(&Profile::ALL, |fabric| times_out(fabric, false));
+    right.wrong(fault, LOST, |fabric| times_out(fabric, true))
+}
+
+pub(crate) fn trusting() -> Case {
+    let fault = "a recovery that trusts one replica";
+    let right = Case::new(&SOME, |fabric| recovers(fabric, &[1, 2]));
+    right.wrong(fault, "records", |fabric| recovers(fabric, &[1]))
+}
+
+pub(crate) fn tail() -> Case {
+    let fault = "a plain tail right after a flush that is not awaited";
+    let right = Case::new(&[Profile::STRICT, Profile::ADAPTER], |fabric| {
+        shows(fabric, Tail::Atomic)
+    });
+    right.wrong(fault, "is torn", |fabric| shows(fabric, Tail::Plain))
+}
+
 #[test]
 fn one_copy_of_three() {
-    is_found(
-        &SOME,
-        "a promised record has 1 copies",
-        |fabric| copies(fabric, 2),
-        |fabric| copies(fabric, 1),
-    );
+    copy().check();
 }
 
 #[test]
 fn a_record_that_is_told_early() {
-    is_found(
-        &Profile::ALL,
-        "a promised record is lost",
-        |fabric| tells(fabric, false),
-        |fabric| tells(fabric, true),
-    );
+    early().check();
 }
 
 #[test]
 fn the_flush_of_another_record() {
-    is_found(
-        &Profile::ALL,
-        "a promised record is lost",
-        |fabric| pipelined(fabric, false),
-        |fabric| pipelined(fabric, true),
-    );
+    other().check();
 }
 
 #[test]
 fn a_detached_commit() {
-    is_found(
-        &Profile::ALL,
-        "a promised record is lost",
-        |fabric| commits(fabric, false),
-        |fabric| commits(fabric, true),
-    );
+    detached().check();
 }
 
 #[test]
 fn a_time_out_that_is_taken_for_success() {
-    is_found(
-        &Profile::ALL,
-        "a promised record is lost",
-        |fabric| times_out(fabric, false),
-        |fabric| times_out(fabric, true),
-    );
+    elapsed().check();
 }
 
 #[test]
 fn a_recovery_that_trusts_one_replica() {
-    is_found(
-        &SOME,
-        "records",
-        |fabric| recovers(fabric, &[1, 2]),
-        |fabric| recovers(fabric, &[1]),
-    );
+    trusting().check();
 }
 
 #[test]
 fn a_tail_behind_a_flush_that_is_not_awaited() {
-    is_found(
-        &[Profile::STRICT, Profile::ADAPTER],
-        "is torn",
-        |fabric| shows(fabric, Tail::Atomic),
-        |fabric| shows(fabric, Tail::Plain),
-    );
+    tail().check();
 }

@@ -6,6 +6,7 @@
 mod again;
 mod apart;
 mod awaited;
+mod cases;
 mod found;
 mod programs;
 mod replicas;

@@ -1,0 +1,148 @@
+//! Wrong programs that an exploration finds, and the right program beside them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rpma::sim::{Explore, FailedOrder};
+
+use crate::common::prelude::*;
+use crate::common::share;
+
+type Program = Box<dyn Fn(&Fabric)>;
+
+/// A right program, and wrong ones beside it.
+pub(crate) struct Case {
+    profiles: Vec<Profile>,
+    right: Program,
+    wrong: Vec<Wrong>,
+}
+
+struct Wrong {
+    /// The devices on which it breaks its promise.
+    profiles: Vec<Profile>,
+    fault: &'static str,
+    /// A part of the text of its panic.
+    text: &'static str,
+    program: Program,
+}
+
+impl Case {
+    pub(crate) fn new(profiles: &[Profile], right: impl Fn(&Fabric) + 'static) -> Self {
+        Self {
+            profiles: profiles.to_vec(),
+            right: Box::new(right),
+            wrong: Vec::new(),
+        }
+    }
+
+    pub(crate) fn wrong(
+        self,
+        fault: &'static str,
+        text: &'static str,
+        program: impl Fn(&Fabric) + 'static,
+    ) -> Self {
+        let profiles = self.profiles.clone();
+        self.wrong_on(&profiles, fault, text, program)
+    }
+
+    /// On other devices it keeps its promise.
+    pub(crate) fn wrong_on(
+        mut self,
+        profiles: &[Profile],
+        fault: &'static str,
+        text: &'static str,
+        program: impl Fn(&Fabric) + 'static,
+    ) -> Self {
+        self.wrong.push(Wrong {
+            profiles: profiles.to_vec(),
+            fault,
+            text,
+            program: Box::new(program),
+        });
+        self
+    }
+
+    /// The right program passes in all orders with up to one deviation. Each wrong one breaks its
+    /// promise in one of them.
+    pub(crate) fn check(&self) {
+        let what = self.wrong[0].fault;
+        let profiles = share(what, self.profiles.len().min(2), self.profiles.clone());
+        self.check_on(&profiles);
+    }
+
+    /// The same, on all devices in each run.
+    pub(crate) fn check_everywhere(&self) {
+        self.check_on(&self.profiles);
+    }
+
+    fn check_on(&self, profiles: &[Profile]) {
+        for profile in profiles {
+            let name = profile.name();
+            let explored = explore(profile).run(&self.right);
+            println!("{name}, the right one: {explored}");
+            assert_eq!(
+                (explored.diverged, explored.stopped),
+                (0, None),
+                "{explored}"
+            );
+            let here = self.wrong.iter();
+            for wrong in here.filter(|wrong| wrong.profiles.contains(profile)) {
+                let (began, fault) = (Instant::now(), wrong.fault);
+                let found = wrong.found(profile);
+                let found = found.unwrap_or_else(|| panic!("{name}, {fault}: it is not found"));
+                let (runs, order, took) = (found.explored.runs(), &found.order, began.elapsed());
+                println!("{name}, {fault}: run {runs}, {took:?}, in the order {order}");
+                found.deviations.iter().for_each(|it| println!("    {it}"));
+            }
+        }
+    }
+
+    /// Prints the lines of docs/testing.md. Each cell has a figure for each device, or for two of
+    /// four.
+    pub(crate) fn print(&self) {
+        let profiles = match self.profiles.len() {
+            4 => &[Profile::RXE_6_12, Profile::STRICT],
+            _ => &self.profiles[..],
+        };
+        for wrong in &self.wrong {
+            let each = |figure: &dyn Fn(&Profile) -> String| {
+                let figures: Vec<_> = profiles.iter().map(figure).collect();
+                figures.join(", ")
+            };
+            let run = each(&|profile| match wrong.found(profile) {
+                Some(found) => found.explored.runs().to_string(),
+                None => "none".to_owned(),
+            });
+            let [seeds, apart] = [false, true]
+                .map(|is_apart| each(&|profile| wrong.of_seeds(profile, is_apart).to_string()));
+            let profiles = each(&|profile| profile.name().to_owned());
+            println!("| {} | {run} | {seeds} | {apart} | {profiles}", wrong.fault);
+        }
+    }
+}
+
+impl Wrong {
+    fn found(&self, profile: &Profile) -> Option<Box<FailedOrder>> {
+        let found = explore(profile).find(&self.program).err()?;
+        assert!(found.text.contains(self.text), "{}: {found}", self.fault);
+        assert!(found.deviations.len() <= 1, "{found}");
+        Some(found)
+    }
+
+    /// How many of 100 seeds find it.
+    fn of_seeds(&self, profile: &Profile, is_apart: bool) -> usize {
+        let fails = |seed: &u64| {
+            let fabric = Rig::of(profile).seed(*seed).fabric();
+            if is_apart {
+                fabric.apart();
+            }
+            catch_unwind(AssertUnwindSafe(|| (self.program)(&fabric))).is_err()
+        };
+        (1..=100).filter(fails).count()
+    }
+}
+
+fn explore(profile: &Profile) -> Explore {
+    Explore::new(profile)
+        .deviations(1)
+        .limit(Duration::from_secs(600))
+}
