@@ -13,4 +13,5 @@ mod programs;
 mod replicas;
 mod right;
 mod served;
+mod table;
 mod threads;

@@ -1,0 +1,23 @@
+//! The table of docs/testing.md: how an exploration and seeds find each wrong program.
+
+use crate::explored::{awaited, found, power, threads};
+
+#[test]
+#[ignore = "long: a minute"]
+fn the_table_of_the_docs() {
+    let mut cases = vec![
+        found::copy(),
+        found::early(),
+        found::other(),
+        found::detached(),
+        found::elapsed(),
+        found::trusting(),
+        found::tail(),
+        threads::early(),
+        awaited::tail(),
+        awaited::elapsed(),
+        awaited::detached(),
+    ];
+    cases.extend(power::all());
+    cases.iter().for_each(|case| case.print());
+}
