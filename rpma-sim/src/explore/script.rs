@@ -169,6 +169,7 @@ impl Script {
             },
             Meeting::Shared => Uses {
                 shared: true,
+                promises: true,
                 ..Uses::default()
             },
         });

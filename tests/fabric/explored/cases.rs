@@ -61,39 +61,28 @@ impl Case {
         self
     }
 
-    /// The right program passes in all orders with up to one deviation. Each wrong one breaks its
-    /// promise in one of them.
+    /// The right program passes in all orders with up to one deviation, on a share of the devices.
+    /// Each wrong one breaks its promise in one of them, on each of its devices.
     pub(crate) fn check(&self) {
         let what = self.wrong[0].fault;
-        let profiles = share(what, self.profiles.len().min(2), self.profiles.clone());
-        self.check_on(&profiles);
+        let some = share(what, self.profiles.len().min(2), &self.profiles);
+        some.into_iter().for_each(|profile| self.passes(profile));
+        self.wrong.iter().for_each(Wrong::is_found);
     }
 
-    /// The same, on all devices in each run.
+    /// The same, with the right program on all devices.
     pub(crate) fn check_everywhere(&self) {
-        self.check_on(&self.profiles);
+        self.profiles
+            .iter()
+            .for_each(|profile| self.passes(profile));
+        self.wrong.iter().for_each(Wrong::is_found);
     }
 
-    fn check_on(&self, profiles: &[Profile]) {
-        for profile in profiles {
-            let name = profile.name();
-            let explored = explore(profile).run(&self.right);
-            println!("{name}, the right one: {explored}");
-            assert_eq!(
-                (explored.diverged, explored.stopped),
-                (0, None),
-                "{explored}"
-            );
-            let here = self.wrong.iter();
-            for wrong in here.filter(|wrong| wrong.profiles.contains(profile)) {
-                let (began, fault) = (Instant::now(), wrong.fault);
-                let found = wrong.found(profile);
-                let found = found.unwrap_or_else(|| panic!("{name}, {fault}: it is not found"));
-                let (runs, order, took) = (found.explored.runs(), &found.order, began.elapsed());
-                println!("{name}, {fault}: run {runs}, {took:?}, in the order {order}");
-                found.deviations.iter().for_each(|it| println!("    {it}"));
-            }
-        }
+    fn passes(&self, profile: &Profile) {
+        let explored = explore(profile).run(&self.right);
+        println!("{}, the right one: {explored}", profile.name());
+        let ended = (explored.diverged, explored.stopped);
+        assert_eq!(ended, (0, None), "{explored}");
     }
 
     /// Prints the lines of docs/testing.md. Each cell has a figure for each device, or for two of
@@ -121,6 +110,17 @@ impl Case {
 }
 
 impl Wrong {
+    fn is_found(&self) {
+        for profile in &self.profiles {
+            let (name, fault, began) = (profile.name(), self.fault, Instant::now());
+            let found = self.found(profile);
+            let found = found.unwrap_or_else(|| panic!("{name}, {fault}: it is not found"));
+            let (runs, order, took) = (found.explored.runs(), &found.order, began.elapsed());
+            println!("{name}, {fault}: run {runs}, {took:?}, in the order {order}");
+            found.deviations.iter().for_each(|it| println!("    {it}"));
+        }
+    }
+
     fn found(&self, profile: &Profile) -> Option<Box<FailedOrder>> {
         let found = explore(profile).find(&self.program).err()?;
         assert!(found.text.contains(self.text), "{}: {found}", self.fault);

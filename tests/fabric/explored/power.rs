@@ -1,6 +1,7 @@
-//! The wrong programs of `power` under an exploration, with at most four records.
+//! The wrong programs of `power` under an exploration, with at most three records.
 //!
-//! Those of its `large`, `table` and `reports` have the faults of `protocols` and `rules`.
+//! `table`, `large`, `cuts` and `reports` have more tests of these programs. `late`, `hosts`, `storm`
+//! and `declared` have no wrong ones.
 
 use crate::common::prelude::*;
 use crate::explored::cases::Case;

@@ -14,6 +14,7 @@ fn the_table_of_the_docs() {
         found::trusting(),
         found::tail(),
         threads::early(),
+        threads::announced(),
         awaited::tail(),
         awaited::elapsed(),
         awaited::detached(),
