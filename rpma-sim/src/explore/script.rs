@@ -108,9 +108,12 @@ impl Script {
         self.begun.get_or_insert(self.made.len());
     }
 
-    /// The thread with the turn lets others go on.
+    /// The thread with the turn lets others go on. It waits for a lock of the library, or yields.
     pub(crate) fn yields(&mut self) {
         self.yields = true;
+        if let Some(step) = self.steps.last_mut() {
+            step.waits = true;
+        }
     }
 
     /// An event of the run, with a hash of the bytes that it leaves.
@@ -137,12 +140,17 @@ impl Script {
         }
     }
 
-    /// It uses the devices of a host.
+    /// It uses the devices of a host. In the turn before, it may have taken a lock of the library
+    /// for this call, and have waited for that lock in turns before.
     pub(crate) fn uses_device(&mut self, host: usize) {
-        self.uses(Uses {
-            devices: bit(host),
-            ..Uses::default()
-        });
+        let Some(Step { thread, .. }) = self.steps.last().copied() else {
+            return;
+        };
+        let turns = self.steps.iter_mut().rev();
+        let turns = turns.filter(|step| step.thread == thread).enumerate();
+        for (_, step) in turns.take_while(|(number, step)| *number < 2 || step.waits) {
+            step.uses.devices |= bit(host);
+        }
     }
 
     /// The calling thread makes a call, or observes something.
@@ -259,6 +267,7 @@ impl Script {
         self.steps.push(Step {
             thread,
             choices: self.made.len(),
+            waits: false,
             uses: Uses {
                 promises: self.past.may_promise(thread),
                 ..Uses::default()

@@ -50,6 +50,8 @@ pub(crate) struct Step {
     pub(crate) thread: u64,
     /// The number of choices before it.
     pub(crate) choices: usize,
+    /// It has let others go on, for instance because it waits for a lock of the library.
+    pub(crate) waits: bool,
     pub(crate) uses: Uses,
 }
 
