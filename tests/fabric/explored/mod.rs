@@ -8,6 +8,7 @@ mod apart;
 mod awaited;
 mod cases;
 mod found;
+mod limits;
 mod power;
 mod programs;
 mod replicas;

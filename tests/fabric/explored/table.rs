@@ -15,6 +15,7 @@ fn the_table_of_the_docs() {
         found::tail(),
         threads::early(),
         threads::announced(),
+        threads::first(),
         awaited::tail(),
         awaited::elapsed(),
         awaited::detached(),
