@@ -242,7 +242,7 @@ fn what_is_left_out_is_not_missed() {
 /// The same with two deviations, of a log on two replicas with a thread each, and of one without
 /// threads.
 #[test]
-#[ignore = "long: 10 minutes"]
+#[ignore = "long: 15 minutes"]
 fn two_replicas_miss_nothing() {
     for profile in share("profiles with all orders", 4, Profile::ALL) {
         nothing_is_missed(&profile, 2, &|fabric| tells(fabric, false));
