@@ -67,6 +67,9 @@ pub struct Explore {
 ///
 /// * The requests of a post arrive late, or later than the limits of a program (60 s). In the late
 ///   base order they arrive at once, with all before them.
+/// * The network of a host is interrupted: its requests from one post on arrive after 60 s. Or two
+///   hosts are near: in the late base order, all requests between them arrive at once. Such a
+///   deviation is tried without others.
 /// * A device that keeps a request back executes it at its own time, and not at the next poll.
 /// * A completion comes late, or later than the limits.
 /// * A device lets a later write overtake, reads data early, or makes a write visible late, if its
@@ -294,8 +297,11 @@ impl Explore {
         for deviations in 0..=self.deviations {
             explored.begin(deviations, level.len());
             let is_last = deviations == self.deviations;
-            // Devices before threads, which have most of the choices.
-            level.sort_by_cached_key(|candidate| candidate.order.of_threads());
+            // Devices before threads, which have most of the choices. The few that last come first:
+            // each is like several others at once.
+            level.sort_by_cached_key(|candidate| {
+                (candidate.order.of_threads(), !candidate.order.lasts())
+            });
             let mut next = Vec::new();
             let mut queue = VecDeque::from(level);
             while let Some(candidate) = queue.pop_front() {
@@ -332,6 +338,9 @@ impl Explore {
 
     /// The orders with one more deviation, after the last one of an order.
     fn deviate(&self, order: &Order, script: &Script, seen: &mut Seen) -> Vec<Candidate> {
+        if order.lasts() {
+            return Vec::new();
+        }
         let last = order.deviations.last();
         let last = last.map_or(0, |last| last.at as usize + 1);
         let first = last.max(script.begun.unwrap_or(0));
@@ -343,7 +352,14 @@ impl Explore {
             if self.prunes && made.kind == Kind::Thread {
                 continue;
             }
-            let new = (1..made.options).map(|option| (at, option));
+            let lasts = |option| {
+                let kind = made.kind;
+                let at = at as u32;
+                Deviation { at, kind, option }.lasts()
+            };
+            let is_base = order.deviations.is_empty();
+            let options = (1..made.options).filter(|option| is_base || !lasts(*option));
+            let new = options.map(|option| (at, option));
             more.extend(new.filter(|new| self.is_new(order, script, *new, seen)));
         }
         if self.prunes {

@@ -38,6 +38,9 @@ impl Kind {
     }
 }
 
+/// The option of an arrival that lasts for longer than one post. Each base order has one such value.
+const LASTING: u32 = 3;
+
 /// One choice of a run that is not the first option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deviation {
@@ -45,6 +48,13 @@ pub(crate) struct Deviation {
     pub(crate) at: u32,
     pub(crate) kind: Kind,
     pub(crate) option: u32,
+}
+
+impl Deviation {
+    /// Whether it changes later choices as well, so that it is tried alone.
+    pub(crate) fn lasts(self) -> bool {
+        self.kind == Kind::Arrival && self.option == LASTING
+    }
 }
 
 /// All that a run depends on.
@@ -61,6 +71,11 @@ impl Order {
     pub(crate) fn of_threads(&self) -> usize {
         let deviations = self.deviations.iter();
         deviations.filter(|it| it.kind.is_of_threads()).count()
+    }
+
+    /// Whether a deviation of it lasts for longer than one post.
+    pub(crate) fn lasts(&self) -> bool {
+        self.deviations.iter().any(|it| it.lasts())
     }
 }
 

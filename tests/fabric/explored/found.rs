@@ -2,7 +2,9 @@
 
 use crate::common::prelude::*;
 use crate::explored::cases::Case;
-use crate::explored::programs::{commits, copies, pipelined, recovers, shows, tells, times_out};
+use crate::explored::programs::{
+    commits, copies, pipelined, recovers, shows, tells, times_out, too_few_copies,
+};
 use crate::explored::replicas::Tail;
 
 const LOST: &str = "a promised record is lost";
@@ -38,6 +40,14 @@ pub(crate) fn elapsed() -> Case {
     let fault = "a time-out that is taken for success";
     let right = Case::new(&Profile::ALL, |fabric| times_out(fabric, false));
     right.wrong(fault, LOST, |fabric| times_out(fabric, true))
+}
+
+pub(crate) fn few() -> Case {
+    let fault = "a time-out with too few copies that is taken for success";
+    let right = Case::new(&SOME, |fabric| too_few_copies(fabric, false));
+    right.wrong(fault, "a promised record has", |fabric| {
+        too_few_copies(fabric, true)
+    })
 }
 
 pub(crate) fn trusting() -> Case {
@@ -77,6 +87,11 @@ fn a_detached_commit() {
 #[test]
 fn a_time_out_that_is_taken_for_success() {
     elapsed().check();
+}
+
+#[test]
+fn a_time_out_with_too_few_copies_that_is_taken_for_success() {
+    few().check();
 }
 
 #[test]

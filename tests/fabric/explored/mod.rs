@@ -14,5 +14,6 @@ mod programs;
 mod replicas;
 mod right;
 mod served;
+mod sets;
 mod table;
 mod threads;

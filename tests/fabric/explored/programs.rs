@@ -84,6 +84,19 @@ pub(crate) fn times_out(fabric: &Fabric, is_success: bool) {
     });
 }
 
+/// A time-out of the wait for two copies of three is a failure, or taken for success.
+pub(crate) fn too_few_copies(fabric: &Fabric, is_success: bool) {
+    under_cuts(fabric, 3, &on_two, |replicas, promise| {
+        promises(replicas, promise, &|replicas, number| {
+            let posted = post_all(replicas, number, Tail::Atomic)?;
+            match wait_for_some(replicas, &posted, 2) {
+                Err(_elapsed) if is_success => Ok(()),
+                waited => waited,
+            }
+        })
+    });
+}
+
 /// After two copies of three, the recovery reads two replicas, or one of them.
 pub(crate) fn recovers(fabric: &Fabric, from: &[usize]) {
     let check = |images: &[&[u8]], promised: u64| {
