@@ -4,7 +4,7 @@
 //! A program may promise a record after one copy of three. Then nothing is lost of the memories
 //! that have the record, and only these counts show the hosts that lack it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::qp::Send;
 use crate::state::State;
@@ -63,10 +63,21 @@ impl State {
         counts
     }
 
-    /// Lists the lines with operations that not all hosts have executed.
+    /// Lists the lines with operations that not all hosts have executed. A host of other lines may
+    /// have got none.
     pub(crate) fn text_of_executed(&self) -> String {
+        let mut counts = self.counts();
+        // Probes of a keep-alive have no line, if the others have one.
+        if counts.len() > 1 {
+            counts.remove(&None);
+        }
+        let hosts = counts.values().flat_map(BTreeMap::keys);
+        let hosts: BTreeSet<usize> = hosts.copied().collect();
         let mut text = String::new();
-        for (line, of_hosts) in self.counts() {
+        for (line, mut of_hosts) in counts {
+            for host in &hosts {
+                of_hosts.entry(*host).or_default();
+            }
             let mut counts = of_hosts.values();
             let first = counts.next().copied().unwrap_or_default();
             if first.executed == first.posted && counts.all(|count| *count == first) {
@@ -83,7 +94,8 @@ impl State {
             text += &format!("    {line}: {}\n", of_hosts.join(", "));
         }
         if text.is_empty() {
-            return "No operation is posted and not executed, and the hosts have executed the same number of each line.\n"
+            return "All hosts have executed the same operations, and none is in flight. So the promise came before a \
+                    post, if the power is the cause.\n"
                 .to_owned();
         }
         format!("How many operations a host has executed, of those that were posted to it:\n{text}")

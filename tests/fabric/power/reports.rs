@@ -177,19 +177,53 @@ fn a_report_has_the_last_events_and_the_faults() -> Result {
     Ok(())
 }
 
+/// The connections of one client to two hosts.
+fn one_and_other(fabric: &Fabric) -> Result<[World; 2]> {
+    let client = fabric.host("client");
+    let connect = |name: &str| {
+        let way = Way::on(Platform::Eadr).by_reading(true);
+        let hosts = [client.clone(), fabric.host(name)];
+        Hosts::new(fabric, hosts, way, SIZE).connect()
+    };
+    Ok([connect("one")?, connect("other")?])
+}
+
+/// A promise of a record that was posted to one host of two: the report has the other host, with
+/// zeros.
+#[test]
+fn a_promise_after_one_post_names_the_other_host() -> Result {
+    let fabric = fabric(&Profile::STRICT);
+    let all = one_and_other(&fabric)?;
+    let told = AtomicU64::new(0);
+    let check = |cut: &Cut<'_>| {
+        for images in cut.joint_images(&[&all[0].pmem, &all[1].pmem]) {
+            let both = images.iter().all(|image| image.bytes()[0] == 1);
+            assert!(both || told.load(Ordering::Relaxed) == 0, "lost");
+        }
+    };
+    let mut line = 0;
+    let found = fabric.find_loss(check, || -> anyhow::Result<()> {
+        all[0].source.write_at(0, &[1; 8])?;
+        let (to, from) = all[0].places(0, 8)?;
+        line = line!() + 1;
+        all[0].conn.write(to, from, ON_ERROR, 70)?;
+        all.iter().try_for_each(|world| world.flush(0, 8))?;
+        told.store(1, Ordering::Relaxed);
+        all[1].flush(0, 8)
+    });
+    let report = found.expect_err("a loss").to_string();
+    let counts = format!("    {}:{line}: one 1 of 1, other 0 of 0\n", file!());
+    assert_says(&report, &["nothing of it is lost. ", &counts]);
+    Ok(())
+}
+
 /// A promise after one copy of two: the report names both connections by their hosts, and the host
 /// that has not executed the operation.
 #[test]
 fn a_promise_after_one_copy_names_the_other_host() -> Result {
     for profile in Profile::EVERY {
         let fabric = fabric(&profile);
-        let client = fabric.host("client");
-        let mut all = Vec::new();
-        for name in ["one", "other"] {
-            let way = Way::on(Platform::Eadr).by_reading(true);
-            let hosts = [client.clone(), fabric.host(name)];
-            all.push(Hosts::new(&fabric, hosts, way, SIZE).connect()?);
-        }
+        let all = one_and_other(&fabric)?;
         let told = AtomicU64::new(0);
         let check = |cut: &Cut<'_>| {
             let [one, other] = [0, 1].map(|number: usize| &all[number].pmem);
