@@ -155,6 +155,12 @@ impl Choices {
         }
     }
 
+    /// The order of an exploration that runs now, for a text about a run that may never end.
+    pub(crate) fn text_of_order(&self) -> String {
+        let text = self.with_script(|script| script.text_of_order());
+        text.unwrap_or_default()
+    }
+
     /// Does something with the script, if there is one.
     pub(crate) fn with_script<T>(&self, act: impl FnOnce(&mut Script) -> T) -> Option<T> {
         if !self.explores {
@@ -176,7 +182,7 @@ impl State {
 
     /// As that, about a request of a queue pair.
     pub(crate) fn choose_for(&self, kind: Kind, below: u32, number: u32, send: &Send) -> u32 {
-        self.choose(kind, below, |state| state.describe_with_peer(number, send))
+        self.choose(kind, below, |state| state.describe(number, send))
     }
 }
 
@@ -184,8 +190,7 @@ impl State {
     /// See [`Choices::arrival`].
     pub(crate) fn choose_arrival(&self, way: (usize, usize), number: u32, send: &Send) -> u32 {
         self.note_devices();
-        self.choices
-            .arrival(way, || self.describe_with_peer(number, send))
+        self.choices.arrival(way, || self.describe(number, send))
     }
 }
 

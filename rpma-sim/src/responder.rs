@@ -234,14 +234,6 @@ impl State {
         format!("{what}{by} on {}", self.connection(number))
     }
 
-    /// As that, with the host of the peer.
-    pub(crate) fn describe_with_peer(&self, number: u32, send: &Send) -> String {
-        let peer = self.qps.get(number).and_then(|qp| self.qps.get(qp.peer?));
-        let to = peer.map(|peer| &self.hosts[self.nics[peer.nic].host]);
-        let to = to.map_or(String::new(), |host| format!(" to {host}"));
-        format!("{}{to}", self.describe(number, send))
-    }
-
     pub(crate) fn has_receive(&self, number: u32) -> bool {
         let qp = &self.qps[number];
         match qp.srq {

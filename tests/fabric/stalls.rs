@@ -144,6 +144,20 @@ fn yields() -> Result {
     })
 }
 
+/// The same in an exploration.
+fn yields_in_an_order() -> Result {
+    rpma::sim::explore(&Profile::STRICT, |fabric| {
+        paused::runtime().block_on(async {
+            paused::follow(fabric);
+            let _ticking = paused::tick(fabric);
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
+    });
+    Ok(())
+}
+
 /// Writes without an end, and never sleeps.
 async fn load(conn: &Conn, memories: &Memories) -> Result {
     let (from, to) = (memories.source.slice(..)?, memories.to()?);
@@ -203,7 +217,7 @@ fn planted() -> Result {
     let Ok(name) = env::var(PLANTED) else {
         return Ok(());
     };
-    if ["yields", "load", "polls", "looks"].contains(&&*name) {
+    if ["yields", "an order", "load", "polls", "looks"].contains(&&*name) {
         // It takes a processor until it is killed, and other tests run beside it.
         rustix::process::nice(19)?;
     }
@@ -216,6 +230,7 @@ fn planted() -> Result {
     }
     match &*name {
         "yields" => return yields(),
+        "an order" => return yields_in_an_order(),
         "load" => return is_loaded(),
         _ => {}
     }
@@ -308,6 +323,10 @@ fn a_clock_that_stands_still_is_printed() -> Result {
     let load = &format!("{}:{LOAD}", file!());
     assert_printed([
         ("yields", ["stands still", "yield_now", SLEEP]),
+        (
+            "an order",
+            ["stands still", "RPMA_SIM_ORDER=\"early\"", SLEEP],
+        ),
         ("load", ["stands still", load, SLEEP]),
         (
             "polls",

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
-use super::order::{Deviation, Order};
+use super::order::{Deviation, ONLY, Order};
 use super::past::{Meeting, Past, hash_of};
 use super::steps::{Step, Uses, bit};
 use crate::choices::{INTERRUPTED, Kind, NEAR};
@@ -103,6 +103,10 @@ impl Script {
     /// The deviations that the run had no choice for.
     pub(crate) fn left(&self) -> &[Deviation] {
         &self.order.deviations[self.deviated..]
+    }
+
+    pub(crate) fn text_of_order(&self) -> String {
+        format!(" The order of this run is {ONLY}=\"{}\".", self.order)
     }
 
     /// A test watches from now on.

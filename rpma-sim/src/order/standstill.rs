@@ -162,14 +162,16 @@ impl Order {
                 "rpma-sim: the program's clock stands still for 5 s of real time, and its tasks go on. A paused clock \
                  advances only when all tasks wait. Until then no time-out, retry or reconnect comes. Threads: \
                  {busy}.{lines} A loop of a task must sleep in the program's time, for example \
-                 tokio::time::sleep(Duration::from_millis(1)). yield_now does not advance the clock."
+                 tokio::time::sleep(Duration::from_millis(1)). yield_now does not advance the clock.{}",
+                self.choices.text_of_order()
             );
         }
         format!(
             "rpma-sim: the threads of a fabric with a seed go on for 5 s of real time, and no call has an effect. \
              Threads that poll: {busy}. Threads that wait: {waiting}.{lines} The fabric's clock jumps only when all \
              threads wait. A loop that polls must wait (Conn::wait_for, Conn::next, rpma::sync::Condvar) or sleep \
-             (rpma::thread::sleep)."
+             (rpma::thread::sleep).{}",
+            self.choices.text_of_order()
         )
     }
 }
