@@ -228,8 +228,7 @@ impl Explore {
     ///
     /// As [`explore`].
     pub fn run(&self, program: impl Fn(&Fabric)) -> Explored {
-        if let Ok(text) = env::var(ONLY) {
-            let order: Order = text.parse().unwrap_or_else(|error| panic!("{error}"));
+        if let Some(order) = only() {
             return self.run_alone(&order, &program);
         }
         let (explored, failed) = self.search(&program);
@@ -241,13 +240,20 @@ impl Explore {
         panic!("{order} failed, and did not fail when it ran again")
     }
 
-    /// As [`run`](Self::run), for a test that expects a failure.
+    /// As [`run`](Self::run), for a test that expects a failure. It prints nothing.
     ///
     /// # Errors
     ///
     /// The first order that fails.
+    ///
+    /// # Panics
+    ///
+    /// If the value of the variable is not an order.
     pub fn find(&self, program: impl Fn(&Fabric)) -> Result<Explored, Box<FailedOrder>> {
-        let (explored, failed) = self.search(&program);
+        let (explored, failed) = match only() {
+            Some(order) => self.find_alone(order, &program),
+            None => self.search(&program),
+        };
         let Some((order, panic)) = failed else {
             return Ok(explored);
         };
@@ -278,6 +284,16 @@ impl Explore {
         let mut explored = Explored::default();
         explored.add(0, &ran.script);
         explored
+    }
+
+    /// Runs one order.
+    fn find_alone(&self, order: Order, program: &impl Fn(&Fabric)) -> (Explored, Option<Failed>) {
+        be_able_to_be_quiet();
+        let ran = quietly(|| self.try_run(&order, true, program));
+        let mut explored = Explored::default();
+        explored.begin(0, 1);
+        explored.add(0, &ran.script);
+        (explored, ran.failed.map(|panic| (order, panic)))
     }
 
     /// Runs each order until one fails. That is reduced to the deviations that it needs.
@@ -475,6 +491,12 @@ impl Ran {
             None => why,
         })
     }
+}
+
+/// The order that the variable has.
+fn only() -> Option<Order> {
+    let text = env::var(ONLY).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Identifies the questions of a run.
