@@ -63,20 +63,22 @@ impl State {
         counts
     }
 
-    /// Lists the lines with operations that not all hosts have executed. A host of other lines may
-    /// have got none.
+    /// Lists the lines with operations that not all hosts have executed. A host with persistent
+    /// memory may have got none of a line.
     pub(crate) fn text_of_executed(&self) -> String {
         let mut counts = self.counts();
         // Probes of a keep-alive have no line, if the others have one.
         if counts.len() > 1 {
             counts.remove(&None);
         }
-        let hosts = counts.values().flat_map(BTreeMap::keys);
-        let hosts: BTreeSet<usize> = hosts.copied().collect();
+        let hosts = self.power.pmems.iter().map(|pmem| pmem.host);
+        let hosts: BTreeSet<usize> = hosts.collect();
         let mut text = String::new();
         for (line, mut of_hosts) in counts {
-            for host in &hosts {
-                of_hosts.entry(*host).or_default();
+            if of_hosts.keys().any(|host| hosts.contains(host)) {
+                for host in &hosts {
+                    of_hosts.entry(*host).or_default();
+                }
             }
             let mut counts = of_hosts.values();
             let first = counts.next().copied().unwrap_or_default();
