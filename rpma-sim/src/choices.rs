@@ -17,8 +17,7 @@ use crate::state::State;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// Posted requests arrive at once (0), late (1), later than the limits of a program (2), or at
-    /// once with all before them (3). Two values last for longer than one post: [`INTERRUPTED`] and
-    /// [`NEAR`].
+    /// once with all before them (3). One value lasts for longer than one post: [`INTERRUPTED`].
     Arrival,
     /// A device executes a request that it has kept back at the next poll (0), or at its own time
     /// (1).
@@ -56,8 +55,6 @@ pub(crate) enum Kind {
 /// An arrival later than the limits of a program, also of the host's later posts until then: its
 /// network is interrupted.
 pub(crate) const INTERRUPTED: u32 = 4;
-/// An arrival at once, also of all later posts between the two hosts.
-pub(crate) const NEAR: u32 = 5;
 
 /// How many fabrics are explored, so that a read has no cost if it is 0.
 static EXPLORING: AtomicUsize = AtomicUsize::new(0);
@@ -134,14 +131,6 @@ impl Choices {
         }
     }
 
-    /// When the requests of a post arrive, on the way from one host to another.
-    pub(crate) fn arrival(&self, way: (usize, usize), what: impl Fn() -> String) -> u32 {
-        match &mut *self.lock() {
-            Source::Seeded(seeded) => seeded.choose(Kind::Arrival, 4),
-            Source::Script(script) => script.arrival(way, &what),
-        }
-    }
-
     /// One of these threads, each with its weight, after `from` had the turn.
     pub(crate) fn next_thread(
         &self,
@@ -183,14 +172,6 @@ impl State {
     /// As that, about a request of a queue pair.
     pub(crate) fn choose_for(&self, kind: Kind, below: u32, number: u32, send: &Send) -> u32 {
         self.choose(kind, below, |state| state.describe(number, send))
-    }
-}
-
-impl State {
-    /// See [`Choices::arrival`].
-    pub(crate) fn choose_arrival(&self, way: (usize, usize), number: u32, send: &Send) -> u32 {
-        self.note_devices();
-        self.choices.arrival(way, || self.describe(number, send))
     }
 }
 

@@ -67,9 +67,8 @@ pub struct Explore {
 ///
 /// * The requests of a post arrive late, or later than the limits of a program (60 s). In the late
 ///   base order they arrive at once, with all before them.
-/// * The network of a host is interrupted: its requests from one post on arrive after 60 s. Or two
-///   hosts are near: in the late base order, all requests between them arrive at once. Such a
-///   deviation is tried without others.
+/// * The network of a host is interrupted for 60 s: its requests from one post on arrive at the end
+///   of that time. This deviation is tried from the early base order, and without others.
 /// * A device that keeps a request back executes it at its own time, and not at the next poll.
 /// * A completion comes late, or later than the limits.
 /// * A device lets a later write overtake, reads data early, or makes a write visible late, if its

@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// The option of an arrival that lasts for longer than one post. Each base order has one such value.
+/// The option of an arrival that lasts for longer than one post. The late base order has none.
 const LASTING: u32 = 3;
 
 /// One choice of a run that is not the first option.

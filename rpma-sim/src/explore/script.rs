@@ -4,14 +4,14 @@
 //! runs goes on for as long as it can, nothing is lost, and devices keep the order of requests. In
 //! the early one posted requests arrive at once, and in the late one they arrive late.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
 use super::order::{Deviation, ONLY, Order};
 use super::past::{Meeting, Past, hash_of};
 use super::steps::{Step, Uses, bit};
-use crate::choices::{INTERRUPTED, Kind, NEAR};
+use crate::choices::{INTERRUPTED, Kind};
 use crate::here;
 use crate::order::mix;
 use crate::origin::Origin;
@@ -80,8 +80,6 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
     streak: u32,
     yields: bool,
-    /// The pairs of hosts between which something was posted, since the test watches.
-    pairs: BTreeSet<[usize; 2]>,
     /// The devices as they are.
     pub(crate) devices: u64,
     /// The sequence of events, as a hash, and the images that checks were shown.
@@ -111,10 +109,7 @@ impl Script {
 
     /// A test watches from now on.
     pub(crate) fn begin(&mut self) {
-        if self.begun.is_none() {
-            self.begun = Some(self.made.len());
-            self.pairs.clear();
-        }
+        self.begun.get_or_insert(self.made.len());
     }
 
     /// The thread with the turn lets others go on. It waits for a lock of the library, or yields.
@@ -216,24 +211,7 @@ impl Script {
     }
 
     pub(crate) fn choose(&mut self, kind: Kind, below: u32, what: &dyn Fn() -> String) -> u32 {
-        self.choose_of(kind, &self.values(kind, below), what)
-    }
-
-    /// The arrival of a post, on the way from one host to another. In the early base order the
-    /// network may be interrupted at each post. In the late one two hosts may be near from their
-    /// first post on.
-    pub(crate) fn arrival(&mut self, way: (usize, usize), what: &dyn Fn() -> String) -> u32 {
-        let pair = [way.0.min(way.1), way.0.max(way.1)];
-        let is_first = self.pairs.insert(pair);
-        let values: &[u32] = match (self.order.is_late, is_first) {
-            (false, _) => &[0, 1, 2, INTERRUPTED],
-            (true, true) => &[1, 3, 2, NEAR],
-            (true, false) => &[1, 3, 2],
-        };
-        self.choose_of(Kind::Arrival, values, what)
-    }
-
-    fn choose_of(&mut self, kind: Kind, values: &[u32], what: &dyn Fn() -> String) -> u32 {
+        let values = self.values(kind, below);
         if values.len() < 2 {
             return values[0];
         }
@@ -333,6 +311,8 @@ impl Script {
         let is_late = self.order.is_late;
         match kind {
             Kind::Weight => vec![0],
+            Kind::Arrival if is_late => vec![1, 3, 2],
+            Kind::Arrival => vec![0, 1, 2, INTERRUPTED],
             Kind::Delay if is_late => vec![below - 1, 0],
             Kind::Delay => vec![0, below - 1],
             Kind::Bytes => vec![below / 2],
@@ -372,9 +352,6 @@ fn effect(kind: Kind, value: u32) -> String {
         (Kind::Arrival, 2) => "arrives later than the program's limits",
         (Kind::Arrival, INTERRUPTED) => {
             "arrives later than the program's limits: the network of its host is interrupted"
-        }
-        (Kind::Arrival, NEAR) => {
-            "arrives at once, as do all later requests between these two hosts"
         }
         (Kind::Arrival, _) => "arrives at once, with all before it",
         (Kind::Poll, _) => "is not executed at this poll, but at the device's own time",

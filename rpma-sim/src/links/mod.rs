@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 pub use self::link::Link;
-use crate::choices::{INTERRUPTED, Kind, NEAR};
+use crate::choices::{INTERRUPTED, Kind};
 use crate::cm::Message;
 use crate::qp::{Operation, Qp, QpState, Send, Waiting};
 use crate::state::State;
@@ -108,7 +108,8 @@ pub(crate) struct Links {
     delays: BTreeMap<(usize, usize), Delay>,
     /// Where no delay is set, some requests are late.
     are_apart: bool,
-    lasting: Lasting,
+    /// An exploration interrupts the network of this host until a time.
+    interrupted: Option<(usize, Instant)>,
     /// One request in so many loses a packet.
     loses: BTreeMap<(usize, usize), u32>,
     /// Where requests stay on their way until they are released.
@@ -129,29 +130,6 @@ pub(crate) struct Links {
 enum Delay {
     Always(Duration),
     UpTo(Duration),
-}
-
-/// A deviation of an exploration that is about more than one post.
-#[derive(Debug, Default)]
-struct Lasting {
-    /// The requests of this host arrive at this time.
-    interrupted: Option<(usize, Instant)>,
-    /// Requests between these hosts arrive at once.
-    near: Option<(usize, usize)>,
-}
-
-impl Lasting {
-    /// How long a request takes until the network of its host is whole.
-    fn left(&self, (from, _): (usize, usize), now: Instant) -> Option<Duration> {
-        let (host, until) = self.interrupted?;
-        let left = until.saturating_duration_since(now);
-        (host == from && !left.is_zero()).then_some(left)
-    }
-
-    fn are_near(&self, (from, to): (usize, usize)) -> bool {
-        self.near
-            .is_some_and(|near| near == (from, to) || near == (to, from))
-    }
 }
 
 /// A fault that is to happen, once.
@@ -333,26 +311,24 @@ impl State {
         if !self.links.are_apart && !self.choices.explores() {
             return None;
         }
-        let way = self.way_of(&self.qps[number])?;
-        if let Some(left) = self.links.lasting.left(way, self.clock.now()) {
-            return Some(left);
+        let host = self.host_of(&self.qps[number]);
+        let now = self.clock.now();
+        if let Some((_, until)) = self
+            .links
+            .interrupted
+            .filter(|it| it.0 == host && it.1 > now)
+        {
+            return Some(until - now);
         }
-        let chosen = match self.links.lasting.are_near(way) {
-            true => NEAR,
-            false => self.choose_arrival(way, number, send),
-        };
-        match chosen {
+        match self.choose_for(Kind::Arrival, 4, number, send) {
             0 => None,
             1 => Some(self.late()),
             2 => Some(BEYOND_LIMITS),
             INTERRUPTED => {
-                self.links.lasting.interrupted = Some((way.0, self.clock.now() + BEYOND_LIMITS));
+                self.links.interrupted = Some((host, now + BEYOND_LIMITS));
                 Some(BEYOND_LIMITS)
             }
-            chosen => {
-                if chosen == NEAR {
-                    self.links.lasting.near = Some(way);
-                }
+            _ => {
                 // Requests of a connection stay in order.
                 let sends = &mut self.qps[number].sends;
                 sends.iter_mut().for_each(|send| send.way.travels = None);
