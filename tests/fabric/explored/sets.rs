@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Result;
 use rpma::commit::{Limits, Method, Replicas as Set, WriterCfg};
 use rpma::serve::{self, Layout, ServerCfg};
-use rpma::sim::{Explore, Image};
+use rpma::sim::Image;
 use rpma_async::{Reactor, Reconnect, Replicas, Server};
 
 use crate::common::prelude::*;
+use crate::explored::cases::Case;
 use crate::explored::replicas::{on_two, place, record};
 
 const RECORDS: u64 = 2;
@@ -111,23 +112,17 @@ fn run(fabric: &Fabric, waits: Waits) {
     ticking.abort();
 }
 
-/// Promise: a wrong wait is found with one deviation, and the right one passes.
+pub(crate) fn set() -> Case {
+    let right = Case::new(&[Profile::ADAPTER], |fabric| run(fabric, Waits::ForAll));
+    let text = "a promised record has";
+    let one = "awaited: a set that waits for one copy of two";
+    let elapsed = "awaited: a set's time-out that is taken for success";
+    right
+        .wrong(one, text, |fabric| run(fabric, Waits::ForOne))
+        .wrong(elapsed, text, |fabric| run(fabric, Waits::Elapsed))
+}
+
 #[test]
 fn a_set_by_the_servers_method() {
-    let explore = Explore::new(&Profile::ADAPTER)
-        .deviations(1)
-        .limit(Duration::from_secs(600));
-    let explored = explore.run(|fabric| run(fabric, Waits::ForAll));
-    assert_eq!(
-        (explored.diverged, explored.stopped),
-        (0, None),
-        "{explored}"
-    );
-    for wrong in [Waits::ForOne, Waits::Elapsed] {
-        let found = explore.find(|fabric| run(fabric, wrong));
-        let found = found.expect_err("the fault");
-        println!("{wrong:?}: {found}");
-        assert!(found.text.contains("a promised record has"), "{found}");
-        assert!(found.deviations.len() <= 1, "{found}");
-    }
+    set().check();
 }

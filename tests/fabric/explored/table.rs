@@ -1,6 +1,6 @@
 //! The table of docs/testing.md: how an exploration and seeds find each wrong program.
 
-use crate::explored::{awaited, found, power, threads};
+use crate::explored::{awaited, found, power, sets, threads};
 
 #[test]
 #[ignore = "long: a minute"]
@@ -11,6 +11,7 @@ fn the_table_of_the_docs() {
         found::other(),
         found::detached(),
         found::elapsed(),
+        found::few(),
         found::trusting(),
         found::tail(),
         threads::early(),
@@ -19,6 +20,7 @@ fn the_table_of_the_docs() {
         awaited::tail(),
         awaited::elapsed(),
         awaited::detached(),
+        sets::set(),
     ];
     cases.extend(power::all());
     cases.iter().for_each(|case| case.print());

@@ -206,7 +206,7 @@ fn message(fabric: &Fabric, early: bool) {
             scope.spawn(move || {
                 map.write_at(0, &[1; 8]).expect("inside");
                 map.persist(..8).expect("inside");
-                drop(sender.send(()));
+                let _gone = sender.send(());
             });
             scope.spawn(move || {
                 receiver.recv().expect("a message");
