@@ -27,14 +27,8 @@ pub(crate) fn show(name: &str) -> Result<ExitCode> {
         "--features",
         "sim",
     ]);
-    run.args([
-        "--test",
-        "replicated_log",
-        test,
-        "--",
-        "--exact",
-        "--nocapture",
-    ]);
+    let test = format!("replicated_log::{test}");
+    run.args(["--test", "fabric", &test, "--", "--exact", "--nocapture"]);
     let status = run.status().context("cargo could not be run")?;
     match status.success() {
         // As for the faults of the short log.
