@@ -1,8 +1,8 @@
 //! A replicated log in the persistent memory of several servers.
 //!
 //! A log has N servers, and a record is acknowledged when it is durable on K of them. An acknowledged
-//! record survives the loss of power of all servers, and the destruction of any N - K of them. With
-//! two copies on three servers, one server may be away while the log goes on.
+//! record survives the loss of power of all servers, and the destruction of any K - 1 of them. The log
+//! goes on while N - K are away: one with two copies on three servers.
 //!
 //! A log has one writer, a [`Log`]. Its handles may append from any task and any thread
 //! ([`blocking::Log`] is for threads), and records that are appended at the same time share commits. A
