@@ -1,14 +1,28 @@
 //! Turns the findings of rpma-sys in the headers into cfgs for the examples and the device tests,
-//! and the log of docs/testing-your-program.md into a file for tests/fabric/power/late.rs.
+//! the log of docs/testing-your-program.md into a file for tests/fabric/power/late.rs, and the map
+//! of docs/building-a-log.md into one for tests/fabric/replicated_log/compaction.rs.
 
 use std::path::Path;
 use std::{env, fs};
 
-const PAGE: &str = "docs/testing-your-program.md";
+/// A page, a word of its code, the file for that code, and what is shorter there.
+const CODE: [(&str, &str, &str, &[(&str, &str)]); 2] = [
+    (
+        "docs/testing-your-program.md",
+        "struct Replica",
+        "log-of-the-docs.rs",
+        &[("Duration::from_secs(10)", "Duration::from_millis(300)")],
+    ),
+    (
+        "docs/building-a-log.md",
+        "fn compact",
+        "map-of-the-docs.rs",
+        &[("1 << 20", "1024"), ("1 << 10", "128"), ("64 << 10", "128")],
+    ),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={PAGE}");
     for name in ["native_flush", "native_atomic_write"] {
         println!("cargo::rustc-check-cfg=cfg({name})");
         let variable = format!("DEP_RPMA_VERBS_{}", name.to_uppercase());
@@ -16,21 +30,29 @@ fn main() {
             println!("cargo::rustc-cfg={name}");
         }
     }
-    let page = fs::read_to_string(PAGE).expect("the page of the log");
     let out = env::var_os("OUT_DIR").expect("cargo sets it");
-    fs::write(Path::new(&out).join("log-of-the-docs.rs"), log_of(&page)).expect("it is written");
+    for (page, word, file, shorter) in CODE {
+        println!("cargo::rerun-if-changed={page}");
+        let page = fs::read_to_string(page).expect("the page");
+        let code = code_of(&page, word, shorter);
+        fs::write(Path::new(&out).join(file), code).expect("it is written");
+    }
 }
 
-/// The code of the page that has a `Replica`, with a limit of 300 ms for each wait.
-fn log_of(page: &str) -> String {
+/// The code of the page that has this word, with its constants replaced.
+fn code_of(page: &str, word: &str, shorter: &[(&str, &str)]) -> String {
     let mut blocks = page
         .split("```")
         .filter(|block| block.starts_with("rust\n"));
-    let log = blocks.find(|block| block.contains("struct Replica"));
-    let log = log
-        .expect("the page has the log")
-        .trim_start_matches("rust\n");
-    let (limit, shorter) = ("Duration::from_secs(10)", "Duration::from_millis(300)");
-    assert!(log.contains(limit), "the log has its limit in one place");
-    log.replace(limit, shorter)
+    let code = blocks.find(|block| block.contains(word));
+    let mut code = code
+        .expect("the page has the code")
+        .trim_start_matches("rust\n")
+        .to_owned();
+    for (constant, shorter) in shorter {
+        let count = code.matches(constant).count();
+        assert_eq!(count, 1, "{constant} is in one place");
+        code = code.replace(constant, shorter);
+    }
+    code
 }

@@ -1,6 +1,7 @@
 //! The crate `rpma-log` under faults: see docs/building-a-log.md.
 
 mod calls;
+mod compaction;
 mod cuts;
 mod faults;
 #[allow(clippy::duplicate_mod, reason = "sim-log has the table as well")]
