@@ -46,6 +46,7 @@
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of a connection's end, and end it | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
 //! | commit a record to one server, or to several, by one of the methods of [`rpma::commit`] | [`Writer`], [`Replicas`] |
+//! | append to a log on several servers | the crate `rpma-log` |
 //! | serve clients by their keys | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | wait for the program's own state | [`Monitor`] |
