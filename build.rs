@@ -5,21 +5,11 @@
 use std::path::Path;
 use std::{env, fs};
 
-/// A page, a word of its code, the file for that code, and what is shorter there.
-const CODE: [(&str, &str, &str, &[(&str, &str)]); 2] = [
-    (
-        "docs/testing-your-program.md",
-        "struct Replica",
-        "log-of-the-docs.rs",
-        &[("Duration::from_secs(10)", "Duration::from_millis(300)")],
-    ),
-    (
-        "docs/building-a-log.md",
-        "fn compact",
-        "map-of-the-docs.rs",
-        &[("1 << 20", "1024"), ("1 << 10", "128"), ("64 << 10", "128")],
-    ),
-];
+/// A constant of the page, and the shorter one of the test.
+type Shorter = (&'static str, &'static str);
+
+const LOG: [Shorter; 1] = [("Duration::from_secs(10)", "Duration::from_millis(300)")];
+const MAP: [Shorter; 3] = [("1 << 20", "1024"), ("1 << 10", "128"), ("64 << 10", "128")];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -31,16 +21,20 @@ fn main() {
         }
     }
     let out = env::var_os("OUT_DIR").expect("cargo sets it");
-    for (page, word, file, shorter) in CODE {
+    let save = |page: &str, word: &str, shorter: &[Shorter], file: &str| {
         println!("cargo::rerun-if-changed={page}");
         let page = fs::read_to_string(page).expect("the page");
         let code = code_of(&page, word, shorter);
         fs::write(Path::new(&out).join(file), code).expect("it is written");
-    }
+    };
+    let page = "docs/testing-your-program.md";
+    save(page, "struct Replica", &LOG, "log-of-the-docs.rs");
+    let page = "docs/building-a-log.md";
+    save(page, "fn compact", &MAP, "map-of-the-docs.rs");
 }
 
 /// The code of the page that has this word, with its constants replaced.
-fn code_of(page: &str, word: &str, shorter: &[(&str, &str)]) -> String {
+fn code_of(page: &str, word: &str, shorter: &[Shorter]) -> String {
     let mut blocks = page
         .split("```")
         .filter(|block| block.starts_with("rust\n"));
