@@ -9,7 +9,7 @@ use std::{env, fs};
 type Shorter = (&'static str, &'static str);
 
 const LOG: [Shorter; 1] = [("Duration::from_secs(10)", "Duration::from_millis(300)")];
-const MAP: [Shorter; 3] = [("1 << 20", "1024"), ("1 << 10", "128"), ("64 << 10", "128")];
+const MAP: [Shorter; 2] = [("1 << 10", "128"), ("64 << 10", "128")];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

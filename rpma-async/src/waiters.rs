@@ -24,7 +24,7 @@ impl Waiters {
     /// safe.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.first.load(Ordering::Relaxed) > 0
+        self.any_up_to(u64::MAX)
     }
 
     /// As [`any`](Self::any), for a task that waits for at most this number.

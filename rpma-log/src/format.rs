@@ -2,7 +2,7 @@
 //! other languages.
 
 use crate::LogError;
-use crate::ring::Ring;
+use crate::ring::{Ring, size_of};
 
 /// The offset of the tail, a word of 8 bytes: [`Tail`].
 pub const TAIL: u64 = 64;
@@ -16,6 +16,12 @@ pub const RING: u64 = 256;
 pub const LINE: u64 = 64;
 /// The version of the format.
 pub const VERSION: u8 = 2;
+
+/// The bytes of the entry of a record: the record with everything around it.
+#[must_use]
+pub fn entry_len(record: usize) -> u64 {
+    size_of(record)
+}
 
 const NAME: [u8; 7] = *b"rpmalog";
 

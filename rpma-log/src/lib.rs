@@ -95,7 +95,7 @@
 //! | open, or create | [`Log::open`], [`LogCfg::set_create`] |
 //! | append | [`Log::append`], [`Log::append_many`] |
 //! | read acknowledged records | [`Log::bounds`], [`Log::read`] |
-//! | free room | [`Log::truncate`] |
+//! | free room, and see what is left of it | [`Log::truncate`], [`Log::room`] |
 //! | see how far each server is | [`Log::state`] |
 //! | serve | [`ServerCfg::listen`] |
 //! | look into a server that does not run | [`ServerCfg::stored`] |

@@ -239,6 +239,15 @@ impl Log {
         closed
     }
 
+    /// The bytes of entries ([`entry_len`](crate::format::entry_len)) for which the ring has room
+    /// besides the records from the head on. An append may still have to wait until no server can
+    /// lose the last truncation. A record that does not fit before the end of the ring takes more.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        let kept = |state: &State| state.end - state.head;
+        self.shared.cfg.ring - self.shared.state.look(kept)
+    }
+
     /// The positions of the log, and how far each server is.
     #[must_use]
     pub fn state(&self) -> LogState {

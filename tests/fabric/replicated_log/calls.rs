@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 use rpma::sim::now;
 use rpma_async::block_on;
 use rpma_log::ServerState;
+use rpma_log::format::entry_len;
 
 use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records;
@@ -285,6 +286,27 @@ fn each_append_has_its_own_limit() -> Result {
         }
     });
     assert!(now() - began < Duration::from_secs(8));
+    Ok(())
+}
+
+/// Promise: the room is that of the ring without the entries from the head on, so a program can
+/// reserve some of it.
+#[test]
+fn the_room_is_known() -> Result {
+    let world = World::seeded(1);
+    let _entered = world.client.enter();
+    let log = world.open(1)?;
+    let ring = log.room();
+    assert_eq!(ring, 1024);
+    let mut used = 0;
+    for len in [1, 40, 41, 104, 105] {
+        let at = log.append(&vec![1; len])?;
+        assert_eq!(at, used);
+        used += entry_len(len);
+        assert_eq!((log.room(), log.bounds().1), (ring - used, used), "{len}");
+    }
+    log.truncate(used)?;
+    assert_eq!(log.room(), ring);
     Ok(())
 }
 

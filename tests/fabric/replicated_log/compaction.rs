@@ -54,10 +54,13 @@ fn a_map_goes_on_for_many_laps() -> Result {
             map.extend(replayed([&record[..]].into_iter()));
             assert_eq!(found_in(&log, &live), map, "seed {seed}, {n}");
             let (head, end) = log.bounds();
-            assert!(end - head <= RING - RESERVE + 2 * ENTRY, "{head} to {end}");
+            assert!(
+                end - head <= RING_LEN - RESERVE + 2 * ENTRY,
+                "{head} to {end}"
+            );
         }
         let (head, _) = log.bounds();
-        assert!(head > 5 * RING, "{head}");
+        assert!(head > 5 * RING_LEN, "{head}");
         log.close()?;
         drop(log);
         let log = world.open(2)?;
@@ -107,7 +110,7 @@ fn a_compaction_loses_no_value() -> Result {
                 set(&log, &mut live, &record)?;
                 locked(&maps)[0] = after;
             }
-            assert!(log.bounds().0 > RING, "{:?}", log.bounds());
+            assert!(log.bounds().0 > RING_LEN, "{:?}", log.bounds());
             log.close()
         });
         ended.unwrap_or_else(|loss| panic!("{way:?}: {loss}"))?;
