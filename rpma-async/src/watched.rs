@@ -207,18 +207,27 @@ impl<S: Object> Watched<S> {
         post: impl FnOnce(&mut S) -> T,
     ) -> T {
         let mut state = self.lock();
-        let had_room = has_room(&state.object);
-        if !had_room {
+        if !has_room(&state.object) {
             drop(state);
-            self.take_events();
-            state = self.lock();
+            return self.post_after_look(post);
         }
         let posted = post(&mut state.object);
         // A post that fails may end the connection. Where all tasks wait for ends, the event of the
-        // end wakes them; but without room the object may have taken that event.
-        if !had_room || state.tasks.first().is_some_and(|first| first != ENDS) {
+        // end wakes them.
+        if state.tasks.first().is_some_and(|first| first != ENDS) {
             self.go(state);
         }
+        posted
+    }
+
+    /// The object may look as well, and take the event of an end.
+    #[cold]
+    #[inline(never)]
+    fn post_after_look<T>(self: &Arc<Self>, post: impl FnOnce(&mut S) -> T) -> T {
+        self.take_events();
+        let mut state = self.lock();
+        let posted = post(&mut state.object);
+        self.go(state);
         posted
     }
 
