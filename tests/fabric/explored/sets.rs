@@ -14,7 +14,7 @@ use crate::common::prelude::*;
 use crate::explored::cases::Case;
 use crate::explored::replicas::{on_two, place, record};
 
-const RECORDS: u64 = 2;
+const RECORDS: u64 = 1;
 const SIZE: usize = 4096;
 /// The copies that acknowledge a record.
 const COPIES: usize = 2;
