@@ -11,7 +11,7 @@ use crate::replicated_log::prelude::*;
 
 /// What the program was told: the records that are acknowledged, and the first position that it
 /// has not truncated.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Told {
     pub(crate) records: BTreeMap<u64, Vec<u8>>,
     pub(crate) head: u64,

@@ -3,6 +3,7 @@
 mod calls;
 mod compaction;
 mod cuts;
+mod explored;
 mod faults;
 #[allow(clippy::duplicate_mod, reason = "sim-log has the table as well")]
 mod found_by;

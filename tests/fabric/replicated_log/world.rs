@@ -108,12 +108,7 @@ impl World {
     pub(crate) fn start(&mut self, n: usize) -> anyhow::Result<()> {
         let host = &self.hosts[n];
         let _entered = host.enter();
-        let mut cfg = settings(self.addr(n), self.pmems[n].path());
-        cfg.set_fault(self.fault);
-        if self.way.platform == Platform::AdrDdioOff {
-            cfg.set_ddio(Ddio::Off);
-        }
-        let mut server = cfg.listen()?;
+        let mut server = self.server_cfg(n).listen()?;
         let waker = server.waker();
         let thread = host.spawn(move || {
             let served = server.serve(|served| log::info!("{served}"));
@@ -121,6 +116,16 @@ impl World {
         });
         self.running[n] = Some(Running { waker, thread });
         Ok(())
+    }
+
+    /// The settings of a replica.
+    pub(crate) fn server_cfg(&self, n: usize) -> ServerCfg {
+        let mut cfg = settings(self.addr(n), self.pmems[n].path());
+        cfg.set_fault(self.fault);
+        if self.way.platform == Platform::AdrDdioOff {
+            cfg.set_ddio(Ddio::Off);
+        }
+        cfg
     }
 
     pub(crate) fn start_all(&mut self) {
