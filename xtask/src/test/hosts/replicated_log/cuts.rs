@@ -99,7 +99,8 @@ fn next_writer(test: &mut Test<'_>, log: &mut Log, dead: &Writer) -> Result<Writ
     goes_on(log, writer)
 }
 
-/// Fifty power cuts of one log, at places that differ. Each time the next writer finds all.
+/// Fifty power cuts of one log, at places that differ, and at least 10,000 acknowledged records. Each
+/// time the next writer finds all.
 pub(super) fn fifty(test: &mut Test<'_>, _: &str) -> Result<String> {
     let mut log = test.new_log(SERVER)?;
     let (mut cuts, mut records) = (0, 0);
@@ -116,7 +117,11 @@ pub(super) fn fifty(test: &mut Test<'_>, _: &str) -> Result<String> {
         test.check_and(&mut log, 2, &["--truncate"])?;
         log.acknowledged.clear();
     }
-    ensure!(cuts == 50, "{cuts} power cuts");
+    let counts = (cuts, records);
+    ensure!(
+        cuts == 50 && records >= 10_000,
+        "{counts:?} cuts and records"
+    );
     Ok(format!(
         "{cuts} cuts, {records} records acknowledged, 0 lost"
     ))
