@@ -241,9 +241,21 @@ pub(crate) fn under_cuts<T>(
         }
     };
     let ended = fabric.on_every_event(look, || runtime.block_on(program(&small, ready)));
-    assert!(ended.is_ok(), "one server is slow, and {ended:?}");
+    if let Err(error) = ended {
+        assert!(is_interrupted(&error), "{error}");
+    }
     drop(runtime);
     left
+}
+
+/// An interrupted network ends no log, and lasts longer than the limits of the calls. With one slow
+/// server no call fails.
+pub(crate) fn is_interrupted(error: &LogError) -> bool {
+    use LogError::{TimedOut, TooFew, Unknown};
+    match error {
+        Unknown { why, .. } => is_interrupted(why),
+        error => matches!(error, TimedOut | TooFew(_)),
+    }
 }
 
 /// The next writer opens a log of these memories, and has each acknowledged record.
