@@ -1,10 +1,11 @@
 //! The past of a run, up to the order of independent steps: two runs with equal pasts go on equally.
 //!
-//! A thread's past has its calls, and the completions, events and messages that they returned. Devices have no past: their queues are looked at as they are. A host's
-//! past has the calls that make, connect and end objects there, in their order. The steps at locks
-//! and channels of the program are in one order, because they guard data that only the program
-//! knows. So are the events, with the bytes of the memories and with the pasts of the threads that
-//! may have promised something: a check sees all of this.
+//! A thread's past has its calls, and the completions, events and messages that they returned.
+//! Devices have no past: their queues are looked at as they are. A host's past has the calls that
+//! make, connect and end objects there, in their order. The steps at locks and channels of the
+//! program are in one order, because they guard data that only the program knows. So are the events,
+//! with the bytes of the memories and with the pasts of the threads that may have promised
+//! something: a check sees all of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
