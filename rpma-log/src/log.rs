@@ -344,7 +344,7 @@ impl Shared {
     }
 
     fn stage_now(&self, state: &mut State, records: &[&[u8]], bytes: u64) -> Option<Staged> {
-        let (may_lead, is_first) = (state.may_lead(), state.committed == state.end);
+        let (may_lead, waited) = (state.may_lead(), state.waiting());
         let (at, end) = state.stage(records, bytes, self.cfg.epoch)?;
         let leads = may_lead && state.may_commit();
         let posted = leads.then(|| state.commit(&self.set, &self.cfg, true));
@@ -353,12 +353,13 @@ impl Shared {
             state.limit(end, self.cfg.limit);
         }
         let is_whole = state.committed >= end;
+        let is_next = waited == 0 || waited < GROUP && state.waiting() >= GROUP;
         Some(Staged {
             at,
             end,
             lead,
             is_whole,
-            has_work: !is_whole && (is_first || leads),
+            has_work: !is_whole && (is_next || leads),
         })
     }
 

@@ -93,8 +93,8 @@ pub(crate) struct Staged {
     pub(crate) lead: Option<CommitId>,
     /// It has all of the records.
     pub(crate) is_whole: bool,
-    /// Records wait for the commit before them, which may be led by a task that is not polled any
-    /// more, or for the work of the log. The first of them tells it.
+    /// Records wait for the work of the log, or for the commit before them, which may be led by a
+    /// task that is not polled any more. The work learns of the first of them, and of a full group.
     pub(crate) has_work: bool,
 }
 
@@ -247,13 +247,18 @@ impl State {
         group.last().map_or(from, |entry| entry.next)
     }
 
+    /// The bytes of entries that are not committed.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.end - self.committed
+    }
+
     /// Whether the next commit may be posted.
     pub(crate) fn may_commit(&self) -> bool {
         if !self.is_open || self.is_gated || self.ended.is_some() || self.commits.is_full() {
             return false;
         }
         // A group that is not full waits for the one before it, so that it grows.
-        let staged = self.end - self.committed;
+        let staged = self.waiting();
         let has_group = || self.commits.open().any(|of| of.is_group);
         let is_group = staged >= GROUP || staged > 0 && !has_group();
         is_group || self.recount || self.shown < self.head

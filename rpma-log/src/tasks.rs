@@ -1,7 +1,7 @@
 //! Futures together, and a bell for the work of a log.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,6 +21,19 @@ pub(crate) async fn until_one_ends(mut all: Vec<Work<'_>>) {
         }
     })
     .await;
+}
+
+/// Waits for one, unless the other one is there before.
+pub(crate) async fn unless<T>(one: impl Future<Output = T>, other: impl Future) -> Option<T> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| {
+        let there = one.as_mut().poll(cx).map(Some);
+        if there.is_ready() {
+            return there;
+        }
+        other.as_mut().poll(cx).map(|_| None)
+    })
+    .await
 }
 
 /// Lets other tasks run.

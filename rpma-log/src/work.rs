@@ -10,7 +10,7 @@ use crate::clock::now;
 use crate::fault::Fault;
 use crate::log::{FOREVER, Shared};
 use crate::state::State;
-use crate::tasks::{Work, until_one_ends, yield_once};
+use crate::tasks::{Work, unless, until_one_ends, yield_once};
 use crate::{GROUP, LogError};
 
 impl Shared {
@@ -58,7 +58,12 @@ impl Shared {
             let rings = self.bell.rings();
             let done = match self.next() {
                 Next::Post => self.post().await,
-                Next::Settle(id) => self.settle(id, FOREVER).await.map(drop),
+                // Meanwhile the next commit may be posted.
+                Next::Settle(id) => {
+                    let settled = self.settle(id, FOREVER);
+                    let settled = unless(settled, self.bell.after(rings)).await;
+                    settled.map_or(Ok(()), |settled| settled.map(drop))
+                }
                 Next::Wait if self.bell.after(rings).await.is_some() => Ok(()),
                 Next::Wait | Next::End => return,
             };

@@ -289,6 +289,34 @@ fn each_append_has_its_own_limit() -> Result {
     Ok(())
 }
 
+/// Promise: a truncation does not wait for the commit before it, nor does a full group: several
+/// commits are in flight.
+#[test]
+fn a_commit_does_not_wait_for_the_one_before() -> Result {
+    let world = World::seeded(1);
+    let _entered = world.client.enter();
+    let log = world.open(1)?;
+    let mut ends = Vec::new();
+    for byte in 0..3 {
+        log.append(&[byte; 10])?;
+        ends.push(log.bounds().1);
+    }
+    world.until_all_have(&log);
+    (0..3).for_each(|n| world.link(n).delay(Duration::from_millis(100)));
+    let began = now();
+    log.truncate(ends[0])?;
+    let alone = now() - began;
+    let mut first = pin!((*log).truncate(ends[1]));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    sleep(alone / 4);
+    let began = now();
+    log.truncate(ends[2])?;
+    let took = now() - began;
+    assert!(took < alone * 5 / 4, "{took:?} beside {alone:?}");
+    Ok(())
+}
+
 /// Promise: the room is that of the ring without the entries from the head on, so a program can
 /// reserve some of it.
 #[test]

@@ -1,5 +1,10 @@
 //! Replicas that come back with something else than before, or do not answer when they are back.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use rpma_async::block_on;
+
 use crate::replicated_log::cuts::{Told, locked};
 use crate::replicated_log::network::is_unknown;
 use crate::replicated_log::prelude::*;
@@ -120,5 +125,40 @@ fn a_slow_replica_that_comes_back_fails_no_append() -> Result {
         world.link(2).delay(Duration::ZERO);
         world.until_all_have(&log);
     }
+    Ok(())
+}
+
+/// Promise: commits that can have too few copies, because their servers are gone, make place for later
+/// ones. When the servers are back, the log goes on, and has the record that was in flight.
+#[test]
+fn commits_without_servers_make_place() -> Result {
+    let mut world = World::seeded(1);
+    let _entered = world.client.enter();
+    let log = world.open(1)?;
+    let mut ends = Vec::new();
+    for byte in 0..6 {
+        log.append(&[byte; 10])?;
+        ends.push(log.bounds().1);
+    }
+    world.until_all_have(&log);
+    world.hosts.iter().for_each(Host::freeze);
+    let before = log.counters().commits;
+    // As many commits in flight as there may be: of a record, and of truncations.
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut append = pin!((*log).append(b"in flight"));
+    assert!(append.as_mut().poll(&mut cx).is_pending());
+    for to in &ends[..5] {
+        let mut truncate = pin!((*log).truncate(*to));
+        assert!(truncate.as_mut().poll(&mut cx).is_pending());
+        sleep(Duration::from_millis(1));
+    }
+    assert_eq!(log.counters().commits - before, 4);
+    world.cut_all();
+    for n in 0..3 {
+        world.restart(n)?;
+    }
+    let at = block_on(append, LIMIT).expect("in time")?;
+    assert_eq!(at, ends[5]);
+    assert_eq!(log.append(b"later")?, at + 64);
     Ok(())
 }
