@@ -353,7 +353,8 @@ impl Shared {
             state.limit(end, self.cfg.limit);
         }
         let is_whole = state.committed >= end;
-        let is_next = waited == 0 || waited < GROUP && state.waiting() >= GROUP;
+        let fills = waited < GROUP && state.waiting() >= GROUP;
+        let is_next = fills || waited == 0 && !state.is_settling();
         Some(Staged {
             at,
             end,

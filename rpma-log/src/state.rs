@@ -94,7 +94,8 @@ pub(crate) struct Staged {
     /// It has all of the records.
     pub(crate) is_whole: bool,
     /// Records wait for the work of the log, or for the commit before them, which may be led by a
-    /// task that is not polled any more. The work learns of the first of them, and of a full group.
+    /// task that is not polled any more. The work learns of the first of them, unless it waits for
+    /// that commit itself, and of a full group.
     pub(crate) has_work: bool,
 }
 
@@ -347,6 +348,11 @@ impl State {
             .take_while(|limit| is_over(limit))
             .count();
         self.limits.drain(..over);
+    }
+
+    /// Whether the work of the log waits for a commit, and then looks for the next one.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.commits.open().any(|of| !of.is_led)
     }
 
     /// The first commit for which no task waits. While records wait behind a commit, that is the
