@@ -319,25 +319,26 @@ fn release_a_sleeper(system_call: &str, servers: &[Conn]) {
 }
 
 /// Each sleep that reported descriptors is followed by one read for each, and by nothing else. A
-/// sleep that reported none is a silence, after which the wait looks. Returns the number of
-/// sleeps that reported something.
-fn sleeps(part: &str, calls: &[Call]) -> usize {
+/// sleep that reported none is a silence, after which the wait looks. Returns the numbers of sleeps
+/// that reported something, and of silences.
+fn sleeps(part: &str, calls: &[Call]) -> (usize, usize) {
     let own = calls
         .iter()
         .filter(|(name, _)| !OF_PROVIDER.contains(&name.as_str()));
-    let (mut left, mut sleeps) = (0, 0);
+    let (mut left, mut sleeps, mut silences) = (0, 0, 0);
     for (name, result) in own {
         match (name.as_str(), left) {
             ("poll" | "ppoll", 0) => {
                 left = *result;
                 sleeps += usize::from(*result > 0);
+                silences += usize::from(*result == 0);
             }
             ("read", 1..) => left -= 1,
             _ => panic!("{part}: {name} with {left} to read: {calls:?}"),
         }
     }
     assert_eq!(left, 0, "{part}: {calls:?}");
-    sleeps
+    (sleeps, silences)
 }
 
 /// Promise (docs/performance.md): a wait of a writer or a set whose commit is there makes no system
@@ -399,8 +400,11 @@ fn a_commit_that_sleeps_is_one_poll_and_a_read_for_each_descriptor() -> Result {
     with_results(name, measured, |calls| {
         for (of, members) in [("writer", 1), ("set", 3)] {
             let part = format!("{of}, sleeps 2");
-            let sleeps = sleeps(&part, &calls(&part));
-            assert!((1..=members).contains(&sleeps), "{part}: {sleeps} sleeps");
+            let (sleeps, silences) = sleeps(&part, &calls(&part));
+            // On a loaded machine all completions may come at the end of a silence: its look takes
+            // them.
+            let least = usize::from(silences == 0);
+            assert!((least..=members).contains(&sleeps), "{part}: {sleeps} sleeps");
             // A look polls until nothing is left.
             let part = format!("{of}, there 2");
             let looks = calls(&part);
