@@ -404,7 +404,10 @@ fn a_commit_that_sleeps_is_one_poll_and_a_read_for_each_descriptor() -> Result {
             // On a loaded machine all completions may come at the end of a silence: its look takes
             // them.
             let least = usize::from(silences == 0);
-            assert!((least..=members).contains(&sleeps), "{part}: {sleeps} sleeps");
+            assert!(
+                (least..=members).contains(&sleeps),
+                "{part}: {sleeps} sleeps"
+            );
             // A look polls until nothing is left.
             let part = format!("{of}, there 2");
             let looks = calls(&part);
