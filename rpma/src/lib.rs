@@ -260,7 +260,7 @@ pub use crate::event::ConnEvent;
 pub use crate::failure::{Failure, NotConnected};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
-pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RemoteSlice};
+pub use crate::mr::{Advice, Mr, MrRemote, MrSlice, MrUsage, RemoteSlice};
 pub use crate::offer::{Identity, Offer};
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::{Durable, PeerCfg};
@@ -271,8 +271,7 @@ pub use crate::site::Site;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::status::{WcFailure, WcOpcode, WcStatus};
 pub use crate::verbs::{
-    AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
-    WcSuccess,
+    AlignedBuf, CqKind, DeviceEventKind, Notify, RawMemory, RegisterableMemory, Wc, WcSuccess,
 };
 
 #[cfg(any(doc, doctest))]
@@ -424,7 +423,6 @@ mod tests {
         check::<RemoteSlice>();
         check::<MrUsage>();
         check::<Advice>();
-        check::<AdviseFlags>();
         check::<AlignedBuf>();
         check::<pmem::PmemMap>();
         check::<pmem::PmemKind>();

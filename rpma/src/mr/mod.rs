@@ -22,9 +22,7 @@ use crate::hints;
 use crate::peer::{Peer, PeerKey};
 use crate::pmem::PmemMap;
 use crate::range;
-use crate::verbs::{
-    AccessFlags, Durability, LocalBuffer, RawMemory, RegisterableMemory, Registered,
-};
+use crate::verbs::{AccessFlags, LocalBuffer, RawMemory, RegisterableMemory, Registered};
 
 /// A registered memory region, and the memory itself.
 ///
@@ -82,7 +80,7 @@ impl<M: RegisterableMemory> Mr<M> {
     /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or
     /// more than the device takes, if `usage` is empty, or if it needs writing and the memory is
     /// read-only. [`Error::InvalidArgument`] also if it is for persistent flushes and the memory is
-    /// known to be volatile ([`RegisterableMemory::durability`]). [`Error::Provider`] if
+    /// known to be volatile ([`RegisterableMemory::is_volatile`]). [`Error::Provider`] if
     /// `ibv_reg_mr` fails, with a remedy for each errno: `ENOMEM` (the limit of locked memory),
     /// `EOPNOTSUPP` (a DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does
     /// not pin for writing), `EINVAL` (persistent flush on memory that is not persistent).
@@ -163,8 +161,7 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
             usage & WRITTEN
         )));
     }
-    if usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT) && memory.durability() == Durability::Volatile
-    {
+    if usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT) && memory.is_volatile() {
         return Err(Error::invalid(
             "MrUsage::FLUSH_TYPE_PERSISTENT promises the peer that flushed data survives a loss of power, and \
              this memory does not keep data. Register a PmemMap of persistent memory (DeviceDax or FsDax), or \
@@ -315,7 +312,7 @@ impl<M> Mr<M> {
     }
 
     /// Advises the device that a part of the memory will be used soon, so that it is paged in. For
-    /// regions with on-demand paging.
+    /// regions with on-demand paging. It does not wait for the device.
     ///
     /// # Errors
     ///
@@ -323,13 +320,27 @@ impl<M> Mr<M> {
     /// bytes, or if the device finds the advice wrong (`EINVAL`, `EFAULT`). [`Error::NotSupported`]
     /// if the device has no such call. [`Error::Provider`] if `ibv_advise_mr` fails otherwise.
     #[doc(alias = "rpma_mr_advise")]
-    pub fn advise(
+    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        self.pass_advice(&range, advice, false)
+    }
+
+    /// As [`advise`](Self::advise), and returns when the device has followed the advice
+    /// (`IBV_ADVISE_MR_FLAG_FLUSH`).
+    ///
+    /// # Errors
+    ///
+    /// As [`advise`](Self::advise).
+    pub fn advise_and_wait(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        self.pass_advice(&range, advice, true)
+    }
+
+    fn pass_advice(
         &self,
-        range: impl RangeBounds<usize>,
+        range: &impl RangeBounds<usize>,
         advice: Advice,
-        flags: AdviseFlags,
+        wait: bool,
     ) -> Result<()> {
-        let range = self.resolve(&range)?;
+        let range = self.resolve(range)?;
         let len = u32::try_from(range.len()).map_err(|_| {
             Error::invalid(format!(
                 "advice on {} bytes: at most {} at a time",
@@ -337,7 +348,6 @@ impl<M> Mr<M> {
                 u32::MAX
             ))
         })?;
-        let wait = flags == AdviseFlags::Flush;
         let result = self
             .registered
             .advise(range.start, len, advice as u32, wait);
@@ -532,15 +542,4 @@ pub enum Advice {
     PrefetchWrite = 1,
     /// Give the device the pages that are already in RAM, without a page fault.
     PrefetchNoFault = 2,
-}
-
-/// Selects whether [`Mr::advise`] waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "to wait or not to wait")]
-pub enum AdviseFlags {
-    /// It does not wait.
-    #[default]
-    None,
-    /// It returns when the device has followed the advice (`IBV_ADVISE_MR_FLAG_FLUSH`).
-    Flush,
 }

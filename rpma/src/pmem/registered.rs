@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 
 use super::{PmemKind, PmemMap};
 use crate::error::Result;
-use crate::verbs::{Durability, RegisterableMemory, Registered};
+use crate::verbs::{RegisterableMemory, Registered};
 
 // SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last
 // part's Drop unmaps it, readable and writable; it never gives out references.
@@ -19,12 +19,9 @@ unsafe impl RegisterableMemory for PmemMap {
         Self::len(self)
     }
 
-    fn durability(&self) -> Durability {
-        match self.kind() {
-            PmemKind::DeviceDax | PmemKind::FsDax => Durability::Persistent,
-            // A device writes to the page cache.
-            PmemKind::File => Durability::Volatile,
-        }
+    fn is_volatile(&self) -> bool {
+        // A device writes to the page cache of a file.
+        self.kind() == PmemKind::File
     }
 }
 

@@ -58,25 +58,12 @@ pub unsafe trait RegisterableMemory: Send + 'static {
         true
     }
 
-    /// Returns whether the data in the memory survives a loss of power. [`Durability::Volatile`]
-    /// memory cannot be registered with
+    /// Returns whether it is known that the data does not survive a loss of power, or that a flush
+    /// alone is not enough for that. Such memory cannot be registered with
     /// [`MrUsage::FLUSH_TYPE_PERSISTENT`](crate::MrUsage::FLUSH_TYPE_PERSISTENT).
-    fn durability(&self) -> Durability {
-        Durability::Unknown
+    fn is_volatile(&self) -> bool {
+        false
     }
-}
-
-/// Declares whether the data in some memory survives a loss of power, according to its owner.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Durability {
-    /// The owner makes no statement.
-    #[default]
-    Unknown,
-    /// The data does not survive, or a flush alone is not enough.
-    Volatile,
-    /// The data survives as soon as it is in the memory's persistence domain.
-    Persistent,
 }
 
 // SAFETY: a boxed slice is on the heap: fixed while the box moves, initialised, freed by its Drop
@@ -90,8 +77,8 @@ unsafe impl RegisterableMemory for Box<[u8]> {
         <[u8]>::len(self)
     }
 
-    fn durability(&self) -> Durability {
-        Durability::Volatile
+    fn is_volatile(&self) -> bool {
+        true
     }
 }
 
@@ -106,8 +93,8 @@ unsafe impl RegisterableMemory for Vec<u8> {
         Self::len(self)
     }
 
-    fn durability(&self) -> Durability {
-        Durability::Volatile
+    fn is_volatile(&self) -> bool {
+        true
     }
 }
 
@@ -122,10 +109,10 @@ unsafe impl RegisterableMemory for MmapMut {
         <[u8]>::len(self)
     }
 
-    fn durability(&self) -> Durability {
+    fn is_volatile(&self) -> bool {
         // It may be anonymous memory, or a file, which cannot be found out here. A PmemMap has its
         // kind.
-        Durability::Volatile
+        true
     }
 }
 
@@ -144,9 +131,9 @@ unsafe impl RegisterableMemory for Mmap {
         false
     }
 
-    fn durability(&self) -> Durability {
+    fn is_volatile(&self) -> bool {
         // As of `MmapMut`.
-        Durability::Volatile
+        true
     }
 }
 
@@ -165,8 +152,8 @@ unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
         (**self).is_writable()
     }
 
-    fn durability(&self) -> Durability {
-        (**self).durability()
+    fn is_volatile(&self) -> bool {
+        (**self).is_volatile()
     }
 }
 
@@ -245,8 +232,8 @@ unsafe impl RegisterableMemory for AlignedBuf {
         self.0.len()
     }
 
-    fn durability(&self) -> Durability {
-        Durability::Volatile
+    fn is_volatile(&self) -> bool {
+        true
     }
 }
 

@@ -70,7 +70,7 @@ pub use self::cq::{CqKind, Notify};
 pub(crate) use self::deadline::Deadline;
 pub use self::device_events::DeviceEventKind;
 pub(crate) use self::device_events::{DeviceWatch, OnError};
-pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
+pub use self::memory::{AlignedBuf, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::random::random;

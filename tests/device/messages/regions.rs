@@ -1,6 +1,6 @@
 //! The advice to a region, and its description.
 
-use rpma::{Advice, AdviseFlags};
+use rpma::Advice;
 
 use crate::common::prelude::*;
 use crate::messages::support::any_use;
@@ -12,7 +12,7 @@ fn advice_on_a_region() -> Result {
     let (_test, peer) = peer_test()?;
     let mr = any_use(&peer, 4096)?;
     for range in [0..4097, 4096..4097, 5000..6000] {
-        let text = invalid(mr.advise(range, Advice::Prefetch, AdviseFlags::None));
+        let text = invalid(mr.advise(range, Advice::Prefetch));
         assert!(text.contains("4096 bytes"), "{text}");
     }
     if peer.is_odp_capable() {
@@ -23,9 +23,8 @@ fn advice_on_a_region() -> Result {
         Advice::PrefetchWrite,
         Advice::PrefetchNoFault,
     ] {
-        for flags in [AdviseFlags::None, AdviseFlags::Flush] {
-            not_supported(mr.advise(.., advice, flags));
-        }
+        not_supported(mr.advise(.., advice));
+        not_supported(mr.advise_and_wait(.., advice));
     }
     Ok(())
 }
