@@ -110,8 +110,9 @@ impl Directory {
         let header = Header::decode(&read(&memory, 0)?)?;
         let slots = header.slots;
         check(&memory, slots)?;
-        memory.claim(tail_of(slots))?;
-        memory.persist(..Self::len_for(slots))?;
+        // A wrong directory is refused before the claim writes its mark. It is read again afterwards,
+        // because until then another server could have it.
+        memory.check_claim(tail_of(slots))?;
         let mut directory = Self {
             memory: Some(memory),
             slots,
@@ -120,9 +121,17 @@ impl Directory {
             keys: BTreeMap::new(),
             broken: Broken::none(),
         };
-        let mut given_up = Vec::new();
-        for slot in (0..slots).rev() {
-            given_up.extend(directory.read_slot(slot)?);
+        directory.read_slots()?;
+        if let Some(memory) = &directory.memory {
+            memory.claim(tail_of(slots))?;
+            memory.persist(..Self::len_for(slots))?;
+        }
+        let given_up = directory.read_slots()?;
+        for (slot, reason) in directory.broken_slots() {
+            log::error!(
+                "slot {slot} of the directory is broken: {reason}. Keys that are not in the directory are \
+                 refused until Directory::give_up_slot"
+            );
         }
         if let Some(epoch) = directory.read_lowest()? {
             directory.set_lowest_epoch(epoch)?;
@@ -210,6 +219,18 @@ impl Directory {
         Ok(())
     }
 
+    /// Takes the contents of all slots. Returns those that were given up and are to be cleared.
+    fn read_slots(&mut self) -> Result<Vec<u32>> {
+        self.free.clear();
+        self.keys.clear();
+        self.broken = Broken::none();
+        let mut given_up = Vec::new();
+        for slot in (0..self.slots).rev() {
+            given_up.extend(self.read_slot(slot)?);
+        }
+        Ok(given_up)
+    }
+
     /// Takes the contents of a slot. Returns the slot if it was given up and is to be cleared.
     fn read_slot(&mut self, slot: u32) -> Result<Option<u32>> {
         let Some(memory) = &self.memory else {
@@ -223,10 +244,6 @@ impl Directory {
             }
             Slot::GivenUp => return Ok(Some(slot)),
             Slot::Broken(reason) => {
-                log::error!(
-                    "slot {slot} of the directory is broken: {reason}. Keys that are not in the \
-                     directory are refused until Directory::give_up_slot"
-                );
                 self.broken.add(slot, reason);
                 return Ok(None);
             }
