@@ -136,6 +136,8 @@ mod clock;
 mod commits;
 mod error;
 mod fault;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod log;
 mod replica;
 mod ring;

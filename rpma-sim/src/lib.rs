@@ -78,6 +78,8 @@ mod explore;
 mod fabric;
 mod fail;
 mod fetch;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handle;
 mod here;
 mod late;

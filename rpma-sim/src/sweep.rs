@@ -38,7 +38,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The fault in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum RunFault {
+pub(crate) enum RunFault {
     /// This call fails with `EIO`, and has no effect.
     Call(String, u32),
     /// This happens to a request, of all connections.
@@ -50,7 +50,7 @@ enum RunFault {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnWay {
+pub(crate) enum OnWay {
     /// It is lost for good.
     Request,
     /// Its acknowledgement is lost for good.
@@ -60,7 +60,7 @@ enum OnWay {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnHost {
+pub(crate) enum OnHost {
     /// Its devices stand still.
     Freeze,
     /// Its programs are killed.

@@ -217,6 +217,8 @@ mod event;
 mod failure;
 mod flags;
 mod flush;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod hints;
 mod joined_fd;
 mod lock;

@@ -19,6 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 pub use self::explored::{Explored, ExploredLevel, FailedOrder};
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::order::Order as RunOrder;
 use self::order::{Deviation, ONLY, Order};
 pub(crate) use self::past::Meeting;
 use self::script::Made;

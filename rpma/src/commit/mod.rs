@@ -21,6 +21,8 @@ mod writer;
 
 pub use self::replicas::{CommitId, Outcome, Record, ReplicaId, Replicas, SharedReplicas};
 pub use self::responder::{Responder, Slots, Turn};
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::wire::check_request;
 pub(crate) use self::writer::Messages;
 pub use self::writer::{Connecting, Fate, SharedWriter, Ticket, Writer, WriterCfg};
 pub use crate::method::{Limits, Method};

@@ -132,6 +132,15 @@ impl Request {
     }
 }
 
+/// The property of [`fuzz::request`](crate::fuzz::request).
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check_request(bytes: &[u8]) {
+    if let Ok(request) = Request::decode(bytes) {
+        let (encoded, len) = request.encode();
+        assert_eq!(encoded[..len], *bytes);
+    }
+}
+
 /// The bytes at `at`. The callers' places are inside.
 fn eight_at(bytes: &[u8], at: usize) -> [u8; 8] {
     std::array::from_fn(|n| bytes[at + n])

@@ -12,6 +12,7 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 
+pub(crate) use self::remote::DESCRIPTOR_SIZE;
 pub use self::remote::{MrRemote, RemoteSlice};
 pub use self::usage::MrUsage;
 pub(crate) use self::usage::{Tag, require};
@@ -261,7 +262,7 @@ impl<M> Mr<M> {
     #[doc(alias = "rpma_mr_get_descriptor_size")]
     #[must_use]
     pub fn get_descriptor_size(&self) -> usize {
-        remote::DESCRIPTOR_SIZE
+        DESCRIPTOR_SIZE
     }
 
     /// Returns the address of the memory. Reading or writing through the pointer races with the

@@ -77,9 +77,6 @@ impl Header {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[VERSION_AT..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.slots.to_le_bytes());
-        // The format has 1 here, whatever the version is.
-        let sum = checksum(&[&MAGIC, &1_u32.to_le_bytes(), &bytes[12..16]]);
-        bytes[16..PLACES_AT].copy_from_slice(&sum.to_le_bytes());
         let Places { first, len, count } = self.places;
         for (at, field) in (PLACES_AT..)
             .step_by(8)
@@ -87,9 +84,17 @@ impl Header {
         {
             bytes[at..at + 8].copy_from_slice(&field.to_le_bytes());
         }
-        let sum = checksum(&[&bytes[..IDENTITY_AT]]);
-        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        Self::sum(&mut bytes);
         bytes
+    }
+
+    /// Writes the sums of the bytes.
+    pub(super) fn sum(bytes: &mut [u8]) {
+        // The format has 1 here, whatever the version is.
+        let sum = checksum(&[&MAGIC, &1_u32.to_le_bytes(), &bytes[12..16]]);
+        bytes[16..PLACES_AT].copy_from_slice(&sum.to_le_bytes());
+        let sum = checksum(&[&bytes[..IDENTITY_AT]]);
+        bytes[SUM_AT..LINE].copy_from_slice(&sum.to_le_bytes());
     }
 
     pub(super) fn decode(bytes: &Bytes) -> Result<Self> {

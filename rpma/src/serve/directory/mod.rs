@@ -13,6 +13,8 @@ mod header;
 mod line;
 mod making;
 mod repair;
+#[cfg(any(test, fuzzing))]
+mod sums;
 mod tail;
 #[cfg(test)]
 mod tests;
