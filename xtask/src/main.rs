@@ -75,6 +75,10 @@ enum Action {
         /// `--long`. Needs a nightly toolchain, which it names
         #[arg(long, conflicts_with_all = ["subject", "list", "long", "host", "iwarp"])]
         miri: bool,
+        /// Only the fuzz targets, a minute of each; part of `--long`. Needs a nightly toolchain and
+        /// cargo-fuzz
+        #[arg(long, conflicts_with_all = ["subject", "list", "long", "host", "iwarp", "miri"])]
+        fuzz: bool,
     },
     /// Measure, in the guest
     #[command(subcommand)]
@@ -197,9 +201,13 @@ fn run(action: Action) -> Result<ExitCode> {
             host,
             iwarp,
             miri,
+            fuzz,
         } => {
             if miri {
                 return test::checkers(&workspace).map(verdict);
+            }
+            if fuzz {
+                return test::fuzz(&workspace).map(verdict);
             }
             let options = test::Options { long, host, iwarp };
             // Code for the guest is compiled in the guest's root.

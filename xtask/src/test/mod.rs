@@ -3,6 +3,7 @@
 
 mod checkers;
 mod features;
+mod fuzz;
 mod hosts;
 mod iwarp;
 mod left_out;
@@ -92,6 +93,7 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     if options.long {
         checkers::miri(&mut report, workspace)?;
         checkers::sanitizers(&mut report, workspace)?;
+        fuzz::run(&mut report, workspace)?;
         versions::check(&mut report, workspace)?;
     }
     for line in shares::report(workspace, &times(), began.elapsed())? {
@@ -112,6 +114,13 @@ pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -
     if check_all(&mut report, builds)? {
         hosts::run(&mut report, workspace, &lab, names, options);
     }
+    Ok(report.close())
+}
+
+/// Only the fuzz targets.
+pub(crate) fn fuzz(workspace: &Workspace) -> Result<bool> {
+    let mut report = Report::new(workspace);
+    fuzz::run(&mut report, workspace)?;
     Ok(report.close())
 }
 
