@@ -196,7 +196,8 @@ mod tests {
     /// has found is one of them.
     #[test]
     fn the_corpus() {
-        let targets: [(&str, fn(&[u8])); 6] = [
+        type Property = fn(&[u8]);
+        let targets: [(&str, Property); 6] = [
             ("descriptor", descriptor),
             ("peer_cfg", peer_cfg),
             ("offer", offer),

@@ -11,6 +11,7 @@ mod explored;
 mod fabrics;
 mod floods;
 mod follow;
+mod hostile;
 mod iwarp;
 mod links;
 mod on_thread;
