@@ -53,7 +53,7 @@ pub(crate) fn run(bytes: &[u8]) -> String {
     format!("{:?}", fabric.trace())
 }
 
-struct Site {
+pub(super) struct Site {
     host: Host,
     server: Option<Server>,
     addr: SocketAddr,
@@ -87,7 +87,7 @@ struct Hostile {
 }
 
 impl Site {
-    fn new(fabric: &Fabric, method: u8) -> Self {
+    pub(super) fn new(fabric: &Fabric, method: u8) -> Self {
         let host = fabric.host("server");
         host.set_platform(Platform::Eadr);
         let layout = Layout::new(KEYS, PART).expect("a layout");
@@ -119,7 +119,7 @@ impl Site {
     }
 
     /// The server does what there is to do.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         let _entered = self.host.enter();
         let server = self.server.as_mut().expect("it serves");
         for _ in 0..64 {
@@ -139,6 +139,20 @@ impl Site {
         panic!("the server is never idle");
     }
 
+    /// The hostile clients' host loses its power, so that the server learns nothing of their ends. The
+    /// next ones come from this host.
+    pub(super) fn vanish(&mut self, host: Host) {
+        self.hostile.host.power_cut();
+        let seen = std::mem::take(&mut self.hostile.seen);
+        self.hostile = Hostile::new(host, self.addr, seen);
+    }
+
+    /// A hostile client asks for a connection.
+    pub(super) fn asks(&mut self, bytes: &[u8]) {
+        let _entered = self.hostile.host.enter();
+        self.hostile.connects(self.addr, &mut Bytes(bytes));
+    }
+
     fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) {
         match step % 12 {
             0 | 1 => self.commit(),
@@ -156,7 +170,7 @@ impl Site {
     }
 
     /// The honest client makes one more commit durable, and connects for it if it has to.
-    fn commit(&mut self) {
+    pub(super) fn commit(&mut self) {
         for _ in 0..1_000 {
             if self.honest.goes_on(self.addr) {
                 return;
@@ -168,7 +182,7 @@ impl Site {
     }
 
     /// The honest client's part has its durable bytes, or those that came after them.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let at = self.layout.part(HONEST).expect("its part");
         let mut part = vec![0; at.len()];
         self.memory.read_at(at.start, &mut part).expect("read");
@@ -187,7 +201,7 @@ impl Site {
         }
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.commit();
         self.check();
         self.hostile.conns.clear();
