@@ -38,10 +38,28 @@ struct Run<'a> {
     told: Mutex<Told>,
     /// The epoch of the last writer.
     epoch: u64,
+    /// The time between two writers.
+    pause: Duration,
     figures: &'a Figures,
 }
 
 impl Run<'_> {
+    /// Time passes. Then the network to a replica loses packets, or all of them, or is whole.
+    fn pass(&mut self) {
+        let link = self.world.link(self.random.below(3) as usize);
+        match self.random.below(4) {
+            0 => link.lose_packets(20),
+            1 => link.partition(),
+            _ => self.heal(),
+        }
+        let _entered = self.world.client.enter();
+        sleep(self.pause);
+    }
+
+    fn heal(&self) {
+        (0..3).for_each(|n| self.world.link(n).heal());
+    }
+
     /// Draws hosts to cut, each at a step of its own, among so many steps from now on.
     fn draw(&mut self, steps: u64) -> Vec<(Host, AtStep)> {
         let hosts = self.world.hosts.iter().chain([&self.world.client]);
@@ -141,6 +159,17 @@ impl Run<'_> {
 
 /// Runs one log through its writers, if it opens in this way on these devices.
 fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result {
+    lives_for(seed, way, fault, (WRITERS, Duration::ZERO), figures)
+}
+
+/// With so many writers, and so much time between two of them.
+fn lives_for(
+    seed: u64,
+    way: Way,
+    fault: Fault,
+    (writers, pause): (u64, Duration),
+    figures: &Figures,
+) -> Result {
     let fabric = Rig::new().seed(seed).fabric();
     let mut world = World::idle(&fabric, way, fault);
     world.start_all();
@@ -149,6 +178,7 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result {
         random: Draw(seed),
         told: Mutex::default(),
         epoch: 1,
+        pause,
         figures,
     };
     let begin = fabric.steps();
@@ -157,15 +187,24 @@ fn lives(seed: u64, way: Way, fault: Fault, figures: &Figures) -> Result {
         written => written?,
     }
     let mut steps = fabric.steps() - begin;
-    for _ in 0..WRITERS {
+    for _ in 0..writers {
+        if !pause.is_zero() {
+            run.pass();
+            let left = run.world.client.objects();
+            assert!(left.is_empty(), "the last writer has left {left:?}");
+        }
         steps = run.round(steps)?.max(200);
     }
+    run.heal();
     run.start(None)?;
     run.epoch += 1;
     run.write()?;
     run.world.cut_all();
     locked(&run.told).check_memories(&run.world.pmems);
     run.world.stop_all();
+    drop(run);
+    let left = fabric.objects();
+    assert!(left.is_empty(), "objects are left: {left:?}");
     add(&figures.logs, 1);
     Ok(())
 }
@@ -200,6 +239,32 @@ fn each_power_cut_is_survived() -> Result {
 #[ignore = "long: 4 minutes"]
 fn each_power_cut_is_survived_of_many() -> Result {
     cut(1_000)
+}
+
+/// A log lives in this way for so many hours, with a writer in each.
+fn hours(way: Way, count: u64) -> Result {
+    let figures = Figures::default();
+    let hour = Duration::from_secs(3600);
+    lives_for(1, way, Fault::Nothing, (count, hour), &figures)?;
+    println!("{figures:?}");
+    let acknowledged = figures.acknowledged.load(Ordering::Relaxed);
+    assert!(acknowledged > count, "{acknowledged} records");
+    Ok(())
+}
+
+/// Promise: the same for one log that lives long. Hosts lose their power in each hour, the network
+/// loses packets or fails for an hour, each writer takes the log over, and the ring wraps around. A
+/// writer leaves no object.
+#[test]
+fn a_day() -> Result {
+    hours(ways()[0], 24)
+}
+
+/// The same for a month.
+#[test]
+#[ignore = "long: 2 minutes"]
+fn a_month() -> Result {
+    ways().into_iter().try_for_each(|way| hours(way, 30 * 24))
 }
 
 /// The promise is broken by each of these faults.
