@@ -17,6 +17,8 @@ mod responder;
 #[cfg(test)]
 mod tests;
 mod wire;
+#[cfg(all(test, feature = "sim"))]
+mod wraps;
 mod writer;
 
 pub use self::replicas::{CommitId, Outcome, Record, ReplicaId, Replicas, SharedReplicas};

@@ -118,6 +118,13 @@ pub enum Turn<K> {
 }
 
 impl<K: Copy + Ord> Responder<K> {
+    /// As if it had served so many requests of a client.
+    #[cfg(test)]
+    pub(in crate::commit) fn start_after(&mut self, client: K, requests: u32) {
+        let slots = self.clients.get_mut(&client).expect("a client");
+        slots.start_after(requests);
+    }
+
     /// Makes a responder without clients. Its offer must have the same `limits`
     /// ([`Offer::set_limits`](crate::Offer::set_limits)).
     #[must_use]

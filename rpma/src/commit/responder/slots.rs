@@ -199,6 +199,13 @@ impl Slots {
         }
     }
 
+    /// As if it had served so many requests.
+    #[cfg(test)]
+    pub(super) fn start_after(&mut self, requests: u32) {
+        assert_eq!(self.served, 0);
+        self.served = requests;
+    }
+
     /// Whether it is to be listed, because there is something to do now.
     pub(super) fn becomes_ready(&mut self) -> bool {
         !self.is_listed && self.stays_ready()

@@ -344,6 +344,14 @@ impl Writer {
         }
     }
 
+    /// As if it had made so many commits: a multiple of those in flight.
+    #[cfg(test)]
+    pub(in crate::commit) fn start_after(&mut self, commits: u64) {
+        assert_eq!((self.posted, commits % self.lasts.len() as u64), (0, 0));
+        (self.posted, self.durable, self.released) = (commits, commits, commits);
+        self.makes_room();
+    }
+
     /// Takes a completion of the connection that the program has polled. Returns whether it was
     /// one of the writer's.
     pub fn handle(&mut self, wc: &Wc) -> bool {
