@@ -1,5 +1,6 @@
 //! The log for programs with threads: each call waits on its own thread.
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -49,6 +50,15 @@ impl Log {
     /// As [`crate::Log::truncate`].
     pub fn truncate(&self, to: u64) -> Result<(), LogError> {
         wait(self.0.truncate(to))
+    }
+
+    /// Replaces a server: as [`crate::Log::replace`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Log::replace`].
+    pub fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<(), LogError> {
+        wait(self.0.replace(old, new))
     }
 
     /// Waits until all records are acknowledged, and ends the log: as [`crate::Log::close`].

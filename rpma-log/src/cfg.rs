@@ -31,6 +31,7 @@ pub struct LogCfg {
     pub(crate) ring: u64,
     pub(crate) create: bool,
     pub(crate) one_host: bool,
+    pub(crate) follow: bool,
     pub(crate) limit: Duration,
     pub(crate) room_limit: Option<Duration>,
     pub(crate) silence: Duration,
@@ -55,6 +56,7 @@ impl LogCfg {
             ring: 1 << 20,
             create: false,
             one_host: false,
+            follow: false,
             limit: Duration::from_secs(30),
             room_limit: None,
             silence: SILENCE,
@@ -89,8 +91,8 @@ impl LogCfg {
         self
     }
 
-    /// Creates the log, on servers without one (`false` by default). N - K + 1 of them have to be
-    /// reached, and the others get the log later.
+    /// Creates the log, on servers without one (`false` by default). K and N - K + 1 of them have to
+    /// be reached, and the others get the log later.
     pub fn set_create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
@@ -101,6 +103,13 @@ impl LogCfg {
     /// reached, that one is away, and nothing is written to it.
     pub fn permit_one_host(&mut self) -> &mut Self {
         self.one_host = true;
+        self
+    }
+
+    /// Follows the list of servers that the log has (`false` by default), if it has others than these
+    /// settings because one was replaced. Otherwise that is [`LogError::OtherServers`].
+    pub fn set_follow(&mut self, follow: bool) -> &mut Self {
+        self.follow = follow;
         self
     }
 

@@ -73,6 +73,16 @@ pub enum LogError {
     /// A server without a log does not count, unless the log is created.
     #[error("too few servers can be reached: {0}")]
     TooFew(String),
+    /// The log has other servers than the settings: one was replaced. Open the log with this list, or
+    /// permit it by [`LogCfg::set_follow`](crate::LogCfg::set_follow).
+    #[error(
+        "the log has the servers {}, and the settings have others: open it with these, or permit that by \
+         LogCfg::set_follow", addrs(.servers)
+    )]
+    OtherServers {
+        /// The servers of the log, in the order of its list.
+        servers: Vec<SocketAddr>,
+    },
     /// N - K + 1 servers have no log. [`LogCfg::set_create`](crate::LogCfg::set_create) makes one.
     #[error("the servers have no log: create it by LogCfg::set_create")]
     Nothing,
@@ -99,6 +109,11 @@ pub enum LogError {
     /// An error of rpma. As text, because several calls return it.
     #[error("{0}")]
     Rpma(String),
+}
+
+fn addrs(servers: &[SocketAddr]) -> String {
+    let addrs: Vec<_> = servers.iter().map(SocketAddr::to_string).collect();
+    addrs.join(" ")
 }
 
 impl From<Error> for LogError {

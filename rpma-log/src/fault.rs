@@ -85,6 +85,18 @@ faults! {
     NoSetBack = "no-set-back",
     /// After a server came back, no commit repeats the tail.
     NoRecount = "no-recount",
+    /// A new server counts before the old servers know of it.
+    NoJointList = "no-joint-list",
+    /// A server that is being replaced still gets commits, and counts.
+    KeepsOld = "keeps-old",
+    /// A list is written over the only one before.
+    ListInPlace = "list-in-place",
+    /// A new writer believes its settings, and not the lists of the servers.
+    IgnoresLists = "ignores-lists",
+    /// A change that was cut is finished before enough servers know of it.
+    FinishesEarly = "finishes-early",
+    /// A new writer that finds a change which was cut asks the servers before it only.
+    ReadsOldList = "reads-old-list",
 }
 
 impl FromStr for Fault {

@@ -2,6 +2,8 @@
 //! other languages.
 
 use crate::LogError;
+use crate::list::{LEN, LISTS};
+pub use crate::list::{List, Member};
 use crate::ring::{Ring, size_of};
 
 /// The offset of the tail, a word of 8 bytes: [`Tail`].
@@ -10,12 +12,12 @@ pub const TAIL: u64 = 64;
 pub const HEAD: u64 = 128;
 /// The offset of a byte without a meaning, which commits write that have no other.
 pub const SPARE: u64 = 192;
-/// The offset of the ring.
-pub const RING: u64 = 256;
+/// The offset of the ring, after the two places for the [`List`].
+pub const RING: u64 = LISTS[1] + LEN as u64;
 /// Records and positions are multiples of it, in bytes.
 pub const LINE: u64 = 64;
 /// The version of the format.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The bytes of the entry of a record: the record with everything around it.
 #[must_use]
@@ -156,6 +158,10 @@ impl Tail {
 pub struct Stored {
     /// `None`: there is no log.
     pub header: Option<Header>,
+    /// The servers of the log. `None`: there is no log.
+    pub list: Option<List>,
+    /// The place of the list.
+    pub(crate) list_at: usize,
     /// The end of the log.
     pub tail: Tail,
     /// The position of the first record that is kept.
@@ -168,8 +174,8 @@ impl Stored {
     ///
     /// # Errors
     ///
-    /// [`LogError::Foreign`] as [`Header::decode`], and if a record is damaged, if the head and the
-    /// tail make no log, or if the ring has another length.
+    /// [`LogError::Foreign`] as [`Header::decode`], and if a record or the list is damaged, if the head
+    /// and the tail make no log, or if the ring has another length.
     ///
     /// # Panics
     ///
@@ -180,6 +186,10 @@ impl Stored {
             return foreign(format!(
                 "its ring has {has} bytes, not {ring}: set that ring"
             ));
+        }
+        let (list, list_at) = header.and_then(|_| List::find(memory)).unzip();
+        if list.is_some() != header.is_some() {
+            return foreign("the list of the log's servers is damaged");
         }
         let word = |at: u64| header.map_or(0, |_| word(memory, at as usize));
         let (mut tail, head) = (Tail::of(word(TAIL)), word(HEAD));
@@ -193,6 +203,8 @@ impl Stored {
             whole if whole < tail.end => foreign(format!("the record at {whole} is damaged")),
             _ => Ok(Self {
                 header,
+                list,
+                list_at: list_at.unwrap_or_default(),
                 tail,
                 head,
                 ring,
@@ -201,7 +213,8 @@ impl Stored {
     }
 
     /// The newest of some logs: the highest epoch, and among logs of one epoch the longest. Each
-    /// acknowledged record is in it, if they are the logs of N - K + 1 servers with a header.
+    /// acknowledged record is in it, if they are the logs of N - K + 1 servers of the newest
+    /// [`List`] among them, and of as many of those before its change.
     #[must_use]
     pub fn newest<'a>(logs: &[&'a Self]) -> Option<&'a Self> {
         logs.iter().copied().max_by_key(|log| log.tail)

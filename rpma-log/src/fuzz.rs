@@ -3,7 +3,8 @@
 //! bytes that a fuzzer makes, and a test those of the corpus in the repository.
 
 use crate::LogError;
-use crate::format::{HEAD, Header, LINE, RING, Stored, TAIL, Tail};
+use crate::format::{HEAD, Header, LINE, List, Member, RING, Stored, TAIL, Tail};
+use crate::list::LISTS;
 use crate::ring::{Ring, place};
 
 /// The bytes of the ring, of which a server's memory has a few more.
@@ -34,6 +35,10 @@ pub fn recovery(bytes: &[u8]) {
         return assert_eq!(stored.records().count(), 0);
     };
     assert_eq!(header.encode(), memory[..Header::LEN]);
+    let list = stored.list.clone().expect("a header has a list");
+    memory[LISTS[0] as usize..RING as usize].fill(0);
+    put(&mut memory, LISTS[1], &list.encode());
+    assert_eq!(List::find(&memory), Some((list, 1)));
     let mut from = stored.head;
     for (at, record) in stored.records() {
         assert!((from..stored.tail.end).contains(&at), "{at} after {from}");
@@ -63,7 +68,15 @@ fn whole(records: u8) -> Vec<u8> {
         servers: 3,
         copies: 2,
     };
-    memory[..Header::LEN].copy_from_slice(&header.encode());
+    put(&mut memory, 0, &header.encode());
+    let member = |server: u16| Member {
+        addr: ([10, 0, 0, 1], server).into(),
+        server: server.into(),
+    };
+    let mut list = List::first(1, (3..6).map(member).collect());
+    put(&mut memory, LISTS[0], &list.encode());
+    (list.number, list.change) = (list.number + 1, Some((2, member(6))));
+    put(&mut memory, LISTS[1], &list.encode());
     let mut ring = Ring::new(LEN);
     let mut ends = vec![0];
     let mut end = 0;
@@ -79,16 +92,30 @@ fn whole(records: u8) -> Vec<u8> {
     }
     let head = ends.into_iter().find(|head| end - head <= LEN);
     let tail = Tail { epoch: 1, end };
-    memory[TAIL as usize..][..8].copy_from_slice(&tail.word().to_le_bytes());
-    memory[HEAD as usize..][..8].copy_from_slice(&head.unwrap_or(end).to_le_bytes());
-    memory[RING as usize..].copy_from_slice(ring.piece(0, LEN));
+    put(&mut memory, TAIL, &tail.word().to_le_bytes());
+    put(&mut memory, HEAD, &head.unwrap_or(end).to_le_bytes());
+    put(&mut memory, RING, ring.piece(0, LEN));
     memory
 }
 
-/// Of the header, and of each place at which an entry may begin.
+fn put(memory: &mut [u8], at: u64, bytes: &[u8]) {
+    memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
+}
+
+/// Of the header, of the lists, and of each place at which an entry may begin.
 fn make_sums_right(memory: &mut [u8]) {
     let sum = crc32c::crc32c(&memory[..48]);
-    memory[48..52].copy_from_slice(&sum.to_le_bytes());
+    put(memory, 48, &sum.to_le_bytes());
+    for at in LISTS {
+        let list = &memory[at as usize..];
+        let count = |at: usize| usize::from(u16::from_le_bytes([list[at], list[at + 1]]));
+        let servers = count(4) + usize::from(count(6) != usize::from(u16::MAX));
+        if let Some(bytes) = list[..LISTS[1] as usize - LISTS[0] as usize].get(4..16 + 32 * servers)
+        {
+            let sum = crc32c::crc32c(bytes);
+            put(memory, at, &sum.to_le_bytes());
+        }
+    }
     for entry in (RING as usize..MEMORY).step_by(LINE as usize) {
         let entry = &mut memory[entry..];
         let len = u32::from_le_bytes(entry[4..8].try_into().expect("4 bytes"));

@@ -97,6 +97,7 @@
 //! | read acknowledged records | [`Log::bounds`], [`Log::read`] |
 //! | free room, and see what is left of it | [`Log::truncate`], [`Log::room`] |
 //! | see how far each server is | [`Log::state`] |
+//! | replace a server | [`Log::replace`] |
 //! | serve | [`ServerCfg::listen`] |
 //! | look into a server that does not run | [`ServerCfg::stored`] |
 //!
@@ -109,6 +110,12 @@
 //! [`Log::open`] needs N - K + 1 servers that have the log. A server that was never reached has none,
 //! and [`Log::close`] does not wait for it. So before you rely on a server, see its position in
 //! [`Log::state`].
+//!
+//! A server that is gone for good is [replaced](Log::replace) by another one while the log goes on. A
+//! new one with empty memory at the same address takes the place of the old one by itself. Each server
+//! has the list of the log's servers, so a server that was replaced counts for nothing when it is
+//! back, and an old configuration opens no log ([`LogError::OtherServers`]). K servers of the log
+//! have to be there for a change.
 //!
 //! A server that is slow delays no append until it is 8 commits behind. Then appends wait for it. After
 //! half of [`LogCfg::set_limit`] it is set aside, and comes back later as a server that was away.
@@ -138,7 +145,10 @@ mod error;
 mod fault;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod list;
 mod log;
+mod open;
+mod replace;
 mod replica;
 mod ring;
 mod server;

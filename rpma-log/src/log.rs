@@ -35,7 +35,7 @@ pub(crate) const FOREVER: Duration = Duration::MAX;
 /// over ([`LogError::Fenced`]). Records that are in flight then may become durable or not.
 #[derive(Clone)]
 pub struct Log {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// It ends with the last handle.
     _work: Arc<[Task; 2]>,
 }
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) bell: Bell,
     /// A truncation was posted.
     pub(crate) truncated: Bell,
+    /// There are other servers, or a change of the list of servers goes on.
+    pub(crate) servers: Bell,
 }
 
 /// A record of a log.
@@ -74,7 +76,8 @@ pub struct LogState {
     pub durable: u64,
     /// The end of all records.
     pub end: u64,
-    /// Each server, in the order of the settings.
+    /// Each server, in the order of the settings. A server that was replaced is not there any more:
+    /// the new one has its place.
     pub servers: Vec<ServerState>,
 }
 
@@ -106,6 +109,7 @@ impl Log {
     ///
     /// [`LogError::Settings`]. [`LogError::TooFew`] after the limit, with the reason of each server.
     /// [`LogError::Nothing`] and [`LogError::Exists`]: [`LogCfg::set_create`].
+    /// [`LogError::OtherServers`] if a server was [replaced](Self::replace).
     /// [`LogError::Fenced`] if another writer, or an earlier call, has this epoch or a higher one.
     /// [`LogError::Rpma`] as [`Reactor::run`].
     pub async fn open(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
@@ -251,22 +255,21 @@ impl Log {
     /// The positions of the log, and how far each server is.
     #[must_use]
     pub fn state(&self) -> LogState {
-        let Shared {
-            state, set, cfg, ..
-        } = &*self.shared;
+        let Shared { state, set, .. } = &*self.shared;
         state.look(|state| {
-            let server = |(n, addr): (usize, &SocketAddr)| {
-                let Some(id) = state.servers[n].member else {
+            let server = |n: &usize| {
+                let of = &state.servers[*n];
+                let Some(id) = of.member else {
                     return ServerState {
-                        addr: *addr,
+                        addr: of.addr,
                         durable: None,
-                        away: Some(state.servers[n].away.clone()),
+                        away: Some(of.away.clone()),
                     };
                 };
                 let has = |of: &&Posted| set.durable(set.outcome(of.id)).contains(&id);
                 let last = state.commits.last().find(has);
                 ServerState {
-                    addr: *addr,
+                    addr: of.addr,
                     durable: Some(last.map_or(state.head, |of| of.end)),
                     away: None,
                 }
@@ -275,7 +278,7 @@ impl Log {
                 head: state.head,
                 durable: state.durable,
                 end: state.end,
-                servers: cfg.servers.iter().enumerate().map(server).collect(),
+                servers: state.lists.shown.iter().map(server).collect(),
             }
         })
     }
@@ -304,10 +307,12 @@ impl Shared {
             identity,
             reactor: reactor.clone(),
             set,
-            pool: Pool::new(reactor.peer(), GROUP as usize, cfg.servers.len())?,
+            // Those of a change, too.
+            pool: Pool::new(reactor.peer(), GROUP as usize, cfg.servers.len() + 1)?,
             state: Monitor::with_progress(reactor, state, State::progress),
             bell: Bell::new(reactor),
             truncated: Bell::new(reactor),
+            servers: Bell::new(reactor),
         })
     }
 

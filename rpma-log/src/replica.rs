@@ -11,25 +11,26 @@ use rpma_async::{Reconnect, Writer};
 
 use crate::fault::Fault;
 use crate::format::{HEAD, Header, RING, SPARE, Stored, TAIL, Tail, foreign};
+use crate::list::{LISTS, List};
 use crate::log::{FOREVER, Shared};
-use crate::state::{SAME, State};
+use crate::open::{Kind, Role, SAME};
+use crate::state::State;
 use crate::{GROUP, LogError};
 
 /// A server that is connected.
-type Replica = (Writer, MrRemote);
+pub(crate) type Replica = (Writer, MrRemote);
 
 /// A server that is brought up to date.
-struct Joining {
-    to: Replica,
+pub(crate) struct Joining {
+    pub(crate) to: Replica,
     /// The head that it shows.
     head: u64,
     /// It has the records up to here.
-    at: u64,
-    has_header: bool,
+    pub(crate) at: u64,
 }
 
 /// Nothing is committed while there is one.
-struct Gate<'a>(&'a Shared);
+pub(crate) struct Gate<'a>(&'a Shared);
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
@@ -46,22 +47,39 @@ impl Shared {
             Err(error) => return self.end(error),
         };
         loop {
-            let Err(error) = self.visit(n, &mut server).await;
+            let error = match self.has_place(n).await {
+                true => {
+                    let Err(error) = self.visit(n, &mut server).await;
+                    error
+                }
+                false => return self.tell_gone(n, server).await,
+            };
             log::info!("server {n}: {error}");
-            let is_final = self.state.change(|state| {
-                state.servers[n].member = None;
-                state.servers[n].site = None;
-                state.servers[n].away = error.to_string();
-                match error {
-                    LogError::Fenced { .. } | LogError::Exists { .. } | LogError::Nothing => true,
+            let ended = self.state.change(|state| {
+                let of = &mut state.servers[n];
+                (of.member, of.site, of.is_tried) = (None, None, true);
+                of.away = error.to_string();
+                if let Role::Takes(_) = of.role {
+                    // It is none of the log: whatever it has ends no log.
+                    (of.role, of.failed) = (Role::Gone, Some(error));
+                    state.lists.is_changing = false;
+                    return None;
+                }
+                match &error {
+                    LogError::Fenced { .. }
+                    | LogError::Exists { .. }
+                    | LogError::Nothing
+                    | LogError::OtherServers { .. } => Some(error),
                     // A server that comes back so ends no log that the others have.
-                    LogError::Settings(_) => !state.is_ours,
-                    _ => false,
+                    LogError::Settings(_) if !state.is_ours => Some(error),
+                    // It was perhaps the last one that the log has waited for.
+                    _ => state.adopt(&self.cfg).err(),
                 }
             });
-            if is_final {
+            if let Some(error) = ended {
                 return self.end(error);
             }
+            self.bell.ring();
         }
     }
 
@@ -69,7 +87,8 @@ impl Shared {
         let (cfg, mut commits) = (&self.cfg, WriterCfg::new(self.cfg.method));
         commits.set_parts(1)?;
         cfg.fault().set_writers(&mut commits)?;
-        let (addr, identity) = (cfg.servers[n], self.identity);
+        let addr = self.state.look(|state| state.servers[n].addr);
+        let identity = self.identity;
         let mut server = Reconnect::to_writer(&self.reactor, addr, identity, &commits)?;
         // So a call that waits as long as its limit can give the reason.
         server.set_cfg(ReconnectCfg::new().set_limit(cfg.limit / 2));
@@ -78,22 +97,32 @@ impl Shared {
 
     /// One connection: returns when it is over.
     async fn visit(&self, n: usize, server: &mut Reconnect) -> Result<Infallible, LogError> {
+        let (replica, found) = self.connect(server).await?;
+        let site = replica.0.offer().site();
+        let saw = |state: &mut State| state.saw(n, (found.clone(), site), &self.cfg);
+        self.state.change(saw)?;
+        self.bell.ring();
+        self.servers.ring();
+        self.until(FOREVER, |of| of.is_read.then_some(())).await?;
+        let id = self.join(n, replica, found).await?;
+        let failure = self.set.gone(id).await?;
+        self.set.set_aside(id, self.cfg.limit).await?;
+        let ended = || LogError::Rpma("the server ended the connection".to_owned());
+        Err(failure.map_or_else(ended, |failure| Error::from(failure).into()))
+    }
+
+    /// Connects to a server, and reads its log.
+    pub(crate) async fn connect(
+        &self,
+        server: &mut Reconnect,
+    ) -> Result<(Replica, Stored), LogError> {
         let mut cfg = ConnCfg::new();
         cfg.set_keep_alive(Some(self.cfg.silence))?;
         let writer = Writer::new(&self.reactor, server.connect(&cfg).await?)?;
         let memory = self.memory(&writer)?;
         let replica = (writer, memory);
         let found = self.read(&replica).await?;
-        let site = replica.0.offer().site();
-        let saw = |state: &mut State| state.saw(n, (found.clone(), site), &self.cfg);
-        self.state.change(saw)?;
-        self.bell.ring();
-        self.until(FOREVER, |of| of.is_open.then_some(())).await?;
-        let id = self.join(n, replica, found).await?;
-        let failure = self.set.gone(id).await?;
-        self.set.set_aside(id, self.cfg.limit).await?;
-        let ended = || LogError::Rpma("the server ended the connection".to_owned());
-        Err(failure.map_or_else(ended, |failure| Error::from(failure).into()))
+        Ok((replica, found))
     }
 
     /// The memory of a server whose ring has the same length.
@@ -112,7 +141,10 @@ impl Shared {
     }
 
     /// A step towards a server, with its limit.
-    async fn step<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, LogError> {
+    pub(crate) async fn step<T>(
+        &self,
+        step: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, LogError> {
         let done = self.reactor.timeout(self.cfg.limit, step).await;
         Ok(done.ok_or(LogError::TimedOut)??)
     }
@@ -135,21 +167,26 @@ impl Shared {
         self.step(put).await
     }
 
-    async fn put_word(&self, to: &Replica, at: u64, word: u64) -> Result<(), LogError> {
+    pub(crate) async fn put_word(&self, to: &Replica, at: u64, word: u64) -> Result<(), LogError> {
         self.put(to, (SPARE, &[0]), Some((at, word))).await
     }
 
-    async fn put_tail(&self, to: &Replica, epoch: u64, end: u64) -> Result<(), LogError> {
+    pub(crate) async fn put_tail(
+        &self,
+        to: &Replica,
+        epoch: u64,
+        end: u64,
+    ) -> Result<(), LogError> {
         self.put_word(to, TAIL, Tail { epoch, end }.word()).await
     }
 
     /// Names the log on a server without one. The first word comes last.
-    async fn put_header(&self, to: &Replica) -> Result<(), LogError> {
+    pub(crate) async fn put_header(&self, to: &Replica, server: u64) -> Result<(), LogError> {
         let cfg = &self.cfg;
         let header = Header {
             key: cfg.key,
             log: self.state.look(|state| state.log),
-            server: Identity::new(cfg.key, cfg.epoch)?.instance,
+            server,
             ring: cfg.ring,
             servers: cfg.servers.len() as u32,
             copies: cfg.copies as u32,
@@ -159,8 +196,41 @@ impl Shared {
         self.put(to, (8, &header[8..]), first).await
     }
 
+    /// Gives a server a list, in these places one after the other. The last one is that of the set.
+    pub(crate) async fn put_list(
+        &self,
+        to: &Replica,
+        list: &List,
+        places: &[usize],
+    ) -> Result<(), LogError> {
+        let bytes = list.encode();
+        let one = &places[places.len() - 1..];
+        let places = self
+            .cfg
+            .fault()
+            .either(Fault::ListInPlace, || one, || places);
+        for place in places {
+            self.put(to, (LISTS[*place], &bytes), None).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a server the present list, and never writes over the one that it has.
+    pub(crate) async fn put_present(&self, to: &Replica, found: &Stored) -> Result<(), LogError> {
+        let present = |state: &State| (state.lists.list.clone(), state.lists.at);
+        let (list, at) = self.state.look(present);
+        let number = found.list.as_ref().map(|list| list.number);
+        if found.list_at != at {
+            return self.put_list(to, &list, &[at]).await;
+        }
+        if number == Some(list.number) {
+            return Ok(());
+        }
+        self.put_list(to, &list, &[1 - at, at]).await
+    }
+
     /// Waits until no other server has the gate, and takes it.
-    async fn gate(&self) -> Result<Gate<'_>, LogError> {
+    pub(crate) async fn gate(&self) -> Result<Gate<'_>, LogError> {
         let take = |state: &mut State| match state.why() {
             Some(why) => Some(Err(why)),
             None if state.is_gated => None,
@@ -175,9 +245,21 @@ impl Shared {
 
     /// Brings a server up to date, and makes it a member of the set.
     async fn join(&self, n: usize, to: Replica, found: Stored) -> Result<ReplicaId, LogError> {
-        let mut joining = self.begin(to, &found).await?;
+        let kind = self.state.look(|state| state.kind(n, &found, &self.cfg))?;
+        let change = match kind {
+            Kind::Undone => {
+                self.put_word(&to, 0, 0).await?;
+                return foreign("its copy was of a change that was given up, and is cleared");
+            }
+            Kind::Takes(place) => Some(self.begin_change(n, place).await?),
+            Kind::Member | Kind::Created(_) => None,
+        };
+        let mut joining = self.begin(to, &found, &kind).await?;
         while self.left(&joining) > GROUP {
             self.catch_up(&mut joining).await?;
+        }
+        if let Some(change) = &change {
+            change.fence().await?;
         }
         // The last records are copied while no other ones are committed.
         let is_gated = self.cfg.fault() != Fault::JoinsUngated;
@@ -187,7 +269,14 @@ impl Shared {
             None
         };
         // Appends wait at the gate, and not as long as their limit.
-        let last = self.finish_join(n, joining);
+        let last = async {
+            self.catch_up(&mut joining).await?;
+            match (change, kind) {
+                (Some(change), _) => change.finish(joining).await,
+                (None, Kind::Created(server)) => self.create(n, joining, server).await,
+                (None, _) => self.finish_join(n, joining, &found).await,
+            }
+        };
         let joined = self.reactor.timeout(self.cfg.limit / 4, last).await;
         joined.unwrap_or(Err(LogError::TimedOut))
     }
@@ -198,9 +287,8 @@ impl Shared {
     }
 
     /// Looks for the records of this log that a server has. It shows no others from then on.
-    async fn begin(&self, to: Replica, found: &Stored) -> Result<Joining, LogError> {
+    async fn begin(&self, to: Replica, found: &Stored, kind: &Kind) -> Result<Joining, LogError> {
         let fault = self.cfg.fault();
-        let mut has_header = found.header.is_some();
         let has = |state: &State| match state.head.max(found.head) {
             from if from > state.committed => state.head,
             from => {
@@ -209,9 +297,8 @@ impl Shared {
             }
         };
         let at = self.state.look(has);
-        if fault == Fault::HeaderFirst && !has_header {
-            self.put_header(&to).await?;
-            has_header = true;
+        if fault == Fault::HeaderFirst && found.header.is_none() {
+            self.put_header_first(&to, kind).await?;
         }
         // It shows no record that is going to be overwritten.
         if found.tail.end > at && fault != Fault::NoSetBack {
@@ -221,7 +308,6 @@ impl Shared {
             to,
             head: found.head,
             at,
-            has_header,
         })
     }
 
@@ -259,27 +345,82 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives a server the last records, and adds it to the set.
-    async fn finish_join(&self, n: usize, mut joining: Joining) -> Result<ReplicaId, LogError> {
-        self.catch_up(&mut joining).await?;
-        let Joining {
-            to, at, has_header, ..
-        } = joining;
-        if !has_header {
-            let now = to.0.read_bytes(&self.pool, &to.1, 0..Header::LEN as u64);
-            if Header::decode(&self.step(now).await?)?.is_some() {
-                return Err(LogError::Settings(SAME.to_owned()));
-            }
-            // Last: until then it is a server without a log, whatever it has.
-            self.put_tail(&to, self.cfg.epoch, at).await?;
-            self.put_header(&to).await?;
+    /// Adds a server to the set that has all records.
+    async fn finish_join(
+        &self,
+        n: usize,
+        joining: Joining,
+        found: &Stored,
+    ) -> Result<ReplicaId, LogError> {
+        // It may have been replaced meanwhile.
+        let is_listed = |state: &State| state.servers[n].role == Role::Listed;
+        if !self.state.look(is_listed) {
+            return foreign("it is being replaced");
         }
-        let id = self.step(self.set.add_writer(to.0, to.1)).await?;
-        self.state.change(|state| {
-            state.recount = self.cfg.fault() != Fault::NoRecount;
-            state.servers[n].member = Some(id);
-            state.counters.joins += 1;
+        self.put_present(&joining.to, found).await?;
+        self.add(n, joining.to).await
+    }
+
+    /// Gives a server of a log that is created its first copy. The header comes last: until then it
+    /// is a server without a log, whatever it has.
+    async fn create(&self, n: usize, joining: Joining, server: u64) -> Result<ReplicaId, LogError> {
+        let Joining { to, at, .. } = joining;
+        let present = |state: &mut State| {
+            state.servers[n].assigned = None;
+            state.servers[n].server = Some(server);
+            (state.lists.list.clone(), state.lists.at)
+        };
+        let (list, place) = self.state.change(present);
+        self.put_first(&to, (at, server), &list, place).await?;
+        self.add(n, to).await
+    }
+
+    /// Gives a server its first tail, list and header. All of them are durable when it returns.
+    pub(crate) async fn put_first(
+        &self,
+        to: &Replica,
+        (at, server): (u64, u64),
+        list: &List,
+        place: usize,
+    ) -> Result<(), LogError> {
+        let now = to.0.read_bytes(&self.pool, &to.1, 0..Header::LEN as u64);
+        let is_blank = Header::decode(&self.step(now).await?)?.is_none();
+        if !is_blank && self.cfg.fault() != Fault::HeaderFirst {
+            return Err(LogError::Settings(SAME.to_owned()));
+        }
+        self.put_tail(to, self.cfg.epoch, at).await?;
+        // Both places: there may be a list from an earlier use.
+        self.put_list(to, list, &[1 - place, place]).await?;
+        self.put_header(to, server).await
+    }
+
+    /// A fault: a server is a witness before it has a record.
+    async fn put_header_first(&self, to: &Replica, kind: &Kind) -> Result<(), LogError> {
+        let server = Identity::new(self.cfg.key, self.cfg.epoch)?.instance;
+        let list = self.state.change(|state| {
+            let mut members = state.lists.counted();
+            if let Kind::Takes(place) = kind {
+                members[*place].server = server;
+            }
+            List {
+                number: state.lists.next_number(),
+                members,
+                change: None,
+            }
         });
+        self.put_list(to, &list, &[0, 1]).await?;
+        self.put_header(to, server).await
+    }
+
+    async fn add(&self, n: usize, to: Replica) -> Result<ReplicaId, LogError> {
+        let id = self.step(self.set.add_writer(to.0, to.1)).await?;
+        self.state.change(|state| self.added(state, n, id));
         Ok(id)
+    }
+
+    pub(crate) fn added(&self, state: &mut State, n: usize, id: ReplicaId) {
+        state.recount = self.cfg.fault() != Fault::NoRecount;
+        state.servers[n].member = Some(id);
+        state.counters.joins += 1;
     }
 }

@@ -3,24 +3,23 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rpma::Site;
-use rpma::commit::{CommitId, ReplicaId};
+use rpma::commit::CommitId;
 use rpma_async::Replicas;
 
 use crate::cfg::LogCfg;
 use crate::clock::now;
 use crate::commits::{Commits, Posted};
 use crate::fault::Fault;
-use crate::format::{HEAD, Header, LINE, SPARE, Stored, TAIL, Tail};
+use crate::format::{HEAD, LINE, SPARE, TAIL, Tail};
+use crate::open::{Lists, Server};
 use crate::ring::{Ring, place, record_in, size_of};
 use crate::{GROUP, LogError};
 
-/// Two copies of a record would be one.
-pub(crate) const SAME: &str = "two of the addresses lead to one server";
-
 /// Positions: `free <= kept <= shown <= head <= durable <= committed <= end`.
 pub(crate) struct State {
-    /// Enough servers were read.
+    /// Enough servers were read. A change of their list that was cut is finished before the log is
+    /// open.
+    pub(crate) is_read: bool,
     pub(crate) is_open: bool,
     pub(crate) ended: Option<LogError>,
     /// The records from `head` up to `end`.
@@ -55,19 +54,10 @@ pub(crate) struct State {
     pub(crate) recount: bool,
     /// A server that comes back gets the last records: nothing is committed.
     pub(crate) is_gated: bool,
+    /// Those of the settings, and then those of lists and of changes.
     pub(crate) servers: Vec<Server>,
+    pub(crate) lists: Lists,
     pub(crate) counters: Counters,
-}
-
-/// A server of the log.
-pub(crate) struct Server {
-    /// What it had when it was last read, without its records once the log is open.
-    pub(crate) found: Option<Stored>,
-    /// While it is connected.
-    pub(crate) site: Option<Site>,
-    pub(crate) member: Option<ReplicaId>,
-    /// Why it is away.
-    pub(crate) away: String,
 }
 
 /// Counts of a log since it was opened.
@@ -101,13 +91,8 @@ pub(crate) struct Staged {
 
 impl State {
     pub(crate) fn new(cfg: &LogCfg, log: u64) -> Self {
-        let server = |_| Server {
-            found: None,
-            site: None,
-            member: None,
-            away: "not reached yet".to_owned(),
-        };
         Self {
+            is_read: false,
             is_open: false,
             ended: None,
             ring: Ring::new(cfg.ring),
@@ -128,7 +113,8 @@ impl State {
             is_ours: false,
             recount: false,
             is_gated: false,
-            servers: cfg.servers.iter().map(server).collect(),
+            servers: cfg.servers.iter().copied().map(Server::new).collect(),
+            lists: Lists::new(cfg),
             counters: Counters::default(),
         }
     }
@@ -362,158 +348,6 @@ impl State {
         let left = self.commits.open().find(|of| is_waited || !of.is_led);
         left.map(|of| of.id)
     }
-
-    /// A server was read. When there are enough of them, the newest log becomes this one.
-    pub(crate) fn saw(
-        &mut self,
-        n: usize,
-        (found, site): (Stored, Site),
-        cfg: &LogCfg,
-    ) -> Result<(), LogError> {
-        self.servers[n].found = None;
-        let header = found.header;
-        let others = self.servers.iter().filter_map(|other| other.found.as_ref());
-        let mut others = others.filter_map(|other| other.header);
-        let is_other = |of: Header| of.key != cfg.key || self.is_open && of.log != self.log;
-        match header {
-            Some(of) if is_other(of) => return another_log(),
-            _ if found.tail.epoch > cfg.epoch => {
-                let epoch = found.tail.epoch;
-                return Err(LogError::Fenced { epoch });
-            }
-            Some(of) => {
-                check_numbers(of, cfg)?;
-                if others.clone().any(|other| other.server == of.server) {
-                    return Err(LogError::Settings(SAME.to_owned()));
-                }
-                if others.any(|other| other.log != of.log) {
-                    return another_log();
-                }
-            }
-            None => {}
-        }
-        self.check_site(n, site, cfg)?;
-        self.servers[n].site = Some(site);
-        self.servers[n].found = Some(found);
-        self.servers[n].away = header.map_or("has no log", |_| "was read").to_owned();
-        if !self.is_open {
-            self.adopt(cfg)?;
-        }
-        if self.is_open {
-            let found = self.servers.iter_mut().filter_map(|of| of.found.as_mut());
-            found.for_each(|found| found.ring = Ring::default());
-        }
-        Ok(())
-    }
-
-    /// One loss of power ends all servers in one place.
-    fn check_site(&self, n: usize, site: Site, cfg: &LogCfg) -> Result<(), LogError> {
-        let are_one = |one: Option<u64>, other: Option<u64>| one.is_some() && one == other;
-        let sites = self.servers.iter().map(|server| server.site);
-        for (m, other) in sites.enumerate().filter(|(m, _)| *m != n) {
-            let Some(other) = other else { continue };
-            let place = if are_one(site.memory(), other.memory()) {
-                return Err(LogError::Settings(SAME.to_owned()));
-            } else if cfg.one_host {
-                continue;
-            } else if are_one(site.host(), other.host()) {
-                "on one host"
-            } else if are_one(site.failure_domain(), other.failure_domain()) {
-                "in one failure domain"
-            } else {
-                continue;
-            };
-            let [one, other] = [n.min(m), n.max(m)].map(|n| cfg.servers[n]);
-            return Err(LogError::Settings(format!(
-                "the servers {one} and {other} are {place}: one loss of power would end both. A test \
-                 permits it by LogCfg::permit_one_host"
-            )));
-        }
-        Ok(())
-    }
-
-    fn adopt(&mut self, cfg: &LogCfg) -> Result<(), LogError> {
-        let (fault, enough) = (cfg.fault(), cfg.read());
-        let found = self.servers.iter().filter_map(|of| of.found.as_ref());
-        let (logs, blank): (Vec<_>, Vec<_>) = found.partition(|found| found.header.is_some());
-        // Only a server that has the log can be asked for its records.
-        let all = logs.len() + blank.len();
-        let read = fault.either(Fault::BlankCounts, || all, || logs.len());
-        let read = fault.either(Fault::ReadsOne, || enough, || read);
-        match (cfg.create, newest(&logs, fault)) {
-            (true, Some(_)) => return Err(self.exists(cfg)),
-            (true, None) if blank.len() >= enough => {}
-            (false, None) if blank.len() >= enough => return Err(LogError::Nothing),
-            (false, Some(newest)) if read >= enough => {
-                let heads = logs.iter().map(|found| found.head);
-                let head = heads.filter(|head| *head <= newest.tail.end).max();
-                self.log = newest.header.map_or(0, |of| of.log);
-                self.ring = newest.ring.clone();
-                self.head = head.unwrap_or(newest.head);
-                (self.committed, self.end) = (newest.tail.end, newest.tail.end);
-            }
-            _ => return Ok(()),
-        }
-        (self.free, self.kept, self.shown) = (self.head, self.head, self.head);
-        let early = (true, self.committed);
-        (self.is_ours, self.durable) =
-            fault.either(Fault::TellsEarly, || early, || (false, self.head));
-        (self.recount, self.is_open) = (true, true);
-        Ok(())
-    }
-
-    fn exists(&self, cfg: &LogCfg) -> LogError {
-        let has_log = |of: &Server| {
-            of.found
-                .as_ref()
-                .is_some_and(|found| found.header.is_some())
-        };
-        let n = self.servers.iter().position(has_log).unwrap_or_default();
-        let server = cfg.servers[n];
-        LogError::Exists { server }
-    }
-
-    /// Why the log does not open within the limit.
-    pub(crate) fn too_few(&self, cfg: &LogCfg) -> LogError {
-        let counts = |of: &&Server| match &of.found {
-            _ if self.is_open => of.member.is_some(),
-            Some(found) => found.header.is_none() == cfg.create,
-            None => false,
-        };
-        let has = self.servers.iter().filter(counts).count();
-        let needed = if self.is_open { cfg.copies } else { cfg.read() };
-        let reasons = self.servers.iter().zip(&cfg.servers).map(|(of, addr)| {
-            let reason = of.member.map_or(&*of.away, |_| "has the log");
-            format!("{addr}: {reason}")
-        });
-        let reasons = Vec::from_iter(reasons).join("; ");
-        let (all, limit) = (cfg.servers.len(), cfg.limit);
-        LogError::TooFew(format!(
-            "{has} of the {needed} that are needed, of {all}, within {limit:?}. {reasons}"
-        ))
-    }
-}
-
-/// The log from which a new writer goes on.
-fn newest<'a>(logs: &[&'a Stored], fault: Fault) -> Option<&'a Stored> {
-    let longest = || logs.iter().copied().max_by_key(|found| found.tail.end);
-    fault.either(Fault::IgnoresEpochs, longest, || Stored::newest(logs))
-}
-
-fn another_log() -> Result<(), LogError> {
-    Err(LogError::Foreign("it has another log".to_owned()))
-}
-
-/// The numbers of servers and copies are those of the log.
-fn check_numbers(of: Header, cfg: &LogCfg) -> Result<(), LogError> {
-    let (servers, copies) = (cfg.servers.len(), cfg.copies);
-    if (of.servers as usize, of.copies as usize) == (servers, copies) {
-        return Ok(());
-    }
-    Err(LogError::Settings(format!(
-        "the log was created with {} copies on {} servers, and is opened with {copies} on {servers}",
-        of.copies, of.servers
-    )))
 }
 
 /// The bytes of the entries of these records, if the log has entries for them.

@@ -11,7 +11,7 @@ use rpma_async::{Monitor, Reactor};
 pub(crate) type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Does all of them, until one has ended: the log ends with it.
-pub(crate) async fn until_one_ends(mut all: Vec<Work<'_>>) {
+pub(crate) async fn until_one_ends(all: &mut [Work<'_>]) {
     poll_fn(|cx| {
         let is_over = all.iter_mut().any(|one| one.as_mut().poll(cx).is_ready());
         if is_over {

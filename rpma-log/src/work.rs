@@ -18,14 +18,26 @@ impl Shared {
     /// ends. The log ends with this work.
     pub(crate) async fn keep_servers(&self) {
         let _ends = Ends(self);
-        let mut all: Vec<Work<'_>> = Vec::new();
-        for n in 0..self.cfg.servers.len() {
-            all.push(Box::pin(self.keep(n)));
+        let mut all: Vec<Work<'_>> = vec![
+            Box::pin(self.reclaim()),
+            Box::pin(self.keep_limits()),
+            Box::pin(self.until_ended()),
+            Box::pin(self.keep_list()),
+        ];
+        let mut kept = 0;
+        loop {
+            let rings = self.servers.rings();
+            let count = self.state.look(|state| state.servers.len());
+            for n in kept..count {
+                all.push(Box::pin(self.keep(n)));
+            }
+            kept = count;
+            // A server may come that takes the place of another one.
+            let more = unless(self.servers.after(rings), until_one_ends(&mut all));
+            if more.await.flatten().is_none() {
+                return;
+            }
         }
-        all.push(Box::pin(self.reclaim()));
-        all.push(Box::pin(self.keep_limits()));
-        all.push(Box::pin(self.until_ended()));
-        until_one_ends(all).await;
     }
 
     /// Returns if the driver of the reactor is gone, which keeps the time.

@@ -8,6 +8,7 @@ use crate::replicated_log::prelude::*;
 
 const CUTS: &str = include_str!("cuts.rs");
 const SCENES: &str = include_str!("scenes.rs");
+const REPLACE: &str = include_str!("replace.rs");
 
 /// Puts a fault in, and fails if it is found with no seed. It prints the first failure.
 pub(crate) fn find(
@@ -35,6 +36,7 @@ pub(crate) fn panics(run: impl FnOnce()) -> Result<(), String> {
 fn text(test: &str) -> Option<&'static str> {
     let (file, test) = match test.split_once("::")? {
         ("cuts", test) => (CUTS, test),
+        ("replace", test) => (REPLACE, test),
         (_, test) => (SCENES, test),
     };
     let begin = file.find(&format!("#[test]\nfn {test}()"))?;

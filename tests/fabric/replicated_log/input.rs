@@ -64,7 +64,7 @@ fn tail(memory: &mut [u8], end: u64) {
 type Case = (&'static str, fn(&mut [u8]), &'static str);
 
 const OTHER_BYTES: &str = "the memory has other bytes than a log";
-const OTHER_VERSION: &str = "the log is one of version '1', not 2";
+const OTHER_VERSION: &str = "the log is one of version '1', not 3";
 const OTHER_RING: &str = "its ring has 2048 bytes, not 1024";
 const HEADER: &str = "the header of the log is damaged";
 const RECORD_AT_0: &str = "the record at 0 is damaged";
@@ -272,7 +272,7 @@ fn a_log_is_made_once() -> Result {
 fn an_offer_that_is_too_small_is_an_error() -> Result {
     let mut world = serving()?;
     let error = too_few(refused(&mut world, 2, |cfg| _ = cfg.set_ring(8192)));
-    let why = "the server offers 4096 bytes of memory, and the program needs 8448";
+    let why = "the server offers 8192 bytes of memory, and the program needs 12672";
     assert_eq!(error.matches(why).count(), 3, "{error}");
     Ok(())
 }
@@ -295,7 +295,7 @@ fn an_offer_that_is_too_large_is_an_error() -> Result {
     let mut cfg = world.cfg_on(&[addr], 1, 1);
     let opened = world.open_with(&cfg).map(drop);
     let error = too_few(opened.expect_err("it opens"));
-    let why = "has 12288 bytes, and a ring of 1024 bytes takes 4096";
+    let why = "has 16384 bytes, and a ring of 1024 bytes takes 8192";
     assert!(error.contains(why), "{error}");
     drop(world.open_with(cfg.set_epoch(2).set_ring(8192))?);
     waker.wake();

@@ -10,6 +10,7 @@ mod found_by;
 mod input;
 mod network;
 mod prelude;
+mod replace;
 mod restarts;
 mod returns;
 mod scenes;
