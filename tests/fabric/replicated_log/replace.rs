@@ -370,9 +370,20 @@ fn opens(found: &[&Stored]) -> Option<Vec<Vec<u8>>> {
     )
 }
 
+/// The memories of the servers after a cut, and what was acknowledged before it.
+type Left = (Vec<Vec<u8>>, Told);
+
 /// Whatever servers are left after a cut: if they open the log, it has each acknowledged record.
-fn check_cut(cut: &Cut<'_>, world: &World, told: &Told) {
-    for images in cut.joint_images_up_to(&Vec::from_iter(&world.pmems[..4]), 20) {
+/// Some of the memories are kept.
+fn check_cut(cut: &Cut<'_>, world: &World, told: &Told, left: &Mutex<Vec<Left>>) {
+    let pmems = Vec::from_iter(&world.pmems[..4]);
+    for (n, images) in cut.joint_images_up_to(&pmems, 20).into_iter().enumerate() {
+        if n == 3 {
+            let memories = images
+                .iter()
+                .map(|image| image.bytes()[..place().end].to_vec());
+            locked(left).push((memories.collect(), told.clone()));
+        }
         let logs = images.iter().map(|image| found(image.bytes()));
         let logs: Result<Vec<_>, _> = logs.collect();
         let logs = logs.unwrap_or_else(|error| panic!("{error}"));
@@ -387,8 +398,33 @@ fn check_cut(cut: &Cut<'_>, world: &World, told: &Told) {
     }
 }
 
+/// The next writer opens a log of these memories, and finishes the change.
+fn recover((memories, told): &Left) {
+    let (mut world, _entered) = idle(1, Fault::Nothing);
+    for (n, memory) in memories.iter().enumerate() {
+        // The directory names a host of the other fabric.
+        let mut memory = memory.clone();
+        memory[..place().start].fill(0);
+        world.refill(n, "left", &memory);
+    }
+    world.only(&[0, 1, 2, 3]);
+    let log = follow(&world, 9).expect("opens");
+    told.check_read(&log, told.head);
+    log.append(b"after").expect("appended");
+    let shown: Vec<_> = log.state().servers.iter().map(|of| of.addr).collect();
+    for servers in [ABC, ABD]
+        .into_iter()
+        .filter(|of| shown == addrs(&world, *of))
+    {
+        until_listed(&world, &servers);
+        world.until_they_have(&servers, log.bounds().1);
+        return;
+    }
+    panic!("{shown:?}");
+}
+
 /// Promise: whenever the power of all servers fails while one is replaced, each set of servers that
-/// opens the log has each acknowledged record.
+/// opens the log has each acknowledged record. The next writer finishes the change or undoes it.
 #[test]
 fn the_power_fails_at_each_event() -> Result {
     let run = |seed: u64, fault: Fault, way: Way| -> Result<(), String> {
@@ -396,8 +432,8 @@ fn the_power_fails_at_each_event() -> Result {
         let mut world = World::of(&fabric, way, fault, (HOSTS, 2));
         let _entered = world.client.enter();
         let log = log_with_one(&mut world);
-        let told = Mutex::new(Told::default());
-        let check = |cut: &Cut<'_>| check_cut(cut, &world, &locked(&told));
+        let (told, left) = (Mutex::new(Told::default()), Mutex::new(Vec::new()));
+        let check = |cut: &Cut<'_>| check_cut(cut, &world, &locked(&told), &left);
         let append = |byte: u8| {
             let record = vec![byte; 40];
             let at = log.append(&record)?;
@@ -417,6 +453,8 @@ fn the_power_fails_at_each_event() -> Result {
         let visited = fabric.visited();
         println!("{way:?}: {visited:?}");
         assert!(visited.images > 100, "{visited:?}");
+        let left = locked(&left);
+        left.iter().step_by(1 + left.len() / 60).for_each(recover);
         ended.map_err(|error| error.to_string())
     };
     let caches = Way {
