@@ -1,10 +1,11 @@
 //! A log in the persistent memory of several hosts, with the crate `rpma-log`.
 //!
 //! ```text
-//! replicated-log serve  <address:port> <pmem-path>
-//! replicated-log append <address:port> <address:port> <address:port>
-//! replicated-log read   <address:port> <address:port> <address:port>
-//! replicated-log verify <address:port> <pmem-path>
+//! replicated-log serve   <address:port> <pmem-path>
+//! replicated-log append  <address:port> <address:port> <address:port>
+//! replicated-log read    <address:port> <address:port> <address:port>
+//! replicated-log replace <old>=<new> <address:port> <address:port> <address:port>
+//! replicated-log verify  <address:port> <pmem-path>
 //! ```
 
 use std::io::{self, BufRead};
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser};
 use rpma::commit::Method;
 use rpma::pmem::Ddio;
@@ -32,6 +33,16 @@ enum Command {
         /// On tokio, in the place of threads.
         #[arg(long)]
         tokio: bool,
+        /// Replaces a server meanwhile: the old one by the new one.
+        #[arg(long, value_parser = pair, value_name = "OLD=NEW", conflicts_with = "tokio")]
+        replace: Option<Pair>,
+    },
+    /// Opens the log as its next writer, and replaces a server.
+    Replace {
+        #[arg(value_parser = pair, value_name = "OLD=NEW")]
+        servers: Pair,
+        #[command(flatten)]
+        writer: Writer,
     },
     /// Opens the log as its next writer, and prints its records.
     Read {
@@ -75,6 +86,9 @@ struct Writer {
     /// Makes the log. The servers have none.
     #[arg(long)]
     create: bool,
+    /// Follows the list of servers that the log has, if one was replaced.
+    #[arg(long)]
+    follow: bool,
     /// Permits servers on one host, for demonstrations: a loss of power ends all of them.
     #[arg(long)]
     one_host: bool,
@@ -105,6 +119,14 @@ struct Server {
     fault: Fault,
 }
 
+/// A server, and the one that takes its place.
+type Pair = (SocketAddr, SocketAddr);
+
+fn pair(text: &str) -> Result<Pair> {
+    let (old, new) = text.split_once('=').context("OLD=NEW is missing")?;
+    Ok((old.parse()?, new.parse()?))
+}
+
 fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
@@ -116,6 +138,7 @@ impl Writer {
             .set_method(self.method)
             .set_ring(self.ring)
             .set_create(self.create)
+            .set_follow(self.follow)
             .set_limit(self.limit)
             .set_fault(self.fault);
         if self.one_host {
@@ -148,11 +171,22 @@ impl Writer {
         blocking::Log::open(&self.peer()?, &self.cfg())
     }
 
-    fn on_threads(&self) -> Result<(), LogError> {
+    fn on_threads(&self, pair: Option<Pair>) -> Result<(), LogError> {
         let log = self.open()?;
-        for line in lines() {
-            println!("{}", log.append(line.as_bytes())?);
-        }
+        std::thread::scope(|scope| {
+            let log = &log;
+            let replaced = pair.map(|pair| scope.spawn(move || replace(log, pair)));
+            for line in lines() {
+                println!("{}", log.append(line.as_bytes())?);
+            }
+            replaced.map_or(Ok(()), |thread| thread.join().expect("no panic"))
+        })?;
+        log.close()
+    }
+
+    fn replace(&self, pair: Pair) -> Result<(), LogError> {
+        let log = self.open()?;
+        replace(&log, pair)?;
         log.close()
     }
 
@@ -210,7 +244,8 @@ impl Server {
             print(at, record);
         }
         let (head, tail, header) = (stored.head, stored.tail, stored.header);
-        println!("head {head}, {tail:?}, {header:?}");
+        let list = stored.list;
+        println!("head {head}, {tail:?}, {header:?}, {list:?}");
         Ok(())
     }
 }
@@ -223,13 +258,22 @@ fn main() -> Result<()> {
         Command::Append {
             writer,
             tokio: true,
+            ..
         } => writer.run(Writer::on_tokio),
         Command::Append {
             writer,
             tokio: false,
-        } => writer.run(Writer::on_threads),
+            replace,
+        } => writer.run(|writer| writer.on_threads(replace)),
+        Command::Replace { writer, servers } => writer.run(|writer| writer.replace(servers)),
         Command::Read { writer, truncate } => writer.run(|writer| writer.read(truncate)),
     }
+}
+
+fn replace(log: &blocking::Log, (old, new): Pair) -> Result<(), LogError> {
+    log.replace(old, new)?;
+    println!("replaced {old} by {new}");
+    Ok(())
 }
 
 fn print(at: u64, record: &[u8]) {

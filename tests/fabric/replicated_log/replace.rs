@@ -377,7 +377,7 @@ type Left = (Vec<Vec<u8>>, Told);
 /// Some of the memories are kept.
 fn check_cut(cut: &Cut<'_>, world: &World, told: &Told, left: &Mutex<Vec<Left>>) {
     let pmems = Vec::from_iter(&world.pmems[..4]);
-    for (n, images) in cut.joint_images_up_to(&pmems, 20).into_iter().enumerate() {
+    for (n, images) in cut.joint_images_up_to(&pmems, 20).enumerate() {
         if n == 3 {
             let memories = images
                 .iter()
@@ -412,15 +412,12 @@ fn recover((memories, told): &Left) {
     told.check_read(&log, told.head);
     log.append(b"after").expect("appended");
     let shown: Vec<_> = log.state().servers.iter().map(|of| of.addr).collect();
-    for servers in [ABC, ABD]
+    let found = [ABC, ABD]
         .into_iter()
-        .filter(|of| shown == addrs(&world, *of))
-    {
-        until_listed(&world, &servers);
-        world.until_they_have(&servers, log.bounds().1);
-        return;
-    }
-    panic!("{shown:?}");
+        .find(|of| shown == addrs(&world, *of));
+    let servers = found.unwrap_or_else(|| panic!("{shown:?}"));
+    until_listed(&world, &servers);
+    world.until_they_have(&servers, log.bounds().1);
 }
 
 /// Promise: whenever the power of all servers fails while one is replaced, each set of servers that

@@ -1,10 +1,11 @@
 //! The example `replicated-log` between two hosts: one replica on host 1, two on host 2, and a
-//! writer on either. A writer gets lines, and prints the position of each acknowledged one.
+//! writer on either. A spare replica on host 1 takes the place of one on host 2. A writer gets lines, and prints the position of each acknowledged one.
 //!
 //! In the end of each scenario the next writer finds each acknowledged record at its position, and
 //! no record twice. A record without an acknowledgement may be there or not.
 
 mod cuts;
+mod replaced;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,8 +32,10 @@ const REPLICAS: [(u8, &str, &str); 3] = [
     (2, "10.77.0.2:7211", "2"),
     (2, "10.77.0.2:7212", "3"),
 ];
+/// The same of a replica that takes the place of another one.
+const SPARE: (u8, &str, &str) = (1, "10.77.0.1:7213", "3");
 /// Each replica has memory for so many logs. A scenario makes a new one.
-const LOGS: &str = "32";
+const LOGS: &str = "64";
 /// For acknowledgements after a boot, on a host that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The limit of a writer's calls that must not fail, and that of calls that do.
@@ -68,9 +71,11 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
     let mut others: Vec<(&str, Scenario<'_>)> = vec![
         ("a frozen writer, and another one", Test::frozen_writer),
         ("one copy is found out", Test::one_copy),
+        ("a replaced server", replaced::once),
     ];
     if long {
         others.push(("50 power cuts", cuts::fifty));
+        others.push(("20 replaced servers", replaced::twenty));
     }
     let others = others.into_iter();
     all.extend(
@@ -83,6 +88,7 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
 #[derive(Default)]
 pub(super) struct Replicas {
     running: [Option<Remote>; 3],
+    spare: Option<Remote>,
     /// Logs that were made.
     logs: u64,
 }
@@ -93,6 +99,7 @@ impl Replicas {
         for (running, (of, ..)) in self.running.iter_mut().zip(REPLICAS) {
             running.take_if(|_| of == host);
         }
+        self.spare.take_if(|_| SPARE.0 == host);
     }
 }
 
@@ -390,7 +397,8 @@ impl Test<'_> {
         self.all_up()?;
         let missing = |n: &usize| self.replicas.running[*n].is_none();
         let missing: Vec<_> = (0..REPLICAS.len()).filter(missing).collect();
-        let started: Result<Vec<_>> = missing.iter().map(|n| self.start_replica(*n)).collect();
+        let started = missing.iter().map(|n| self.start_replica(REPLICAS[*n]));
+        let started: Result<Vec<_>> = started.collect();
         for (n, mut replica) in missing.into_iter().zip(started?) {
             replica.wait_for("serving on", LIMIT)?;
             self.replicas.running[n] = Some(replica);
@@ -398,8 +406,7 @@ impl Test<'_> {
         Ok(())
     }
 
-    fn start_replica(&mut self, n: usize) -> Result<Remote> {
-        let (host, addr, nvdimm) = REPLICAS[n];
+    fn start_replica(&mut self, (host, addr, nvdimm): (u8, &str, &'static str)) -> Result<Remote> {
         let shell = ["sh", "-c", SERVE, nvdimm];
         let serve = [PROGRAM, "serve", addr, &memory(nvdimm), "--keys", LOGS];
         self.run(host, "replica", &[&shell[..], &serve].concat())
