@@ -93,6 +93,8 @@ pub(crate) struct Lists {
     /// The last number that this writer has given.
     pub(crate) number: u64,
     pub(crate) is_changing: bool,
+    /// The list after the change is to stand alone.
+    pub(crate) is_settling: bool,
     /// The servers that count, in the order of the settings.
     pub(crate) shown: Vec<usize>,
 }
@@ -106,6 +108,7 @@ impl Lists {
             at: 0,
             is_new: false,
             is_changing: false,
+            is_settling: false,
             shown: (0..cfg.servers.len()).collect(),
         }
     }
@@ -468,7 +471,7 @@ fn another_log() -> Result<(), LogError> {
     Err(LogError::Foreign("it has another log".to_owned()))
 }
 
-fn not_listed() -> LogError {
+pub(crate) fn not_listed() -> LogError {
     LogError::Foreign("it is not in the log's list of servers: it was replaced".to_owned())
 }
 

@@ -23,7 +23,7 @@ use crate::commits::Posted;
 use crate::fault::Fault;
 use crate::list::{LISTS, List, Member, is_same};
 use crate::log::{FOREVER, Log, Shared};
-use crate::open::{Role, Server};
+use crate::open::{Role, Server, not_listed};
 use crate::replica::Joining;
 use crate::state::State;
 use crate::{GROUP, LogError};
@@ -128,6 +128,7 @@ impl State {
     /// From now on the servers after the change count.
     fn switch(&mut self, n: Option<usize>, old: Option<usize>) {
         self.lists.is_new = self.lists.list.change.is_some();
+        self.lists.is_settling = self.lists.is_new;
         let new = n.or_else(|| self.find(&self.lists.list.change?.1));
         if let Some(n) = new {
             self.servers[n].role = Role::Listed;
@@ -179,7 +180,8 @@ impl Drop for Change<'_> {
 
 impl Change<'_> {
     fn undo(&self, state: &mut State) {
-        state.lists.is_changing = false;
+        // The call of `replace` ends with the visit of the server.
+        state.lists.is_changing = matches!(state.servers[self.n].role, Role::Takes(_));
         if let Some(old) = self
             .old
             .filter(|old| state.servers[*old].role == Role::Leaves)
@@ -205,11 +207,12 @@ impl Change<'_> {
     /// Sets the old server aside before the last records are copied, if there are enough others.
     pub(crate) async fn fence(&self) -> Result<(), LogError> {
         let (log, n) = (self.log, self.n);
-        let is_member = |state: &State, old: usize| state.servers[old].member.is_some();
         let Some(old) = self.old.filter(|old| *old != n) else {
             return Ok(());
         };
-        let others = log.set.able() - usize::from(log.state.look(|state| is_member(state, old)));
+        let member = log.state.look(|state| state.servers[old].member);
+        let is_there = member.is_some_and(|id| log.set.is_able(id));
+        let others = log.set.able() - usize::from(is_there);
         if others >= log.cfg.copies {
             self.set_aside(old).await?;
         }
@@ -297,16 +300,13 @@ impl Shared {
         place: usize,
     ) -> Result<Change<'_>, LogError> {
         let server = Identity::new(self.cfg.key, self.cfg.epoch)?.instance;
-        let take = |state: &mut State| match state.why() {
-            Some(why) => Some(Err(why)),
-            None if !state.is_open => None,
-            None => {
-                let is_called = matches!(state.servers[n].role, Role::Takes(_));
-                let may = is_called || !state.lists.is_changing;
-                may.then(|| {
-                    state.lists.is_changing = true;
-                    Ok(state.find(&state.lists.counted()[place]))
-                })
+        let take = |state: &mut State| match (state.why(), state.servers[n].role) {
+            (Some(why), _) => Some(Err(why)),
+            (None, Role::Leaves | Role::Gone) => Some(Err(not_listed())),
+            (None, Role::Listed) if !state.is_open || state.lists.is_changing => None,
+            (None, Role::Listed | Role::Takes(_)) => {
+                state.lists.is_changing = true;
+                Some(Ok(state.find(&state.lists.counted()[place])))
             }
         };
         let taken = self.state.change_when(FOREVER, take).await;
@@ -371,13 +371,13 @@ impl Shared {
     pub(crate) async fn keep_list(&self) {
         loop {
             let rings = self.servers.rings();
-            let (is_found, is_new) = self.state.look(|state| {
+            let (is_found, is_settling) = self.state.look(|state| {
                 let is_found = state.is_read && !state.is_open;
-                (is_found, state.lists.is_new)
+                (is_found, state.lists.is_settling)
             });
             let done = match () {
                 () if is_found => self.finish_found().await,
-                () if is_new => self.settle_list().await,
+                () if is_settling => self.settle_list().await,
                 () if self.servers.after(rings).await.is_some() => Ok(()),
                 () => return,
             };
@@ -437,17 +437,24 @@ impl Shared {
                 break;
             }
         }
-        self.state.change(|state| state.lists.is_changing = false);
+        self.state.change(|state| {
+            (state.lists.is_settling, state.lists.is_changing) = (false, false);
+        });
         self.servers.ring();
         Ok(())
     }
 
     /// Tells a server that it was replaced, when it is reached: it gets the list without it.
     pub(crate) async fn tell_gone(&self, n: usize, mut server: Reconnect) {
-        let is_given_up = |state: &State| state.servers[n].failed.is_some();
+        let is_given_up = |state: &State| {
+            let (of, servers) = (&state.servers[n], &state.servers);
+            // It may be back as another one.
+            let is_back = |other: &Server| other.role != Role::Gone && is_same(other.addr, of.addr);
+            of.failed.is_some() || servers.iter().any(is_back)
+        };
         while !self.state.look(is_given_up) {
             let rings = self.servers.rings();
-            let is_over = |state: &State| !state.lists.is_changing && !state.lists.is_new;
+            let is_over = |state: &State| !state.lists.is_changing;
             if !self.state.look(is_over) {
                 _ = self.servers.after(rings).await;
                 continue;

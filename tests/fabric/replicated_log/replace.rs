@@ -280,6 +280,46 @@ fn a_replaced_server_comes_back_during_the_change() -> Result {
     Ok(())
 }
 
+/// Promise: if the new server dies during the change, the log goes on, whether it counts or not. Then
+/// another server is taken, or the place of the dead one is. All records are there.
+#[test]
+fn the_new_server_dies_during_the_change() -> Result {
+    for millis in share("deaths of the new one", 2, (0..30).map(|n| 10 * n)) {
+        let (mut world, entered) = idle(1 + millis, Fault::Nothing);
+        let log = log_with_one(&mut world);
+        world.link(3).delay(Duration::from_millis(20));
+        let replaced = thread::scope(|scope| {
+            let new = world.hosts[3].clone();
+            cut_later(&world.fabric, scope, millis, move || new.power_cut());
+            let appends = scope.spawn(|| {
+                (0..6_u8).try_for_each(|n| {
+                    sleep(Duration::from_millis(40));
+                    log.append(&[n; 10]).map(drop)
+                })
+            });
+            let replaced = replace(&world, &log, 2, 3);
+            appends.join().expect("no panic").expect("appended");
+            replaced
+        });
+        let is_in = log.state().servers[2].addr == world.addr(3);
+        assert!(is_in || replaced.is_err(), "{millis}");
+        let old = if is_in { 3 } else { 2 };
+        let again = || replace(&world, &log, old, 4).is_ok();
+        until(again);
+        world.until_they_have(&[0, 1, 4], log.bounds().1);
+        let all = records(&log);
+        assert_eq!(all.len(), 7, "{millis}");
+        drop((log, entered));
+        let _entered = world.client.enter();
+        world.only(&[1, 4]);
+        let log = open(&world, [0, 1, 4], 2).expect("opens");
+        assert_eq!(records(&log), all);
+        drop(log);
+        world.stop_all();
+    }
+    Ok(())
+}
+
 /// Promise: what this does not do is refused with a sentence, and changes nothing.
 #[test]
 fn changes_that_cannot_be_made_are_refused() -> Result {
