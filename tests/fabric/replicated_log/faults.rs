@@ -9,6 +9,7 @@ use crate::replicated_log::prelude::*;
 const CUTS: &str = include_str!("cuts.rs");
 const SCENES: &str = include_str!("scenes.rs");
 const REPLACE: &str = include_str!("replace.rs");
+const REPLACE_CUTS: &str = include_str!("replace_cuts.rs");
 
 /// Puts a fault in, and fails if it is found with no seed. It prints the first failure.
 pub(crate) fn find(
@@ -37,6 +38,7 @@ fn text(test: &str) -> Option<&'static str> {
     let (file, test) = match test.split_once("::")? {
         ("cuts", test) => (CUTS, test),
         ("replace", test) => (REPLACE, test),
+        ("replace_cuts", test) => (REPLACE_CUTS, test),
         (_, test) => (SCENES, test),
     };
     let begin = file.find(&format!("#[test]\nfn {test}()"))?;

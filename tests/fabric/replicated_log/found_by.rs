@@ -35,15 +35,18 @@ pub(crate) const FOUND_BY: [(&str, &str); 24] = [
         "replace::the_old_servers_know_of_the_new_one",
     ),
     ("keeps-old", "replace::a_replaced_server_counts_no_more"),
-    ("list-in-place", "replace::the_power_fails_at_each_event"),
+    (
+        "list-in-place",
+        "replace_cuts::the_power_fails_at_each_event",
+    ),
     ("ignores-lists", "replace::an_old_list_opens_no_log"),
     (
         "finishes-early",
-        "replace::the_next_writer_finishes_a_change",
+        "replace_cuts::the_next_writer_finishes_a_change",
     ),
     (
         "reads-old-list",
-        "replace::the_writer_dies_during_the_change",
+        "replace_cuts::the_writer_dies_during_the_change",
     ),
 ];
 

@@ -11,6 +11,7 @@ mod input;
 mod network;
 mod prelude;
 mod replace;
+mod replace_cuts;
 mod restarts;
 mod returns;
 mod scenes;
