@@ -119,7 +119,7 @@ pub enum Turn<K> {
 
 impl<K: Copy + Ord> Responder<K> {
     /// As if it had served so many requests of a client.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "sim"))]
     pub(in crate::commit) fn start_after(&mut self, client: K, requests: u32) {
         let slots = self.clients.get_mut(&client).expect("a client");
         slots.start_after(requests);

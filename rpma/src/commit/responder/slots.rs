@@ -200,7 +200,7 @@ impl Slots {
     }
 
     /// As if it had served so many requests.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "sim"))]
     pub(super) fn start_after(&mut self, requests: u32) {
         assert_eq!(self.served, 0);
         self.served = requests;

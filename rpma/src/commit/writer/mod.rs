@@ -345,7 +345,7 @@ impl Writer {
     }
 
     /// As if it had made so many commits: a multiple of those in flight.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "sim"))]
     pub(in crate::commit) fn start_after(&mut self, commits: u64) {
         assert_eq!((self.posted, commits % self.lasts.len() as u64), (0, 0));
         (self.posted, self.durable, self.released) = (commits, commits, commits);
