@@ -83,6 +83,8 @@ faults! {
     HeaderFirst = "header-first",
     /// A server that has other records shows them while they are overwritten.
     NoSetBack = "no-set-back",
+    /// A server that came back shows words that may only have been visible.
+    TrustsWords = "trusts-words",
     /// After a server came back, no commit repeats the tail.
     NoRecount = "no-recount",
     /// A new server counts before the old servers know of it.

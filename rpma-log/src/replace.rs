@@ -463,6 +463,7 @@ impl Shared {
                 let (replica, found) = self.connect(&mut server).await?;
                 let log = self.state.look(|state| state.log);
                 if found.header.is_some_and(|of| of.log == log) {
+                    self.put_again(&replica, &found).await?;
                     self.put_present(&replica, &found).await?;
                 }
                 Ok::<_, LogError>(())

@@ -229,6 +229,23 @@ impl Shared {
         self.put_list(to, &list, &[1 - at, at]).await
     }
 
+    /// Makes the words durable that a server shows: the flush behind them may have been lost with the
+    /// connection that has written them. Its records are durable, because their flush comes before
+    /// the tail that shows them, and the tail is committed again when the server has joined.
+    pub(crate) async fn put_again(&self, to: &Replica, found: &Stored) -> Result<(), LogError> {
+        let (Some(header), Some(list)) = (&found.header, &found.list) else {
+            return Ok(());
+        };
+        if self.cfg.fault() == Fault::TrustsWords {
+            return Ok(());
+        }
+        self.put_word(to, HEAD, found.head).await?;
+        // The same bytes, so that none of them is torn.
+        self.put(to, (LISTS[found.list_at], &list.encode()), None)
+            .await?;
+        self.put(to, (0, &header.encode()), None).await
+    }
+
     /// Waits until no other server has the gate, and takes it.
     pub(crate) async fn gate(&self) -> Result<Gate<'_>, LogError> {
         let take = |state: &mut State| match state.why() {
@@ -289,6 +306,7 @@ impl Shared {
     /// Looks for the records of this log that a server has. It shows no others from then on.
     async fn begin(&self, to: Replica, found: &Stored, kind: &Kind) -> Result<Joining, LogError> {
         let fault = self.cfg.fault();
+        self.put_again(&to, found).await?;
         let has = |state: &State| match state.head.max(found.head) {
             from if from > state.committed => state.head,
             from => {

@@ -2,7 +2,7 @@
 //! each. `cargo sim-log` has this table as well.
 
 /// A fault, and a test of `tests/fabric/replicated_log`.
-pub(crate) const FOUND_BY: [(&str, &str); 24] = [
+pub(crate) const FOUND_BY: [(&str, &str); 25] = [
     ("visible", "cuts::faults_of_commits_are_found"),
     ("platform", "cuts::faults_of_commits_are_found"),
     ("posted", "cuts::faults_of_commits_are_found"),
@@ -28,6 +28,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 24] = [
         "joins-ungated",
         "scenes::a_replica_joins_while_others_append",
     ),
+    ("trusts-words", "scenes::a_visible_head_is_made_durable"),
     ("header-first", "scenes::a_writer_dies_while_replicas_join"),
     ("no-set-back", "scenes::a_writer_dies_while_replicas_join"),
     (

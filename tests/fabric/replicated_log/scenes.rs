@@ -319,3 +319,47 @@ fn a_replica_dies_while_the_log_opens() {
         opens(step, step as usize % 3);
     }
 }
+
+/// The flush of a truncation does not arrive at a replica, and ends its connection: so it does on
+/// soft-RoCE of Linux 6.12. The replica comes back, and then loses its power.
+fn comes_back_with_a_visible_head(fault: Fault, seed: u64) -> Result<(), String> {
+    /// A byte, its flush, the head, and the flush of the head.
+    const FLUSH: u32 = 4;
+    let way = Way {
+        method: Method::Native,
+        platform: Platform::AdrDdioOff,
+    };
+    let text = |error: LogError| error.to_string();
+    let fabric = Rig::of(&Profile::RXE_6_12).seed(seed).fabric();
+    let mut world = World::idle(&fabric, way, fault);
+    world.start_all();
+    let log = world.open(1).map_err(text)?;
+    log.append(b"one").map_err(text)?;
+    world.until_all_have(&log);
+    let (_, end) = log.bounds();
+    let joins = log.counters().joins;
+    world.link(2).lose_packet(FLUSH);
+    log.truncate(end).map_err(text)?;
+    let entered = world.client.enter();
+    sleep(Duration::from_secs(60));
+    drop(entered);
+    assert!(log.counters().joins > joins, "the replica has come back");
+    fabric.set_seed(seed);
+    world.hosts[2].power_cut();
+    let left = found(&world.pmems[2].bytes()).map_err(text)?;
+    let lost = format!("it has the head {}, and {end} was truncated", left.head);
+    (left.head == end).then_some(()).ok_or(lost)
+}
+
+/// Promise: a truncation is not lost on a replica that came back with it after the end of its
+/// connection, because its room may be used again.
+#[test]
+fn a_visible_head_is_made_durable() -> Result {
+    let seeds = 1..=8;
+    for seed in seeds.clone() {
+        comes_back_with_a_visible_head(Fault::Nothing, seed)?;
+    }
+    find(Fault::TrustsWords, seeds, |seed| {
+        comes_back_with_a_visible_head(Fault::TrustsWords, seed)
+    })
+}
