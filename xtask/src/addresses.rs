@@ -51,20 +51,27 @@ fn addresses(text: &str) -> impl Iterator<Item = &str> {
 /// Whether a line asks cargo to take a crate of the project from a registry or a repository.
 fn is_fetched(line: &str) -> bool {
     let line = line.trim_start_matches(['/', '!', ' ']);
-    ["rpma", "rpma-async", "rpma-log", "rpma-sim", "rpma-sys"]
-        .iter()
-        .any(|name| {
-            let rest = line.strip_prefix(name).map(str::trim_start);
-            let value = rest.and_then(|rest| rest.strip_prefix('=')).map(str::trim);
-            value.is_some_and(|value| {
-                let is_version = value.starts_with('"') && value[1..].starts_with(char::is_numeric);
-                let is_table = value.starts_with('{')
-                    && !["path =", "workspace =", "…"]
-                        .iter()
-                        .any(|own| value.contains(own));
-                is_version || is_table
-            })
+    [
+        "rpma",
+        "rpma-async",
+        "rpma-log",
+        "rpma-scenes",
+        "rpma-sim",
+        "rpma-sys",
+    ]
+    .iter()
+    .any(|name| {
+        let rest = line.strip_prefix(name).map(str::trim_start);
+        let value = rest.and_then(|rest| rest.strip_prefix('=')).map(str::trim);
+        value.is_some_and(|value| {
+            let is_version = value.starts_with('"') && value[1..].starts_with(char::is_numeric);
+            let is_table = value.starts_with('{')
+                && !["path =", "workspace =", "…"]
+                    .iter()
+                    .any(|own| value.contains(own));
+            is_version || is_table
         })
+    })
 }
 
 #[test]

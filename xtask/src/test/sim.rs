@@ -82,11 +82,11 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Optio
         "test --locked --doc -p rpma -p rpma-async -p rpma-log -p rpma-sim {FEATURES} --features rpma-log/tokio"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
-    // The commands of rpma-cli, both sides in one process.
+    // The commands of rpma-cli, both sides in one process, and the judge of rpma-scenes.
     let mut cli = workspace.cargo(&format!(
-        "test --locked -p rpma-cli {FEATURES} --no-fail-fast"
+        "test --locked -p rpma-cli -p rpma-scenes {FEATURES} --no-fail-fast"
     ));
-    report.cargo_test("simulated: rpma-cli", &mut cli)?;
+    report.cargo_test("simulated: rpma-cli, rpma-scenes", &mut cli)?;
     // Its reader of callgrind's requests is of this processor.
     if cfg!(target_arch = "x86_64") {
         let what = "simulated: the data path costs no more than recorded";

@@ -1,0 +1,132 @@
+//! Losses of power: a program runs, the power of all servers fails at each event, and the next
+//! writers recover from the images that may be left.
+//!
+//! A recovery runs in the middle of the check of an event. The check may not use its fabric, so each
+//! recovery has a fabric and a thread of its own. Only so the simulator's report shows the lost bytes:
+//! it finds them by calling the check again.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rpma::sim::{Cut, Fabric, Image, Loss, Platform, Pmem, Profile};
+
+use crate::exec::Executor;
+use crate::model::Model;
+use crate::subject::Subject;
+use crate::world::{World, fail, locked, text_of};
+
+/// The images of an event that are looked at.
+const IMAGES: usize = 12;
+
+/// Checks the images of a run.
+pub(crate) struct Cuts<S: Subject> {
+    subject: Arc<S>,
+    profile: Profile,
+    platform: Platform,
+    pmems: Vec<Pmem>,
+    model: Arc<Mutex<Model>>,
+    epoch: u64,
+    /// One of so many images is recovered from.
+    nth: u64,
+    /// The images from which the next writers have recovered.
+    passed: HashSet<u64>,
+    /// After a failure, parts of its image are tried.
+    has_failed: bool,
+    recoveries: usize,
+}
+
+impl<S: Subject> Cuts<S> {
+    pub(crate) fn new(world: &World<S>, subject: &Arc<S>, profile: &Profile, nth: u64) -> Self {
+        Self {
+            subject: Arc::clone(subject),
+            profile: profile.clone(),
+            platform: world.platform(),
+            pmems: world.pmems(),
+            model: world.shared_model(),
+            epoch: world.last_epoch() + 10,
+            nth,
+            passed: HashSet::new(),
+            has_failed: false,
+            recoveries: 0,
+        }
+    }
+
+    pub(crate) fn recoveries(&self) -> usize {
+        self.recoveries
+    }
+
+    /// Runs a program, and looks at each event. Returns the loss that is found.
+    pub(crate) fn find<T>(&mut self, fabric: &Fabric, run: impl FnOnce() -> T) -> Result<T, Loss> {
+        fabric.find_loss(|cut| self.look(cut), run)
+    }
+
+    fn look(&mut self, cut: &Cut<'_>) {
+        let model = locked(&self.model).clone();
+        let pmems = Vec::from_iter(&self.pmems);
+        for images in cut.joint_images_up_to(&pmems, IMAGES) {
+            let memories: Vec<&[u8]> = images.iter().map(Image::bytes).collect();
+            let mut hash = DefaultHasher::new();
+            (model.version(), &memories).hash(&mut hash);
+            let hash = hash.finish();
+            let is_left_out = !self.has_failed && hash % self.nth != 0;
+            if is_left_out || self.passed.contains(&hash) {
+                continue;
+            }
+            self.recoveries += 1;
+            if let Err(why) = self.recover(&memories, model.clone(), hash) {
+                self.has_failed = true;
+                panic!("{why}");
+            }
+            self.passed.insert(hash);
+        }
+    }
+
+    /// The next writers recover, on a fabric of their own.
+    fn recover(&self, memories: &[&[u8]], model: Model, draw: u64) -> Result<(), String> {
+        let memories: Vec<Vec<u8>> = memories.iter().map(|memory| memory.to_vec()).collect();
+        thread::scope(|scope| {
+            let run = || recover(self, &memories, model, draw);
+            let thread = thread::Builder::new().name("recovery".to_owned());
+            let thread = thread
+                .spawn_scoped(scope, run)
+                .expect("the system has a thread");
+            thread.join().unwrap_or_else(|panic| Err(text_of(&*panic)))
+        })
+    }
+}
+
+/// Any servers that are enough for a writer have the records, and so have others after them.
+fn recover<S: Subject>(
+    cuts: &Cuts<S>,
+    memories: &[Vec<u8>],
+    model: Model,
+    draw: u64,
+) -> Result<(), String> {
+    let fabric = Fabric::seeded(cuts.profile.clone(), 1);
+    let executor = Executor::new(S::BLOCKS, &fabric);
+    let world = World::new(&cuts.subject, &fabric, cuts.platform, Some(memories));
+    let world = world.with_model(model, cuts.epoch);
+    let recovery = async {
+        // A log that no writer has opened may be whole or not.
+        let has_log = world.model().is_opened();
+        for round in 0..2 {
+            let skipped = (draw + round) as usize % world.shape().servers;
+            let up = world.all().into_iter().cycle().skip(skipped);
+            let up: Vec<_> = up.take(world.shape().quorum()).collect();
+            world.only(&up).await;
+            match world.try_open(&world.client().clone()).await {
+                Ok(writer) => drop(writer),
+                Err(_) if !has_log => break,
+                Err(error) => fail(format!(
+                    "the next writer cannot open the log, and the servers {up:?} run: {error}"
+                )),
+            }
+            world.cut_all().await;
+        }
+    };
+    let recovered = catch_unwind(AssertUnwindSafe(|| executor.run(recovery)));
+    recovered.map_err(|panic| text_of(&*panic))
+}

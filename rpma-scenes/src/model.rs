@@ -1,0 +1,393 @@
+//! The judge: a model of the log, with one rule. Each durable record is read back once, in order and
+//! whole, by each later opening; an unknown one at most once, and then by all or by none; a refused
+//! one never; and nothing else is read. A forgotten record is not read again.
+
+use crate::subject::{Appended, Record};
+
+/// A record that was appended.
+#[derive(Clone, Debug)]
+struct Entry {
+    bytes: Vec<u8>,
+    /// The epoch of its writer.
+    epoch: u64,
+    /// Its append has begun and ended at these moments of the model.
+    begun: u64,
+    ended: u64,
+    /// `None`: the append has not ended.
+    outcome: Option<Appended>,
+    /// An opening has decided whether it is in the log.
+    settled: Option<bool>,
+}
+
+impl Entry {
+    fn position(&self) -> Option<u64> {
+        match self.outcome {
+            Some(Appended::Durable(at)) => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// The records of a log, and the outcomes that its writers have got.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    entries: Vec<Entry>,
+    now: u64,
+    /// Records before `forgets` may be gone, and those before `forgotten` are.
+    forgets: u64,
+    forgotten: u64,
+    /// A writer has opened the log.
+    is_opened: bool,
+    /// The broken promise of an append, which the next check reports.
+    broken: Option<String>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Model {
+    fn moment(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// A new record of so many bytes, whose append begins. Returns its number.
+    pub(crate) fn begin(&mut self, epoch: u64, len: usize) -> (usize, Vec<u8>) {
+        let number = self.entries.len();
+        let byte = |at: usize| (number * 37 + at * 11 + 1) as u8;
+        let mut bytes: Vec<u8> = (0..len).map(byte).collect();
+        // So no two records are the same, nor the beginning of another one.
+        let name = (number as u32 + 1).to_le_bytes();
+        bytes[..4].copy_from_slice(&name);
+        bytes[len - 4..].copy_from_slice(&(len as u32).to_le_bytes());
+        let entry = Entry {
+            bytes: bytes.clone(),
+            epoch,
+            begun: self.moment(),
+            ended: NEVER,
+            outcome: None,
+            settled: None,
+        };
+        self.entries.push(entry);
+        (number, bytes)
+    }
+
+    /// The append of a record has ended.
+    pub(crate) fn end(&mut self, number: usize, outcome: Appended) {
+        let ended = self.moment();
+        let same = match outcome {
+            Appended::Durable(at) => self.entries.iter().position(|of| of.position() == Some(at)),
+            _ => None,
+        };
+        let entry = &mut self.entries[number];
+        (entry.ended, entry.outcome) = (ended, Some(outcome));
+        if let (Some(false), Some(at)) = (entry.settled, entry.position()) {
+            self.break_with(format!(
+                "record {number} became durable at {at} for a writer from which another one has taken over, and that \
+                 one has not read it"
+            ));
+        }
+        if let Some(other) = same {
+            self.break_with(format!(
+                "the records {other} and {number} have the same position"
+            ));
+        }
+    }
+
+    fn break_with(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+    }
+
+    /// How many records are durable.
+    pub(crate) fn durable(&self) -> usize {
+        let durable = self.entries.iter().filter(|of| of.position().is_some());
+        durable.count()
+    }
+
+    pub(crate) fn is_opened(&self) -> bool {
+        self.is_opened
+    }
+
+    pub(crate) fn appended(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The bytes of durable records that are not forgotten.
+    pub(crate) fn kept(&self) -> Vec<Vec<u8>> {
+        let is_kept = |of: &&Entry| of.position().is_some_and(|at| at >= self.forgets);
+        let kept = self.entries.iter().filter(is_kept);
+        kept.map(|of| of.bytes.clone()).collect()
+    }
+
+    /// A truncation begins.
+    pub(crate) fn forget(&mut self, to: u64) {
+        self.forgets = self.forgets.max(to);
+        self.now += 1;
+    }
+
+    /// A truncation is done.
+    pub(crate) fn forgot(&mut self, to: u64) {
+        self.forgotten = self.forgotten.max(to);
+        self.now += 1;
+    }
+
+    /// Changes with each change of the model, for images that were checked already.
+    pub(crate) fn version(&self) -> u64 {
+        self.now
+    }
+
+    /// Judges the records that a writer has read.
+    pub(crate) fn check(&self, read: &[Record]) -> Result<(), String> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let mut found: Vec<Option<usize>> = vec![None; self.entries.len()];
+        let mut before: Option<&Record> = None;
+        for (place, record) in read.iter().enumerate() {
+            let number = self.named(record)?;
+            if found[number].replace(place).is_some() {
+                return Err(format!("record {number} is read twice"));
+            }
+            self.check_one(number, record)?;
+            if let Some(before) = before.filter(|before| before.at >= record.at) {
+                return Err(format!(
+                    "record {number} is at {}, after one at {}",
+                    record.at, before.at
+                ));
+            }
+            before = Some(record);
+        }
+        self.check_order(&found)?;
+        self.check_missing(&found)
+    }
+
+    /// The number of a record that was read.
+    fn named(&self, record: &Record) -> Result<usize, String> {
+        let same = |of: &Entry| of.bytes == record.bytes;
+        if let Some(number) = self.entries.iter().position(same) {
+            return Ok(number);
+        }
+        let name = record
+            .bytes
+            .first_chunk()
+            .map(|name| u32::from_le_bytes(*name));
+        let number = name.and_then(|name| (name as usize).checked_sub(1));
+        let like = number.and_then(|number| Some((number, self.entries.get(number)?)));
+        Err(match like {
+            Some((number, of)) => format!(
+                "record {number} is read damaged: {record:?}, and it has {} bytes",
+                of.bytes.len()
+            ),
+            None => format!("a record is read that no writer has appended: {record:?}"),
+        })
+    }
+
+    fn check_one(&self, number: usize, record: &Record) -> Result<(), String> {
+        let entry = &self.entries[number];
+        match &entry.outcome {
+            Some(Appended::Refused(why)) => {
+                return Err(format!("record {number} was refused ({why}), and is read"));
+            }
+            Some(Appended::Durable(at)) if *at != record.at => {
+                return Err(format!(
+                    "record {number} was durable at {at}, and is read at {}",
+                    record.at
+                ));
+            }
+            _ => {}
+        }
+        if entry.position().is_some_and(|at| at < self.forgotten) {
+            return Err(format!("record {number} was forgotten, and is read again"));
+        }
+        match entry.settled {
+            Some(false) => Err(format!(
+                "record {number} is read, and an earlier opening has not read it"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A record that was durable before another append began is read before that one.
+    fn check_order(&self, found: &[Option<usize>]) -> Result<(), String> {
+        let mut order: Vec<_> = found.iter().enumerate().collect();
+        order.retain(|(_, place)| place.is_some());
+        order.sort_unstable_by_key(|(_, place)| **place);
+        let mut latest = (0, 0);
+        for (number, _) in order {
+            let entry = &self.entries[number];
+            if entry.position().is_some() && entry.ended < latest.0 {
+                let after = latest.1;
+                return Err(format!(
+                    "record {number} was durable before the append of record {after} began, and is read after it"
+                ));
+            }
+            latest = latest.max((entry.begun, number));
+        }
+        Ok(())
+    }
+
+    fn check_missing(&self, found: &[Option<usize>]) -> Result<(), String> {
+        let all = || self.entries.iter().zip(found).enumerate();
+        let kept = all().filter_map(|(_, (of, found))| found.and(of.position()));
+        // The records that may be forgotten are so from the first one on.
+        let first = kept.min().unwrap_or(NEVER).min(self.forgets);
+        for (number, (of, found)) in all() {
+            let (is_found, at) = (found.is_some(), of.position());
+            if is_found {
+                continue;
+            }
+            match at {
+                Some(at) if at >= first => {
+                    let lost = match at < self.forgets {
+                        true => "is missing between others that were kept",
+                        false => "was durable, and is lost",
+                    };
+                    return Err(format!("record {number} (at {at}) {lost}"));
+                }
+                Some(_) => {}
+                None if of.settled == Some(true) && self.forgets == 0 => {
+                    return Err(format!(
+                        "the outcome of record {number} was unknown, an earlier opening has read it, and now it is lost"
+                    ));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A writer with this epoch has opened the log and read these records, which are right. So the
+    /// outcomes of all writers before it are decided.
+    pub(crate) fn settle(&mut self, epoch: u64, read: &[Record]) {
+        self.now += 1;
+        self.is_opened = true;
+        for entry in self.entries.iter_mut().filter(|of| of.epoch < epoch) {
+            let is_there = read.iter().any(|record| record.bytes == entry.bytes);
+            entry.settled = Some(is_there);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model with these outcomes, in their order, of the epoch 1.
+    fn model(outcomes: &[Appended]) -> Model {
+        let mut model = Model::default();
+        for outcome in outcomes {
+            let (number, _) = model.begin(1, 40);
+            model.end(number, outcome.clone());
+        }
+        model
+    }
+
+    fn read(model: &Model, numbers: &[usize]) -> Vec<Record> {
+        let record = |number: &usize| Record {
+            at: 10 * *number as u64,
+            bytes: model.entries[*number].bytes.clone(),
+        };
+        numbers.iter().map(record).collect()
+    }
+
+    fn fails(model: &Model, numbers: &[usize], with: &str) {
+        let why = model.check(&read(model, numbers)).expect_err(with);
+        assert!(why.contains(with), "{why}");
+    }
+
+    const UNKNOWN: Appended = Appended::Unknown(String::new());
+    const REFUSED: Appended = Appended::Refused(String::new());
+    use Appended::Durable;
+
+    /// Promise: each clause of the rule fails for a log that breaks it alone.
+    #[test]
+    fn the_rule_has_each_of_its_clauses() {
+        let of = model(&[Durable(0), UNKNOWN, Durable(20), REFUSED]);
+        for right in [&[0, 1, 2][..], &[0, 2]] {
+            of.check(&read(&of, right)).expect("right");
+        }
+        fails(&of, &[0], "lost");
+        fails(&of, &[2], "lost");
+        fails(&of, &[0, 0, 2], "twice");
+        fails(&of, &[2, 0], "after");
+        fails(&of, &[0, 2, 3], "refused");
+        let mut other = read(&of, &[0, 2]);
+        other[1].bytes.push(0);
+        let why = of.check(&other).expect_err("damaged");
+        assert!(why.contains("damaged"), "{why}");
+        other[1].bytes = vec![9; 30];
+        let why = of.check(&other).expect_err("of no writer");
+        assert!(why.contains("no writer"), "{why}");
+        let mut moved = read(&of, &[0, 2]);
+        moved[1].at += 1;
+        let why = of.check(&moved).expect_err("moved");
+        assert!(why.contains("is read at"), "{why}");
+    }
+
+    /// Promise: after an opening the answer for an unknown record stays the same.
+    #[test]
+    fn an_unknown_record_is_read_by_all_openings_or_by_none() {
+        let of = model(&[Durable(0), UNKNOWN]);
+        let mut with = of.clone();
+        with.settle(2, &read(&of, &[0, 1]));
+        fails(&with, &[0], "now it is lost");
+        let mut without = of.clone();
+        without.settle(2, &read(&of, &[0]));
+        fails(&without, &[0, 1], "has not read it");
+        // Its own writer is still asked.
+        without = of.clone();
+        without.settle(1, &read(&of, &[0]));
+        without.check(&read(&of, &[0, 1])).expect("right");
+    }
+
+    /// Promise: records are forgotten from the first one on, and do not come back.
+    #[test]
+    fn records_are_forgotten_from_the_first_one_on() {
+        let mut of = model(&[Durable(0), Durable(10), Durable(20)]);
+        of.forget(20);
+        for right in [&[0, 1, 2][..], &[1, 2], &[2]] {
+            of.check(&read(&of, right)).expect("right");
+        }
+        fails(&of, &[0, 2], "missing between");
+        fails(&of, &[0, 1], "lost");
+        of.settle(2, &read(&of, &[2]));
+        fails(&of, &[1, 2], "has not read it");
+        of.forgot(20);
+        fails(&of, &[0, 1, 2], "forgotten");
+    }
+
+    /// Promise: a writer that was taken over cannot have a record durable that the next one lacks.
+    #[test]
+    fn an_old_writer_has_no_record_durable() {
+        let mut of = model(&[Durable(0)]);
+        let (number, _) = of.begin(1, 40);
+        of.settle(2, &read(&of, &[0]));
+        of.end(number, Durable(10));
+        fails(&of, &[0, 1], "taken over");
+    }
+
+    /// Promise: two records of tasks that append at the same time may have any order, and those that
+    /// follow each other one.
+    #[test]
+    fn the_order_is_that_of_appends_that_follow_each_other() {
+        let mut of = Model::default();
+        let [(one, _), (two, _)] = [of.begin(1, 40), of.begin(1, 40)];
+        of.end(two, Durable(10));
+        of.end(one, Durable(0));
+        of.check(&read(&of, &[0, 1])).expect("right");
+        let mut of = model(&[Durable(10), Durable(0)]);
+        let read = [
+            Record {
+                at: 0,
+                bytes: of.entries[1].bytes.clone(),
+            },
+            Record {
+                at: 10,
+                bytes: of.entries[0].bytes.clone(),
+            },
+        ];
+        let why = of.check(&read).expect_err("the other order");
+        assert!(why.contains("is read after"), "{why}");
+        of.entries[1].begun = 0;
+        of.check(&read).expect("right");
+    }
+}

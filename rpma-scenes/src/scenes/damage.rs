@@ -1,0 +1,57 @@
+//! A bit of a server's memory flips.
+
+use super::Scene;
+use crate::stage::Stage;
+use crate::subject::Ability::{DetectsDamage, GoesOn};
+use crate::subject::{Shape, Subject};
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![Scene {
+        name: "damage",
+        promise: "If a bit flips in the cache lines of a record on one server, the log opens with all records, as they \
+                  were appended.",
+        needs: &[GoesOn, DetectsDamage],
+        play: damage,
+    }]
+}
+
+const LINE: usize = 64;
+/// The bits of a byte that flip in a short run.
+const FEW: [u32; 3] = [0, 3, 5];
+
+/// The bits of a memory that flip: of the bytes around a record, and of some of its own.
+fn bits<S: Subject>(stage: &Stage<S>, memory: &[u8], record: &[u8]) -> Vec<(usize, u32)> {
+    let at = memory
+        .windows(record.len())
+        .position(|bytes| bytes == record);
+    let Some(at) = at else {
+        return Vec::new();
+    };
+    let (record, nth) = (at..at + record.len(), stage.extent(16, 1) as usize);
+    let lines = record.start / LINE * LINE..record.end.next_multiple_of(LINE);
+    let chosen = lines.filter(|at| !record.contains(at) || at % nth == 0);
+    let each = (0..8).filter(|bit| nth == 1 || FEW.contains(bit));
+    let bits = chosen.flat_map(|at| each.clone().map(move |bit| (at, bit)));
+    bits.collect()
+}
+
+fn damage<S: Subject>(stage: &Stage<S>) {
+    let left = stage.left(async |world| {
+        let writer = world.begun().await;
+        // The last record is not the damaged one: a server may lack that.
+        writer.append(Shape::LEAST_LONGEST).await;
+        world.settle().await;
+    });
+    let record = left.model.kept().into_iter().next();
+    let record = record.expect("it was begun with one");
+    for (n, memory) in left.memories.iter().enumerate() {
+        for (at, bit) in bits(stage, memory, &record) {
+            let mut left = left.clone();
+            left.memories[n][at] ^= 1 << bit;
+            stage.play_from(left, async |world| {
+                world.only(&world.all()).await;
+                world.open().await.check().await;
+            });
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A server comes back while the writer appends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::Scene;
+use super::servers::append_to_few;
+use crate::exec::Handle;
+use crate::stage::Stage;
+use crate::subject::Ability::{GoesOn, Replaces, Returns, TakesOver, Truncates};
+use crate::subject::{Ability, Shape, Subject};
+use crate::world::{RETURNS, World, Writer, fail};
+
+const SHORT: usize = Shape::LEAST_LONGEST;
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![
+        Scene {
+            name: "returns",
+            promise: "A server that comes back under load has all records when it counts as a copy again.",
+            needs: &[GoesOn, Returns, Truncates],
+            play: returns,
+        },
+        Scene {
+            name: "dies-joining",
+            promise: "A server that loses its power while it is brought up to date costs no record, and can come back.",
+            needs: &[GoesOn, Returns, Truncates],
+            play: dies_joining,
+        },
+        Scene {
+            name: "writer-dies",
+            promise: "A writer that dies while it brings servers up to date leaves a log that any servers open that \
+                      are enough for a writer.",
+            needs: &[GoesOn, TakesOver],
+            play: writer_dies,
+        },
+        Scene {
+            name: "writer-dies-replacing",
+            promise: "A writer that dies while it fills a server with empty memory leaves a log that opens with all \
+                      records, or does not open.",
+            needs: &[GoesOn, Replaces, TakesOver],
+            play: writer_dies_replacing,
+        },
+        Scene {
+            name: "restarts",
+            promise: "A server that loses its power between any two steps, and starts again, makes no append fail.",
+            needs: &[GoesOn, Returns],
+            play: restarts,
+        },
+    ]
+}
+
+/// A task that appends and truncates until it is told to stop.
+struct Load {
+    stops: Arc<AtomicBool>,
+    appended: Arc<AtomicUsize>,
+    task: Handle<()>,
+}
+
+/// The load keeps so many of its records. So one that a server has skipped is not forgotten at once.
+const KEPT: usize = 6;
+/// The load goes on so long at most.
+const LONGEST_LOAD: Duration = Duration::from_secs(120);
+
+impl Load {
+    fn begin<S: Subject>(world: &World<S>, writer: &Writer<S>) -> Self {
+        let (stops, appended) = (Arc::default(), Arc::default());
+        let task = {
+            let (world, writer) = (world.clone(), writer.clone());
+            let (stops, appended) = (Arc::clone(&stops), Arc::clone(&appended));
+            let host = world.client().clone();
+            world.clone().spawn(&host, async move {
+                let (mut time, mut pause) = (Duration::ZERO, Duration::from_millis(7));
+                let mut positions = VecDeque::new();
+                while !AtomicBool::load(&stops, Ordering::Relaxed) && time < LONGEST_LOAD {
+                    let at = writer.append(SHORT).await;
+                    AtomicUsize::fetch_add(&appended, 1, Ordering::Relaxed);
+                    positions.push_back(at);
+                    if positions.len() > KEPT {
+                        writer.truncate(positions[1]).await;
+                        positions.pop_front();
+                    }
+                    if time > Duration::from_secs(2) {
+                        pause = Duration::from_millis(500);
+                    }
+                    // The clock of a runtime advances only while its tasks sleep.
+                    world.sleep(pause).await;
+                    time += pause;
+                }
+            })
+        };
+        Self {
+            stops,
+            appended,
+            task,
+        }
+    }
+
+    /// Goes on until a server has a connection, and for some records more.
+    async fn until_connected<S: Subject>(&self, world: &World<S>, n: usize) {
+        let host = world.host(n);
+        let is_connected = || host.objects().get("qp").is_some_and(|count| *count > 0);
+        while !is_connected() {
+            if self.task.is_finished() {
+                fail(format!(
+                    "server {n} has no connection after {LONGEST_LOAD:?} of load"
+                ));
+            }
+            world.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn more<S: Subject>(&self, world: &World<S>, records: usize) {
+        let appended = || self.appended.load(Ordering::Relaxed);
+        let enough = appended() + records;
+        while appended() < enough && !self.task.is_finished() {
+            world.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn end(self) {
+        self.stops.store(true, Ordering::Relaxed);
+        self.task.join().await;
+    }
+}
+
+/// The last server was away, and counts as a copy again: without as many of the others as may be
+/// away, records become durable. Any servers that are enough for a writer have all of them.
+async fn counts_again<S: Subject>(world: &World<S>, writer: Writer<S>) {
+    world.sleep(RETURNS).await;
+    let away = &world.all()[1..1 + world.spare()];
+    away.iter().for_each(|n| world.link(*n).partition());
+    writer.append(SHORT).await;
+    writer.append(SHORT).await;
+    writer.check().await;
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    away.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    world.open().await.append(SHORT).await;
+}
+
+/// The last server was away, and has missed records. Its network is slow.
+async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>) {
+    let writer = world.begun().await;
+    let last = world.shape().servers - 1;
+    world.kill(last).await;
+    for _ in 0..3 {
+        writer.append(SHORT).await;
+    }
+    world.link(last).delay(Duration::from_millis(20));
+    (last, writer)
+}
+
+fn returns<S: Subject>(stage: &Stage<S>) {
+    let (most, step) = (40, stage.extent(5, 1) as usize);
+    for more in (1..most).step_by(step) {
+        stage.play(1, async |world| {
+            let (last, writer) = was_away(world).await;
+            let load = Load::begin(world, &writer);
+            world.start(last).await;
+            load.until_connected(world, last).await;
+            load.more(world, more).await;
+            load.end().await;
+            world.link(last).delay(Duration::ZERO);
+            counts_again(world, writer).await;
+        });
+    }
+}
+
+fn dies_joining<S: Subject>(stage: &Stage<S>) {
+    for nth in 0..stage.extent(3, 40) {
+        stage.play(1, async |world| {
+            let (last, writer) = was_away(world).await;
+            let load = Load::begin(world, &writer);
+            world.start(last).await;
+            load.until_connected(world, last).await;
+            let (host, step) = (world.host(last), world.fabric().steps() + 10 + 67 * nth);
+            let dies = world.fabric().at_step(step, move || host.power_cut());
+            load.more(world, 40).await;
+            drop(dies);
+            world.cut(last).await;
+            load.more(world, 3).await;
+            world.link(last).delay(Duration::ZERO);
+            world.start(last).await;
+            load.more(world, 3).await;
+            load.end().await;
+            counts_again(world, writer).await;
+        });
+    }
+}
+
+/// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps
+/// until it has brought all servers up to date.
+async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
+    let (begun, host) = (world.fabric().steps(), world.client().clone());
+    let killed = host.clone();
+    let dies = world
+        .fabric()
+        .at_step(begun.saturating_add(step), move || killed.kill());
+    let opened = world.try_open(&host).await;
+    world.settle().await;
+    let steps = world.fabric().steps() - begun;
+    drop((opened, dies));
+    world.kill_writers(&host);
+    steps
+}
+
+/// Plays a scene in which a writer dies, at some of its steps. The later ones come first.
+fn at_steps<S: Subject>(stage: &Stage<S>, count: u64, scene: impl AsyncFn(&World<S>, u64) -> u64) {
+    let steps = AtomicUsize::new(0);
+    stage.play(1, async |world| {
+        let took = scene(world, u64::MAX).await;
+        steps.store(took as usize, Ordering::Relaxed);
+    });
+    let steps = steps.into_inner() as u64;
+    for nth in 1..=count {
+        let step = steps - (steps - 1) * nth / count;
+        stage.play(1, async |world| {
+            scene(world, step).await;
+        });
+    }
+}
+
+fn writer_dies<S: Subject>(stage: &Stage<S>) {
+    at_steps(stage, stage.extent(12, 200), async |world, step| {
+        // The first servers have a long record in the place of a shorter one that is durable.
+        append_to_few(world, world.shape().longest).await;
+        world.only(&world.last()).await;
+        let writer = world.open().await;
+        writer.append(world.shape().longest * 3 / 4).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.all()).await;
+        let steps = opens_and_dies(world, step).await;
+        world.only(&world.first()).await;
+        world.open().await.append(SHORT).await;
+        steps
+    });
+}
+
+fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
+    at_steps(stage, stage.extent(12, 200), async |world, step| {
+        let writer = world.begun().await;
+        let (all, last) = (world.all(), world.shape().servers - 1);
+        let away = &all[1..1 + world.spare()];
+        let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
+        world.only(&others).await;
+        writer.append(world.shape().longest).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.replace(last).await;
+        // The servers that have missed the record are slower than the empty one.
+        for n in away {
+            world.link(*n).delay(Duration::from_millis(20));
+        }
+        world.only(&all).await;
+        let steps = opens_and_dies(world, step).await;
+        world.only(&[away, &[last]].concat()).await;
+        // Without a server that has the record it may not open.
+        let opened = world.try_open(&world.client().clone()).await;
+        drop(opened);
+        world.kill_writers(world.client());
+        world.only(&all).await;
+        world.open().await.append(SHORT).await;
+        steps
+    });
+}
+
+fn restarts<S: Subject>(stage: &Stage<S>) {
+    let can = |ability: Ability| !stage.subject.shape().lacks.contains(&ability);
+    let truncates = can(Truncates);
+    at_steps(stage, stage.extent(6, 100), async |world, step| {
+        let writer = world.begun().await;
+        let n = step as usize % world.shape().servers;
+        let (begun, host) = (world.fabric().steps(), world.host(n));
+        let dies = move || {
+            if host.has_power() {
+                host.power_cut();
+            }
+        };
+        let dies = world.fabric().at_step(begun.saturating_add(step), dies);
+        for round in 0..4 {
+            let at = writer.append(SHORT).await;
+            if truncates && round % 2 == 1 {
+                writer.truncate(at).await;
+            }
+            if !world.host(n).has_power() {
+                world.cut(n).await;
+                world.start(n).await;
+            }
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        let steps = world.fabric().steps() - begun;
+        drop(dies);
+        world.cut(n).await;
+        world.start(n).await;
+        world.sleep(RETURNS).await;
+        writer.check().await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+        steps
+    });
+}

@@ -1,0 +1,119 @@
+//! Answers that come late, a slow server, and appends at the same time.
+
+use std::time::Duration;
+
+use super::Scene;
+use crate::stage::Stage;
+use crate::subject::Ability::{GoesOn, Returns, Shares, Truncates};
+use crate::subject::{Shape, Subject};
+use crate::world::RETURNS;
+
+const SHORT: usize = Shape::LEAST_LONGEST;
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![
+        Scene {
+            name: "together",
+            promise: "If several tasks append at the same time, and nothing disturbs them, each record is durable.",
+            needs: &[Shares],
+            play: together,
+        },
+        Scene {
+            name: "late-answer",
+            promise: "A record whose acknowledgement comes after the limit is read once or never, and the log goes on.",
+            needs: &[GoesOn, Returns],
+            play: late_answer,
+        },
+        Scene {
+            name: "laps",
+            promise: "The room of forgotten records is used again for many laps, while a server is slow, and none of \
+                      them is read again.",
+            needs: &[Truncates, GoesOn],
+            play: laps,
+        },
+    ]
+}
+
+fn together<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(4, 50), async |world| {
+        let writer = world.begun().await;
+        let slow = |delay| world.all().iter().for_each(|n| world.link(*n).delay(delay));
+        // So the others append while a record is on its way.
+        slow(Duration::from_millis(5));
+        let appends = (0..3).map(|_| {
+            let writer = writer.clone();
+            world.spawn(world.client(), async move {
+                for _ in 0..3 {
+                    writer.append(SHORT).await;
+                }
+            })
+        });
+        for append in Vec::from_iter(appends) {
+            append.join().await;
+        }
+        slow(Duration::ZERO);
+        writer.check().await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.last()).await;
+        world.open().await.check().await;
+    });
+}
+
+fn late_answer<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(2, 20), async |world| {
+        let writer = world.begun().await;
+        let blocked = &world.all()[world.few()..];
+        blocked.iter().for_each(|n| world.link_back(*n).block());
+        let _any = writer.try_append(SHORT).await;
+        blocked.iter().for_each(|n| world.link_back(*n).heal());
+        world.sleep(RETURNS).await;
+        writer.append(SHORT).await;
+        writer.check().await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.cut_all().await;
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+    });
+}
+
+fn laps<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 10), async |world| {
+        drop(world.begun().await);
+        let Shape {
+            longest,
+            records,
+            servers,
+            ..
+        } = *world.shape();
+        world.link(servers - 1).delay(Duration::from_millis(20));
+        // Records of other lengths lie at other places. Short ones begin at most places.
+        let [half, most] = [longest / 2, longest * 3 / 4].map(|len| len.max(SHORT));
+        for lens in [
+            &[SHORT][..],
+            &[longest, half, most],
+            &[SHORT],
+            &[most, longest],
+        ] {
+            world.kill_writers(world.client());
+            let writer = world.open().await;
+            let (mut before, mut n, mut bytes) = (None, 0, 0);
+            while bytes < 2 * records * longest {
+                let len = lens[n % lens.len()];
+                (n, bytes) = (n + 1, bytes + len);
+                let at = writer.append(len).await;
+                if n % 3 == 2 {
+                    let to = before.unwrap_or(at);
+                    writer.truncate(to).await;
+                    writer.check().await;
+                }
+                before = Some(at);
+            }
+        }
+        world.kill_writers(world.client());
+        world.cut_all().await;
+        world.only(&world.last()).await;
+        world.open().await.check().await;
+    });
+}

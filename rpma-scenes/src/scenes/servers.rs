@@ -1,0 +1,136 @@
+//! Servers that were away, that have other records, or that were replaced, when a writer opens the
+//! log.
+
+use std::time::Duration;
+
+use super::Scene;
+use crate::stage::Stage;
+use crate::subject::Ability::{GoesOn, Replaces};
+use crate::subject::{Shape, Subject};
+use crate::world::World;
+
+const SHORT: usize = Shape::LEAST_LONGEST;
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![
+        Scene {
+            name: "was-away",
+            promise: "A record that became durable while a server was away is read after that server is back, \
+                      whichever server answers first.",
+            needs: &[GoesOn],
+            play: was_away,
+        },
+        Scene {
+            name: "partition",
+            promise: "A record that too few servers have is not durable.",
+            needs: &[GoesOn],
+            play: partition,
+        },
+        Scene {
+            name: "unknown-stays",
+            promise: "If a writer has read a record whose outcome was unknown, each later writer reads it.",
+            needs: &[GoesOn],
+            play: unknown_stays,
+        },
+        Scene {
+            name: "newer-writer",
+            promise: "A record that became durable for a newer writer is not lost to a longer log of an older one.",
+            needs: &[GoesOn],
+            play: newer_writer,
+        },
+        Scene {
+            name: "replaced",
+            promise: "A server with empty memory does not count as one that has shown its records.",
+            needs: &[GoesOn, Replaces],
+            play: replaced,
+        },
+    ]
+}
+
+/// A writer appends a record that too few servers get, and ends. Its outcome is any. Only the first
+/// servers have it.
+pub(super) async fn append_to_few<S: Subject>(world: &World<S>, len: usize) {
+    let writer = world.begun().await;
+    let cut_off = &world.all()[world.few()..];
+    cut_off.iter().for_each(|n| world.link(*n).partition());
+    let _any = writer.try_append(len).await;
+    drop(writer);
+    world.kill_writers(world.client());
+    cut_off.iter().for_each(|n| world.link(*n).heal());
+}
+
+fn partition<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(2, 20), async |world| {
+        append_to_few(world, SHORT).await;
+        world.cut_all().await;
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+    });
+}
+
+fn unknown_stays<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(3, 20), async |world| {
+        append_to_few(world, SHORT).await;
+        world.only(&world.first()).await;
+        let writer = world.open().await;
+        // At once: the records that it has read are durable.
+        world.cut_all().await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.last()).await;
+        world.open().await.check().await;
+    });
+}
+
+fn was_away<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(3, 20), async |world| {
+        let writer = world.begun().await;
+        world.only(&world.first()).await;
+        writer.append(SHORT).await;
+        writer.append(SHORT).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        // The others answer later.
+        for n in world.first() {
+            world.link(n).delay(Duration::from_millis(5));
+        }
+        world.only(&world.all()).await;
+        world.open().await.check().await;
+    });
+}
+
+fn newer_writer<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(2, 20), async |world| {
+        append_to_few(world, world.shape().longest).await;
+        world.only(&world.last()).await;
+        let writer = world.open().await;
+        writer.append(SHORT).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        let (few, all) = (world.few(), world.all());
+        let newer = &all[all.len() - (world.shape().quorum() - few)..];
+        world.only(&[&all[..few], newer].concat()).await;
+        world.open().await.append(SHORT).await;
+    });
+}
+
+fn replaced<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(2, 20), async |world| {
+        let writer = world.begun().await;
+        let (all, last) = (world.all(), world.shape().servers - 1);
+        let away = &all[1..1 + world.spare()];
+        let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
+        world.only(&others).await;
+        writer.append(SHORT).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.replace(last).await;
+        world.only(&[away, &[last]].concat()).await;
+        // It opens with all records, or not at all.
+        let opened = world.try_open(&world.client().clone()).await;
+        drop(opened);
+        world.kill_writers(world.client());
+        world.only(&all).await;
+        world.open().await.append(SHORT).await;
+    });
+}

@@ -1,0 +1,187 @@
+//! [`Stage`]: how a scene runs: with seeds, under losses of power, in many orders, under faults.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rpma::sim::{Explore, Fabric, Platform, Pmem, Profile, storm, sweep};
+
+use crate::cuts::Cuts;
+use crate::exec::Executor;
+use crate::model::Model;
+use crate::subject::Subject;
+use crate::world::{World, fail};
+
+/// A scene on hosts of one kind.
+pub(crate) struct Stage<S: Subject> {
+    pub(crate) subject: Arc<S>,
+    pub(crate) profile: Profile,
+    pub(crate) platform: Platform,
+    /// The longer setting.
+    pub(crate) is_long: bool,
+    /// The run, for the report of its failure.
+    pub(crate) part: RefCell<String>,
+    pub(crate) tally: Cell<Tally>,
+}
+
+/// Counts of a scene.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) runs: usize,
+    pub(crate) appended: usize,
+    pub(crate) durable: usize,
+    pub(crate) images: u64,
+    pub(crate) recoveries: usize,
+}
+
+/// The memories of all servers, and the model of their log.
+#[derive(Clone)]
+pub(crate) struct Left {
+    pub(crate) memories: Vec<Vec<u8>>,
+    pub(crate) model: Model,
+    epoch: u64,
+}
+
+impl<S: Subject> Stage<S> {
+    /// So many in a short run, or in a long one.
+    pub(crate) fn extent(&self, short: u64, long: u64) -> u64 {
+        if self.is_long { long } else { short }
+    }
+
+    fn executor(&self, fabric: &Fabric) -> (Executor, World<S>) {
+        let executor = Executor::new(S::BLOCKS, fabric);
+        let world = World::new(&self.subject, fabric, self.platform, None);
+        (executor, world)
+    }
+
+    fn count(&self, world: &World<S>) {
+        let mut tally = self.tally.get();
+        tally.runs += 1;
+        tally.appended += world.model().appended();
+        tally.durable += world.model().durable();
+        self.tally.set(tally);
+    }
+
+    /// A fabric with a seed, by which the answers of servers come apart.
+    fn fabric(&self, seed: u64) -> Fabric {
+        self.part.replace(format!("seed {seed}"));
+        let fabric = Fabric::seeded(self.profile.clone(), seed);
+        fabric.apart();
+        fabric
+    }
+
+    fn play_on(&self, fabric: &Fabric, scene: &impl AsyncFn(&World<S>)) {
+        let (executor, world) = self.executor(fabric);
+        executor.run(async {
+            scene(&world).await;
+            world.stop().await;
+        });
+        self.count(&world);
+    }
+
+    /// Plays a scene with seeds from 1 on.
+    pub(crate) fn play(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
+        for seed in 1..=seeds {
+            self.play_on(&self.fabric(seed), &scene);
+        }
+    }
+
+    /// Plays a scene, and ends its hosts. Returns the memories that are left.
+    pub(crate) fn left(&self, scene: impl AsyncFn(&World<S>)) -> Left {
+        let (executor, world) = self.executor(&self.fabric(1));
+        executor.run(async {
+            scene(&world).await;
+            world.kill_writers(world.client());
+            world.cut_all().await;
+        });
+        self.count(&world);
+        Left {
+            memories: world.pmems().iter().map(Pmem::bytes).collect(),
+            model: world.model().clone(),
+            epoch: world.last_epoch(),
+        }
+    }
+
+    /// Plays a scene on hosts with these memories.
+    pub(crate) fn play_from(&self, left: Left, scene: impl AsyncFn(&World<S>)) {
+        let fabric = self.fabric(1);
+        let executor = Executor::new(S::BLOCKS, &fabric);
+        let world = World::new(&self.subject, &fabric, self.platform, Some(&left.memories));
+        let world = world.with_model(left.model, left.epoch);
+        executor.run(async {
+            scene(&world).await;
+            world.stop().await;
+        });
+    }
+
+    /// Prepares a log, and cuts the power of all servers at each event of a program. The next
+    /// writers recover from one of `nth` images.
+    pub(crate) fn cut<T>(
+        &self,
+        (seed, nth): (u64, u64),
+        prepare: impl AsyncFn(&World<S>) -> T,
+        program: impl AsyncFn(&World<S>, T),
+    ) {
+        self.cut_on(&self.fabric(seed), nth, &prepare, &program);
+    }
+
+    fn cut_on<T>(
+        &self,
+        fabric: &Fabric,
+        nth: u64,
+        prepare: &impl AsyncFn(&World<S>) -> T,
+        program: &impl AsyncFn(&World<S>, T),
+    ) {
+        let (executor, world) = self.executor(fabric);
+        let ready = executor.run(prepare(&world));
+        let mut cuts = Cuts::new(&world, &self.subject, &self.profile, nth);
+        let found = cuts.find(fabric, || executor.run(program(&world, ready)));
+        let mut tally = self.tally.get();
+        tally.recoveries += cuts.recoveries();
+        tally.images += fabric.visited().images;
+        self.tally.set(tally);
+        drop(cuts);
+        found.unwrap_or_else(|loss| fail(loss.to_string()));
+        executor.run(world.stop());
+        self.count(&world);
+    }
+
+    /// As [`cut`](Self::cut), in so many orders with up to one deviation.
+    pub(crate) fn explore<T>(
+        &self,
+        (runs, nth): (u64, u64),
+        prepare: impl AsyncFn(&World<S>) -> T,
+        program: impl AsyncFn(&World<S>, T),
+    ) {
+        let explore = Explore::new(&self.profile).deviations(1);
+        let explore = explore.runs(runs as usize).limit(Duration::from_secs(3600));
+        let explored = explore.find(|fabric| self.cut_on(fabric, nth, &prepare, &program));
+        match explored {
+            Ok(explored) if explored.diverged > 0 => fail(explored.to_string()),
+            Ok(_) => {}
+            Err(failed) => {
+                self.part.replace(format!("the order {:?}", failed.order));
+                fail(failed.to_string())
+            }
+        }
+    }
+
+    /// Plays a scene under one of `nth` single faults. The faults of a run may come at any moment,
+    /// also in the recovery.
+    pub(crate) fn sweep(&self, nth: u64, scene: impl AsyncFn(&World<S>)) {
+        self.part.replace("single faults".to_owned());
+        let runs = Cell::new(0);
+        sweep(&self.profile, |fabric| {
+            let run = runs.replace(runs.get() + 1);
+            if run % nth == 0 {
+                self.play_on(fabric, &scene);
+            }
+        });
+    }
+
+    /// Plays a scene under several faults at once, with so many seeds.
+    pub(crate) fn storm(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
+        self.part.replace("several faults".to_owned());
+        storm(&self.profile, seeds, |fabric| self.play_on(fabric, &scene));
+    }
+}

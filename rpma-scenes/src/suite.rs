@@ -1,0 +1,365 @@
+//! [`Suite`]: the scenes of a log, and their [`Report`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::sim::{Fabric, Platform, Profile};
+
+use crate::exec::Executor;
+use crate::scenes::{Scene, scenes};
+use crate::stage::{Stage, Tally};
+use crate::subject::Subject;
+use crate::world::{World, locked, text_of};
+
+/// The variable that names one scene.
+const SCENE: &str = "RPMA_SCENE";
+/// The variable for the longer setting.
+const LONG: &str = "RPMA_SCENES";
+
+/// The kinds of hosts of a short run: a strict adapter without durable writes, and soft-RoCE.
+const SHORT: [(Profile, Platform); 2] = [
+    (Profile::STRICT, Platform::AdrDdioOn),
+    (Profile::RXE_6_12, Platform::Eadr),
+];
+
+/// The scenes, for one log.
+///
+/// The environment variable `RPMA_SCENE` names one scene, and `RPMA_SCENES=long` chooses the longer
+/// setting.
+#[derive(Debug)]
+#[must_use = "`run` plays the scenes"]
+pub struct Suite<S> {
+    subject: Arc<S>,
+    kinds: Vec<(Profile, Platform)>,
+    scene: Option<String>,
+    is_long: bool,
+}
+
+impl<S: Subject> Suite<S> {
+    /// The scenes on hosts of two kinds: strict adapters with [`Platform::AdrDdioOn`], and soft-RoCE
+    /// with [`Platform::Eadr`].
+    pub fn new(subject: S) -> Self {
+        Self {
+            subject: Arc::new(subject),
+            kinds: SHORT.to_vec(),
+            scene: std::env::var(SCENE).ok(),
+            is_long: std::env::var(LONG).is_ok_and(|value| value == "long"),
+        }
+    }
+
+    /// The scenes on hosts of this kind.
+    pub fn on(mut self, profile: &Profile, platform: Platform) -> Self {
+        self.kinds = vec![(profile.clone(), platform)];
+        self
+    }
+
+    /// The scenes on each of [`Profile::ALL`] with each of [`Platform::ALL`].
+    pub fn everywhere(mut self) -> Self {
+        let of = |profile: Profile| Platform::ALL.map(|platform| (profile.clone(), platform));
+        self.kinds = Profile::ALL.into_iter().flat_map(of).collect();
+        self
+    }
+
+    /// Only the scene of this name.
+    pub fn scene(mut self, name: &str) -> Self {
+        self.scene = Some(name.to_owned());
+        self
+    }
+
+    /// The longer setting: more seeds, orders, faults and images.
+    pub fn long(mut self) -> Self {
+        self.is_long = true;
+        self
+    }
+
+    /// The names of all scenes, in their order, each with its promise.
+    #[must_use]
+    pub fn names() -> Vec<(&'static str, &'static str)> {
+        let scenes = scenes::<S>().into_iter();
+        scenes.map(|scene| (scene.name, scene.promise)).collect()
+    }
+
+    /// Plays the scenes, two at a time.
+    ///
+    /// # Panics
+    ///
+    /// If no scene has the name.
+    pub fn run(&self) -> Report {
+        self.run_until(2, |_| false)
+    }
+
+    /// Plays the scenes one after the other, until one fails.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub fn find(&self) -> Report {
+        self.run_until(1, |outcome| matches!(outcome, Outcome::Failed(_)))
+    }
+
+    fn run_until(&self, threads: usize, is_last: impl Fn(&Outcome) -> bool + Sync) -> Report {
+        let is_chosen = |scene: &Scene<S>| {
+            let name = self.scene.as_deref();
+            name.is_none_or(|name| name == scene.name)
+        };
+        let mut chosen = scenes::<S>();
+        chosen.retain(is_chosen);
+        let all: Vec<_> = Self::names().into_iter().map(|(name, _)| name).collect();
+        assert!(
+            !chosen.is_empty(),
+            "no scene has the name {:?}: {}",
+            self.scene,
+            all.join(", ")
+        );
+        let refused = self.kinds.iter().map(|kind| self.why_refused(kind));
+        let refused: Vec<_> = refused.collect();
+        let jobs: Vec<_> = chosen
+            .iter()
+            .flat_map(|scene| {
+                self.kinds
+                    .iter()
+                    .zip(&refused)
+                    .map(move |kind| (scene, kind))
+            })
+            .collect();
+        let (next, told) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        let is_over =
+            |told: &BTreeMap<usize, Played>| told.values().any(|told| is_last(&told.outcome));
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some((scene, (kind, refused))) = jobs.get(number) else {
+                    return;
+                };
+                if is_over(&locked(&told)) {
+                    return;
+                }
+                let one = self.play(scene, kind, refused.as_deref());
+                locked(&told).insert(number, one);
+            }
+        };
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let threads = Vec::from_iter((0..threads).map(|_| scope.spawn(work)));
+            for thread in threads {
+                thread.join().expect("a scene's panic is caught");
+            }
+        });
+        let told = told.into_inner().expect("no thread has panicked");
+        Report {
+            played: told.into_values().collect(),
+            time: begun.elapsed(),
+        }
+    }
+
+    /// Why the log does not open on undisturbed hosts of this kind.
+    fn why_refused(&self, (profile, platform): &(Profile, Platform)) -> Option<String> {
+        let opens = || {
+            let fabric = Fabric::seeded(profile.clone(), 1);
+            let executor = Executor::new(S::BLOCKS, &fabric);
+            let world = World::new(&self.subject, &fabric, *platform, None);
+            executor.run(async {
+                world.only(&world.all()).await;
+                let opened = world.try_open(&world.client().clone()).await;
+                let opened = opened.map(drop);
+                world.stop().await;
+                opened.err()
+            })
+        };
+        catch_unwind(AssertUnwindSafe(opens)).unwrap_or_else(|panic| Some(text_of(&*panic)))
+    }
+
+    fn play(
+        &self,
+        scene: &Scene<S>,
+        (profile, platform): &(Profile, Platform),
+        refused: Option<&str>,
+    ) -> Played {
+        let (begun, lacks) = (Instant::now(), self.subject.shape().lacks);
+        let stage = Stage {
+            subject: Arc::clone(&self.subject),
+            profile: profile.clone(),
+            platform: *platform,
+            is_long: self.is_long,
+            part: RefCell::default(),
+            tally: Cell::default(),
+        };
+        let lacks = scene.needs.iter().find(|needed| lacks.contains(needed));
+        let outcome = match (lacks, refused) {
+            (Some(lacks), _) => Outcome::NotTried(format!("the log is not able {lacks}")),
+            (None, Some(why)) => Outcome::NotTried(format!("the log does not open: {why}")),
+            (None, None) => {
+                let played = catch_unwind(AssertUnwindSafe(|| (scene.play)(&stage)));
+                match played {
+                    Ok(()) if stage.tally.get().durable == 0 => Outcome::NothingDurable,
+                    Ok(()) => Outcome::Passed,
+                    Err(panic) => Outcome::Failed(text_of(&*panic)),
+                }
+            }
+        };
+        Played {
+            scene: scene.name,
+            promise: scene.promise,
+            profile: profile.name(),
+            platform: *platform,
+            part: stage.part.into_inner(),
+            outcome,
+            tally: stage.tally.get(),
+            time: begun.elapsed(),
+        }
+    }
+}
+
+/// The outcome of a scene.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The log has kept the promise.
+    Passed,
+    /// The scene has no meaning for this log, for this reason.
+    NotTried(String),
+    /// No record was durable, so there was nothing to lose.
+    NothingDurable,
+    /// The log has broken the promise: the simulator's report.
+    Failed(String),
+}
+
+/// A scene on hosts of one kind, and its outcome.
+#[derive(Clone, Debug)]
+pub struct Played {
+    scene: &'static str,
+    promise: &'static str,
+    profile: &'static str,
+    platform: Platform,
+    part: String,
+    outcome: Outcome,
+    tally: Tally,
+    time: Duration,
+}
+
+impl Played {
+    /// The name of the scene.
+    #[must_use]
+    pub fn scene(&self) -> &'static str {
+        self.scene
+    }
+
+    /// Its outcome.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// The real time that it took.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.time
+    }
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scene,
+            promise,
+            profile,
+            platform,
+            part,
+            ..
+        } = self;
+        let Tally {
+            runs,
+            appended,
+            durable,
+            images,
+            recoveries,
+        } = self.tally;
+        match &self.outcome {
+            Outcome::Passed => write!(
+                f,
+                "{scene} on {profile}, {platform}: passed, in {:.1?}. {runs} runs, {durable} of {appended} records \
+                 durable, {images} images, {recoveries} recoveries",
+                self.time
+            ),
+            Outcome::NotTried(why) => {
+                write!(f, "{scene} on {profile}, {platform}: not tried, as {why}")
+            }
+            Outcome::NothingDurable => write!(
+                f,
+                "{scene} on {profile}, {platform}: no record of {appended} was durable in {runs} runs"
+            ),
+            Outcome::Failed(why) => write!(
+                f,
+                "{promise}\nThis was broken in the scene {scene} on {profile}, {platform}, {part}. Run it alone with \
+                 {SCENE}={scene}\n{why}"
+            ),
+        }
+    }
+}
+
+/// The outcomes of the scenes.
+#[derive(Clone, Debug)]
+pub struct Report {
+    played: Vec<Played>,
+    time: Duration,
+}
+
+impl Report {
+    /// Each scene on each kind of hosts.
+    #[must_use]
+    pub fn scenes(&self) -> &[Played] {
+        &self.played
+    }
+
+    /// The first scene that has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Played> {
+        let has_failed = |told: &&Played| matches!(told.outcome, Outcome::Failed(_));
+        self.played.iter().find(has_failed)
+    }
+
+    /// Prints the report, and panics if the log has broken a promise, or if no record was durable in
+    /// a scene, or if no scene was tried.
+    ///
+    /// # Panics
+    ///
+    /// As above.
+    #[track_caller]
+    pub fn check(&self) {
+        println!("{self}");
+        if let Some(told) = self.failure() {
+            panic!("{told}");
+        }
+        let is_empty = |told: &&Played| told.outcome == Outcome::NothingDurable;
+        if let Some(told) = self.played.iter().find(is_empty) {
+            panic!("{told}");
+        }
+        let has_passed = |told: &Played| told.outcome == Outcome::Passed;
+        assert!(self.played.iter().any(has_passed), "no scene was tried");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for told in &self.played {
+            writeln!(f, "{told}")?;
+        }
+        let count =
+            |is: fn(&Outcome) -> bool| self.played.iter().filter(|told| is(&told.outcome)).count();
+        write!(
+            f,
+            "{} passed, {} failed, {} without a durable record, {} not tried, in {:.1?}",
+            count(|of| matches!(of, Outcome::Passed)),
+            count(|of| matches!(of, Outcome::Failed(_))),
+            count(|of| matches!(of, Outcome::NothingDurable)),
+            count(|of| matches!(of, Outcome::NotTried(_))),
+            self.time
+        )
+    }
+}

@@ -1,0 +1,455 @@
+//! [`World`]: the hosts of a scene, the servers and the writers on them, and the judge.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Host, Link, Platform, Pmem};
+
+use crate::exec::{self, Handle};
+use crate::model::Model;
+use crate::subject::{Appended, Log as _, Opening, Record, Server, Shape, Subject};
+
+const PORT: u16 = 7204;
+/// Longer than a server needs until it listens.
+const STARTS: Duration = Duration::from_millis(10);
+/// Longer than the network needs for the requests of an append.
+const SETTLES: Duration = Duration::from_secs(2);
+
+/// Longer than a server that comes back needs until it has all records.
+pub(crate) const RETURNS: Duration = Duration::from_secs(30);
+
+/// Ends a scene, without the message of a panic: the report has the text.
+pub(crate) fn fail(why: String) -> ! {
+    resume_unwind(Box::new(why))
+}
+
+/// The text of a panic.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a text").to_owned()
+}
+
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A server of the log.
+struct Slot {
+    host: Host,
+    pmem: Pmem,
+    /// How many memories it had.
+    memories: u32,
+    serving: Option<Handle<()>>,
+}
+
+struct Inner<S: Subject> {
+    subject: Arc<S>,
+    shape: Shape,
+    fabric: Fabric,
+    platform: Platform,
+    client: Host,
+    servers: Mutex<Vec<Slot>>,
+    model: Arc<Mutex<Model>>,
+    /// The epoch of the last writer.
+    epoch: AtomicU64,
+}
+
+pub(crate) struct World<S: Subject>(Arc<Inner<S>>);
+
+impl<S: Subject> Clone for World<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: Subject> Drop for Inner<S> {
+    fn drop(&mut self) {
+        // So the threads of the programs end, also after a panic.
+        let servers = self
+            .servers
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for slot in servers.iter().filter(|slot| slot.serving.is_some()) {
+            if slot.host.has_power() {
+                slot.host.kill();
+            }
+        }
+    }
+}
+
+impl<S: Subject> World<S> {
+    /// Hosts whose memories have these contents, or are empty.
+    pub(crate) fn new(
+        subject: &Arc<S>,
+        fabric: &Fabric,
+        platform: Platform,
+        memories: Option<&[Vec<u8>]>,
+    ) -> Self {
+        let shape = subject.shape();
+        let slot = |n: usize| {
+            let host = fabric.host(&format!("server-{}", n + 1));
+            host.set_platform(platform);
+            let pmem = match memories {
+                Some(memories) => host.pmem_filled("log", &memories[n]),
+                None => host.pmem("log", shape.memory),
+            };
+            Slot {
+                host,
+                pmem,
+                memories: 1,
+                serving: None,
+            }
+        };
+        Self(Arc::new(Inner {
+            client: fabric.host("writer"),
+            servers: Mutex::new((0..shape.servers).map(slot).collect()),
+            subject: Arc::clone(subject),
+            shape,
+            fabric: fabric.clone(),
+            platform,
+            model: Arc::default(),
+            epoch: AtomicU64::new(0),
+        }))
+    }
+
+    /// The model of another world: of the one that has left these memories.
+    pub(crate) fn with_model(self, model: Model, epoch: u64) -> Self {
+        *self.model() = model;
+        self.0.epoch.store(epoch, Ordering::Relaxed);
+        self
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.0.shape
+    }
+
+    pub(crate) fn fabric(&self) -> &Fabric {
+        &self.0.fabric
+    }
+
+    pub(crate) fn platform(&self) -> Platform {
+        self.0.platform
+    }
+
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        locked(&self.0.model)
+    }
+
+    pub(crate) fn shared_model(&self) -> Arc<Mutex<Model>> {
+        Arc::clone(&self.0.model)
+    }
+
+    pub(crate) fn last_epoch(&self) -> u64 {
+        self.0.epoch.load(Ordering::Relaxed)
+    }
+
+    /// The host of the usual writer.
+    pub(crate) fn client(&self) -> &Host {
+        &self.0.client
+    }
+
+    /// The numbers of all servers.
+    pub(crate) fn all(&self) -> Vec<usize> {
+        (0..self.0.shape.servers).collect()
+    }
+
+    /// So many servers are too few for a durable record.
+    pub(crate) fn few(&self) -> usize {
+        self.0.shape.copies - 1
+    }
+
+    /// So many servers may be away.
+    pub(crate) fn spare(&self) -> usize {
+        self.0.shape.servers - self.0.shape.copies
+    }
+
+    /// The first servers, as many as are enough for a new writer.
+    pub(crate) fn first(&self) -> Vec<usize> {
+        (0..self.0.shape.quorum()).collect()
+    }
+
+    /// The last servers, as many as are enough for a new writer.
+    pub(crate) fn last(&self) -> Vec<usize> {
+        let Shape { servers, .. } = self.0.shape;
+        (servers - self.0.shape.quorum()..servers).collect()
+    }
+
+    pub(crate) fn host(&self, n: usize) -> Host {
+        locked(&self.0.servers)[n].host.clone()
+    }
+
+    pub(crate) fn pmems(&self) -> Vec<Pmem> {
+        let servers = locked(&self.0.servers);
+        servers.iter().map(|slot| slot.pmem.clone()).collect()
+    }
+
+    /// The way from the usual writer to a server.
+    pub(crate) fn link(&self, n: usize) -> Link {
+        self.0.fabric.between(&self.0.client, &self.host(n))
+    }
+
+    /// The way back.
+    pub(crate) fn link_back(&self, n: usize) -> Link {
+        self.0.fabric.between(&self.host(n), &self.0.client)
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        exec::sleep(S::BLOCKS, time).await;
+    }
+
+    /// Lets the requests of the last calls arrive everywhere.
+    pub(crate) async fn settle(&self) {
+        self.sleep(SETTLES).await;
+    }
+
+    pub(crate) fn spawn<F>(&self, host: &Host, task: F) -> Handle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        exec::spawn(S::BLOCKS, host, task)
+    }
+
+    fn addr(&self, n: usize) -> SocketAddr {
+        (self.host(n).addr(), PORT).into()
+    }
+
+    /// Lets these servers run, and no others. One that has ended is started again.
+    pub(crate) async fn only(&self, up: &[usize]) {
+        for n in self.all() {
+            match up.contains(&n) {
+                true => self.begin(n).await,
+                false => self.kill(n).await,
+            }
+        }
+        self.sleep(STARTS).await;
+    }
+
+    /// Starts the program of a server.
+    pub(crate) async fn start(&self, n: usize) {
+        self.begin(n).await;
+        self.sleep(STARTS).await;
+    }
+
+    async fn begin(&self, n: usize) {
+        if self.is_serving(n) {
+            return;
+        }
+        self.kill(n).await;
+        let (host, addr) = (self.host(n), self.addr(n));
+        if !host.has_power() {
+            host.restart();
+        }
+        let server = {
+            let pmem = &locked(&self.0.servers)[n].pmem;
+            Server {
+                addr,
+                path: pmem.path().to_owned(),
+                len: pmem.len(),
+                number: n,
+                host: host.clone(),
+            }
+        };
+        let subject = Arc::clone(&self.0.subject);
+        let serving = self.spawn(&host, async move {
+            let _ended = subject.serve(server).await;
+        });
+        locked(&self.0.servers)[n].serving = Some(serving);
+    }
+
+    /// Whether the program of a server runs.
+    pub(crate) fn is_serving(&self, n: usize) -> bool {
+        let slot = &locked(&self.0.servers)[n];
+        slot.serving
+            .as_ref()
+            .is_some_and(|serving| !serving.is_finished())
+    }
+
+    /// Ends the program of a server. Its memory has all bytes that were written.
+    pub(crate) async fn kill(&self, n: usize) {
+        let serving = locked(&self.0.servers)[n].serving.take();
+        let Some(serving) = serving else { return };
+        let host = self.host(n);
+        if host.has_power() {
+            host.kill();
+        }
+        serving.end().await;
+    }
+
+    /// Cuts the power of a server.
+    pub(crate) async fn cut(&self, n: usize) {
+        let host = self.host(n);
+        if host.has_power() {
+            host.power_cut();
+        }
+        let serving = locked(&self.0.servers)[n].serving.take();
+        if let Some(serving) = serving {
+            serving.end().await;
+        }
+    }
+
+    pub(crate) async fn cut_all(&self) {
+        for n in self.all() {
+            self.cut(n).await;
+        }
+    }
+
+    /// A server gets empty memory.
+    pub(crate) async fn replace(&self, n: usize) {
+        self.kill(n).await;
+        let host = self.host(n);
+        if !host.has_power() {
+            host.restart();
+        }
+        let memories = locked(&self.0.servers)[n].memories + 1;
+        let pmem = host.pmem(&format!("log-{memories}"), self.0.shape.memory);
+        let slot = &mut locked(&self.0.servers)[n];
+        (slot.memories, slot.pmem) = (memories, pmem);
+    }
+
+    /// Ends all programs of a host of writers. Their tasks are ended by the scene.
+    pub(crate) fn kill_writers(&self, host: &Host) {
+        if host.has_power() {
+            host.kill();
+        }
+    }
+
+    /// Ends all servers.
+    pub(crate) async fn stop(&self) {
+        self.only(&[]).await;
+    }
+
+    /// Opens the log as its next writer, and judges the records that it reads.
+    pub(crate) async fn try_open(&self, host: &Host) -> Result<Writer<S>, String> {
+        let epoch = self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        let opening = Opening {
+            addr: host.addr().into(),
+            servers: self.all().into_iter().map(|n| self.addr(n)).collect(),
+            epoch,
+            platform: self.0.platform,
+            host: host.clone(),
+        };
+        let open = self.0.subject.open(opening);
+        let log = exec::on(S::BLOCKS, host, "open", open).await;
+        let writer = Writer {
+            log: Arc::new(log.map_err(|error| error.to_string())?),
+            world: self.clone(),
+            host: host.clone(),
+            epoch,
+        };
+        let read = writer.read().await;
+        let mut model = self.model();
+        let judged = model.check(&read);
+        let opened =
+            |why| format!("{why}. So the writer with the epoch {epoch} has read it: {read:?}");
+        judged.map_err(opened).unwrap_or_else(|why| fail(why));
+        model.settle(epoch, &read);
+        drop(model);
+        Ok(writer)
+    }
+
+    /// As [`try_open`](Self::try_open), where a log has to open.
+    pub(crate) async fn open_on(&self, host: &Host) -> Writer<S> {
+        let opened = self.try_open(host).await;
+        opened.unwrap_or_else(|error| {
+            let up: Vec<_> = self
+                .all()
+                .into_iter()
+                .filter(|n| self.is_serving(*n))
+                .collect();
+            fail(format!(
+                "the log does not open, and the servers {up:?} run: {error}"
+            ))
+        })
+    }
+
+    pub(crate) async fn open(&self) -> Writer<S> {
+        self.open_on(&self.client().clone()).await
+    }
+
+    /// A log that all servers have, with one durable record.
+    pub(crate) async fn begun(&self) -> Writer<S> {
+        self.only(&self.all()).await;
+        let writer = self.open().await;
+        self.settle().await;
+        writer.append(Shape::LEAST_LONGEST).await;
+        self.settle().await;
+        writer
+    }
+}
+
+/// The writer of a log.
+pub(crate) struct Writer<S: Subject> {
+    log: Arc<S::Log>,
+    world: World<S>,
+    host: Host,
+    epoch: u64,
+}
+
+impl<S: Subject> Clone for Writer<S> {
+    fn clone(&self) -> Self {
+        Self {
+            log: Arc::clone(&self.log),
+            world: self.world.clone(),
+            host: self.host.clone(),
+            epoch: self.epoch,
+        }
+    }
+}
+
+impl<S: Subject> Writer<S> {
+    /// Appends a record of so many bytes, which nothing disturbs: it is durable.
+    pub(crate) async fn append(&self, len: usize) -> u64 {
+        match self.try_append(len).await {
+            Appended::Durable(at) => at,
+            other => fail(format!(
+                "nothing disturbs an append, and its outcome is {other:?}"
+            )),
+        }
+    }
+
+    /// Appends a record, with any outcome.
+    pub(crate) async fn try_append(&self, len: usize) -> Appended {
+        let (number, bytes) = self.world.model().begin(self.epoch, len);
+        let append = self.log.append(&bytes);
+        let appended = exec::on(S::BLOCKS, &self.host, "append", append).await;
+        self.world.model().end(number, appended.clone());
+        appended
+    }
+
+    /// Forgets the records before a position. Returns whether that is known.
+    pub(crate) async fn try_truncate(&self, to: u64) -> Result<(), String> {
+        self.world.model().forget(to);
+        let truncate = self.log.truncate(to);
+        let done = exec::on(S::BLOCKS, &self.host, "truncate", truncate).await;
+        done.map_err(|error| error.to_string())?;
+        self.world.model().forgot(to);
+        Ok(())
+    }
+
+    pub(crate) async fn truncate(&self, to: u64) {
+        let done = self.try_truncate(to).await;
+        done.unwrap_or_else(|error| {
+            fail(format!(
+                "nothing disturbs a truncation, and it fails: {error}"
+            ))
+        });
+    }
+
+    async fn read(&self) -> Vec<Record> {
+        let read = exec::on(S::BLOCKS, &self.host, "read_all", self.log.read_all()).await;
+        read.unwrap_or_else(|error| fail(format!("the records cannot be read: {error}")))
+    }
+
+    /// Reads all records, and judges them.
+    pub(crate) async fn check(&self) {
+        let read = self.read().await;
+        let judged = self.world.model().check(&read);
+        judged.unwrap_or_else(|why| fail(format!("{why}. So its writer has read it: {read:?}")));
+    }
+}
