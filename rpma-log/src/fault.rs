@@ -12,7 +12,9 @@ use std::str::FromStr;
 
 use rpma::commit::WriterCfg;
 use rpma::serve::ServerCfg;
-use rpma::{Durable, FlushType, PeerCfg};
+use rpma::{Durable, FlushType, Identity, PeerCfg};
+
+use crate::format::{LINE, RING};
 
 /// Declares the faults, with their names.
 macro_rules! faults {
@@ -99,6 +101,14 @@ faults! {
     FinishesEarly = "finishes-early",
     /// A new writer that finds a change which was cut asks the servers before it only.
     ReadsOldList = "reads-old-list",
+    /// A record that waits for the commit before it does not wake the work that commits it.
+    LostWakeUp = "lost-wake-up",
+    /// Servers drop the writer before, and let it come back, whatever the epochs are.
+    DropsOnly = "drops-only",
+    /// A record that is moved to the beginning of the ring leaves an older one before it.
+    KeepsOlder = "keeps-older",
+    /// The checksum of an entry leaves out its length.
+    NoLength = "no-length",
 }
 
 impl FromStr for Fault {
@@ -122,6 +132,39 @@ impl Fault {
         without: impl FnOnce() -> T,
     ) -> T {
         if self == fault { with() } else { without() }
+    }
+
+    /// The identity of a writer that servers drop and do not refuse.
+    pub(crate) fn set_identity(self, identity: &mut Identity) {
+        match self {
+            Self::SameInstance => identity.instance = 1,
+            Self::DropsOnly => (identity.epoch, identity.instance) = (1, 1),
+            _ => {}
+        }
+    }
+
+    /// Seals entries whose length alone is wrong.
+    pub(crate) fn mend_lengths(self, memory: &mut [u8]) {
+        let ring = match self {
+            Self::NoLength => &mut memory[RING as usize..],
+            _ => return,
+        };
+        for at in (0..ring.len()).step_by(LINE as usize) {
+            let word =
+                |at: usize| u32::from_le_bytes(ring[at..at + 4].try_into().expect("4 bytes"));
+            let (sum, length) = (word(at), word(at + 4));
+            let seal = |length: u32| {
+                let entry = ring.get(at + 8..at + 24 + length as usize)?;
+                Some(crc32c::crc32c_append(
+                    crc32c::crc32c(&length.to_le_bytes()),
+                    entry,
+                ))
+            };
+            let is_sealed = (0..32).any(|bit| seal(length ^ 1 << bit) == Some(sum));
+            if let Some(sum) = seal(length).filter(|_| is_sealed) {
+                ring[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
     }
 
     /// Settings of writers that only make records visible.

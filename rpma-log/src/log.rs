@@ -294,8 +294,7 @@ impl Shared {
     fn new(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
         cfg.check()?;
         let mut identity = Identity::new(cfg.key, cfg.epoch)?;
-        let same = (Fault::SameInstance, 1, identity.instance);
-        identity.instance = cfg.fault().either(same.0, || same.1, || same.2);
+        cfg.fault().set_identity(&mut identity);
         let set = Set::new(reactor.peer(), 2 * GROUP as usize * COMMITS, 2 * COMMITS)?;
         let set = Replicas::new(reactor, set)?;
         if cfg.one_host {
@@ -326,7 +325,7 @@ impl Shared {
             None => self.stage_later(bytes, stage).await?,
         };
         if staged.has_work {
-            self.bell.ring();
+            self.ring_for_records();
         }
         Ok(staged)
     }
@@ -350,7 +349,7 @@ impl Shared {
 
     fn stage_now(&self, state: &mut State, records: &[&[u8]], bytes: u64) -> Option<Staged> {
         let (may_lead, waited) = (state.may_lead(), state.waiting());
-        let (at, end) = state.stage(records, bytes, self.cfg.epoch)?;
+        let (at, end) = state.stage(records, bytes, &self.cfg)?;
         let leads = may_lead && state.may_commit();
         let posted = leads.then(|| state.commit(&self.set, &self.cfg, true));
         let lead = posted.and_then(Result::ok);
@@ -442,9 +441,15 @@ impl Shared {
             state.may_commit()
         });
         if is_staged {
-            self.bell.ring();
+            self.ring_for_records();
         }
         Ok(is_there)
+    }
+
+    fn ring_for_records(&self) {
+        if self.cfg.fault() != Fault::LostWakeUp {
+            self.bell.ring();
+        }
     }
 
     /// Waits until a look at the state finds something, for at most `limit`, or until the log ends.

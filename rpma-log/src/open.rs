@@ -151,7 +151,9 @@ impl State {
         let epoch = epoch.max(found.tail.epoch);
         match header {
             Some(of) if is_other(of) => return another_log(),
-            _ if epoch > cfg.epoch => return Err(LogError::Fenced { epoch }),
+            _ if epoch > cfg.epoch && cfg.fault() != Fault::DropsOnly => {
+                return Err(LogError::Fenced { epoch });
+            }
             Some(of) => {
                 check_numbers(of, cfg)?;
                 if others.clone().any(|other| other.server == of.server) {

@@ -152,7 +152,9 @@ impl Shared {
     /// Reads the log of a server. No other writer can change it any more.
     async fn read(&self, (writer, memory): &Replica) -> Result<Stored, LogError> {
         let read = writer.read_bytes(&self.pool, memory, 0..RING + self.cfg.ring);
-        Stored::decode(&self.step(read).await?, self.cfg.ring)
+        let mut bytes = self.step(read).await?;
+        self.cfg.fault().mend_lengths(&mut bytes);
+        Stored::decode(&bytes, self.cfg.ring)
     }
 
     /// Writes bytes, and then perhaps a word. Both are durable when it returns.
@@ -295,6 +297,9 @@ impl Shared {
             }
         };
         let joined = self.reactor.timeout(self.cfg.limit / 4, last).await;
+        if !is_gated {
+            self.bell.ring();
+        }
         joined.unwrap_or(Err(LogError::TimedOut))
     }
 

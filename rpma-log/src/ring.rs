@@ -89,6 +89,23 @@ impl Ring {
         entry[..4].copy_from_slice(&sum.to_le_bytes());
     }
 
+    /// Writes the record of the lap before at its place again, if it fits there: a fault. Returns the
+    /// position after it.
+    pub(crate) fn encode_older(&mut self, at: u64, epoch: u64) -> u64 {
+        let older = at
+            .checked_sub(self.len())
+            .and_then(|older| self.entry(older));
+        let older = older.and_then(|entry| Some((entry.record?.to_vec(), entry.next - entry.at)));
+        let left = self.len() - at % self.len();
+        match older {
+            Some((record, size)) if size <= left => {
+                self.encode(at, epoch, Some(&record));
+                at + size
+            }
+            _ => at,
+        }
+    }
+
     /// The entry at a position, if it is whole.
     pub(crate) fn entry(&self, at: u64) -> Option<Entry<'_>> {
         let bytes = (at % LINE == 0).then(|| self.piece(at, at + self.len()))?;

@@ -181,8 +181,9 @@ impl State {
         &mut self,
         records: &[&[u8]],
         bytes: u64,
-        epoch: u64,
+        cfg: &LogCfg,
     ) -> Option<(u64, u64)> {
+        let (epoch, fault) = (cfg.epoch, cfg.fault());
         let (begin, len) = (self.end, self.ring.len());
         let most = (self.free + len).min(Tail::MOST_END - LINE);
         if !self.is_open || self.ended.is_some() || begin + bytes > most {
@@ -196,7 +197,14 @@ impl State {
                 return None;
             }
             if at > end {
-                self.ring.encode(end, epoch, None);
+                let kept = fault.either(
+                    Fault::KeepsOlder,
+                    || self.ring.encode_older(end, epoch),
+                    || end,
+                );
+                if at > kept {
+                    self.ring.encode(kept, epoch, None);
+                }
             }
             self.ring.encode(at, epoch, Some(record));
             lengths += record.len() as u64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::replicated_log::found_by::{BREAK, FOUND_BY};
+use crate::replicated_log::found_by::{BREAK, FOUND_BY, FOUND_BY_SCENE};
 use crate::replicated_log::prelude::*;
 
 const CUTS: &str = include_str!("cuts.rs");
@@ -46,12 +46,16 @@ fn text(test: &str) -> Option<&'static str> {
     Some(&text[..text.find("\n}\n")?])
 }
 
-/// Promise: a test puts each fault in.
+/// Promise: a test puts each fault in, here or in `tests/scenes`.
 #[test]
 fn each_fault_is_found_by_a_test() {
     let faults = Fault::ALL.iter().filter(|fault| **fault != Fault::Nothing);
     let faults: BTreeMap<_, _> = faults.map(|fault| (fault.name(), fault)).collect();
-    let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, _)| *name).collect();
+    let tested = FOUND_BY
+        .iter()
+        .chain(&FOUND_BY_SCENE)
+        .map(|(name, _)| *name);
+    let tested: BTreeSet<_> = tested.collect();
     assert_eq!(faults.keys().collect::<Vec<_>>(), Vec::from_iter(&tested));
     for (name, test) in FOUND_BY {
         let (text, fault) = (text(test), faults[name]);

@@ -51,5 +51,29 @@ pub(crate) const FOUND_BY: [(&str, &str); 25] = [
     ),
 ];
 
+/// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 20] = [
+    ("visible", "partition"),
+    ("platform", "partition"),
+    ("posted", "was-away"),
+    ("tail-ahead", "room"),
+    ("room-early", "room"),
+    ("one-copy", "was-away"),
+    ("unknown-is-done", "partition"),
+    ("reads-one", "was-away"),
+    ("blank-counts", "replaced"),
+    ("ignores-epochs", "newer-writer"),
+    ("keeps-epoch", "newer-writer"),
+    ("tells-early", "unknown-stays"),
+    ("joins-early", "unknown-stays"),
+    ("joins-ungated", "two-writers"),
+    ("header-first", "writer-dies-replacing"),
+    ("no-set-back", "writer-dies"),
+    ("lost-wake-up", "together"),
+    ("drops-only", "frozen-writer"),
+    ("keeps-older", "laps"),
+    ("no-length", "damage"),
+];
+
 /// The variable that names one fault. The tests find all of them without it.
 pub(crate) const BREAK: &str = "RPMA_LOG_BREAK";
