@@ -1,0 +1,92 @@
+//! Each fault that can be put into `rpma-log` breaks the promise of a scene.
+
+use std::collections::BTreeSet;
+use std::env;
+
+use rpma_log::Fault;
+use rpma_scenes::{Outcome, Played, Suite};
+
+use crate::found_by::{BREAK, FOUND_BY, FOUND_BY_SCENE};
+use crate::of_rpma_log::OfRpmaLog;
+
+/// No scene finds it: a writer of the suite has a higher epoch than those before it.
+const SAME_INSTANCE: &str = "same-instance";
+/// With this one the log does not even open.
+const NO_RECOUNT: &str = "no-recount";
+
+/// The other scenes, each with a fault that it finds as well.
+const FIND_AS_WELL: [(&str, &str); 11] = [
+    ("late-answer", "reads-one"),
+    ("returns", "joins-ungated"),
+    ("dies-joining", "reads-one"),
+    ("restarts", "joins-early"),
+    ("cuts", "visible"),
+    ("joint-cuts", "posted"),
+    ("cuts-in-recovery", "tells-early"),
+    ("orders", "tells-early"),
+    ("orders-of-recovery", "tells-early"),
+    ("each-fault", "keeps-epoch"),
+    ("several-faults", "keeps-epoch"),
+];
+
+fn fault(name: &str) -> Fault {
+    name.parse().unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// Promise: the scene of each table finds its fault.
+#[test]
+fn each_fault_is_found_by_its_scene() {
+    let only = env::var(BREAK).ok();
+    let is_chosen = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    let as_well = FIND_AS_WELL.map(|(scene, fault)| (fault, scene));
+    let all = FOUND_BY_SCENE.iter().chain(&as_well);
+    for (name, scene) in all.filter(|(name, _)| is_chosen(name)) {
+        let report = Suite::new(OfRpmaLog::with(fault(name))).scene(scene).find();
+        let failure = report.failure();
+        let failure = failure.unwrap_or_else(|| panic!("{scene} does not find {name}: {report}"));
+        println!("{name} is found in {:.1?}.\n{failure}\n", failure.time());
+    }
+}
+
+/// Promise: no scene before that of the table finds the fault.
+#[test]
+#[ignore = "long: 1 minute"]
+fn each_fault_is_found_by_its_scene_first() {
+    let first = FOUND_BY_SCENE.map(|(name, _)| {
+        let report = Suite::new(OfRpmaLog::with(fault(name))).find();
+        let failure = report.failure().map(Played::scene);
+        (name, failure.unwrap_or("none"))
+    });
+    assert_eq!(first, FOUND_BY_SCENE);
+}
+
+/// Promise: a log that does not open passes no scene.
+#[test]
+fn a_log_that_does_not_open_is_not_tried() {
+    let report = Suite::new(OfRpmaLog::with(fault(NO_RECOUNT))).run();
+    let is_tried = |played: &&Played| !matches!(played.outcome(), Outcome::NotTried(_));
+    let tried = report.scenes().iter().find(is_tried);
+    assert!(tried.is_none(), "{report}");
+}
+
+/// Promise: each fault has a scene that finds it, and each scene a fault that it finds.
+#[test]
+fn the_table_has_each_fault() {
+    let of_table = FOUND_BY_SCENE.iter().map(|(name, _)| *name);
+    let others = [SAME_INSTANCE, NO_RECOUNT, Fault::Nothing.name()];
+    // No scene replaces a server by another one while the log goes on.
+    let of_replace = FOUND_BY
+        .iter()
+        .filter(|(_, test)| test.starts_with("replace"));
+    let others = of_replace.map(|(name, _)| *name).chain(others);
+    let table: BTreeSet<_> = of_table.chain(others).collect();
+    let all: BTreeSet<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+    assert_eq!(table, all);
+    assert!(FOUND_BY.iter().all(|(name, _)| all.contains(name)));
+    let of_tables = FOUND_BY_SCENE.iter().map(|(_, scene)| *scene);
+    let of_tables: BTreeSet<_> = of_tables
+        .chain(FIND_AS_WELL.map(|(scene, _)| scene))
+        .collect();
+    let scenes: BTreeSet<_> = Suite::<OfRpmaLog>::names().iter().map(|of| of.0).collect();
+    assert_eq!(of_tables, scenes);
+}

@@ -1,0 +1,110 @@
+//! The log of the crate `rpma-log`.
+
+use std::time::Duration;
+
+use rpma::Peer;
+use rpma::commit::Method;
+use rpma::pmem::Ddio;
+use rpma::sim::Platform;
+use rpma_async::Reactor;
+use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg};
+use rpma_scenes::{self as scenes, Appended, Opening, Record, Result, Server, Shape, Subject};
+
+const SERVERS: usize = 3;
+const COPIES: usize = 2;
+/// Longer than an entry of the scenes.
+const RING: u64 = 4096;
+
+pub(crate) struct OfRpmaLog {
+    fault: Fault,
+    /// The method of the commits. `None`: by the platform.
+    method: Option<Method>,
+}
+
+impl OfRpmaLog {
+    pub(crate) fn right() -> Self {
+        Self::with(Fault::Nothing)
+    }
+
+    pub(crate) fn with(fault: Fault) -> Self {
+        // These faults are in flushes.
+        let flushes = matches!(fault, Fault::Visible | Fault::Platform);
+        let method = flushes.then_some(Method::Reading);
+        Self { fault, method }
+    }
+
+    fn server(&self, server: &Server) -> ServerCfg {
+        let mut cfg = ServerCfg::new(server.addr, &server.path);
+        cfg.set_keys(1).set_ring(RING).set_fault(self.fault);
+        if server.host.platform() == Platform::AdrDdioOff {
+            cfg.set_ddio(Ddio::Off);
+        }
+        cfg
+    }
+}
+
+impl Subject for OfRpmaLog {
+    type Log = Open;
+
+    fn shape(&self) -> Shape {
+        let cfg = {
+            let mut cfg = ServerCfg::new(([0; 4], 0).into(), "");
+            cfg.set_keys(1).set_ring(RING);
+            cfg
+        };
+        let place = cfg.place(1).expect("a key");
+        // An entry of 200 bytes takes 256, and a pad up to as many.
+        Shape::new(SERVERS, COPIES, place.end).with_records(200, 15)
+    }
+
+    async fn serve(&self, server: Server) -> Result<()> {
+        let peer = Peer::at(&server.addr.ip().to_string())?;
+        let listening = self.server(&server).listen()?;
+        let mut serving = rpma_async::Server::new(&Reactor::spawn(&peer)?, listening)?;
+        Ok(serving.serve(drop).await?)
+    }
+
+    async fn open(&self, opening: Opening) -> Result<Open> {
+        let reactor = Reactor::spawn(&Peer::at(&opening.addr.to_string())?)?;
+        let mut cfg = LogCfg::new(&opening.servers, COPIES, opening.epoch);
+        cfg.set_ring(RING)
+            .set_create(opening.epoch == 1)
+            .set_limit(Duration::from_secs(15))
+            .set_fault(self.fault);
+        // The method that makes records durable on most devices of the platform.
+        let usual = match opening.platform {
+            Platform::AdrDdioOn => Method::Server,
+            _ => Method::Reading,
+        };
+        cfg.set_method(self.method.unwrap_or(usual));
+        Ok(Open(Log::open(&reactor, &cfg).await?))
+    }
+}
+
+pub(crate) struct Open(Log);
+
+impl scenes::Log for Open {
+    async fn append(&self, record: &[u8]) -> Appended {
+        match self.0.append(record).await {
+            Ok(at) => Appended::Durable(at),
+            Err(error @ LogError::Unknown { .. }) => Appended::Unknown(error.to_string()),
+            Err(error) => Appended::Refused(error.to_string()),
+        }
+    }
+
+    async fn read_all(&self) -> Result<Vec<Record>> {
+        let (mut at, mut all) = (self.0.bounds().0, Vec::new());
+        while let Some(record) = self.0.read(at)? {
+            at = record.next;
+            all.push(Record {
+                at: record.at,
+                bytes: record.bytes,
+            });
+        }
+        Ok(all)
+    }
+
+    async fn truncate(&self, to: u64) -> Result<()> {
+        Ok(self.0.truncate(to).await?)
+    }
+}
