@@ -31,7 +31,8 @@ pub(crate) struct Cuts<S: Subject> {
     epoch: u64,
     /// One of so many images is recovered from.
     nth: u64,
-    /// The images from which the next writers have recovered.
+    /// All images, and those from which the next writers have recovered.
+    seen: HashSet<u64>,
     passed: HashSet<u64>,
     /// After a failure, parts of its image are tried.
     has_failed: bool,
@@ -48,6 +49,7 @@ impl<S: Subject> Cuts<S> {
             model: world.shared_model(),
             epoch: world.last_epoch() + 10,
             nth,
+            seen: HashSet::new(),
             passed: HashSet::new(),
             has_failed: false,
             recoveries: 0,
@@ -71,8 +73,7 @@ impl<S: Subject> Cuts<S> {
             let mut hash = DefaultHasher::new();
             (model.version(), &memories).hash(&mut hash);
             let hash = hash.finish();
-            let is_left_out = !self.has_failed && hash % self.nth != 0;
-            if is_left_out || self.passed.contains(&hash) {
+            if self.passed.contains(&hash) || !self.has_failed && !self.is_chosen(hash) {
                 continue;
             }
             self.recoveries += 1;
@@ -82,6 +83,11 @@ impl<S: Subject> Cuts<S> {
             }
             self.passed.insert(hash);
         }
+    }
+
+    /// Whether a new image is one of `nth`. The first one is.
+    fn is_chosen(&mut self, hash: u64) -> bool {
+        self.seen.insert(hash) && (self.seen.len() as u64 - 1) % self.nth == 0
     }
 
     /// The next writers recover, on a fabric of their own.

@@ -413,8 +413,9 @@ impl<S: Subject> Writer<S> {
         }
     }
 
-    /// Appends a record, with any outcome.
+    /// Appends a record, with any outcome. It has fewer bytes if the log takes no more.
     pub(crate) async fn try_append(&self, len: usize) -> Appended {
+        let len = len.min(self.world.shape().longest);
         let (number, bytes) = self.world.model().begin(self.epoch, len);
         let append = self.log.append(&bytes);
         let appended = exec::on(S::BLOCKS, &self.host, "append", append).await;

@@ -71,10 +71,10 @@ impl Subject for OfRpmaLog {
             .set_create(opening.epoch == 1)
             .set_limit(Duration::from_secs(15))
             .set_fault(self.fault);
-        // The method that makes records durable on most devices of the platform.
+        // On eADR each device makes them durable by itself.
         let usual = match opening.platform {
-            Platform::AdrDdioOn => Method::Server,
-            _ => Method::Reading,
+            Platform::Eadr => Method::Reading,
+            _ => Method::Server,
         };
         cfg.set_method(self.method.unwrap_or(usual));
         Ok(Open(Log::open(&reactor, &cfg).await?))

@@ -60,7 +60,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
 
 fn cuts<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| world.only(&world.all()).await;
-    stage.cut((1, stage.extent(16, 1)), prepare, async |world, ()| {
+    stage.cut((1, stage.extent(8, 1)), prepare, async |world, ()| {
         let writer = world.open().await;
         for len in [SHORT, world.shape().longest, SHORT] {
             writer.append(len).await;
@@ -71,7 +71,7 @@ fn cuts<S: Subject>(stage: &Stage<S>) {
 
 fn joint_cuts<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| world.begun().await;
-    stage.cut((2, stage.extent(16, 1)), prepare, async |world, writer| {
+    stage.cut((2, stage.extent(8, 1)), prepare, async |world, writer| {
         let append = |len| {
             let writer = writer.clone();
             world.spawn(world.client(), async move {
@@ -90,7 +90,7 @@ fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {
         append_to_few(world, SHORT).await;
         world.only(&world.all()).await;
     };
-    stage.cut((3, stage.extent(16, 1)), prepare, async |world, ()| {
+    stage.cut((3, stage.extent(8, 1)), prepare, async |world, ()| {
         world.open().await.append(SHORT).await;
     });
     // The first servers have a record in the place of a durable one.
@@ -101,7 +101,7 @@ fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {
         world.kill_writers(world.client());
         world.only(&world.all()).await;
     };
-    stage.cut((4, stage.extent(16, 1)), prepare, async |world, ()| {
+    stage.cut((4, stage.extent(8, 1)), prepare, async |world, ()| {
         world.open().await.append(SHORT).await;
     });
 }
@@ -153,7 +153,7 @@ fn room<S: Subject>(stage: &Stage<S>) {
 
 fn orders<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| world.begun().await;
-    let extent = (stage.extent(10, 100_000), stage.extent(32, 8));
+    let extent = (stage.extent(6, 100_000), stage.extent(16, 8));
     stage.explore(extent, prepare, async |_, writer| {
         for _ in 0..2 {
             let _any = writer.try_append(SHORT).await;
@@ -166,7 +166,7 @@ fn orders_of_recovery<S: Subject>(stage: &Stage<S>) {
         append_to_few(world, SHORT).await;
         world.only(&world.all()).await;
     };
-    let extent = (stage.extent(6, 100_000), stage.extent(24, 8));
+    let extent = (stage.extent(6, 100_000), stage.extent(16, 8));
     stage.explore(extent, prepare, async |world, ()| {
         if let Ok(writer) = world.try_open(&world.client().clone()).await {
             let _any = writer.try_append(SHORT).await;
