@@ -6,32 +6,18 @@
 //! the simulator's report.
 //!
 //! A log is a [`Subject`]: a program of a server, and a writer that opens, appends, reads and perhaps
-//! forgets. One judge decides all scenes, with one rule: each durable record is read back once, in
-//! order and whole, by each later opening; one whose outcome is unknown at most once, and then by all
-//! or by none; a refused one never; and nothing else is read.
+//! forgets. Its calls are awaited, and run on tokio in virtual time. Those of a
+//! [`blocking::Subject`] block, and run on threads that a seed orders. A test is one line:
+//! `Suite::new(subject).run().check()`. The page `docs/testing-your-program.md` has the rule of the
+//! judge, and a report.
+//!
+//! # A small log
+//!
+//! A whole log under the suite, which needs both of its servers:
 //!
 //! ```no_run
-//! # fn my_log() -> impl rpma_scenes::Subject { NoLog }
-//! # struct NoLog;
-//! # impl rpma_scenes::Subject for NoLog {
-//! #     type Log = Self;
-//! #     fn shape(&self) -> rpma_scenes::Shape { rpma_scenes::Shape::new(3, 2, 4096) }
-//! #     async fn serve(&self, _: rpma_scenes::Server) -> rpma_scenes::Result<()> { Ok(()) }
-//! #     async fn open(&self, _: rpma_scenes::Opening) -> rpma_scenes::Result<Self> { Ok(NoLog) }
-//! # }
-//! # impl rpma_scenes::Log for NoLog {
-//! #     async fn append(&self, _: &[u8]) -> rpma_scenes::Appended { unimplemented!() }
-//! #     async fn read_all(&self) -> rpma_scenes::Result<Vec<rpma_scenes::Record>> { unimplemented!() }
-//! # }
-//! use rpma_scenes::Suite;
-//!
-//! // In a test: `my_log` returns your subject.
-//! Suite::new(my_log()).run().check();
+#![doc = include_str!("../examples/small-log.rs")]
 //! ```
-//!
-//! The page on [testing a program](rpma::guide::testing_your_program) has a whole log under the suite.
-//! The calls of a [`Subject`] are awaited, and run on tokio in virtual time. Those of a
-//! [`blocking::Subject`] block, and run on threads that a seed orders.
 //!
 //! # Why a crate
 //!

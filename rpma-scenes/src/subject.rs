@@ -101,7 +101,7 @@ pub struct Server {
     pub addr: SocketAddr,
     /// Its persistent memory, for `PmemMap::open`.
     pub path: PathBuf,
-    /// The bytes of that memory: [`Shape::memory`], rounded up.
+    /// The bytes of that memory: those of [`Shape::new`], rounded up.
     pub len: usize,
     /// Its number, from 0.
     pub number: usize,
