@@ -18,14 +18,14 @@ pub trait Subject: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Subject::serve`](crate::Subject::serve).
     fn serve(&self, server: Server) -> Result<()>;
 
     /// As [`Subject::open`](crate::Subject::open), in a thread on the writer's host.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Subject::open`](crate::Subject::open).
     fn open(&self, opening: Opening) -> Result<Self::Log>;
 }
 
@@ -38,14 +38,14 @@ pub trait Log: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Log::read_all`](crate::Log::read_all).
     fn read_all(&self) -> Result<Vec<Record>>;
 
     /// As [`Log::truncate`](crate::Log::truncate).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Log::truncate`](crate::Log::truncate).
     fn truncate(&self, to: u64) -> Result<()> {
         Err(format!("no record before {to} can be forgotten").into())
     }

@@ -133,7 +133,7 @@ pub struct Shape {
     pub(crate) memory: usize,
     pub(crate) longest: usize,
     pub(crate) records: usize,
-    pub(crate) lacks: Vec<Ability>,
+    lacks: Vec<Ability>,
 }
 
 impl Shape {
@@ -183,9 +183,20 @@ impl Shape {
         self
     }
 
+    /// Whether the log lacks an ability. If all servers have each record, or if one has it alone, a
+    /// writer needs all of them.
+    pub(crate) fn lacks(&self, ability: Ability) -> bool {
+        let needs_all = self.copies == self.servers || self.copies == 1;
+        let of_spare = matches!(
+            ability,
+            Ability::GoesOn | Ability::Returns | Ability::Replaces
+        );
+        self.lacks.contains(&ability) || needs_all && of_spare
+    }
+
     /// So many servers are enough for a new writer.
     pub(crate) fn quorum(&self) -> usize {
-        if self.lacks.contains(&Ability::GoesOn) {
+        if self.lacks(Ability::GoesOn) {
             return self.servers;
         }
         self.copies.max(self.servers - self.copies + 1)

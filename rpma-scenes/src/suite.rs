@@ -181,7 +181,7 @@ impl<S: Subject> Suite<S> {
         (profile, platform): &(Profile, Platform),
         refused: Option<&str>,
     ) -> Played {
-        let (begun, lacks) = (Instant::now(), self.subject.shape().lacks);
+        let (begun, shape) = (Instant::now(), self.subject.shape());
         let stage = Stage {
             subject: Arc::clone(&self.subject),
             profile: profile.clone(),
@@ -190,7 +190,7 @@ impl<S: Subject> Suite<S> {
             part: RefCell::default(),
             tally: Cell::default(),
         };
-        let lacks = scene.needs.iter().find(|needed| lacks.contains(needed));
+        let lacks = scene.needs.iter().find(|needed| shape.lacks(**needed));
         let outcome = match (lacks, refused) {
             (Some(lacks), _) => Outcome::NotTried(format!("the log is not able {lacks}")),
             (None, Some(why)) => Outcome::NotTried(format!("the log does not open: {why}")),
@@ -248,6 +248,12 @@ impl Played {
     #[must_use]
     pub fn scene(&self) -> &'static str {
         self.scene
+    }
+
+    /// The platform of the servers.
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        self.platform
     }
 
     /// Its outcome.

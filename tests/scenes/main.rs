@@ -11,7 +11,7 @@ mod small_log;
 mod sums;
 
 use rpma::sim::{Platform, Profile};
-use rpma_scenes::{Blocking, Subject, Suite};
+use rpma_scenes::{Blocking, Outcome, Subject, Suite};
 
 use of_rpma_log::OfRpmaLog;
 use small_log::SmallLog;
@@ -25,6 +25,17 @@ fn rpma_log_keeps_its_promises() {
         .on(&Profile::STRICT, Platform::AdrDdioOn)
         .run()
         .check();
+}
+
+/// Promise: with other numbers of servers and copies it does so, too. (If a new writer needs more
+/// servers than a record has copies, a fault in the middle of the creation may leave too few.)
+#[test]
+#[ignore = "long: 40 seconds"]
+fn other_numbers_keep_their_promises() {
+    for (servers, copies) in [(1, 1), (2, 2), (4, 3), (5, 3)] {
+        println!("{copies} of {servers}");
+        Suite::new(OfRpmaLog::of(servers, copies)).run().check();
+    }
 }
 
 /// Some scenes of a log of another design. The longer test below has all of them.
@@ -51,11 +62,26 @@ fn the_log_of_the_documentation_keeps_its_promises() {
     some(|| Blocking(SmallLog), &["two-writers", "together", "cuts"]);
 }
 
-/// The same in all scenes, on all devices and platforms.
+/// Plays all scenes on all devices. Where no memory is persistent, no log opens.
+fn all_everywhere<S: Subject>(subject: S) {
+    let is_lacking = |outcome: &Outcome| matches!(outcome, Outcome::NotTried(why) if why.contains("the log is not able"));
+    let report = Suite::new(subject).everywhere().run();
+    report.check();
+    for played in report
+        .scenes()
+        .iter()
+        .filter(|of| of.platform().is_persistent())
+    {
+        let is_right = *played.outcome() == Outcome::Passed || is_lacking(played.outcome());
+        assert!(is_right, "{played}");
+    }
+}
+
+/// Promise: each of these logs keeps its promises in all scenes, on all devices and platforms.
 #[test]
-#[ignore = "long: 3 minutes"]
+#[ignore = "long: 2 minutes"]
 fn logs_keep_their_promises_everywhere() {
-    Suite::new(OfRpmaLog::right()).everywhere().run().check();
-    Suite::new(Sums).everywhere().run().check();
-    Suite::new(Blocking(SmallLog)).everywhere().run().check();
+    all_everywhere(OfRpmaLog::right());
+    all_everywhere(Sums);
+    all_everywhere(Blocking(SmallLog));
 }

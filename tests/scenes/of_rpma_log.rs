@@ -10,8 +10,6 @@ use rpma_async::Reactor;
 use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg};
 use rpma_scenes::{self as scenes, Appended, Opening, Record, Result, Server, Shape, Subject};
 
-const SERVERS: usize = 3;
-const COPIES: usize = 2;
 /// Longer than an entry of the scenes.
 const RING: u64 = 4096;
 
@@ -19,6 +17,8 @@ pub(crate) struct OfRpmaLog {
     fault: Fault,
     /// The method of the commits. `None`: by the platform.
     method: Option<Method>,
+    servers: usize,
+    copies: usize,
 }
 
 impl OfRpmaLog {
@@ -30,7 +30,21 @@ impl OfRpmaLog {
         // These faults are in flushes.
         let flushes = matches!(fault, Fault::Visible | Fault::Platform);
         let method = flushes.then_some(Method::Reading);
-        Self { fault, method }
+        Self {
+            fault,
+            method,
+            servers: 3,
+            copies: 2,
+        }
+    }
+
+    /// A right log with other numbers.
+    pub(crate) fn of(servers: usize, copies: usize) -> Self {
+        Self {
+            servers,
+            copies,
+            ..Self::right()
+        }
     }
 
     fn server(&self, server: &Server) -> ServerCfg {
@@ -54,7 +68,7 @@ impl Subject for OfRpmaLog {
         };
         let place = cfg.place(1).expect("a key");
         // An entry of 200 bytes takes 256, and a pad up to as many.
-        Shape::new(SERVERS, COPIES, place.end).with_records(200, 15)
+        Shape::new(self.servers, self.copies, place.end).with_records(200, 15)
     }
 
     async fn serve(&self, server: Server) -> Result<()> {
@@ -66,7 +80,7 @@ impl Subject for OfRpmaLog {
 
     async fn open(&self, opening: Opening) -> Result<Open> {
         let reactor = Reactor::spawn(&Peer::at(&opening.addr.to_string())?)?;
-        let mut cfg = LogCfg::new(&opening.servers, COPIES, opening.epoch);
+        let mut cfg = LogCfg::new(&opening.servers, self.copies, opening.epoch);
         cfg.set_ring(RING)
             .set_create(opening.epoch == 1)
             .set_limit(Duration::from_secs(15))

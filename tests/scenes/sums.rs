@@ -147,7 +147,7 @@ impl State {
 
     async fn join(&self, connects: &mut Reconnect) -> rpma::Result<Replica> {
         let mut cfg = ConnCfg::new();
-        cfg.set_keep_alive(Some(LIMIT))?;
+        cfg.set_keep_alive(Some(2 * LIMIT))?;
         let writer = Writer::new(&self.reactor, connects.connect(&cfg).await?)?;
         let memory = writer.offer().memory(LOG as u64)?;
         let read = writer.read_bytes(&self.pool, &memory, 0..LOG as u64);

@@ -52,7 +52,7 @@ async fn mend<S: Subject>(world: &World<S>) {
 
 /// A writer under faults, and those after it. So many of them may fail.
 async fn program<S: Subject>(world: &World<S>, faults: usize) {
-    let truncates = !world.shape().lacks.contains(&Truncates);
+    let truncates = !world.shape().lacks(Truncates);
     world.only(&world.all()).await;
     if let Ok(writer) = world.try_open(&world.client().clone()).await {
         for round in 0..3 {

@@ -10,7 +10,7 @@ use super::servers::append_to_few;
 use crate::exec::Handle;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Replaces, Returns, TakesOver, Truncates};
-use crate::subject::{Ability, Shape, Subject};
+use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World, Writer, fail};
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -271,8 +271,7 @@ fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
 }
 
 fn restarts<S: Subject>(stage: &Stage<S>) {
-    let can = |ability: Ability| !stage.subject.shape().lacks.contains(&ability);
-    let truncates = can(Truncates);
+    let truncates = !stage.subject.shape().lacks(Truncates);
     at_steps(stage, stage.extent(6, 100), async |world, step| {
         let writer = world.begun().await;
         let n = step as usize % world.shape().servers;
