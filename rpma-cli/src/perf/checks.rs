@@ -92,6 +92,12 @@ fn check(point: &Setting) -> Result<(), Problem> {
     if op == Op::Commit && batch > 1 {
         return refused("a commit is a batch by itself".into(), "Leave out --batch");
     }
+    if op == Op::ReadWrite && batch > 1 {
+        return refused(
+            "writes and reads in turn have no batches".into(),
+            "Leave out --batch",
+        );
+    }
     if op == Op::Read && batch > 1 && point.completions == Completions::Async {
         return refused(
             "rpma-async has no reads in batches".into(),

@@ -1,11 +1,9 @@
 //! `rpma perf`: how fast operations are, and where the time goes.
 //!
 //! The settings of a run are a grid ([`Sweep`](crate::settings::Sweep)). For each point the client makes its connections
-//! ([`session`]), and each thread works through its share of the operations ([`worker`],
-//! [`awaited`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
+//! ([`session`]), and each thread works through its share of the operations ([`worker`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
 //! answers. Results are lines of JSON ([`result`]), from which `rpma perf report` makes a page.
 
-mod awaited;
 mod checks;
 mod job;
 mod load;

@@ -15,6 +15,8 @@ pub(crate) enum Op {
     Write,
     /// An RDMA read
     Read,
+    /// Writes and reads in turn: bytes go in both directions at once
+    ReadWrite,
     /// A message. The server posts the receives
     Send,
     /// Writes, and one flush of all their bytes
@@ -23,8 +25,6 @@ pub(crate) enum Op {
     Commit,
     /// An atomic write of 8 bytes
     AtomicWrite,
-    /// No operation: the cost of the measurement itself
-    Empty,
 }
 
 /// The method of a commit or a flush.
@@ -98,6 +98,11 @@ pub(crate) fn name<T: ValueEnum>(value: T) -> String {
 }
 
 impl Setting {
+    /// The groups of operations that are in flight on a connection.
+    pub(crate) fn slots(&self) -> u32 {
+        self.depth / self.batch
+    }
+
     /// The operation in words: `commit (native, durable, 2 of 3)`.
     pub(crate) fn operation(&self) -> String {
         let words = [

@@ -85,7 +85,6 @@ fn many() -> Vec<Point> {
         }
     }
     points.push(empty(Setting {
-        op: Op::Empty,
         size: 0,
         ..setting()
     }));
