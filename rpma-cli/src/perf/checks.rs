@@ -35,7 +35,7 @@ pub(super) fn points(args: &Measure) -> Result<Vec<Setting>, Problem> {
         copies: args.copies,
         servers,
     };
-    let has_connections = args.connections.is_some() || args.sweep.has_connections();
+    let has_connections = args.connections.is_some() || args.sweep.has("connections");
     let mut points = args.sweep.points(first);
     for point in &mut points {
         if !has_connections {
@@ -60,96 +60,106 @@ fn complete(point: &mut Setting) {
     }
 }
 
+/// The first of these faults that is there, with its remedy.
+type Faults<'a> = &'a [(bool, String, &'a str)];
+
+fn refuse(point: &Setting, faults: Faults<'_>) -> Result<(), Problem> {
+    match faults.iter().find(|(is_there, ..)| *is_there) {
+        Some((_, what, remedy)) => Err(Problem::new(format!("{point}: {what}"), *remedy)),
+        None => Ok(()),
+    }
+}
+
 fn check(point: &Setting) -> Result<(), Problem> {
-    let refused =
-        |what: String, remedy: &str| Err(Problem::new(format!("{point}: {what}"), remedy));
     let Setting {
         op,
         depth,
         batch,
         threads,
         connections,
+        servers,
         ..
     } = *point;
-    if depth > DEEPEST {
-        return refused(
-            format!("at most {DEEPEST} operations are in flight on a connection"),
-            "Give a smaller --depth",
-        );
-    }
-    if batch as usize > MOST {
-        return refused(
-            format!("a batch has at most {MOST} operations"),
-            "Give a smaller --batch",
-        );
-    }
-    if depth % batch != 0 {
-        return refused(
-            "the operations in flight are whole batches".into(),
-            "Give a --depth that is a multiple of --batch",
-        );
-    }
-    if op == Op::Commit && batch > 1 {
-        return refused("a commit is a batch by itself".into(), "Leave out --batch");
-    }
-    if op == Op::ReadWrite && batch > 1 {
-        return refused(
-            "writes and reads in turn have no batches".into(),
-            "Leave out --batch",
-        );
-    }
-    if op == Op::Read && batch > 1 && point.completions == Completions::Async {
-        return refused(
-            "rpma-async has no reads in batches".into(),
-            "Give --batch 1, or other --completions",
-        );
-    }
-    if connections % threads != 0 {
-        return refused(
-            "each thread has as many connections as the others".into(),
-            "Give --connections as a multiple of --threads",
-        );
-    }
-    if point.completions == Completions::Wait && connections != threads {
-        return refused(
-            "a thread that sleeps has one connection".into(),
-            "Give as many --threads as --connections, or --completions poll or async",
-        );
-    }
-    let lines = connections as usize;
-    if lines > MOST_LINES {
-        return refused(
-            format!("a server has at most {MOST_LINES} connections for a client"),
-            "Give fewer --connections",
-        );
-    }
-    if stride(point.size).saturating_mul(depth.into()) > LOCAL {
-        return refused(
-            format!("the operations in flight on a connection have at most {LOCAL} bytes"),
-            "Give a smaller --size or --depth",
-        );
-    }
-    match (op, point.copies) {
-        (Op::Commit, Some(copies)) if copies > point.servers => refused(
-            format!(
-                "{copies} copies need as many servers, and {} are given",
-                point.servers
+    let (is_batch, is_commit) = (batch > 1, op == Op::Commit);
+    let copies = point.copies.unwrap_or(0);
+    let local = stride(point.size).saturating_mul(depth.into());
+    let sleeps = point.completions == Completions::Wait;
+    let is_async = point.completions == Completions::Async;
+    refuse(
+        point,
+        &[
+            (
+                depth > DEEPEST,
+                format!("at most {DEEPEST} operations are in flight on a connection"),
+                "Give a smaller --depth",
             ),
-            "Give fewer --copies, or more servers",
-        ),
-        (Op::Commit, _) => Ok(()),
-        (_, Some(_)) => refused("only a commit has copies".into(), "Leave out --copies"),
-        _ if point.servers > 1 => refused(
-            "only a commit goes to several servers".into(),
-            "Give one server",
-        ),
-        _ if op != Op::WriteFlush && point.method == Some(Method::Server) => Ok(()),
-        _ if point.method == Some(Method::Server) => refused(
-            "the server's processor only makes commits durable".into(),
-            "Give --op commit, or another --method",
-        ),
-        _ => Ok(()),
-    }
+            (
+                batch as usize > MOST,
+                format!("a batch has at most {MOST} operations"),
+                "Give a smaller --batch",
+            ),
+            (
+                depth % batch != 0,
+                "the operations in flight are whole batches".into(),
+                "Give a --depth that is a multiple of --batch",
+            ),
+            (
+                is_batch && is_commit,
+                "a commit is a batch by itself".into(),
+                "Leave out --batch",
+            ),
+            (
+                is_batch && op == Op::ReadWrite,
+                "writes and reads in turn have no batches".into(),
+                "Leave out --batch",
+            ),
+            (
+                is_batch && op == Op::Read && is_async,
+                "rpma-async has no reads in batches".into(),
+                "Give --batch 1, or other --completions",
+            ),
+            (
+                connections % threads != 0,
+                "each thread has as many connections as the others".into(),
+                "Give --connections as a multiple of --threads",
+            ),
+            (
+                sleeps && connections != threads,
+                "a thread that sleeps has one connection".into(),
+                "Give as many --threads as --connections, or --completions poll or async",
+            ),
+            (
+                connections as usize > MOST_LINES,
+                format!("a server has at most {MOST_LINES} connections for a client"),
+                "Give fewer --connections",
+            ),
+            (
+                local > LOCAL,
+                format!("the operations in flight on a connection have at most {LOCAL} bytes"),
+                "Give a smaller --size or --depth",
+            ),
+            (
+                is_commit && copies > servers,
+                format!("{copies} copies need as many servers, and {servers} are given"),
+                "Give fewer --copies, or more servers",
+            ),
+            (
+                !is_commit && copies > 0,
+                "only a commit has copies".into(),
+                "Leave out --copies",
+            ),
+            (
+                !is_commit && servers > 1,
+                "only a commit goes to several servers".into(),
+                "Give one server",
+            ),
+            (
+                !is_commit && point.method == Some(Method::Server),
+                "the server's processor only makes commits durable".into(),
+                "Give --op commit, or another --method",
+            ),
+        ],
+    )
 }
 
 /// Checks a point against the memory of the servers.
@@ -168,33 +178,14 @@ pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
             ));
         }
     }
-    let credits = bench.credits();
-    if point.method == Some(Method::Server) && point.depth > credits {
-        return Err(Problem::new(
-            format!("{point}: the server takes {credits} commits at a time"),
-            "Give a smaller --depth",
-        ));
-    }
-    if point.op == Op::Send && bench.peer.is_iwarp() {
-        return Err(Problem::new(
-            format!(
-                "{point}: on iWARP a message does not wait for a receive, and messages of this measurement would"
-            ),
-            "Give another --op",
-        ));
-    }
+    let (credits, sends) = (bench.credits(), point.op == Op::Send);
     let receives = u64::from(RECEIVES) * u64::from(point.depth);
     let fit = (RECEIVED / point.size.max(1)).min(MOST_RECEIVES.into());
-    if point.op == Op::Send && receives > fit {
-        return Err(Problem::new(
-            format!(
-                "{point}: the server posts at most {fit} receives of {} bytes, two for each message in flight",
-                point.size
-            ),
-            "Give a smaller --depth or --size",
-        ));
-    }
-    Ok(())
+    refuse(point, &[
+        (point.method == Some(Method::Server) && point.depth > credits, format!("the server takes {credits} commits at a time"), "Give a smaller --depth"),
+        (sends && bench.peer.is_iwarp(), "on iWARP a message does not wait for a receive, and messages of this measurement would".into(), "Give another --op"),
+        (sends && receives > fit, format!("the server posts at most {fit} receives of {} bytes, two for each message in flight", point.size), "Give a smaller --depth or --size"),
+    ])
 }
 
 /// The bytes of all pointers.

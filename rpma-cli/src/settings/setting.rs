@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::units::{Bytes, PerSecond};
 
 /// An operation that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// An RDMA write. Its completion is no promise that the data are durable
+    #[default]
     Write,
     /// An RDMA read
     Read,
@@ -50,10 +53,13 @@ pub(crate) enum Flush {
 }
 
 /// How completions are awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Completions {
     /// The thread looks at the queue without a pause
+    #[default]
     Poll,
     /// The thread sleeps until a completion event
     Wait,
@@ -62,7 +68,7 @@ pub(crate) enum Completions {
 }
 
 /// A point of the grid.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) op: Op,
     /// The method of commits and flushes.
