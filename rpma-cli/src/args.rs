@@ -23,7 +23,7 @@ Examples:
   rpma doctor 192.0.2.2                  the device that has this address
   rpma doctor mlx5_0 --memory /dev/dax0.0
   rpma doctor --memory /dev/dax0.0 --range 0..4m
-  rpma doctor --json
+  rpma doctor --format json
 
 Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
 pub(crate) struct Doctor {
@@ -37,9 +37,8 @@ pub(crate) struct Doctor {
     /// g for KiB, MiB or GiB
     #[arg(long, value_name = "START..END", requires = "memory")]
     pub(crate) range: Option<Range>,
-    /// Print a JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) form: Form,
     #[cfg(feature = "sim")]
     #[command(flatten)]
     pub(crate) fabric: SimulatedFabric,
@@ -119,12 +118,8 @@ pub(crate) struct Check {
     #[arg(value_name = "SERVER[:PORT]")]
     #[cfg_attr(not(feature = "sim"), arg(required_unless_present = "list"))]
     pub(crate) server: Option<Endpoint>,
-    /// Print a JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Also write the report as JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: Form,
     /// Run only the cases whose names begin so
     #[arg(
         long,
@@ -268,12 +263,8 @@ pub(crate) struct Measure {
         hide_default_value = true
     )]
     pub(crate) sweep: Sweep,
-    /// Print a table, lines of JSON, or CSV
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Table)]
-    pub(crate) format: Format,
-    /// Also write the results as lines of JSON to this file, for `rpma perf report`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: Form,
     #[cfg(feature = "sim")]
     #[command(flatten)]
     pub(crate) fabric: SimulatedFabric,
@@ -283,10 +274,21 @@ pub(crate) struct Measure {
     pub(crate) simulated_servers: u8,
 }
 
-/// The output of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// The form of a result, and its file.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Form {
+    /// Print text, JSON or CSV. `rpma perf` prints a line of JSON for each point
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Also write the result as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    Table,
+    #[default]
+    Text,
     Json,
     Csv,
 }
@@ -303,17 +305,23 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("give seconds, from 0 to {LONGEST}")),
-    }
+    seconds_from(0.0, text)
 }
 
 fn parse_time(text: &str) -> Result<f64, String> {
-    match parse_seconds(text) {
-        Ok(seconds) if seconds >= 0.001 => Ok(seconds),
-        _ => Err(format!("give seconds, from 0.001 to {LONGEST}")),
-    }
+    seconds_from(0.001, text)
+}
+
+fn seconds_from(least: f64, text: &str) -> Result<f64, String> {
+    let fault = match text.parse::<f64>() {
+        Ok(seconds) if (least..=LONGEST).contains(&seconds) => return Ok(seconds),
+        Ok(seconds) if seconds < least => "it is too short",
+        Ok(_) => "it is too long",
+        Err(_) => "it is no number",
+    };
+    Err(format!(
+        "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
+    ))
 }
 
 /// The simulated fabric, for both sides of a command.

@@ -78,9 +78,13 @@ impl Cli {
             "only" => arg.value_parser(CaseName),
             _ => arg,
         };
-        Self::command().mut_subcommands(|command| match command.get_name() {
-            "check" => command.mut_args(with_names),
-            _ => command,
+        Self::command().mut_subcommands(|command| {
+            // A negative number is a wrong value, and no unknown option.
+            let command = command.allow_negative_numbers(true);
+            match command.get_name() {
+                "check" => command.mut_args(with_names),
+                _ => command,
+            }
         })
     }
 

@@ -191,7 +191,6 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::doctor::tests::Text;
     use crate::facts::Interface;
-    use crate::report::LABEL;
 
     /// Examines a simulated host that a test has changed.
     fn examine(args: &[&str], change: impl FnOnce(&mut doctor::Host)) -> (Outcome, String) {
@@ -261,7 +260,7 @@ mod tests {
         ] {
             let (outcome, text) = examine(&[target], change);
             assert_eq!(outcome, Outcome::Bad);
-            let lines = format!("BAD     address: {found}\n{LABEL}        -> {remedy}\n");
+            let lines = format!("BAD     address: {found}\n        -> {remedy}\n");
             assert!(text.contains(&lines), "{text}");
         }
     }

@@ -121,34 +121,62 @@ fn facts() -> Facts {
     Facts::default()
 }
 
-/// A fact, if it is known.
-fn or_unknown(fact: Option<impl fmt::Display>) -> String {
-    fact.map_or_else(|| "unknown".to_owned(), |fact| fact.to_string())
+/// The facts of a host that a report names, in its order.
+pub(crate) type Fact = (&'static str, Option<String>);
+
+impl Host {
+    /// All facts, with the known ones.
+    pub(crate) fn facts(&self) -> [Fact; 14] {
+        let native = |native: bool| if native { "native" } else { "fallback" };
+        [
+            ("device", Some(self.device.clone())),
+            ("description", self.description.clone()),
+            ("board", self.board.clone()),
+            ("firmware", self.firmware.clone()),
+            ("link", self.link.clone()),
+            ("rate", self.rate.clone()),
+            ("MTU", self.mtu.map(|mtu| mtu.to_string())),
+            ("flush", Some(native(self.native_flush).to_owned())),
+            (
+                "atomic write",
+                Some(native(self.native_atomic_write).to_owned()),
+            ),
+            ("memory", self.memory.as_ref().map(ToString::to_string)),
+            ("kernel", self.kernel.clone()),
+            (
+                "rdma-core",
+                self.rdma_core.map(|version| version.to_string()),
+            ),
+            (
+                "rdma-core headers",
+                self.built_with.map(|version| version.to_string()),
+            ),
+            ("rpma", Some(self.rpma.clone())),
+        ]
+    }
 }
 
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has = |native: bool| if native { "native" } else { "fallback" };
-        write!(
-            f,
-            "{} ({}), firmware {}, link {}, MTU {}, flush {}, atomic write {}, ",
-            self.device,
-            or_unknown(self.board.as_ref().or(self.description.as_ref())),
-            or_unknown(self.firmware.as_ref()),
-            or_unknown(self.link.as_ref()),
-            or_unknown(self.mtu),
-            has(self.native_flush),
-            has(self.native_atomic_write),
-        )?;
-        write!(
-            f,
-            "Linux {}, rdma-core {} (built with {}), rpma {}",
-            or_unknown(self.kernel.as_ref()),
-            or_unknown(self.rdma_core),
-            or_unknown(self.built_with),
-            self.rpma
-        )
+/// The hosts of a run: a line for each of them, and one with the facts that no host knows.
+pub(crate) fn lines(client: &Host, servers: &[&Host]) -> Vec<String> {
+    let line = |(name, host): (&str, &Host)| {
+        let known = host.facts().into_iter();
+        let known = known.filter_map(|(fact, value)| Some(format!("{fact} {}", value?)));
+        format!("{name}: {}", known.collect::<Vec<_>>().join(", "))
+    };
+    let servers = servers.iter().map(|server| ("server", *server));
+    let hosts: Vec<(&str, &Host)> = [("client", client)].into_iter().chain(servers).collect();
+    let mut lines: Vec<String> = hosts.iter().copied().map(line).collect();
+    let mut unknown = client.facts().map(|(fact, _)| fact).to_vec();
+    unknown.retain(|fact| {
+        let knows = |(name, value): Fact| name == *fact && value.is_some();
+        !hosts
+            .iter()
+            .any(|(_, host)| host.facts().into_iter().any(knows))
+    });
+    if !unknown.is_empty() {
+        lines.push(format!("unknown: {}", unknown.join(", ")));
     }
+    lines
 }
 
 impl fmt::Display for Memory {

@@ -1,8 +1,8 @@
 //! The command `rpma`: does RDMA with persistent memory work here, and which promises hold?
 //!
 //! `rpma doctor` looks at one host. `rpma check` tries every operation of the library against
-//! `rpma serve` on another host, and `rpma perf` measures the operations. The exit status is 0 for a good result, 1 for a bad result or an
-//! error, and 2 for wrong arguments.
+//! `rpma serve` on another host, and `rpma perf` measures the operations. The exit status is 0 for
+//! a good result, 1 for a bad result or an error, and 2 for wrong arguments.
 
 #![forbid(unsafe_code)]
 
@@ -40,12 +40,16 @@ use interrupt::Interrupt;
 use problem::Problem;
 use report::{Outcome, Output};
 
+/// The status of a program that SIGPIPE has ended, in a shell.
+const CLOSED_PIPE: u8 = 141;
+
 fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::FAILURE,
+        Err(problem) if problem.is_closed_pipe() => ExitCode::from(CLOSED_PIPE),
         Err(problem) => {
-            eprintln!("{}error: {problem}", report::LABEL);
+            report::error_line(&format!("error: {problem}"));
             ExitCode::FAILURE
         }
     }

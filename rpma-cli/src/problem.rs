@@ -9,6 +9,8 @@ use crate::words::for_operator;
 pub(crate) struct Problem {
     what: String,
     remedy: String,
+    /// Whether the reader of the output has gone, which needs no words.
+    is_closed_pipe: bool,
 }
 
 impl Problem {
@@ -17,7 +19,20 @@ impl Problem {
         Self {
             what: what.into(),
             remedy: remedy.into(),
+            is_closed_pipe: false,
         }
+    }
+
+    /// The reader of the output has gone.
+    pub(crate) fn closed_pipe() -> Self {
+        Self {
+            is_closed_pipe: true,
+            ..Self::new("the reader of the output has gone", "")
+        }
+    }
+
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        self.is_closed_pipe
     }
 }
 

@@ -12,12 +12,12 @@ use self::bench::Bench;
 use self::cases::Case;
 pub(crate) use self::cases::CaseName;
 use self::report::{CaseResult, CheckReport, Verdict};
-use crate::args::Check;
+use crate::args::{Check, Format};
 use crate::client::{Result as CaseEnd, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
-use crate::report::{self as output, Outcome, Output, Report, ResultFile};
+use crate::report::{Outcome, Output, ResultFile};
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(
@@ -29,7 +29,7 @@ pub(crate) fn run(
     if args.list {
         return list(&cases, out);
     }
-    let file = args.out.as_deref().map(ResultFile::open).transpose()?;
+    let file = ResultFile::of(&args.form)?;
     let Some(server) = &args.server else {
         return Err(Problem::new("no server is given", "`rpma check SERVER`"));
     };
@@ -43,8 +43,10 @@ pub(crate) fn run(
     };
     let client = Host::of(&bench.peer);
     let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
-    let report = run_cases(&cases, &mut bench, report, args.json, out)?;
-    finish(report, args, file, out)
+    let quiet = args.form.format != Format::Text;
+    let report = run_cases(&cases, &mut bench, report, quiet, out)?;
+    out.report(&args.form, file, &report, &report.cases)?;
+    Ok(report.result)
 }
 
 fn list(cases: &[&Case], out: &mut Output) -> Result<Outcome, Problem> {
@@ -102,21 +104,4 @@ fn run_case(case: &Case, bench: &mut Bench) -> CaseEnd<String> {
     // The next case begins without connections of this one.
     bench.clock.restart(Duration::from_secs(case.seconds));
     bench.clear().and(end)
-}
-
-fn finish(
-    report: CheckReport,
-    args: &Check,
-    file: Option<ResultFile>,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
-    let outcome = report.result;
-    let report = Report::new(report);
-    if args.json {
-        out.json(&report)?;
-    }
-    if let Some(mut file) = file {
-        file.write(&output::json(&report)?)?;
-    }
-    Ok(outcome)
 }

@@ -19,11 +19,11 @@ use rpma::pmem::PmemMap;
 use serde::Serialize;
 
 use self::opened::Opened;
-use crate::args::{Doctor, Endpoint};
+use crate::args::{Doctor, Endpoint, Format};
 use crate::facts::{Facts, Files};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{Finding, Outcome, Output, Report, Verdict};
+use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
 
 /// What is known before the library is called.
 #[derive(Debug)]
@@ -76,6 +76,7 @@ pub(crate) fn examine(
         memory: None,
         is_visible_only: false,
     };
+    let file = ResultFile::of(&args.form)?;
     let mut printed = 0;
     for step in STEPS {
         if interrupt.is_set() {
@@ -83,7 +84,7 @@ pub(crate) fn examine(
         }
         let findings = step(&mut exam);
         exam.findings.extend(findings);
-        if !args.json {
+        if args.form.format == Format::Text {
             for finding in &exam.findings[printed..] {
                 out.finding(finding)?;
             }
@@ -91,11 +92,11 @@ pub(crate) fn examine(
         printed = exam.findings.len();
     }
     let outcome = exam.outcome();
-    if args.json {
-        out.json(&Report::new(Diagnosis::new(&exam, outcome)))?;
-    } else if interrupt.is_set() {
+    if interrupt.is_set() && args.form.format == Format::Text {
         out.line("interrupted: the other checks were not done")?;
     }
+    let report = Diagnosis::new(&exam, outcome);
+    out.report(&args.form, file, report, &exam.findings)?;
     Ok(outcome)
 }
 
@@ -252,7 +253,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::facts::{Module, ModuleState};
-    use crate::report::LABEL;
+    use crate::report::HEAD;
 
     /// Output that a test reads.
     #[derive(Clone, Default)]
@@ -304,7 +305,7 @@ pub(crate) mod tests {
     fn a_host_without_rdma_is_bad_and_each_bad_finding_has_a_remedy() {
         let (outcome, text) = examine_nothing(&[], &Interrupt::default());
         assert_eq!(outcome, Outcome::Bad);
-        let lines: Vec<&str> = text.lines().map(|line| &line[LABEL.len()..]).collect();
+        let lines: Vec<&str> = text.lines().skip(HEAD.lines().count()).collect();
         let bad = |line: &&[&str]| line[0].starts_with("BAD");
         assert!(
             lines
@@ -358,7 +359,7 @@ pub(crate) mod tests {
         let (outcome, text) = examine_nothing(&[], &interrupt);
         assert_eq!(outcome, Outcome::Bad);
         assert!(text.contains("interrupted"), "{text}");
-        let (_, text) = examine_nothing(&["--json"], &interrupt);
+        let (_, text) = examine_nothing(&["--format", "json"], &interrupt);
         let report: serde_json::Value = serde_json::from_str(&text)?;
         assert_eq!(report["interrupted"], true);
         assert_eq!(report["result"], "bad");

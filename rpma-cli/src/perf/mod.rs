@@ -53,10 +53,8 @@ pub(crate) fn run(
         checks::fits(point, &bench)?;
     }
     let began = utc_now();
-    printer.head(
-        &bench.client,
-        bench.servers.iter().map(|server| &server.host),
-    )?;
+    let servers: Vec<&Host> = bench.servers.iter().map(|server| &server.host).collect();
+    printer.head(&bench.client, &servers)?;
     let mut outcome = Outcome::Good;
     for point in &points {
         let setting = bench.completed(*point);
@@ -72,7 +70,7 @@ pub(crate) fn run(
                 }
             }
             Err(Stop::Interrupted) if printer.has_result() => {
-                printer.ended_early("interrupted")?;
+                printer.note("ended early: interrupted")?;
                 return Ok(Outcome::Bad);
             }
             Err(Stop::Interrupted) => return Err(problem(Stop::Interrupted)),
