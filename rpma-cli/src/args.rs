@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
+use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
 
 /// The port of `rpma serve`, unless another one is given.
 const DEFAULT_PORT: u16 = 7204;
@@ -169,9 +169,11 @@ Examples:
   rpma perf 192.0.2.2 --op commit --depth 16 --completions wait
   rpma perf 192.0.2.2 192.0.2.3 192.0.2.4 --op commit --copies 2
   rpma perf 192.0.2.2 --sweep size=64..64k,depth=1..64 --out results.jsonl
+  rpma perf 192.0.2.2 --op commit --fail-if 'p99>20us'
   rpma perf report results.jsonl -o report.html
 
-Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
+for an error, 2 for wrong arguments.";
 
 #[cfg(feature = "sim")]
 const PERF_HELP: &str = "\
@@ -183,7 +185,42 @@ Examples:
   rpma perf --sweep size=64..4k --out results.jsonl
   rpma perf report results.jsonl -o report.html
 
-Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
+for an error, 2 for wrong arguments.";
+
+/// Connect to `rpma serve` on another host, write and flush for a second, and print the times
+#[derive(Clone, Debug, Args)]
+#[command(after_help = PING_HELP)]
+pub(crate) struct Ping {
+    /// The address of the server, and its port (7204)
+    #[cfg(not(feature = "sim"))]
+    #[arg(required = true, num_args = 1, value_name = "SERVER[:PORT]")]
+    pub(crate) servers: Vec<Endpoint>,
+    #[cfg(feature = "sim")]
+    #[arg(skip)]
+    pub(crate) servers: Vec<Endpoint>,
+    #[command(flatten)]
+    pub(crate) form: Form,
+    #[cfg(feature = "sim")]
+    #[command(flatten)]
+    pub(crate) fabric: SimulatedFabric,
+}
+
+#[cfg(not(feature = "sim"))]
+const PING_HELP: &str = "\
+Example:
+  rpma ping 192.0.2.2
+
+Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
+
+#[cfg(feature = "sim")]
+const PING_HELP: &str = "\
+This is the simulated build. Its times are the work of the simulator.
+
+Example:
+  rpma ping --profile strict
+
+Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PerfCommand {
@@ -246,15 +283,13 @@ pub(crate) struct Measure {
     /// The copies that a commit waits for. Without it: one on each server
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) copies: Option<u32>,
-    /// The time before the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
-    pub(crate) warm_up: f64,
-    /// The time of the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
-    pub(crate) time: f64,
-    /// The operations of the measurement, instead of a time
-    #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
-    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) span: Span,
+    /// End with status 1 if this holds for a point: a quantity, > or <, and a value. The quantities
+    /// are least, mean, p50, p90, p99, p99.9, p99.99 and most (times), rate (operations a second),
+    /// gbps and not-begun
+    #[arg(long, value_name = "p99>20us")]
+    pub(crate) fail_if: Vec<Limit>,
     /// Measure each pair of these values, as one run. a..b is a, its doubles and b; a/b is a and b
     #[arg(
         long,
@@ -272,6 +307,20 @@ pub(crate) struct Measure {
     #[cfg(feature = "sim")]
     #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) simulated_servers: u8,
+}
+
+/// How long a measurement takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Span {
+    /// The time before the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) warm_up: f64,
+    /// The time of the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
+    pub(crate) time: f64,
+    /// The operations of the measurement, instead of a time
+    #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
+    pub(crate) count: Option<u64>,
 }
 
 /// The form of a result, and its file.

@@ -6,7 +6,7 @@ use std::path::Path;
 use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Peer, Side};
 
-use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Serve};
+use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Ping, Serve};
 use crate::facts::{Facts, Files, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -113,23 +113,47 @@ pub(crate) fn measure(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    let fabric = Fabric::new(args.fabric.profile.clone());
-    let client = fabric.host("client");
-    let mut args = args.clone();
-    let mut servers = Vec::new();
-    for number in 1..=args.simulated_servers {
-        let (server, addr) = server(&fabric.host(&format!("server{number}")), None)?;
-        servers.push(server);
-        args.servers.push(addr);
-    }
-    let measured = {
-        let _entered = client.enter();
+    with_servers(&args.fabric.profile, args.simulated_servers, |servers| {
+        let args = Measure {
+            servers,
+            ..args.clone()
+        };
         perf::run(&args, interrupt, out)
+    })
+}
+
+/// `rpma ping` to a server on another simulated host.
+pub(crate) fn ping(
+    args: &Ping,
+    interrupt: &Interrupt,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    with_servers(&args.fabric.profile, 1, |servers| {
+        let args = Ping {
+            servers,
+            ..args.clone()
+        };
+        perf::ping::run(&args, interrupt, out)
+    })
+}
+
+/// Runs a client on a host of its own.
+fn with_servers(
+    profile: &Profile,
+    count: u8,
+    client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome, Problem>,
+) -> Result<Outcome, Problem> {
+    let fabric = Fabric::new(profile.clone());
+    let host = fabric.host("client");
+    let servers = (1..=count).map(|number| server(&fabric.host(&format!("server{number}")), None));
+    let (servers, addrs): (Vec<_>, Vec<_>) =
+        servers.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let outcome = {
+        let _entered = host.enter();
+        client(addrs)
     };
-    for server in servers {
-        server.stop()?;
-    }
-    measured
+    servers.into_iter().try_for_each(Running::stop)?;
+    outcome
 }
 
 /// Starts a server with persistent memory.

@@ -134,14 +134,13 @@ impl Host {
             ("board", self.board.clone()),
             ("firmware", self.firmware.clone()),
             ("link", self.link.clone()),
-            ("rate", self.rate.clone()),
+            ("link rate", self.rate.clone()),
             ("MTU", self.mtu.map(|mtu| mtu.to_string())),
             ("flush", Some(native(self.native_flush).to_owned())),
             (
                 "atomic write",
                 Some(native(self.native_atomic_write).to_owned()),
             ),
-            ("memory", self.memory.as_ref().map(ToString::to_string)),
             ("kernel", self.kernel.clone()),
             (
                 "rdma-core",
@@ -152,6 +151,7 @@ impl Host {
                 self.built_with.map(|version| version.to_string()),
             ),
             ("rpma", Some(self.rpma.clone())),
+            ("memory", self.memory.as_ref().map(ToString::to_string)),
         ]
     }
 }

@@ -60,6 +60,7 @@ fn run(command: Command) -> Result<Outcome, Problem> {
     match command {
         Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),
         Command::Serve(args) => serve(&args, &Interrupt::install()?, out),
+        Command::Ping(args) => ping(&args, &Interrupt::install()?, out),
         Command::Check(args) => check(&args, &Interrupt::install()?, out),
         Command::Perf(args) => match &args.command {
             Some(PerfCommand::Report(report)) => {
@@ -74,8 +75,9 @@ fn run(command: Command) -> Result<Outcome, Problem> {
 
 #[cfg(not(feature = "sim"))]
 use self::{
-    check::run as check, doctor::run as diagnose, perf::run as measure, serve::run as serve,
+    check::run as check, doctor::run as diagnose, perf::ping::run as ping, perf::run as measure,
+    serve::run as serve,
 };
 
 #[cfg(feature = "sim")]
-use self::fabric::{check, diagnose, measure, serve};
+use self::fabric::{check, diagnose, measure, ping, serve};

@@ -20,7 +20,7 @@ use super::places::{Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
 use super::worker::{Lane, work};
-use crate::args::Measure;
+use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
 use crate::problem::one_line;
@@ -54,11 +54,11 @@ struct Limits {
 pub(super) fn measure(
     bench: &mut Bench,
     setting: &Setting,
-    args: &Measure,
+    span: &Span,
     interrupt: &Interrupt,
 ) -> Result<Done> {
     let own = own_cost(setting)?;
-    let limits = Limits::of(args, setting);
+    let limits = Limits::of(span, setting);
     let run = Run {
         setting,
         limits,
@@ -110,12 +110,12 @@ fn lane<L: Load>(load: L, slots: u32) -> Vec<Lane<L>> {
 }
 
 impl Limits {
-    fn of(args: &Measure, setting: &Setting) -> Self {
+    fn of(span: &Span, setting: &Setting) -> Self {
         let nanos = |seconds: f64| (seconds * 1e9) as u64;
-        let warm_up = nanos(args.warm_up);
-        let end = match args.count {
+        let warm_up = nanos(span.warm_up);
+        let end = match span.count {
             Some(count) => End::Count(count.div_ceil(setting.connections.into())),
-            None => End::Time(warm_up + nanos(args.time)),
+            None => End::Time(warm_up + nanos(span.time)),
         };
         Self { warm_up, end }
     }

@@ -10,6 +10,7 @@ mod load;
 mod measure;
 mod meter;
 mod pace;
+pub(crate) mod ping;
 mod places;
 mod print;
 mod progress;
@@ -28,7 +29,7 @@ use rpma::Peer;
 use self::print::Printer;
 use self::result::Point;
 use self::session::Remote;
-use crate::args::Measure;
+use crate::args::{Endpoint, Measure};
 use crate::client::Stop;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
@@ -45,7 +46,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let points = checks::points(args)?;
     let mut printer = Printer::new(args, out)?;
-    let mut bench = match Bench::connect(args, interrupt) {
+    let mut bench = match Bench::connect(&args.servers, interrupt) {
         Ok(bench) => bench,
         Err(stop) => return Err(problem(stop)),
     };
@@ -58,13 +59,18 @@ pub(crate) fn run(
     let mut outcome = Outcome::Good;
     for point in &points {
         let setting = bench.completed(*point);
-        match measure::measure(&mut bench, &setting, args, interrupt) {
+        match measure::measure(&mut bench, &setting, &args.span, interrupt) {
             Ok(measured) => {
                 let is_over = measured.is_over;
                 if measured.ended_early.is_some() {
                     outcome = Outcome::Bad;
                 }
-                printer.point(&bench.point(&began, setting, measured))?;
+                let point = bench.point(&began, setting, measured);
+                printer.point(&point)?;
+                for fault in args.fail_if.iter().filter_map(|limit| point.fault(limit)) {
+                    printer.note(&fault)?;
+                    outcome = Outcome::Bad;
+                }
                 if is_over {
                     return Ok(Outcome::Bad);
                 }
@@ -101,8 +107,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn connect(args: &Measure, interrupt: &Interrupt) -> crate::client::Result<Self> {
-        let Some(first) = args.servers.first() else {
+    fn connect(all: &[Endpoint], interrupt: &Interrupt) -> crate::client::Result<Self> {
+        let Some((first, others)) = all.split_first() else {
             return Err(Stop::Over(Problem::new(
                 "no server is given",
                 "`rpma perf SERVER`",
@@ -111,7 +117,7 @@ impl Bench {
         // The others are reached through the same device.
         let (peer, first) = Remote::connect(None, first, interrupt)?;
         let mut servers = vec![first];
-        for server in &args.servers[1..] {
+        for server in others {
             servers.push(Remote::connect(Some(&peer), server, interrupt)?.1);
         }
         Ok(Self {

@@ -95,7 +95,7 @@ impl<'a> Printer<'a> {
     fn row(&mut self, point: &Point) -> Result<(), Problem> {
         if !std::mem::replace(&mut self.has_head, true) {
             let names = [
-                "rate", "bytes/s", "bits/s", "p50", "p90", "p99", "p99.9", "p99.99", "most", "CPU",
+                "rate", "bytes/s", "Gb/s", "p50", "p90", "p99", "p99.9", "p99.99", "most", "CPU",
             ];
             self.out.line(row(&names.map(str::to_owned), "operation"))?;
         }
@@ -111,7 +111,7 @@ impl<'a> Printer<'a> {
         let mut columns = vec![
             PerSecond(result.operations_per_second).to_string(),
             PerSecond(result.bytes_per_second).to_string(),
-            PerSecond(8.0 * result.bytes_per_second).to_string(),
+            format!("{:.3}", result.gigabits_per_second()),
         ];
         columns.extend(times.map(|time| Nanos(time as f64).to_string()));
         columns.push(Nanos(result.cpu_ns_per_operation).to_string());

@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::common::{Ended, Result, command, rpma};
 
 /// A short run of each command that has a result.
-const RUNS: [&str; 3] = [
+const RUNS: [&str; 4] = [
     "doctor",
+    "ping",
     "check --only transfer-zero batch",
     "perf --warm-up 0 --count 4 --sweep depth=1/2",
 ];
@@ -66,7 +67,7 @@ fn the_simulation_and_unknown_facts_are_named_once() -> Result {
         assert_eq!(ended.stdout.matches("simulated: ").count(), 1, "{ended:#?}");
         assert!(ended.stdout.matches("unknown").count() <= 1, "{ended:#?}");
     }
-    let ended = run(RUNS[1])?;
+    let ended = run(RUNS[2])?;
     let line = ended.line("unknown: ")?;
     assert!(
         line.contains("firmware") && line.contains("kernel"),

@@ -192,6 +192,7 @@ fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
         cells: vec![
             per_second(result.operations_per_second, ""),
             per_second(result.bytes_per_second, "B"),
+            format!("{:.3}", result.gigabits_per_second()),
             time(latency.p50),
             time(latency.p90),
             time(latency.p99),

@@ -363,6 +363,7 @@ fn the_table_has_all_figures_of_a_result() {
     for text in [
         "440 k/s".to_owned(),
         "28.2 MB/s".to_owned(),
+        "0.225".to_owned(),
         time(latency.p50),
         time(latency.p90),
         time(latency.p99),
