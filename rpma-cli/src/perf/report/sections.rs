@@ -8,7 +8,7 @@ use super::runs::{Item, Run};
 use super::words;
 use crate::perf::result::Latency;
 use crate::problem::Problem;
-use crate::settings::Setting;
+use crate::settings::{Nanos, Setting};
 
 /// Charts about the same question.
 #[derive(Clone, Debug, Serialize)]
@@ -35,6 +35,8 @@ pub(super) struct Panel {
 pub(super) struct Key {
     swatch: String,
     text: String,
+    /// Beside a chart that is alone.
+    figures: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -177,26 +179,42 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
 fn percentiles(items: &[Item<'_>]) -> Result<Section, Problem> {
     let has_curve = |item: &&Item<'_>| !item.entry.curve.is_empty();
     let items: Vec<Item<'_>> = items.iter().filter(has_curve).copied().collect();
-    let groups = match items.len() {
+    let latencies: Vec<f64> = items
+        .iter()
+        .flat_map(|item| curve(item).points)
+        .map(|point| point.1)
+        .collect();
+    let (x, y) = (Axis::percentiles(), Axis::latencies(&latencies));
+    let boxes = match items.len() {
         0..=MOST_LINES => vec![items],
-        _ => by_operation(items, |item| &item.entry.point.setting),
+        _ => boxes(&items, |item| &item.entry.point.setting),
     };
-    let panel = |items: &Vec<Item<'_>>| {
+    let panel = |items: &Vec<Item<'_>>| -> Result<Panel, Problem> {
         let names: Vec<Vec<String>> = items.iter().map(words::of_item).collect();
         let lines: Vec<Line> = items.iter().map(curve).collect();
-        let points = lines.iter().flat_map(|line| &line.points);
-        let latencies: Vec<f64> = points.map(|point| point.1).collect();
-        let (x, y) = (Axis::percentiles(), Axis::latencies(&latencies));
         let (common, own) = words::divide(&names);
         let chart = Chart::new("Latency by percentile", &common, &own, (&x, &y), &lines)?;
-        Panel::new(common, own, vec![chart])
+        let figures = items.iter().map(|item| {
+            let latency = item.entry.point.result.latency;
+            let [p50, p99, most] =
+                [latency.p50, latency.p99, latency.most].map(|ns| Nanos(ns as f64));
+            format!("p50 {p50}, p99 {p99}, most {most}")
+        });
+        let keys = own.into_iter().zip(figures).enumerate();
+        let keys = keys.map(|(line, (text, figures))| Key::new(line, text, figures));
+        Ok(Panel {
+            common,
+            legend: keys.collect::<Result<_, _>>()?,
+            is_single: true,
+            charts: vec![chart],
+        })
     };
-    let groups: Vec<_> = groups.iter().filter(|items| !items.is_empty()).collect();
+    let boxes: Vec<_> = boxes.iter().filter(|items| !items.is_empty()).collect();
     Ok(Section {
-        is_grid: groups.len() > 1,
+        is_grid: boxes.len() > 1,
         heading: "Latency by percentile",
-        note: "A line ends at the last percentile that has an operation beyond it.",
-        panels: groups.into_iter().map(panel).collect::<Result<_, _>>()?,
+        note: "All charts have the same axes. A line ends at the last percentile that has an operation beyond it.",
+        panels: boxes.into_iter().map(panel).collect::<Result<_, _>>()?,
     })
 }
 
@@ -212,14 +230,27 @@ fn curve(item: &Item<'_>) -> Line {
 }
 
 /// The results of a line, which differ in one value.
+#[derive(Clone)]
 struct Series<'a> {
     items: Vec<Item<'a>>,
 }
 
 fn by_cause(cause: Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
     let all = series(cause, items);
-    let groups = by_operation(all, |series| &series.items[0].entry.point.setting);
-    let panels = groups.iter().map(|group| cause_panel(cause, group));
+    // All charts of a figure have the same axes.
+    let axes = EFFECTS.each_ref().map(|effect| {
+        let of = [&[effect.of][..], effect.beside].concat();
+        let lines = of
+            .iter()
+            .flat_map(|of| all.iter().map(|series| line(cause, *of, series)));
+        let points: Vec<(f64, f64)> = lines.flat_map(|line| line.points).collect();
+        let causes: Vec<f64> = points.iter().map(|point| point.0).collect();
+        let values: Vec<f64> = points.iter().map(|point| point.1).collect();
+        let is_there = values.iter().any(|value| *value != 0.0);
+        is_there.then(|| (cause.axis(&causes), (effect.axis)(&values)))
+    });
+    let panels = boxes(&all, |series| &series.items[0].entry.point.setting);
+    let panels = panels.iter().map(|group| cause_panel(cause, group, &axes));
     let mut panels = panels.collect::<Result<Vec<_>, _>>()?;
     panels.retain(|panel| !panel.charts.is_empty());
     Ok(Section {
@@ -257,7 +288,11 @@ fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
     all
 }
 
-fn cause_panel(cause: Cause, group: &[Series<'_>]) -> Result<Panel, Problem> {
+fn cause_panel(
+    cause: Cause,
+    group: &[Series<'_>],
+    axes: &[Option<(Axis, Axis)>],
+) -> Result<Panel, Problem> {
     let name = |series: &Series<'_>| {
         let mut words = words::of_item(&series.items[0]);
         words[cause.word()] = String::new();
@@ -266,22 +301,24 @@ fn cause_panel(cause: Cause, group: &[Series<'_>]) -> Result<Panel, Problem> {
     let names: Vec<Vec<String>> = group.iter().map(name).collect();
     let (common, own) = words::divide(&names);
     let mut charts = Vec::new();
-    for effect in &EFFECTS {
-        let lines =
-            |of| -> Vec<Line> { group.iter().map(|series| line(cause, of, series)).collect() };
-        let shown = lines(effect.of);
-        let mut all = shown.clone();
-        all.extend(effect.beside.iter().flat_map(|of| lines(*of)));
-        let points = || all.iter().flat_map(|line| &line.points);
-        let causes: Vec<f64> = points().map(|point| point.0).collect();
-        let values: Vec<f64> = points().map(|point| point.1).collect();
-        if values.iter().all(|value| *value == 0.0) {
-            continue;
+    for (effect, axes) in EFFECTS.iter().zip(axes) {
+        let lines: Vec<Line> = group
+            .iter()
+            .map(|series| line(cause, effect.of, series))
+            .collect();
+        if let Some((x, y)) = axes {
+            charts.push(Chart::new(effect.title, &common, &own, (x, y), &lines)?);
         }
-        let (x, y) = (cause.axis(&causes), (effect.axis)(&values));
-        charts.push(Chart::new(effect.title, &common, &own, (&x, &y), &shown)?);
     }
-    Panel::new(common, own, charts)
+    // A single line is named above its charts.
+    let keys = own.into_iter().enumerate().filter(|_| group.len() > 1);
+    let keys = keys.map(|(line, text)| Key::new(line, text, String::new()));
+    Ok(Panel {
+        common,
+        legend: keys.collect::<Result<_, _>>()?,
+        is_single: charts.len() == 1,
+        charts,
+    })
 }
 
 fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
@@ -294,74 +331,43 @@ fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> 
     Line { points, marks }
 }
 
-/// Groups of the same operation, each with few enough lines for a chart.
-fn by_operation<T>(all: Vec<T>, setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
+/// The lines of each box: few enough for a reader. Those that differ only in their size are in one
+/// box, if they can, and no box has several operations.
+fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for one in all {
-        let is_same =
-            |group: &&mut Vec<T>| setting(&group[0]).operation() == setting(&one).operation();
-        match groups.iter_mut().find(is_same) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
+        let key = |one: &T| Cause::Size.remove(setting(one));
+        match groups.iter_mut().find(|group| key(&group[0]) == key(one)) {
+            Some(group) => group.push(one.clone()),
+            None => groups.push(vec![one.clone()]),
         }
     }
-    let size = |one: &T| setting(one).size;
-    groups
-        .into_iter()
-        .flat_map(|group| divided(group, size))
-        .collect()
-}
-
-/// Groups that are small enough. Those of the same size stay together, if they can.
-fn divided<T>(group: Vec<T>, size: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
-    let mut blocks: Vec<Vec<T>> = Vec::new();
-    for one in group {
-        match blocks.last_mut() {
-            Some(block) if size(&block[0]) == size(&one) => block.push(one),
-            _ => blocks.push(vec![one]),
+    let mut boxes: Vec<Vec<T>> = Vec::new();
+    for group in groups {
+        let parts = group.len().div_ceil(MOST_LINES);
+        for part in group.chunks(group.len().div_ceil(parts)) {
+            let operation = |one: &T| setting(one).operation();
+            match boxes.last_mut() {
+                Some(last)
+                    if last.len() + part.len() <= MOST_LINES
+                        && operation(&last[0]) == operation(&part[0]) =>
+                {
+                    last.extend_from_slice(part);
+                }
+                _ => boxes.push(part.to_vec()),
+            }
         }
     }
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for mut block in blocks {
-        match groups.last_mut() {
-            Some(group) if group.len() + block.len() <= MOST_LINES => group.append(&mut block),
-            _ => groups.extend(balanced(block)),
-        }
-    }
-    groups
+    boxes
 }
 
-/// Groups of about the same length.
-fn balanced<T>(mut block: Vec<T>) -> Vec<Vec<T>> {
-    let groups = block.len().div_ceil(MOST_LINES).max(1);
-    let length = block.len().div_ceil(groups).max(1);
-    let mut balanced = Vec::new();
-    while block.len() > length {
-        let rest = block.split_off(length);
-        balanced.push(block);
-        block = rest;
-    }
-    balanced.push(block);
-    balanced
-}
-
-impl Panel {
-    /// A single line is named above its charts.
-    fn new(common: String, own: Vec<String>, charts: Vec<Chart>) -> Result<Self, Problem> {
-        let key = |(line, text)| chart::swatch(line).map(|swatch| Key { swatch, text });
-        let legend = match own.len() {
-            1 => Vec::new(),
-            _ => own
-                .into_iter()
-                .enumerate()
-                .map(key)
-                .collect::<Result<_, _>>()?,
-        };
+impl Key {
+    fn new(line: usize, text: String, figures: String) -> Result<Self, Problem> {
+        let swatch = chart::swatch(line)?;
         Ok(Self {
-            common,
-            legend,
-            is_single: charts.len() == 1,
-            charts,
+            swatch,
+            text,
+            figures,
         })
     }
 }
