@@ -285,10 +285,10 @@ pub(crate) struct Measure {
     pub(crate) copies: Option<u32>,
     #[command(flatten)]
     pub(crate) span: Span,
-    /// End with status 1 if this holds for a point: a quantity, > or <, and a value. The quantities
+    /// End with status 1 if this holds for a point, such as p99>20us. The quantities
     /// are least, mean, p50, p90, p99, p99.9, p99.99 and most (times), rate (operations a second),
     /// gbps and not-begun
-    #[arg(long, value_name = "p99>20us")]
+    #[arg(long, value_name = "CONDITION")]
     pub(crate) fail_if: Vec<Limit>,
     /// Measure each pair of these values, as one run. a..b is a, its doubles and b; a/b is a and b
     #[arg(

@@ -59,6 +59,44 @@ fn each_command_has_the_same_forms() -> Result {
     Ok(())
 }
 
+/// Promise: each field of the JSON is in the table of rpma-cli/README.md.
+#[test]
+fn each_field_of_the_json_is_documented() -> Result {
+    let readme = include_str!("../../README.md");
+    let (_, table) = readme
+        .split_once("## Which forms has the output?")
+        .ok_or("the section")?;
+    let (table, _) = table.split_once("\n## ").ok_or("its end")?;
+    for args in RUNS {
+        let ended = run(&format!("{args} --format json"))?;
+        for value in serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>() {
+            let mut names = Vec::new();
+            fields(&value?, &mut names);
+            assert!(names.len() > 5, "{names:?}");
+            for name in names {
+                assert!(table.contains(&format!("`{name}`")), "{args}: {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The names of all fields. Those of doctor's facts are the kernel's.
+fn fields(value: &Value, names: &mut Vec<String>) {
+    match value {
+        Value::Object(all) => {
+            for (name, value) in all {
+                names.push(name.clone());
+                if name != "host" {
+                    fields(value, names);
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| fields(value, names)),
+        _ => {}
+    }
+}
+
 /// Promise: the head names what no host knows, once. The other lines have what is known.
 #[test]
 fn the_simulation_and_unknown_facts_are_named_once() -> Result {
