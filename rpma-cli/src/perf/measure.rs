@@ -19,6 +19,7 @@ use super::pace::Pace;
 use super::places::{Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
+use super::session::writer;
 use super::worker::{Lane, work};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
@@ -254,7 +255,7 @@ impl Bench {
 
     /// The server's memory for a connection.
     pub(super) fn places(&self, setting: &Setting, lane: u32) -> Result<Places> {
-        let memory = &self.servers[0].memory;
+        let memory = &self.servers[0].arena;
         let of = (lane, setting.connections);
         match Places::new(memory, reserved(setting), of, (setting.size, setting.batch)) {
             Ok(places) => Ok(places?),
@@ -269,7 +270,7 @@ impl Bench {
 
     pub(super) fn pointer(&self, lane: u32) -> Result<RemoteSlice> {
         let at = Self::pointer_at(lane);
-        Ok(self.servers[0].memory.slice(at..at + 8)?)
+        Ok(self.servers[0].arena.slice(at..at + 8)?)
     }
 
     /// A set of replicas: one on each server.
@@ -279,8 +280,8 @@ impl Bench {
         let ring = 2 * depth * stride(setting.size) as usize;
         let mut set = Replicas::new(&self.peer, ring, depth)?;
         for server in &mut self.servers {
-            let writer = server.writer(&self.peer, setting)?;
-            set.add(writer, server.memory).map_err(rpma::Error::from)?;
+            let writer = writer(server, &self.peer, setting)?;
+            set.add(writer, server.arena).map_err(rpma::Error::from)?;
         }
         Ok(set)
     }

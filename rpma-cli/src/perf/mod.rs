@@ -28,9 +28,8 @@ use rpma::Peer;
 
 use self::print::Printer;
 use self::result::Point;
-use self::session::Remote;
 use crate::args::{Endpoint, Measure};
-use crate::client::Stop;
+use crate::client::{Session, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -54,7 +53,11 @@ pub(crate) fn run(
         checks::fits(point, &bench)?;
     }
     let began = utc_now();
-    let servers: Vec<&Host> = bench.servers.iter().map(|server| &server.host).collect();
+    let servers: Vec<&Host> = bench
+        .servers
+        .iter()
+        .map(|server| &server.server.host)
+        .collect();
     printer.head(&bench.client, &servers)?;
     let mut outcome = Outcome::Good;
     for point in &points {
@@ -103,7 +106,7 @@ fn problem(stop: Stop) -> Problem {
 struct Bench {
     peer: Peer,
     client: Host,
-    servers: Vec<Remote>,
+    servers: Vec<Session>,
 }
 
 impl Bench {
@@ -115,10 +118,10 @@ impl Bench {
             )));
         };
         // The others are reached through the same device.
-        let (peer, first) = Remote::connect(None, first, interrupt)?;
+        let (peer, first) = Session::begin(None, first, interrupt)?;
         let mut servers = vec![first];
         for server in others {
-            servers.push(Remote::connect(Some(&peer), server, interrupt)?.1);
+            servers.push(Session::begin(Some(&peer), server, interrupt)?.1);
         }
         Ok(Self {
             servers,
@@ -130,7 +133,7 @@ impl Bench {
     /// A setting with the method and the flush that were left open.
     fn completed(&self, setting: Setting) -> Setting {
         let is_native = |host: &Host| host.native_flush && host.native_atomic_write;
-        let hosts = self.servers.iter().map(|server| &server.host);
+        let hosts = self.servers.iter().map(|server| &server.server.host);
         let all_native = is_native(&self.client) && { hosts }.all(is_native);
         match self.servers.first() {
             Some(server) => checks::completed(setting, &server.offer, all_native),
@@ -160,7 +163,7 @@ impl Bench {
             servers: self
                 .servers
                 .iter()
-                .map(|server| server.host.clone())
+                .map(|server| server.server.host.clone())
                 .collect(),
             setting,
             result: measured.result,

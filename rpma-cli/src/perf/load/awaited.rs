@@ -21,7 +21,7 @@ use super::{Load, MOST};
 use crate::client::{Result, Stop};
 use crate::perf::Bench;
 use crate::perf::places::{Group, Places, stride};
-use crate::perf::session::{LIMIT, conn_cfg, flush_type};
+use crate::perf::session::{LIMIT, conn_cfg, expect, flush_type, writer};
 use crate::settings::{Op, Setting};
 
 /// The clock of tokio counts milliseconds.
@@ -192,13 +192,16 @@ impl Target {
                 pointer: Bench::pointer_at(lane),
             },
             (Op::Commit, None) => Self::Commits {
-                writer: Writer::new(&reactor, bench.servers[0].writer(&bench.peer, setting)?)?,
+                writer: Writer::new(
+                    &reactor,
+                    writer(&mut bench.servers[0], &bench.peer, setting)?,
+                )?,
                 // A record is free some time after its commit is durable.
                 pool: Pool::new(&bench.peer, size, 2 * depth)?,
                 pointer: bench.pointer(lane)?,
             },
             (op, _) => {
-                let (addr, data) = bench.servers[0].expect(setting)?;
+                let (addr, data) = expect(&mut bench.servers[0], setting)?;
                 let setup = Setup::new(&conn_cfg(setting)?).with_connect_limit(LIMIT);
                 let conn = runtime.block_on(reactor.connect(addr, &setup, &data))?;
                 conn.apply_remote_peer_cfg(bench.servers[0].offer.platform());

@@ -10,6 +10,7 @@ use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::Bench;
 use crate::perf::places::Places;
+use crate::perf::session::writer;
 use crate::settings::Setting;
 
 /// A record and its pointer, for each commit.
@@ -25,7 +26,7 @@ pub(in crate::perf) struct Commits {
 
 impl Commits {
     pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
-        let writer = bench.servers[0].writer(&bench.peer, setting)?;
+        let writer = writer(&mut bench.servers[0], &bench.peer, setting)?;
         Ok(Self {
             writer,
             local: bench.memory(setting)?,

@@ -10,7 +10,7 @@ use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::Bench;
 use crate::perf::places::{Group, Places};
-use crate::perf::session::flush_type;
+use crate::perf::session::{conn, flush_type};
 use crate::settings::{Op, Setting};
 
 /// The most operations of a batch, without its flush.
@@ -37,7 +37,7 @@ pub(in crate::perf) struct Verbs {
 impl Verbs {
     pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
         Ok(Self {
-            conn: bench.servers[0].conn(&bench.peer, setting)?,
+            conn: conn(&mut bench.servers[0], &bench.peer, setting)?,
             op: setting.op,
             flush: flush_type(setting),
             local: bench.memory(setting)?,
