@@ -10,7 +10,6 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use rpma::commit::Replicas;
 use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
-use super::Bench;
 use super::checks::{POINTER, reserved};
 use super::job::{Clock, End, Job, STALL};
 use super::load::{Awaited, Commits, Copies, Empty, Load, Verbs, runtime};
@@ -21,10 +20,10 @@ use super::progress;
 use super::result::{Latency, Measured};
 use super::session::writer;
 use super::worker::{Lane, work};
+use super::{Bench, problem};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
-use crate::problem::one_line;
 use crate::settings::{Completions, Op, Setting};
 use crate::wire::FIRST;
 
@@ -85,7 +84,7 @@ pub(super) fn measure(
     }
     Ok(Done {
         result: result(setting, &meter, limits, own, ended.is_ok())?,
-        ended_early: ended.err().map(words),
+        ended_early: ended.err().map(|stop| problem(stop).to_string()),
         is_over,
     })
 }
@@ -165,15 +164,6 @@ fn result(
         latency: Latency::of(latencies),
         histogram: STANDARD.encode(bytes),
     })
-}
-
-/// Why a measurement ended, in one line.
-fn words(stop: Stop) -> String {
-    match stop {
-        Stop::Failed(text) | Stop::NotPossible(text) => one_line(&text),
-        Stop::Over(problem) => problem.to_string(),
-        Stop::Interrupted => "interrupted".to_owned(),
-    }
 }
 
 /// The measurement of a point.

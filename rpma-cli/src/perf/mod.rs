@@ -94,10 +94,11 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
+/// Why a measurement ended.
 fn problem(stop: Stop) -> Problem {
     match stop {
         Stop::Over(problem) => problem,
-        Stop::Interrupted => Problem::new("interrupted before the first result", ""),
+        Stop::Interrupted => Problem::new("interrupted", ""),
         Stop::Failed(text) | Stop::NotPossible(text) => Problem::new(text, ""),
     }
 }

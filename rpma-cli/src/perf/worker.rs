@@ -9,7 +9,6 @@ use super::pace::Pace;
 use crate::client::{Result, failed};
 
 /// A connection of a thread, and its operations in flight.
-#[derive(Debug)]
 pub(super) struct Lane<L> {
     load: L,
     pace: Pace,

@@ -1,5 +1,7 @@
 //! What the server does for each request of a session.
 
+use std::collections::BTreeMap;
+
 use rpma::Conn;
 
 use super::line::Line;
@@ -84,16 +86,10 @@ impl Server {
     pub(super) fn late_answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Arrived { line, first, .. } => match self.line(*line) {
-                Ok(line) => Answer::Arrivals(line.arrivals.get(*first as usize..).map_or_else(
-                    Vec::new,
-                    |arrivals| {
-                        arrivals
-                            .iter()
-                            .take(MOST_ARRIVALS as usize)
-                            .cloned()
-                            .collect()
-                    },
-                )),
+                Ok(line) => {
+                    let arrivals = line.arrivals.iter().skip(*first as usize);
+                    Answer::Arrivals(arrivals.take(MOST_ARRIVALS as usize).cloned().collect())
+                }
                 Err(reason) => Answer::Cannot(reason),
             },
             Request::Ended { .. } => Answer::Ended(None),
@@ -182,19 +178,12 @@ impl Server {
             return;
         };
         session.expected = None;
-        let numbers: Vec<u32> = session
-            .lines
-            .keys()
-            .copied()
-            .filter(|&n| is_one(n))
-            .collect();
-        let lines: Vec<Line> = numbers
-            .iter()
-            .filter_map(|number| session.lines.remove(number))
-            .collect();
-        for line in lines {
-            self.drop_line(line);
-        }
+        let (gone, kept) = std::mem::take(&mut session.lines)
+            .into_iter()
+            .partition(|(number, _)| is_one(*number));
+        session.lines = kept;
+        let gone: BTreeMap<u32, Line> = gone;
+        gone.into_values().for_each(|line| self.drop_line(line));
     }
 
     fn line(&mut self, number: u32) -> Result<&mut Line> {

@@ -1,7 +1,6 @@
 //! [`Awaited`]: operations of rpma-async, on a runtime of tokio.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
 use std::iter::once;
 use std::pin::Pin;
@@ -38,12 +37,6 @@ pub(in crate::perf) struct Awaited {
     places: Option<Places>,
     /// After the connection, which ends on it.
     runtime: Arc<Runtime>,
-}
-
-impl fmt::Debug for Awaited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Awaited").finish_non_exhaustive()
-    }
 }
 
 /// What operations go to.
