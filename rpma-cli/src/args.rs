@@ -193,12 +193,12 @@ for an error, 2 for wrong arguments.";
 #[command(after_help = PING_HELP)]
 pub(crate) struct Ping {
     /// The address of the server, and its port (7204)
-    #[cfg(not(feature = "sim"))]
-    #[arg(required = true, num_args = 1, value_name = "SERVER[:PORT]")]
-    pub(crate) servers: Vec<Endpoint>,
-    #[cfg(feature = "sim")]
-    #[arg(skip)]
-    pub(crate) servers: Vec<Endpoint>,
+    #[cfg_attr(
+        not(feature = "sim"),
+        arg(required = true, value_name = "SERVER[:PORT]")
+    )]
+    #[cfg_attr(feature = "sim", arg(skip))]
+    pub(crate) server: Option<Endpoint>,
     #[command(flatten)]
     pub(crate) form: Form,
     #[cfg(feature = "sim")]

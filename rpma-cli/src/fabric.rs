@@ -130,7 +130,7 @@ pub(crate) fn ping(
 ) -> Result<Outcome, Problem> {
     with_servers(&args.fabric.profile, 1, |servers| {
         let args = Ping {
-            servers,
+            server: servers.into_iter().next(),
             ..args.clone()
         };
         perf::ping::run(&args, interrupt, out)

@@ -52,7 +52,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let file = ResultFile::of(&args.form)?;
     let (began, now) = (utc_now(), Instant::now());
-    let mut bench = Bench::connect(&args.servers, interrupt).map_err(problem)?;
+    let mut bench = Bench::connect(args.server.as_slice(), interrupt).map_err(problem)?;
     let connected = now.elapsed().as_nanos() as u64;
     let setting = bench.completed(Setting {
         op: Op::WriteFlush,
