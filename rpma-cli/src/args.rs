@@ -129,7 +129,7 @@ pub(crate) struct Check {
     )]
     pub(crate) only: Vec<String>,
     /// List the cases instead of running them
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["format", "out"])]
     pub(crate) list: bool,
     /// Use no native flush and no native atomic write, as on a device without them
     #[arg(long)]

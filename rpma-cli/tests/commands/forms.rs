@@ -143,6 +143,7 @@ fn wrong_arguments_are_named_with_what_there_is() -> Result {
         ("perf --depth -1", &["'-1'"]),
         ("perf --rate -1", &["'-1'", "operations a second"]),
         ("doctor --format xml", &["text", "json", "csv"]),
+        ("check --list --format json", &["cannot be used with"]),
     ] {
         let ended = run(args)?;
         assert_eq!(ended.status, Some(2), "{args}: {ended:#?}");
