@@ -303,3 +303,37 @@ async fn batch<const N: usize>(
     batch.commit()?.await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a thread with several connections wakes for each of them. Otherwise this sleeps for
+    /// an hour.
+    #[test]
+    fn a_sleep_ends_with_a_slot_of_any_connection() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut all = [(); 3].map(|()| Awaited::nothing().expect("a runtime"));
+        let [first, second, third] = &mut all;
+        assert!(third.post(7).is_ok_and(|posted| posted));
+        let slept = first.sleep([second, &mut *third].into_iter(), HOUR);
+        assert!(slept.is_ok(), "{slept:?}");
+        let mut done = Vec::new();
+        assert!(third.poll(&mut |slot| done.push(slot)).is_ok());
+        assert_eq!(done, [7]);
+    }
+
+    /// Promise: slots complete in the order of their posts, each once.
+    #[test]
+    fn each_slot_completes_once() {
+        let mut load = Awaited::nothing().expect("a runtime");
+        for slot in [2, 0, 1] {
+            assert!(load.post(slot).is_ok());
+        }
+        let mut done = Vec::new();
+        for _ in 0..2 {
+            assert!(load.poll(&mut |slot| done.push(slot)).is_ok());
+        }
+        assert_eq!(done, [2, 0, 1]);
+    }
+}
