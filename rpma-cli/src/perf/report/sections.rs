@@ -48,71 +48,50 @@ pub(super) struct Chart {
 }
 
 /// A value on which the others depend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    Size,
-    Depth,
-    Rate,
-}
-
-impl Cause {
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Size => "By size",
-            Self::Depth => "By depth",
-            Self::Rate => "By rate",
-        }
-    }
-
-    fn note(self) -> &'static str {
-        match self {
-            Self::Size => "Each line has results that differ only in their size.",
-            Self::Depth => {
-                "Each line has results that differ only in their depth: the operations in flight on \
-                 each connection."
-            }
-            Self::Rate => {
-                "Each line has results that differ only in the intended rate of their open loop."
-            }
-        }
-    }
-
-    fn of(self, setting: &Setting) -> Option<f64> {
-        match self {
-            Self::Size => Some(setting.size as f64).filter(|size| *size > 0.0),
-            Self::Depth => Some(setting.depth.into()),
-            Self::Rate => setting.rate,
-        }
-    }
-
-    /// The same for all settings that differ only in this value.
-    fn remove(self, setting: &Setting) -> Setting {
-        let mut setting = *setting;
-        match self {
-            Self::Size => setting.size = 0,
-            Self::Depth => setting.depth = 0,
-            Self::Rate => setting.rate = None,
-        }
-        setting
-    }
-
-    fn axis(self, values: &[f64]) -> Axis {
-        match self {
-            Self::Size => Axis::sizes(values),
-            Self::Depth => Axis::depths(values),
-            Self::Rate => Axis::rates(values),
-        }
-    }
-
+struct Cause {
+    heading: &'static str,
+    note: &'static str,
+    of: fn(&Setting) -> Option<f64>,
+    /// Makes all settings equal that differ only in this value.
+    remove: fn(Setting) -> Setting,
+    axis: fn(&[f64]) -> Axis,
     /// The place of the value in the words of an item.
-    fn word(self) -> usize {
-        match self {
-            Self::Size => words::SIZE,
-            Self::Depth => words::DEPTH,
-            Self::Rate => words::RATE,
-        }
-    }
+    word: usize,
 }
+
+const SIZE: Cause = Cause {
+    heading: "By size",
+    note: "Each line has results that differ only in their size.",
+    of: |setting| Some(setting.size as f64).filter(|size| *size > 0.0),
+    remove: |setting| Setting { size: 0, ..setting },
+    axis: Axis::sizes,
+    word: words::SIZE,
+};
+
+const DEPTH: Cause = Cause {
+    heading: "By depth",
+    note: "Each line has results that differ only in their depth: the operations in flight on each \
+           connection.",
+    of: |setting| Some(setting.depth.into()).filter(|depth| *depth > 0.0),
+    remove: |setting| Setting {
+        depth: 0,
+        ..setting
+    },
+    axis: Axis::depths,
+    word: words::DEPTH,
+};
+
+const RATE: Cause = Cause {
+    heading: "By rate",
+    note: "Each line has results that differ only in the intended rate of their open loop.",
+    of: |setting| setting.rate.filter(|rate| *rate > 0.0),
+    remove: |setting| Setting {
+        rate: None,
+        ..setting
+    },
+    axis: Axis::rates,
+    word: words::RATE,
+};
 
 /// A figure that depends on a [`Cause`].
 struct Effect {
@@ -169,7 +148,7 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
     let mut items: Vec<Item<'_>> = runs.iter().flat_map(|run| &run.items).copied().collect();
     items.sort_by(Item::order);
     let mut sections = vec![percentiles(&items)?];
-    for cause in [Cause::Size, Cause::Depth, Cause::Rate] {
+    for cause in [&SIZE, &DEPTH, &RATE] {
         sections.push(by_cause(cause, &items)?);
     }
     sections.retain(|section| !section.panels.is_empty());
@@ -235,7 +214,7 @@ struct Series<'a> {
     items: Vec<Item<'a>>,
 }
 
-fn by_cause(cause: Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
+fn by_cause(cause: &Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
     let all = series(cause, items);
     // All charts of a figure have the same axes.
     let axes = EFFECTS.each_ref().map(|effect| {
@@ -247,25 +226,25 @@ fn by_cause(cause: Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
         let causes: Vec<f64> = points.iter().map(|point| point.0).collect();
         let values: Vec<f64> = points.iter().map(|point| point.1).collect();
         let is_there = values.iter().any(|value| *value != 0.0);
-        is_there.then(|| (cause.axis(&causes), (effect.axis)(&values)))
+        is_there.then(|| ((cause.axis)(&causes), (effect.axis)(&values)))
     });
     let panels = boxes(&all, |series| &series.items[0].entry.point.setting);
     let panels = panels.iter().map(|group| cause_panel(cause, group, &axes));
     let mut panels = panels.collect::<Result<Vec<_>, _>>()?;
     panels.retain(|panel| !panel.charts.is_empty());
     Ok(Section {
-        heading: cause.heading(),
-        note: cause.note(),
+        heading: cause.heading,
+        note: cause.note,
         is_grid: false,
         panels,
     })
 }
 
 /// All lines that have two points at least.
-fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
-    let has_value = |item: &&Item<'_>| cause.of(&item.entry.point.setting).is_some();
+fn series<'a>(cause: &Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
+    let has_value = |item: &&Item<'_>| (cause.of)(&item.entry.point.setting).is_some();
     let key = |item: &Item<'_>| {
-        let setting = cause.remove(&item.entry.point.setting);
+        let setting = (cause.remove)(item.entry.point.setting);
         (item.run, item.repeat, setting)
     };
     let mut all: Vec<Series<'a>> = Vec::new();
@@ -280,7 +259,7 @@ fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
     }
     all.retain(|series| series.items.len() > 1);
     for series in &mut all {
-        let value = |item: &Item<'_>| cause.of(&item.entry.point.setting).unwrap_or_default();
+        let value = |item: &Item<'_>| (cause.of)(&item.entry.point.setting).unwrap_or_default();
         series
             .items
             .sort_by(|one, other| value(one).total_cmp(&value(other)));
@@ -289,13 +268,13 @@ fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
 }
 
 fn cause_panel(
-    cause: Cause,
+    cause: &Cause,
     group: &[Series<'_>],
     axes: &[Option<(Axis, Axis)>],
 ) -> Result<Panel, Problem> {
     let name = |series: &Series<'_>| {
         let mut words = words::of_item(&series.items[0]);
-        words[cause.word()] = String::new();
+        words[cause.word] = String::new();
         words
     };
     let names: Vec<Vec<String>> = group.iter().map(name).collect();
@@ -321,9 +300,9 @@ fn cause_panel(
     })
 }
 
-fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
+fn line(cause: &Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
     let point = |item: &Item<'_>| {
-        let value = cause.of(&item.entry.point.setting)?;
+        let value = (cause.of)(&item.entry.point.setting)?;
         Some((value, of(item)?))
     };
     let points: Vec<(f64, f64)> = series.items.iter().filter_map(point).collect();
@@ -336,7 +315,7 @@ fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> 
 fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for one in all {
-        let key = |one: &T| Cause::Size.remove(setting(one));
+        let key = |one: &T| (SIZE.remove)(*setting(one));
         match groups.iter_mut().find(|group| key(&group[0]) == key(one)) {
             Some(group) => group.push(one.clone()),
             None => groups.push(vec![one.clone()]),
