@@ -77,9 +77,13 @@ impl Ranged for Axis {
 }
 
 impl Axis {
-    /// By 1 / (1 - quantile): each further digit of the percentile has the same room.
-    pub(super) fn percentiles() -> Self {
-        let ticks = PERCENTILES.map(|(one_in, _)| one_in).into();
+    /// By 1 / (1 - quantile): each further digit of the percentile has the same room. It ends with
+    /// the percentile that has all points up to `last` before it.
+    pub(super) fn percentiles(last: f64) -> Self {
+        let all = PERCENTILES.map(|(one_in, _)| one_in);
+        let before = |tick: &&f64| **tick < last * (1.0 - 1e-9);
+        let count = all.iter().take_while(before).count() + 1;
+        let ticks = all[..count.clamp(2, all.len())].to_vec();
         Self::new(
             "percentile of the operations",
             Scale::Log,
@@ -326,6 +330,16 @@ mod tests {
         assert!(holds(&axis, &[1e6, 5e9]));
     }
 
+    /// Promise: no third of a chart is empty because of percentiles that no line reaches.
+    #[test]
+    fn percentiles_end_where_the_lines_end() {
+        let texts = |last| texts(&Axis::percentiles(last)).len();
+        assert_eq!(
+            [2.0, 10.0, 60.0, 100.0, 101.0, 1e4, 1e6].map(texts),
+            [2, 2, 3, 3, 4, 5, 5]
+        );
+    }
+
     #[test]
     fn each_size_has_a_tick_if_there_is_room() {
         let sizes = [4096.0, 64.0, 64.0, 65536.0];
@@ -344,7 +358,7 @@ mod tests {
             Axis::rates(&[1000.0]),
             Axis::operations(&[7.0]),
             Axis::latencies(&[5e3]),
-            Axis::percentiles(),
+            Axis::percentiles(1e4),
         ] {
             assert!(axis.ends.0 < axis.ends.1, "{axis:?}");
             assert!((1..9).contains(&axis.ticks.len()), "{axis:?}");

@@ -158,12 +158,10 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
 fn percentiles(items: &[Item<'_>]) -> Result<Section, Problem> {
     let has_curve = |item: &&Item<'_>| !item.entry.curve.is_empty();
     let items: Vec<Item<'_>> = items.iter().filter(has_curve).copied().collect();
-    let latencies: Vec<f64> = items
-        .iter()
-        .flat_map(|item| curve(item).points)
-        .map(|point| point.1)
-        .collect();
-    let (x, y) = (Axis::percentiles(), Axis::latencies(&latencies));
+    let points: Vec<(f64, f64)> = items.iter().flat_map(|item| curve(item).points).collect();
+    let latencies: Vec<f64> = points.iter().map(|point| point.1).collect();
+    let last = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    let (x, y) = (Axis::percentiles(last), Axis::latencies(&latencies));
     let boxes = match items.len() {
         0..=MOST_LINES => vec![items],
         _ => boxes(&items, |item| &item.entry.point.setting),
