@@ -14,6 +14,7 @@ pub(crate) use self::cases::CaseName;
 use self::report::{CaseResult, CheckReport, Verdict};
 use crate::args::Check;
 use crate::client::{Result as CaseEnd, Stop};
+use crate::facts::published;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
@@ -42,7 +43,7 @@ pub(crate) fn run(
         Err(Stop::Failed(text) | Stop::NotPossible(text)) => return Err(Problem::new(text, "")),
     };
     let client = Host::of(&bench.peer);
-    let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
+    let report = CheckReport::new(client, bench.server.host.clone().published(), args.fallback);
     let report = run_cases(&cases, &mut bench, report, args.json, out)?;
     finish(report, args, file, out)
 }
@@ -71,7 +72,8 @@ fn run_cases(
             Err(Stop::Failed(detail)) => (Verdict::Failed, detail),
             Err(Stop::NotPossible(detail)) => (Verdict::NotPossible, detail),
             Err(Stop::Over(problem)) => {
-                report.ended_early = Some(format!("in {}, {problem}", case.name));
+                let reason = published::scrubbed(&problem.to_string());
+                report.ended_early = Some(format!("in {}, {reason}", case.name));
                 break;
             }
             Err(Stop::Interrupted) => {
@@ -82,7 +84,7 @@ fn run_cases(
         let result = CaseResult {
             case: case.name,
             result,
-            detail: one_line(&detail),
+            detail: published::scrubbed(&one_line(&detail)),
             milliseconds: started.elapsed().as_millis(),
         };
         say(result.line())?;

@@ -11,8 +11,9 @@ mod opened;
 mod registering;
 mod remedies;
 mod system;
+#[cfg(test)]
+mod trees;
 
-#[cfg(not(feature = "sim"))]
 use std::path::Path;
 
 use rpma::pmem::PmemMap;
@@ -20,7 +21,7 @@ use serde::Serialize;
 
 use self::opened::Opened;
 use crate::args::{Doctor, Endpoint};
-use crate::facts::{Facts, Files};
+use crate::facts::{Facts, Files, Mode, PublishedFacts};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, Report, Verdict};
@@ -164,9 +165,11 @@ impl Exam<'_> {
             Some(target) => format!("rpma doctor {target} --memory"),
             None => "rpma doctor --memory".into(),
         };
-        let other = remedies::other_memory(&self.host.facts, &doctor);
+        let failed = self.args.memory.as_deref().and_then(Path::to_str);
+        let other = remedies::other_memory(&self.host.facts, &doctor, failed);
         let mut namespaces = self.host.facts.pmem.namespaces.iter();
-        let has_files = namespaces.any(|namespace| namespace.mode == "fsdax");
+        let has_files =
+            namespaces.any(|namespace| namespace.mode == Mode::FsDax && namespace.is_enabled);
         if has_files && self.takes_files() {
             remedies::or_file(&other)
         } else {
@@ -219,24 +222,38 @@ impl Exam<'_> {
     }
 }
 
-/// The report.
+/// The report. It can be published: the words of the findings have names and addresses, and are left
+/// out.
 #[derive(Serialize)]
-struct Diagnosis<'a> {
+struct Diagnosis {
     command: &'static str,
     result: Outcome,
     interrupted: bool,
-    host: &'a Facts,
-    findings: &'a [Finding],
+    host: PublishedFacts,
+    findings: Vec<Judged>,
 }
 
-impl<'a> Diagnosis<'a> {
-    fn new(exam: &'a Exam<'_>, result: Outcome) -> Self {
+/// A finding without its words.
+#[derive(Serialize)]
+struct Judged {
+    check: &'static str,
+    verdict: Verdict,
+}
+
+impl Diagnosis {
+    fn new(exam: &Exam<'_>, result: Outcome) -> Self {
+        let findings = exam.findings.iter();
         Self {
             command: "doctor",
             result,
             interrupted: exam.interrupt.is_set(),
-            host: &exam.host.facts,
-            findings: &exam.findings,
+            host: PublishedFacts::from(&exam.host.facts),
+            findings: findings
+                .map(|finding| Judged {
+                    check: finding.check,
+                    verdict: finding.verdict,
+                })
+                .collect(),
         }
     }
 }

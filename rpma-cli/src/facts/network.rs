@@ -79,12 +79,17 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
     files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
 }
 
-/// The lowest flag is `IFF_UP`, which the operator sets. The state also needs a cable.
+/// The state also needs a cable.
 fn is_up(files: &Files, name: &str) -> bool {
-    let flags = files.word(format!("{NET}/{name}/flags"));
-    let flags = flags.and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
     let state = files.word(format!("{NET}/{name}/operstate"));
-    flags.is_some_and(|flags| flags & 1 == 1) && matches!(state.as_deref(), Some("up" | "unknown"))
+    is_set_up(files, name) == Some(true) && matches!(state.as_deref(), Some("up" | "unknown"))
+}
+
+/// The lowest flag is `IFF_UP`, which the operator sets.
+pub(super) fn is_set_up(files: &Files, name: &str) -> Option<bool> {
+    let flags = files.word(format!("{NET}/{name}/flags"))?;
+    let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+    Some(flags & 1 == 1)
 }
 
 /// Those with an IPv4 address. `fib_trie` has no interfaces, and the route of the address's network

@@ -46,7 +46,7 @@ impl Remote {
             return Err(control.over("the server sent another answer than the one to `begin`"));
         };
         let remote = Self {
-            host: described.host,
+            host: described.host.published(),
             memory,
             offer,
             addr: control.peer_addr()?,

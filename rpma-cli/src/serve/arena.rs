@@ -8,8 +8,8 @@ use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
 use super::contents::{Contents, Left};
 use crate::args::{Ddio, Fault, Serve};
-use crate::host::Memory;
-use crate::problem::{Problem, one_line};
+use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
+use crate::problem::Problem;
 use crate::wire::{ARENA, FIRST, Part};
 
 const VOLATILE: MrUsage = MrUsage::READ_SRC
@@ -230,7 +230,11 @@ fn register(
         Ok(region) => Ok((region, None)),
         Err(refused) => {
             let region = Mr::reg(peer, refused.object, usage).map_err(Error::from)?;
-            Ok((region, Some(one_line(&refused.error.to_string()))))
+            let why = match refused.error {
+                Error::Provider { .. } => REFUSED,
+                _ => VOLATILE_MEMORY,
+            };
+            Ok((region, Some(why.to_owned())))
         }
     }
 }
