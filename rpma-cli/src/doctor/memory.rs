@@ -15,6 +15,7 @@ use super::opened::Opened;
 use super::{Exam, durable, remedies};
 use crate::args::Range;
 use crate::facts::{self, DaxSize, DaxState, Files, release_number};
+use crate::problem::{self, in_words};
 use crate::report::{Finding, Verdict};
 
 const CHECK: &str = "memory";
@@ -73,7 +74,7 @@ fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Fi
         return Ok(all);
     };
     PmemMap::open_range(path, start..end)
-        .map_err(|error| Finding::bad(CHECK, error.to_string(), remedies::ALIGNMENT))
+        .map_err(|error| Finding::bad(CHECK, problem::reason(&error), remedies::ALIGNMENT))
 }
 
 /// A device of the dax bus that no program can map: its remedy, or that for other memory.
@@ -193,7 +194,7 @@ fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     const CHECK: &str = "persistence domain";
     let found = match map.persistence_domain() {
         Ok(found) => found,
-        Err(error) => return Finding::unseen(CHECK, error.to_string()),
+        Err(error) => return Finding::unseen(CHECK, in_words(error)),
     };
     let device = exam.devices.first();
     match device.map(|device| durable::detected(device, map, Ddio::On)) {

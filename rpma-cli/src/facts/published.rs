@@ -266,7 +266,7 @@ pub(crate) fn version(text: &str) -> Option<String> {
     });
     let numbers: Vec<&str> = numbers.take(3).collect();
     let is_number = |number: &&str| (1..=5).contains(&number.len());
-    (numbers.len() > 1 && numbers.iter().all(|number| is_number(number))).then(|| numbers.join("."))
+    (numbers.len() > 1 && numbers.iter().all(is_number)).then(|| numbers.join("."))
 }
 
 /// `MT_0000000223` is the kind of a board, and `MT4123` that of its chip.

@@ -16,6 +16,8 @@ use self::containers::{give_network, give_path};
 pub(super) use self::memory::{device_remedy, other_memory};
 pub(super) use self::ports::{inactive, no_address};
 use crate::facts::{Container, Facts};
+use crate::problem;
+pub(super) use crate::problem::reason;
 
 /// Where that page begins with hardware.
 const PAGE: &str = "docs/getting-started.md";
@@ -175,40 +177,32 @@ const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";
 /// The reason and the remedy of a registration that failed. `other` is the remedy for memory of
 /// that kind, if it is not one that each device registers.
 pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, String) {
-    let (reason, hint) = split(error);
+    let of_host = problem::remedy(error).unwrap_or(LOG);
     let remedy = match (kind(error), other) {
-        // EPERM is for a limit of 0. The hint is about programs.
-        (Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied), _) => MEMLOCK.into(),
+        // EPERM is for a limit of 0.
+        (Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied), _) => {
+            if of_host.contains("MEMLOCK") {
+                MEMLOCK
+            } else {
+                of_host
+            }
+            .into()
+        }
         (_, Some(other)) => other,
-        (_, None) => hint.unwrap_or(LOG).into(),
+        (_, None) => of_host.into(),
     };
-    (reason, remedy)
+    (reason(error), remedy)
 }
 
 /// The reason and the remedy of memory that cannot be mapped. `rights` is the remedy if this user
 /// may not open it.
 pub(super) fn of_mapping(error: &Error, rights: String, other: String) -> (String, String) {
-    let (reason, hint) = split(error);
-    let remedy = match (kind(error), hint) {
+    let remedy = match (kind(error), problem::remedy(error)) {
         (Some(ErrorKind::PermissionDenied), _) => rights,
-        (_, Some(hint)) => hint.into(),
+        (_, Some(remedy)) => remedy.into(),
         (_, None) => other,
     };
-    (reason, remedy)
-}
-
-/// The message of an error without its remedy.
-pub(super) fn reason(error: &Error) -> String {
-    split(error).0
-}
-
-/// The message of an error, and the remedy that belongs to it.
-fn split(error: &Error) -> (String, Option<&'static str>) {
-    match error {
-        Error::Provider { call, cause, hint } => (format!("{call} failed: {cause}"), *hint),
-        // They name the remedy themselves.
-        other => (other.to_string(), None),
-    }
+    (reason(error), remedy)
 }
 
 /// Whether a system call has failed with that number.

@@ -9,6 +9,7 @@ use rpma::{AlignedBuf, Error, Mr, MrSlice, RemoteSlice};
 use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::places::Places;
+use crate::problem::in_words;
 
 /// A record and its pointer, for each commit.
 #[derive(Debug)]
@@ -94,8 +95,5 @@ impl Load for Commits<'_> {
 /// Why a writer's connection is over.
 pub(super) fn over(writer: &Writer) -> String {
     let reason = writer.conn().reason();
-    reason.map_or_else(
-        || "the connection is over".to_owned(),
-        |reason| reason.to_string(),
-    )
+    reason.map_or_else(|| "the connection is over".to_owned(), in_words)
 }

@@ -9,6 +9,7 @@ use rpma::{
 use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::places::{Group, Places};
+use crate::problem::in_words;
 use crate::settings::Op;
 
 /// The most operations of a batch, without its flush.
@@ -134,7 +135,7 @@ impl Load for Verbs<'_> {
             };
             for wc in &self.wcs[..polled] {
                 if let Err(failure) = wc.result() {
-                    return failed(failure.to_string());
+                    return failed(in_words(failure));
                 }
                 done(wc.wr_id() as u32);
             }
