@@ -64,6 +64,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
             dax: vec![Dax {
                 name: "dax0.0".into(),
                 state: DaxState::Usable,
+                is_persistent: true,
             }],
             ..Pmem::default()
         },

@@ -235,3 +235,71 @@ impl fmt::Display for Memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host whose texts are all this one.
+    fn with(text: &str) -> Host {
+        let some = || Some(text.to_owned());
+        Host {
+            rpma: text.into(),
+            kernel: some(),
+            rdma_core: Some(56),
+            built_with: Some(56),
+            device: text.into(),
+            description: some(),
+            board: some(),
+            firmware: some(),
+            link: some(),
+            rate: some(),
+            mtu: Some(1500),
+            native_flush: true,
+            native_atomic_write: true,
+            on_demand_paging: true,
+            memory: Some(Memory {
+                kind: text.into(),
+                domain: format!("{text}: {text}"),
+                ddio: Ddio::On,
+                durable: DurableName::Nothing,
+                not_persistent: some(),
+            }),
+        }
+    }
+
+    /// Promise: a report has no text of the other host that could be a name, an address, a path or a
+    /// serial number.
+    #[test]
+    fn a_host_of_a_report_has_no_names() -> serde_json::Result<()> {
+        for secret in published::tests::SECRETS {
+            let host = with(secret).published();
+            let text = format!("{} {host} {:?}", serde_json::to_string(&host)?, host.memory);
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_facts_of_a_host_stay() {
+        let host = Host {
+            rpma: "0.1.0".into(),
+            kernel: Some("6.12.118".into()),
+            device: "mlx5_0".into(),
+            description: Some("mlx5_core".into()),
+            board: Some("MT_0000000223".into()),
+            firmware: Some("20.31.1014".into()),
+            link: Some("Ethernet".into()),
+            rate: Some("100 Gb/sec".into()),
+            memory: Some(Memory {
+                kind: "device-DAX".into(),
+                domain: "virtio-pmem".into(),
+                ddio: Ddio::Off,
+                durable: DurableName::Nothing,
+                not_persistent: Some(VOLATILE.into()),
+            }),
+            ..with("")
+        };
+        assert_eq!(host.clone().published(), host);
+    }
+}

@@ -96,7 +96,11 @@ fn unusable(exam: &Exam<'_>, path: &str) -> Option<Finding> {
         DaxState::Gone => "is a file without a device",
     };
     let remedy = match remedies::device_remedy(dax, facts.container) {
-        Some(remedy) if facts.pmem.in_state(DaxState::Usable).next().is_none() => remedy,
+        Some(remedy)
+            if dax.is_persistent && facts.pmem.in_state(DaxState::Usable).next().is_none() =>
+        {
+            remedy
+        }
         _ => exam.other_memory(),
     };
     Some(Finding::bad(CHECK, format!("{path} {why}"), remedy))

@@ -101,6 +101,27 @@ fn system_ram_is_no_memory_for_programs() {
     );
 }
 
+/// Memory of high bandwidth, which loses its data with the power.
+#[test]
+fn volatile_memory_is_not_recommended() {
+    let volatile: Tree<'_> = &[
+        ("dev/dax0.0", ""),
+        ("sys/devices/platform/hmem.0/dax0.0/size", "270532608"),
+        (
+            "sys/bus/dax/devices/dax0.0",
+            "-> ../../../devices/platform/hmem.0/dax0.0",
+        ),
+    ];
+    let none = "this host has no persistent memory: use a host that has some. docs/getting-started.md has a guest \
+                machine for tests";
+    for driver in [
+        "sys/bus/dax/drivers/device_dax/dax0.0/",
+        "sys/bus/dax/drivers/kmem/dax0.0/",
+    ] {
+        of_memory(&[], &[volatile, &[(driver, "")]], NOT_GIVEN, none);
+    }
+}
+
 #[test]
 fn the_seed_of_a_region_is_no_memory() {
     let none = "this host has no persistent memory: use a host that has some. docs/getting-started.md has a guest \
@@ -189,6 +210,24 @@ fn namespaces_have_the_remedies_of_their_modes() {
                      settings of its platform";
         of_memory(&[], &[&namespace(mode), &read_only], NOT_GIVEN, other);
     }
+    // A namespace with a file system that is mounted comes last.
+    let mounted: Tree<'_> = &[
+        ("sys/bus/nd/devices/holder3.0/block/pmem3/", ""),
+        ("proc/self/mounts", "/dev/pmem3 /srv/log xfs rw,dax 0 0\n"),
+    ];
+    let unmounts = convert("fsdax").replace("As root: ", "As root: umount /srv/log; ");
+    of_memory(&[], &[&namespace("memory"), mounted], NOT_GIVEN, &unmounts);
+    let other: Tree<'_> = &[
+        ("sys/bus/nd/devices/namespace4.0/mode", "memory"),
+        ("sys/bus/nd/devices/namespace4.0/size", "270532608"),
+    ];
+    let other_remedy = convert("fsdax").replace("namespace3.0", "namespace4.0");
+    of_memory(
+        &[],
+        &[&namespace("memory"), mounted, other],
+        NOT_GIVEN,
+        &other_remedy,
+    );
     // Its driver is not there.
     let enable = "as root: ndctl enable-namespace namespace3.0. It makes a device-DAX";
     of_memory(&[], &[&namespace("dax")], NOT_GIVEN, enable);

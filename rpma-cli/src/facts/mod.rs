@@ -19,7 +19,7 @@ pub(crate) use self::files::tests;
 #[cfg(not(feature = "sim"))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
-pub(crate) use self::pmem::{Dax, DaxState, Mode, Namespace, Pmem};
+pub(crate) use self::pmem::{Dax, DaxState, Mode, Namespace, Pmem, Region};
 pub(crate) use self::published::PublishedFacts;
 pub(crate) use self::system::{
     Access, Container, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,

@@ -25,6 +25,8 @@ pub(crate) struct Pmem {
 pub(crate) struct Dax {
     pub(crate) name: String,
     pub(crate) state: DaxState,
+    /// Whether libnvdimm made it. Others, such as memory of CXL or of high bandwidth, are volatile.
+    pub(crate) is_persistent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +66,8 @@ pub(crate) struct Namespace {
     pub(crate) size: u64,
     pub(crate) is_enabled: bool,
     pub(crate) is_read_only: bool,
+    /// Where its file system is mounted.
+    pub(crate) mounted: Option<String>,
 }
 
 /// The mode of a namespace, as `ndctl` calls it.
@@ -94,9 +98,10 @@ impl Dax {
 }
 
 impl Pmem {
-    /// The devices in a state.
+    /// The persistent devices in a state.
     pub(crate) fn in_state(&self, state: DaxState) -> impl Iterator<Item = &Dax> {
-        self.dax.iter().filter(move |dax| dax.state == state)
+        let devices = self.dax.iter();
+        devices.filter(move |dax| dax.is_persistent && dax.state == state)
     }
 }
 
@@ -130,6 +135,7 @@ fn dax(files: &Files) -> Vec<Dax> {
     let names = names.into_iter().filter(|name| is_dax(name));
     let device = |name: String| Dax {
         state: state(files, &name, has_bus),
+        is_persistent: is_persistent(files, &name),
         name,
     };
     names.map(device).collect()
@@ -143,6 +149,12 @@ fn is_dax(name: &str) -> bool {
     numbers.is_some_and(|(region, number)| {
         region.parse::<u32>().is_ok() && number.parse::<u32>().is_ok()
     })
+}
+
+/// Its parents are in the path of the device, which the link has. Without it, nothing is known.
+fn is_persistent(files: &Files, name: &str) -> bool {
+    let device = files.link(format!("{DAX}/{name}"));
+    device.is_none_or(|path| path.split('/').any(|parent| parent.starts_with("ndbus")))
 }
 
 /// Without the bus, as in some containers, only the file is seen.
@@ -200,12 +212,29 @@ fn namespace(files: &Files, name: &str) -> Option<Namespace> {
     let is_read_only = region.is_some_and(|region| number(files, &region, "read_only") == Some(1));
     // The personality that has claimed it, if it is not raw.
     let holder = files.word(format!("{ND}/{name}/holder"));
+    let devices = [name, holder.as_deref().unwrap_or(name)];
     Some(Namespace {
         name: name.to_owned(),
         mode,
         size,
-        is_enabled: has_driver(files, &[name, holder.as_deref().unwrap_or(name)]),
+        is_enabled: has_driver(files, &devices),
         is_read_only,
+        mounted: mounted(files, &devices),
+    })
+}
+
+/// The first mount of a block device of these. A line of the table begins with `/dev/pmem0 /mnt `.
+fn mounted(files: &Files, devices: &[&str]) -> Option<String> {
+    let blocks: Vec<String> = devices
+        .iter()
+        .flat_map(|device| files.names(format!("{ND}/{device}/block")))
+        .collect();
+    let mut mounts = files.lines("proc/self/mounts").ok()?;
+    mounts.find_map(|line| {
+        let (source, rest) = line.strip_prefix("/dev/")?.split_once(' ')?;
+        let is_of = blocks.iter().any(|block| block == source);
+        let (place, _) = rest.split_once(' ')?;
+        is_of.then(|| place.to_owned())
     })
 }
 
@@ -275,6 +304,28 @@ mod tests {
         Ok(())
     }
 
+    /// Promise: memory that no kernel calls persistent is not recommended.
+    #[test]
+    fn only_devices_of_libnvdimm_are_persistent() -> io::Result<()> {
+        for (parent, is_persistent) in [("ndbus0/region0/dax0.1", true), ("platform/hmem.0", false)]
+        {
+            let size = format!("sys/devices/{parent}/dax0.0/size");
+            let link = format!("-> ../../../devices/{parent}/dax0.0");
+            let pmem = of(&[
+                (&size, "4096"),
+                ("sys/bus/dax/devices/dax0.0", &link),
+                ("sys/bus/dax/drivers/device_dax/dax0.0/", ""),
+                ("dev/dax0.0", ""),
+            ])?;
+            assert_eq!(pmem.dax[0].is_persistent, is_persistent, "{parent}");
+            assert_eq!(
+                pmem.in_state(DaxState::Usable).count(),
+                usize::from(is_persistent)
+            );
+        }
+        Ok(())
+    }
+
     #[test]
     fn namespaces_have_modes_and_states() -> io::Result<()> {
         let pmem = of(&[
@@ -292,6 +343,11 @@ mod tests {
             ("sys/bus/nd/devices/region1/read_only", "1\n"),
             ("sys/bus/nd/devices/ndbus0/", ""),
             ("sys/bus/nd/drivers/nd_pmem/pfn1.0/", ""),
+            ("sys/bus/nd/devices/pfn1.0/block/pmem1/", ""),
+            (
+                "proc/self/mounts",
+                "/dev/pmem0 /var ext4 rw 0 0\n/dev/pmem1 /mnt ext4 rw,dax 0 0\n",
+            ),
         ])?;
         let namespace = |name: &str, mode, size, is_enabled| Namespace {
             name: name.into(),
@@ -299,6 +355,7 @@ mod tests {
             size,
             is_enabled,
             is_read_only: is_enabled,
+            mounted: is_enabled.then(|| "/mnt".into()),
         };
         assert_eq!(
             pmem.namespaces,

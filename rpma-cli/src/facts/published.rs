@@ -376,14 +376,14 @@ fn is_of_slot(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io;
 
     use super::super::files::tests::tree;
     use super::*;
 
     /// Texts of which none may be in a report.
-    const SECRETS: [&str; 9] = [
+    pub(crate) const SECRETS: [&str; 9] = [
         "db7.example.org",
         "ann",
         "192.0.2.77",

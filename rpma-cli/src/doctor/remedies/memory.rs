@@ -2,7 +2,7 @@
 //! one can help.
 
 use super::{LOG, PAGE, give_path};
-use crate::facts::{Container, Dax, DaxState, Facts, Mode, Namespace};
+use crate::facts::{Container, Dax, DaxState, Facts, Mode, Namespace, Pmem, Region};
 
 /// For memory that is not persistent or not there: the best that this host has. `doctor` is the
 /// command, up to the path of the memory. `failed` is a path that was tried.
@@ -20,52 +20,58 @@ pub(in crate::doctor) fn other_memory(facts: &Facts, doctor: &str, failed: Optio
         let device = pmem.in_state(*state).next()?;
         device_remedy(device, facts.container)
     });
-    let space = || pmem.regions.iter().find(|region| region.has_space());
-    let system_ram = || pmem.in_state(DaxState::SystemRam).next();
-    let off = || {
-        pmem.namespaces
-            .iter()
-            .find(|namespace| namespace.mode == Mode::DevDax && !namespace.is_enabled)
-    };
     if let Some(remedy) = of_device {
-        remedy
-    } else if facts.container.is_some() {
-        format!(
-            "look for persistent memory on the host of the container, and give it to the container. {PAGE} has a \
-                 guest machine for tests"
-        )
-    } else if let Some(namespace) = off() {
-        format!(
-            "as root: ndctl enable-namespace {}. It makes a device-DAX",
-            namespace.name
-        )
-    } else if let Some(region) = space() {
-        format!(
-            "as root: ndctl create-namespace --mode=devdax --region={}. It makes a device-DAX",
-            region.name
-        )
-    } else if let Some(namespace) = convertible(&pmem.namespaces) {
-        convert(namespace)
-    } else if let Some(dax) = system_ram() {
-        from_system_ram(dax)
-    } else if let Some(region) = pmem.regions.iter().find(|region| !region.is_enabled) {
-        format!("as root: ndctl enable-region {}", region.name)
-    } else if let Some(region) = pmem.regions.iter().find(|region| region.is_read_only) {
-        format!(
-            "{} is read-only, and no program can write to it: use another host, or make it writable in the \
-                 settings of its platform",
-            region.name
-        )
-    } else if failed.is_some_and(|path| {
-        pmem.in_state(DaxState::Usable)
-            .any(|dax| dax.path() == path)
-    }) {
-        LOG.into()
-    } else {
+        return remedy;
+    }
+    if facts.container.is_some() {
+        return format!(
+            "look for persistent memory on the host of the container, and give it to the container. {PAGE} has a guest \
+             machine for tests"
+        );
+    }
+    of_regions(facts).unwrap_or_else(|| {
+        let is_failed = |dax: &Dax| failed == Some(&*dax.path());
+        if pmem.in_state(DaxState::Usable).any(is_failed) {
+            return LOG.into();
+        }
         format!(
             "this host has no persistent memory: use a host that has some. {PAGE} has a guest machine for tests"
         )
+    })
+}
+
+/// The remedy that the regions and namespaces have. The ones that lose data come last.
+fn of_regions(facts: &Facts) -> Option<String> {
+    let Pmem {
+        regions,
+        namespaces,
+        ..
+    } = &facts.pmem;
+    let is_off = |namespace: &&Namespace| namespace.mode == Mode::DevDax && !namespace.is_enabled;
+    if let Some(Namespace { name, .. }) = namespaces.iter().find(is_off) {
+        return Some(format!(
+            "as root: ndctl enable-namespace {name}. It makes a device-DAX"
+        ));
     }
+    if let Some(Region { name, .. }) = regions.iter().find(|region| region.has_space()) {
+        return Some(format!(
+            "as root: ndctl create-namespace --mode=devdax --region={name}. It makes a device-DAX"
+        ));
+    }
+    if let Some(Region { name, .. }) = regions.iter().find(|region| !region.is_enabled) {
+        return Some(format!("as root: ndctl enable-region {name}"));
+    }
+    if let Some(dax) = facts.pmem.in_state(DaxState::SystemRam).next() {
+        return Some(from_system_ram(dax));
+    }
+    if let Some(namespace) = convertible(namespaces) {
+        return Some(convert(namespace));
+    }
+    let Region { name, .. } = regions.iter().find(|region| region.is_read_only)?;
+    Some(format!(
+        "{name} is read-only, and no program can write to it: use another host, or make it writable in the settings of \
+         its platform"
+    ))
 }
 
 /// The states of devices that one command makes usable, and nothing is lost.
@@ -98,15 +104,19 @@ fn from_system_ram(dax: &Dax) -> String {
     )
 }
 
-/// The namespace that loses the least: without a file system before one that can have files.
+/// The namespace that loses the least: not mounted, and without a file system before one that can
+/// have files.
 fn convertible(namespaces: &[Namespace]) -> Option<&Namespace> {
     let can_be = namespaces
         .iter()
         .filter(|namespace| !namespace.is_read_only && namespace.mode != Mode::DevDax);
-    can_be.min_by_key(|namespace| match namespace.mode {
-        Mode::Raw | Mode::DevDax => 0,
-        Mode::Sector => 1,
-        Mode::FsDax => 2,
+    can_be.min_by_key(|namespace| {
+        let files = match namespace.mode {
+            Mode::Raw | Mode::DevDax => 0,
+            Mode::Sector => 1,
+            Mode::FsDax => 2,
+        };
+        (namespace.mounted.is_some(), files)
     })
 }
 
@@ -114,8 +124,10 @@ fn convert(namespace: &Namespace) -> String {
     let Namespace {
         name, mode, size, ..
     } = namespace;
+    let unmount = namespace.mounted.as_ref();
+    let unmount = unmount.map_or_else(String::new, |place| format!("umount {place}; "));
     format!(
-        "make a device-DAX out of {name} ({}, {size} bytes), if its contents may be lost. As root: ndctl \
+        "make a device-DAX out of {name} ({}, {size} bytes), if its contents may be lost. As root: {unmount}ndctl \
          create-namespace --force --reconfig={name} --mode=devdax",
         mode.name()
     )
