@@ -145,10 +145,19 @@ fn not_opened(
             format!("{} cannot be opened without {}", device.name, node.path),
             remedies::refused_node(&node.path, facts.container),
         ),
-        None => (
-            format!("no address of this host leads to {}", device.name),
-            remedies::no_address(device, facts.container),
-        ),
+        None => match facts.missing_provider(device) {
+            Some(provider) => (
+                format!(
+                    "{} cannot be opened: rdma-core has no provider {provider} here",
+                    device.name
+                ),
+                remedies::PROVIDERS.into(),
+            ),
+            None => (
+                format!("no address of this host leads to {}", device.name),
+                remedies::no_address(device, facts.container),
+            ),
+        },
     };
     if !is_bad {
         return Finding::note(CHECK, found).with_remedy(remedy);

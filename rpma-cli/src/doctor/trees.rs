@@ -420,6 +420,24 @@ fn a_host_without_a_device_gets_its_own_names() {
                        and this host has none: `ip link` shows the others. docs/getting-started.md has a guest machine \
                        and a simulated fabric for tests without RDMA";
     finds(&diagnose(&[], &[]).expect("a tree"), none, no_ethernet);
+    // An adapter whose module is not loaded.
+    let adapter: Tree<'_> = &[(
+        "sys/class/net/enp5s0/device/driver",
+        "-> ../../../bus/pci/drivers/mlx5_core",
+    )];
+    let load =
+        "enp5s0 is an adapter, and its module for RDMA is not loaded. As root: modprobe mlx5_ib";
+    finds(
+        &diagnose(&[], &[ETHERNET, adapter]).expect("a tree"),
+        none,
+        load,
+    );
+    let loaded: Tree<'_> = &[("sys/module/mlx5_ib/", "")];
+    finds(
+        &diagnose(&[], &[ETHERNET, adapter, loaded]).expect("a tree"),
+        none,
+        SOFT_ROCE,
+    );
     // A kernel of a cloud.
     let cut_down: Tree<'_> = &[
         ("proc/sys/kernel/osrelease", "6.12.1"),

@@ -38,6 +38,10 @@ pub(crate) struct Facts {
     pub(crate) devices: Vec<RdmaDevice>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
     pub(crate) ethernet: Vec<String>,
+    /// An interface of an adapter whose module for RDMA is not loaded, and that module.
+    pub(crate) without_rdma: Option<(String, &'static str)>,
+    /// The providers of rdma-core that are installed, such as `mlx5`.
+    pub(crate) providers: Vec<String>,
     /// Whether the kernel has soft-RoCE, if that is known.
     pub(crate) has_soft_roce: Option<bool>,
     pub(crate) locked_memory: LockedMemory,
@@ -58,11 +62,23 @@ impl Facts {
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             ethernet: network::ethernet(&files),
+            without_rdma: network::without_rdma(&files),
+            providers: system::providers(&files),
             has_soft_roce: system::has_soft_roce(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),
             container: system::container(&files),
         }
+    }
+
+    /// The provider of rdma-core that a device needs and that is not installed.
+    pub(crate) fn missing_provider(&self, device: &RdmaDevice) -> Option<&'static str> {
+        let driver = published::driver(device)?;
+        let (_, provider) = system::PROVIDERS
+            .iter()
+            .find(|(known, _)| *known == driver)?;
+        let is_installed = self.providers.iter().any(|name| name == provider);
+        (!is_installed).then_some(*provider)
     }
 
     pub(crate) fn device(&self, name: &str) -> Option<&RdmaDevice> {

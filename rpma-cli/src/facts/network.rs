@@ -79,6 +79,30 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
     files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
 }
 
+/// The drivers of Ethernet adapters, and their modules for RDMA.
+const RDMA_MODULES: [(&str, &str); 9] = [
+    ("mlx4_core", "mlx4_ib"),
+    ("mlx5_core", "mlx5_ib"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "iw_cxgb4"),
+    ("qede", "qedr"),
+    ("hns3", "hns_roce_hw_v2"),
+    ("be2net", "ocrdma"),
+];
+
+/// An interface of an adapter whose module for RDMA is not loaded, and that module.
+pub(super) fn without_rdma(files: &Files) -> Option<(String, &'static str)> {
+    files.names(NET).into_iter().find_map(|name| {
+        let driver = files.link(format!("{NET}/{name}/device/driver"))?;
+        let driver = driver.rsplit('/').next()?;
+        let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
+        let is_loaded = files.exists(format!("sys/module/{module}"));
+        (!is_loaded).then_some((name, *module))
+    })
+}
+
 /// The state also needs a cable.
 fn is_up(files: &Files, name: &str) -> bool {
     let state = files.word(format!("{NET}/{name}/operstate"));

@@ -249,7 +249,7 @@ pub(crate) fn known(list: &[&'static str], word: &str) -> Option<&'static str> {
 }
 
 /// A software device has no hardware, and its transport names its driver.
-fn driver(device: &RdmaDevice) -> Option<&'static str> {
+pub(super) fn driver(device: &RdmaDevice) -> Option<&'static str> {
     match (&device.driver, &device.pci, device.node_type.as_deref()) {
         (Some(driver), ..) => known(&DRIVERS, driver),
         (None, None, Some("CA")) => Some(ROCE),

@@ -219,6 +219,34 @@ fn release_of(version: &str) -> Option<u32> {
     version.split('.').nth(2)?.parse().ok()
 }
 
+/// The drivers of devices, and their providers in rdma-core.
+pub(super) const PROVIDERS: [(&str, &str); 16] = [
+    ("mlx4_core", "mlx4"),
+    ("mlx5_core", "mlx5"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "cxgb4"),
+    ("qede", "qedr"),
+    ("hns3", "hns"),
+    ("be2net", "ocrdma"),
+    ("hfi1", "hfi1verbs"),
+    ("ib_qib", "ipathverbs"),
+    ("erdma", "erdma"),
+    ("mana", "mana"),
+    ("vmw_pvrdma", "vmw_pvrdma"),
+    ("rdma_rxe", "rxe"),
+    ("siw", "siw"),
+];
+
+/// The providers that are installed: `mlx5.driver`.
+pub(super) fn providers(files: &Files) -> Vec<String> {
+    let names = files.names("etc/libibverbs.d").into_iter();
+    names
+        .filter_map(|name| Some(name.strip_suffix(".driver")?.to_owned()))
+        .collect()
+}
+
 /// The first two numbers of a kernel's release.
 pub(crate) fn release_number(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());

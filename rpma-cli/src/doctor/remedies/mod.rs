@@ -51,12 +51,21 @@ pub(super) fn load(modules: &[&str], container: bool) -> String {
 pub(super) const OTHER_KERNEL: &str = "install the kernel package with all modules: linux-image-amd64 in the place of \
                                        a cloud kernel, linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora";
 
+/// For a device whose provider is not installed.
+pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-providers on Debian and Ubuntu, libibverbs on \
+                                    Fedora and RHEL";
+
 /// Without an RDMA device that rpma can use.
 pub(super) fn no_device(facts: &Facts) -> String {
     if let Some(container) = facts.container {
         return format!(
             "if the host of the container has an RDMA device: {}. If not, {PAGE} has the ways to one",
             give(container, facts)
+        );
+    }
+    if let Some((interface, module)) = &facts.without_rdma {
+        return format!(
+            "{interface} is an adapter, and its module for RDMA is not loaded. As root: modprobe {module}"
         );
     }
     let other = format!("{PAGE} has a guest machine and a simulated fabric for tests without RDMA");
