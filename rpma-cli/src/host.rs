@@ -91,14 +91,13 @@ impl Host {
         let device = device.unwrap_or_default();
         let port = device.ports.iter().find(|port| port.is_active()).cloned();
         let port = port.unwrap_or_default();
-        let published = published::device(&device);
         Self {
             rpma: env!("CARGO_PKG_VERSION").to_owned(),
             rdma_core: facts.rdma_core.loaded,
             built_with: facts.rdma_core.built_with,
             kernel: facts.kernel,
             device: peer.get_device_name().to_owned(),
-            description: published.driver.map(Into::into),
+            description: published::driver(&device).map(Into::into),
             board: device.board,
             firmware: device.firmware,
             mtu: port.interfaces.first().and_then(|interface| interface.mtu),
@@ -114,7 +113,7 @@ impl Host {
 
     /// The same host without texts that could have names, addresses or serial numbers.
     pub(crate) fn published(self) -> Self {
-        let word = |list: &[&'static str], text: Option<String>| {
+        let word = |list: &'static str, text: Option<String>| {
             text.and_then(|text| published::known(list, &text))
                 .map(Into::into)
         };
@@ -122,10 +121,10 @@ impl Host {
             rpma: published::version(&self.rpma).unwrap_or_default(),
             kernel: self.kernel.as_deref().and_then(published::version),
             device: published::device_name(&self.device),
-            description: word(&published::DRIVERS, self.description),
+            description: word(published::DRIVERS, self.description),
             board: self.board.as_deref().and_then(published::board),
             firmware: self.firmware.as_deref().and_then(published::version),
-            link: word(&published::LINKS, self.link),
+            link: word(published::LINKS, self.link),
             rate: self.rate.as_deref().and_then(published::rate),
             memory: self.memory.map(Memory::published),
             ..self
@@ -134,19 +133,8 @@ impl Host {
 }
 
 /// The kinds of memory and the persistence domains, as the library names them.
-const KINDS: [&str; 4] = [
-    "device-DAX",
-    "file on a DAX file system",
-    "ordinary file",
-    "ordinary memory",
-];
-const DOMAINS: [&str; 5] = [
-    "unknown",
-    "memory and processor caches (eADR)",
-    "memory and its controller (ADR)",
-    "virtio-pmem",
-    "volatile",
-];
+const KINDS: &str = "device-DAX|file on a DAX file system|ordinary file|ordinary memory";
+const DOMAINS: &str = "unknown|memory and processor caches (eADR)|memory and its controller (ADR)|virtio-pmem|volatile";
 
 /// Why memory is not registered for persistent flushes.
 pub(crate) const VOLATILE: &str =
@@ -161,16 +149,12 @@ impl Memory {
             .domain
             .split_once(": ")
             .map_or(&*self.domain, |(domain, _)| domain);
-        let why = |why: String| {
-            published::known(&[VOLATILE], &why)
-                .unwrap_or(REFUSED)
-                .into()
-        };
+        let why = |why: String| published::known(VOLATILE, &why).unwrap_or(REFUSED).into();
         Self {
-            kind: published::known(&KINDS, &self.kind)
+            kind: published::known(KINDS, &self.kind)
                 .unwrap_or("unknown")
                 .into(),
-            domain: published::known(&DOMAINS, domain)
+            domain: published::known(DOMAINS, domain)
                 .unwrap_or("unknown")
                 .into(),
             not_persistent: self.not_persistent.map(why),

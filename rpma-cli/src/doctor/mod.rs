@@ -18,10 +18,11 @@ use std::path::Path;
 
 use rpma::pmem::PmemMap;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use self::opened::Opened;
 use crate::args::{Doctor, Endpoint};
-use crate::facts::{Facts, Files, Mode, PublishedFacts};
+use crate::facts::{Facts, Files, Mode, published_facts};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, Report, Verdict};
@@ -229,15 +230,8 @@ struct Diagnosis {
     command: &'static str,
     result: Outcome,
     interrupted: bool,
-    host: PublishedFacts,
-    findings: Vec<Judged>,
-}
-
-/// A finding without its words.
-#[derive(Serialize)]
-struct Judged {
-    check: &'static str,
-    verdict: Verdict,
+    host: Value,
+    findings: Vec<Value>,
 }
 
 impl Diagnosis {
@@ -247,12 +241,9 @@ impl Diagnosis {
             command: "doctor",
             result,
             interrupted: exam.interrupt.is_set(),
-            host: PublishedFacts::from(&exam.host.facts),
+            host: published_facts(&exam.host.facts),
             findings: findings
-                .map(|finding| Judged {
-                    check: finding.check,
-                    verdict: finding.verdict,
-                })
+                .map(|finding| json!({"check": finding.check, "verdict": finding.verdict}))
                 .collect(),
         }
     }
@@ -376,7 +367,7 @@ pub(crate) mod tests {
         assert_eq!(outcome, Outcome::Bad);
         assert!(text.contains("interrupted"), "{text}");
         let (_, text) = examine_nothing(&["--json"], &interrupt);
-        let report: serde_json::Value = serde_json::from_str(&text)?;
+        let report: Value = serde_json::from_str(&text)?;
         assert_eq!(report["interrupted"], true);
         assert_eq!(report["result"], "bad");
         assert_eq!(report["host"]["kernel"], "6.12.1");

@@ -20,12 +20,12 @@ pub(crate) use self::files::tests;
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
 pub(crate) use self::pmem::{Dax, DaxState, Mode, Namespace, Pmem, Region};
-pub(crate) use self::published::PublishedFacts;
+pub(crate) use self::published::facts as published_facts;
 pub(crate) use self::system::{
     Access, Container, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,
 };
 
-/// What this host is, with its names and addresses. [`PublishedFacts`] are without them.
+/// What this host is, with its names and addresses. [`published_facts`] are without them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The kernel's release, such as `6.12.43+deb13-amd64`.

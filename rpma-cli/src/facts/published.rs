@@ -3,257 +3,113 @@
 
 use std::net::SocketAddr;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{
-    Access, Container, DaxState, Facts, LockedMemory, Mode, Module, Port, RdmaCore, RdmaDevice,
-};
+use super::{Access, Facts, Gid, Interface, Node, Port, RdmaDevice};
 
 /// The facts of `rpma doctor --json`.
-#[derive(Debug, Serialize)]
-pub(crate) struct PublishedFacts {
-    /// The first three numbers of the kernel's release.
-    kernel: Option<String>,
-    rdma_core: RdmaCore,
-    modules: Vec<Module>,
-    soft_roce: Option<bool>,
-    files: Vec<PublishedFile>,
-    devices: Vec<PublishedDevice>,
-    /// The number of Ethernet interfaces that are up.
-    ethernet: usize,
-    locked_memory: LockedMemory,
-    memory: PublishedMemory,
-    container: Option<Container>,
-}
-
-/// A device file in `/dev/infiniband`.
-#[derive(Debug, Serialize)]
-struct PublishedFile {
-    /// The position of its device. `null` is the connection manager.
-    device: Option<usize>,
-    access: &'static str,
-}
-
-/// An RDMA device.
-#[derive(Debug, Serialize)]
-pub(crate) struct PublishedDevice {
-    pub(crate) name: String,
-    pub(crate) driver: Option<&'static str>,
-    /// Its vendor and its device in the numbers of PCI.
-    pub(crate) pci: Option<String>,
-    node_type: Option<&'static str>,
-    pub(crate) firmware: Option<String>,
-    pub(crate) board: Option<String>,
-    ports: Vec<PublishedPort>,
-}
-
-#[derive(Debug, Serialize)]
-struct PublishedPort {
-    number: u32,
-    state: Option<&'static str>,
-    physical: Option<&'static str>,
-    link: Option<&'static str>,
-    rate: Option<String>,
-    /// The kinds of its gids.
-    gids: Vec<&'static str>,
-    interfaces: Vec<PublishedInterface>,
-}
-
-#[derive(Debug, Serialize)]
-struct PublishedInterface {
-    mtu: Option<u32>,
-    state: Option<&'static str>,
-    set_up: Option<bool>,
-    elsewhere: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct PublishedMemory {
-    dax: Vec<DaxState>,
-    regions: Vec<PublishedRegion>,
-    namespaces: Vec<PublishedNamespace>,
-}
-
-#[derive(Debug, Serialize)]
-struct PublishedRegion {
-    space: u64,
-    enabled: bool,
-    read_only: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct PublishedNamespace {
-    mode: Mode,
-    size: u64,
-    enabled: bool,
-    read_only: bool,
-}
-
-impl From<&Facts> for PublishedFacts {
-    fn from(facts: &Facts) -> Self {
-        Self {
-            kernel: facts.kernel.as_deref().and_then(version),
-            rdma_core: facts.rdma_core,
-            modules: facts.modules.clone(),
-            soft_roce: facts.has_soft_roce,
-            files: files(facts),
-            devices: facts.devices.iter().map(device).collect(),
-            ethernet: facts.ethernet.len(),
-            locked_memory: facts.locked_memory,
-            memory: memory(facts),
-            container: facts.container,
-        }
-    }
-}
-
-fn files(facts: &Facts) -> Vec<PublishedFile> {
+pub(crate) fn facts(facts: &Facts) -> Value {
     let position = |name: &String| facts.devices.iter().position(|device| device.name == *name);
-    let nodes = facts.nodes.iter();
-    let file = nodes.map(|node| PublishedFile {
-        device: node.device.as_ref().and_then(position),
-        access: match node.access {
-            Access::Usable => "usable",
-            Access::Missing => "missing",
-            Access::Refused(_) => "refused",
-        },
-    });
-    file.collect()
-}
-
-fn memory(facts: &Facts) -> PublishedMemory {
-    let regions = facts.pmem.regions.iter();
-    let namespaces = facts.pmem.namespaces.iter();
-    PublishedMemory {
-        dax: facts.pmem.dax.iter().map(|dax| dax.state).collect(),
-        regions: regions
-            .map(|region| PublishedRegion {
-                space: region.space,
-                enabled: region.is_enabled,
-                read_only: region.is_read_only,
-            })
-            .collect(),
-        namespaces: namespaces
-            .map(|namespace| PublishedNamespace {
-                mode: namespace.mode,
-                size: namespace.size,
-                enabled: namespace.is_enabled,
-                read_only: namespace.is_read_only,
-            })
-            .collect(),
-    }
-}
-
-/// What may be published of a device.
-pub(crate) fn device(device: &RdmaDevice) -> PublishedDevice {
-    PublishedDevice {
-        name: device_name(&device.name),
-        driver: driver(device),
-        pci: device.pci.clone(),
-        node_type: device
-            .node_type
-            .as_deref()
-            .and_then(|word| known(&NODE_TYPES, word)),
-        firmware: device.firmware.as_deref().and_then(version),
-        board: device.board.as_deref().and_then(board),
-        ports: device.ports.iter().map(port).collect(),
-    }
-}
-
-fn port(port: &Port) -> PublishedPort {
-    let word = |list: &[&'static str], text: &Option<String>| {
-        text.as_deref().and_then(|text| known(list, text))
+    let file = |node: &Node| {
+        // `null` is the connection manager.
+        json!({
+            "device": node.device.as_ref().and_then(position),
+            "access": match node.access {
+                Access::Usable => "usable",
+                Access::Missing => "missing",
+                Access::Refused(_) => "refused",
+            },
+        })
     };
-    let kinds = port.gids.iter();
-    let mut gids: Vec<_> = kinds
-        .filter_map(|gid| word(&GID_KINDS, &gid.kind))
-        .collect();
-    gids.sort_unstable();
-    gids.dedup();
-    let interfaces = port.interfaces.iter();
-    PublishedPort {
-        number: port.number,
-        state: word(&STATES, &port.state),
-        physical: word(&PHYSICAL, &port.physical),
-        link: word(&LINKS, &port.link_layer),
-        rate: port.rate.as_deref().and_then(rate),
-        gids,
-        interfaces: interfaces
-            .map(|interface| PublishedInterface {
-                mtu: interface.mtu,
-                state: word(&INTERFACE_STATES, &interface.state),
-                set_up: interface.is_set_up,
-                elsewhere: interface.is_elsewhere,
-            })
-            .collect(),
-    }
+    let pmem = &facts.pmem;
+    json!({
+        "kernel": facts.kernel.as_deref().and_then(version),
+        "rdma_core": facts.rdma_core,
+        "modules": facts.modules,
+        "soft_roce": facts.has_soft_roce,
+        "providers": each(&facts.providers, |name| known(PROVIDERS, name)),
+        "files": each(&facts.nodes, file),
+        "devices": each(&facts.devices, device),
+        "ethernet": facts.ethernet.len(),
+        "locked_memory": facts.locked_memory,
+        "container": facts.container,
+        "dax": each(&pmem.dax, |dax| json!({"state": dax.state, "persistent": dax.is_persistent})),
+        "regions": each(&pmem.regions, |region| json!({
+            "space": region.space,
+            "enabled": region.is_enabled,
+            "read_only": region.is_read_only,
+        })),
+        "namespaces": each(&pmem.namespaces, |namespace| json!({
+            "mode": namespace.mode,
+            "size": namespace.size,
+            "enabled": namespace.is_enabled,
+            "read_only": namespace.is_read_only,
+            "mounted": namespace.mounted.is_some(),
+        })),
+    })
 }
 
-const NODE_TYPES: [&str; 7] = [
-    "CA",
-    "switch",
-    "router",
-    "RNIC",
-    "usNIC",
-    "usNIC UDP",
-    "unspecified",
-];
-const STATES: [&str; 6] = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
-const PHYSICAL: [&str; 7] = [
-    "Sleep",
-    "Polling",
-    "Disabled",
-    "PortConfigurationTraining",
-    "LinkUp",
-    "LinkErrorRecovery",
-    "Phy Test",
-];
-pub(crate) const LINKS: [&str; 3] = ["InfiniBand", "Ethernet", "Unspecified"];
-const GID_KINDS: [&str; 2] = ["IB/RoCE v1", "RoCE v2"];
-const INTERFACE_STATES: [&str; 6] = [
-    "up",
-    "down",
-    "unknown",
-    "dormant",
-    "lowerlayerdown",
-    "testing",
-];
+fn each<T, U>(all: &[T], of: impl FnMut(&T) -> U) -> Vec<U> {
+    all.iter().map(of).collect()
+}
+
+fn device(device: &RdmaDevice) -> Value {
+    json!({
+        "name": device_name(&device.name),
+        "driver": driver(device),
+        "pci": device.pci,
+        "node_type": word(NODE_TYPES, &device.node_type),
+        "firmware": device.firmware.as_deref().and_then(version),
+        "board": device.board.as_deref().and_then(board),
+        "ports": each(&device.ports, port),
+    })
+}
+
+fn port(port: &Port) -> Value {
+    json!({
+        "number": port.number,
+        "state": word(STATES, &port.state),
+        "physical": word(PHYSICAL, &port.physical),
+        "link": word(LINKS, &port.link_layer),
+        "rate": port.rate.as_deref().and_then(rate),
+        "gids": each(&port.gids, |gid: &Gid| word(GID_KINDS, &gid.kind)),
+        "interfaces": each(&port.interfaces, |interface: &Interface| json!({
+            "mtu": interface.mtu,
+            "state": word(INTERFACE_STATES, &interface.state),
+            "set_up": interface.is_set_up,
+            "elsewhere": interface.is_elsewhere,
+        })),
+    })
+}
+
+const NODE_TYPES: &str = "CA|switch|router|RNIC|usNIC|usNIC UDP|unspecified";
+const STATES: &str = "NOP|DOWN|INIT|ARMED|ACTIVE|ACTIVE_DEFER";
+const PHYSICAL: &str =
+    "Sleep|Polling|Disabled|PortConfigurationTraining|LinkUp|LinkErrorRecovery|Phy Test";
+pub(crate) const LINKS: &str = "InfiniBand|Ethernet|Unspecified";
+const GID_KINDS: &str = "IB/RoCE v1|RoCE v2";
+const INTERFACE_STATES: &str = "up|down|unknown|dormant|lowerlayerdown|testing";
 /// The drivers of hardware, and the two of software.
-pub(crate) const DRIVERS: [&str; 20] = [
-    "mlx4_core",
-    "mlx5_core",
-    "bnxt_en",
-    "ice",
-    "i40e",
-    "idpf",
-    "cxgb4",
-    "qede",
-    "hns3",
-    "hfi1",
-    "ib_qib",
-    "be2net",
-    "enic",
-    "efa",
-    "erdma",
-    "mana",
-    "ionic",
-    "vmw_pvrdma",
-    ROCE,
-    IWARP,
-];
-const ROCE: &str = "rdma_rxe";
-const IWARP: &str = "siw";
+pub(crate) const DRIVERS: &str = "mlx4_core|mlx5_core|bnxt_en|ice|i40e|idpf|cxgb4|qede|hns3|hfi1|ib_qib|be2net|enic|\
+                                  efa|erdma|mana|ionic|vmw_pvrdma|rdma_rxe|siw";
+const PROVIDERS: &str = "mlx4|mlx5|bnxt_re|irdma|cxgb4|qedr|hns|ocrdma|hfi1verbs|ipathverbs|efa|erdma|mana|vmw_pvrdma|\
+                         mthca|rxe|siw";
 
 /// The word of a closed list.
-pub(crate) fn known(list: &[&'static str], word: &str) -> Option<&'static str> {
-    list.iter().copied().find(|known| *known == word)
+pub(crate) fn known(list: &'static str, word: &str) -> Option<&'static str> {
+    list.split('|').find(|known| *known == word)
+}
+
+fn word(list: &'static str, text: &Option<String>) -> Option<&'static str> {
+    text.as_deref().and_then(|text| known(list, text))
 }
 
 /// A software device has no hardware, and its transport names its driver.
-pub(super) fn driver(device: &RdmaDevice) -> Option<&'static str> {
+pub(crate) fn driver(device: &RdmaDevice) -> Option<&'static str> {
     match (&device.driver, &device.pci, device.node_type.as_deref()) {
-        (Some(driver), ..) => known(&DRIVERS, driver),
-        (None, None, Some("CA")) => Some(ROCE),
-        (None, None, Some("RNIC")) => Some(IWARP),
+        (Some(driver), ..) => known(DRIVERS, driver),
+        (None, None, Some("CA")) => Some("rdma_rxe"),
+        (None, None, Some("RNIC")) => Some("siw"),
         _ => None,
     }
 }
@@ -319,7 +175,7 @@ fn is_private(word: &str) -> bool {
 /// The names that the kernel and systemd give. A rule of udev can put a GUID into a name, and an
 /// operator that of the host.
 pub(crate) fn device_name(name: &str) -> String {
-    let is_kernels = KERNELS.iter().any(|prefix| is_numbered(name, prefix));
+    let is_kernels = KERNELS.split('|').any(|prefix| is_numbered(name, prefix));
     if is_kernels || is_of_slot(name) {
         name.to_owned()
     } else {
@@ -327,28 +183,8 @@ pub(crate) fn device_name(name: &str) -> String {
     }
 }
 
-const KERNELS: [&str; 20] = [
-    "mlx4_",
-    "mlx5_",
-    "bnxt_re",
-    "irdma",
-    "i40iw",
-    "cxgb4_",
-    "qedr",
-    "hns_",
-    "hfi1_",
-    "qib",
-    "ocrdma",
-    "usnic_",
-    "efa_",
-    "erdma_",
-    "mana_",
-    "ionic_",
-    "vmw_pvrdma",
-    "rxe",
-    "siw",
-    "strict",
-];
+const KERNELS: &str = "mlx4_|mlx5_|bnxt_re|irdma|i40iw|cxgb4_|qedr|hns_|hfi1_|qib|ocrdma|usnic_|efa_|erdma_|mana_|\
+                       ionic_|vmw_pvrdma|rxe|siw|strict";
 
 fn is_numbered(name: &str, prefix: &str) -> bool {
     let number = name.strip_prefix(prefix);
@@ -436,7 +272,7 @@ pub(crate) mod tests {
     ];
 
     fn json(facts: &Facts) -> String {
-        serde_json::to_string(&PublishedFacts::from(facts)).expect("JSON")
+        super::facts(facts).to_string()
     }
 
     /// Promise: no text of a host comes into a report, whichever file has it.
