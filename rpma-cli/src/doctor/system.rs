@@ -1,7 +1,7 @@
 //! Checks of the kernel's side: its release, modules, device files; containers; rdma-core.
 
 use super::remedies;
-use crate::facts::{Access, Container, Facts, ModuleState, Node, RdmaCore, release_number};
+use crate::facts::{Access, Container, Facts, Module, ModuleState, Node, RdmaCore, release_number};
 use crate::report::Finding;
 
 /// The oldest Linux that the library is for.
@@ -84,12 +84,23 @@ pub(super) fn nodes(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     let one_is_usable = |for_device: bool| {
         nodes().any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
     };
-    let finding = |node| self::node(node, one_is_usable(true), facts.container);
+    let is_missing = |module: &Module| module.state == ModuleState::Missing;
+    let container = facts.container;
+    let missing = |path: &str| match facts.modules.iter().any(is_missing) {
+        true => remedies::MODULES_FIRST.into(),
+        false => remedies::missing_node(path, container),
+    };
+    let finding = |node| self::node(node, one_is_usable(true), container, missing);
     nodes().map(finding).collect()
 }
 
 /// The file of one device is bad only if that of no other device can be used.
-fn node(node: &Node, another_is_usable: bool, container: Option<Container>) -> Finding {
+fn node(
+    node: &Node,
+    another_is_usable: bool,
+    container: Option<Container>,
+    missing: impl Fn(&str) -> String,
+) -> Finding {
     const CHECK: &str = "device file";
     let Node {
         path,
@@ -104,10 +115,7 @@ fn node(node: &Node, another_is_usable: bool, container: Option<Container>) -> F
         Access::Usable => {
             return Finding::good(CHECK, format!("{name} can be read and written"));
         }
-        Access::Missing => {
-            let remedy = remedies::missing_node(path, container);
-            (format!("{name} does not exist"), remedy)
-        }
+        Access::Missing => (format!("{name} does not exist"), missing(path)),
         Access::Refused(reason) => (
             format!("{name}: {reason}"),
             remedies::refused_node(path, container),
@@ -147,7 +155,6 @@ pub(super) fn rdma_core(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Module;
     use crate::report::Verdict;
 
     fn bad(findings: &[Finding]) -> Vec<&Finding> {

@@ -458,6 +458,31 @@ fn a_host_without_a_device_gets_its_own_names() {
     assert!(!lines[at + 1].contains("rdma link add"), "{lines:#?}");
 }
 
+/// A device file cannot be given before the kernel makes it.
+#[test]
+fn a_missing_device_file_waits_for_the_modules() {
+    let found = "BAD     device file: /dev/infiniband/rdma_cm does not exist";
+    let container: Tree<'_> = &[(".dockerenv", "")];
+    let modules = "load the modules first: the kernel makes it then";
+    finds(
+        &diagnose(&[], &[container]).expect("a tree"),
+        found,
+        modules,
+    );
+    let loaded =
+        ["ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm"].map(|name| format!("sys/module/{name}/"));
+    let loaded = loaded.each_ref().map(|path| (&**path, ""));
+    let give = "give it to the container: --device /dev/infiniband/rdma_cm";
+    finds(
+        &diagnose(&[], &[&loaded, container]).expect("a tree"),
+        found,
+        give,
+    );
+    let udev = "the kernel makes it with the modules ib_uverbs and rdma_ucm. If they are loaded, look for udev or for a \
+                /dev of your own: /dev/infiniband/rdma_cm";
+    finds(&diagnose(&[], &[&loaded]).expect("a tree"), found, udev);
+}
+
 /// Promise: each program that makes containers gets options of its own, with the files of this host.
 #[test]
 fn containers_have_the_options_of_their_programs() {

@@ -307,18 +307,34 @@ impl Container {
 
 /// A directory that Kubernetes mounts.
 const SERVICE_ACCOUNT: &str = "run/secrets/kubernetes.io/serviceaccount";
-/// The namespaces of the host have these numbers (`PROC_PID_INIT_INO`, `PROC_CGROUP_INIT_INO`).
-const FIRST_NAMESPACES: [(&str, &str); 2] = [
+/// The namespaces of the host have these numbers (`PROC_PID_INIT_INO` and the others).
+const FIRST_NAMESPACES: [(&str, &str); 5] = [
     ("pid", "pid:[4026531836]"),
     ("cgroup", "cgroup:[4026531835]"),
+    ("uts", "uts:[4026531838]"),
+    ("ipc", "ipc:[4026531839]"),
+    ("user", "user:[4026531837]"),
 ];
 
-/// The container of this process: by the marks that its program makes, and by the namespaces.
+/// The container of this process. A mark of its program counts only if a namespace can be another
+/// one than the host's: a disk that was made from an image has the mark as well.
 pub(super) fn container(files: &Files) -> Option<Container> {
-    if [SERVICE_ACCOUNT.into(), format!("var/{SERVICE_ACCOUNT}")]
-        .iter()
-        .any(|path| files.exists(path))
-    {
+    let is_first = |(kind, first): (&str, &str)| {
+        let own = files.link(format!("proc/self/ns/{kind}"))?;
+        Some(own == first)
+    };
+    let are_first = FIRST_NAMESPACES.map(is_first);
+    if are_first == [Some(true); 5] {
+        return None;
+    }
+    let is_apart = are_first[..2].contains(&Some(false));
+    marked(files).or(is_apart.then_some(Container::Unknown))
+}
+
+/// The program whose mark is there.
+fn marked(files: &Files) -> Option<Container> {
+    let has_account = |dir: &&str| files.exists(format!("{dir}{SERVICE_ACCOUNT}"));
+    if ["", "var/"].iter().any(has_account) {
         return Some(Container::Kubernetes);
     }
     if files.exists("run/.containerenv") {
@@ -327,21 +343,10 @@ pub(super) fn container(files: &Files) -> Option<Container> {
     if files.exists(".dockerenv") {
         return Some(Container::Docker);
     }
-    let word = ["run/systemd/container", "run/host/container-manager"]
-        .iter()
-        .find_map(|path| files.word(path))
-        .or_else(|| first_process(files));
-    if let Some(word) = word {
-        return Some(Container::from_word(&word));
-    }
-    let is_apart = |(kind, first): &(&str, &str)| {
-        let own = files.link(format!("proc/self/ns/{kind}"));
-        own.is_some_and(|own| own != *first)
-    };
-    FIRST_NAMESPACES
-        .iter()
-        .any(is_apart)
-        .then_some(Container::Unknown)
+    let words = ["run/systemd/container", "run/host/container-manager"];
+    let word = words.iter().find_map(|path| files.word(path));
+    let word = word.or_else(|| first_process(files))?;
+    Some(Container::from_word(&word))
 }
 
 /// The variable `container` of the first process, if this user may read it.
@@ -542,6 +547,32 @@ mod tests {
         ] {
             let tree = tree(&[(file, text)])?;
             assert_eq!(container(&Files::new(tree.path())), kind, "{file} {text}");
+        }
+        Ok(())
+    }
+
+    /// Promise: a disk that was made from an image of docker is no container.
+    #[test]
+    fn a_mark_in_the_namespaces_of_the_host_is_none() -> io::Result<()> {
+        let files = |other: Option<&str>| {
+            let links = FIRST_NAMESPACES.map(|(kind, first)| {
+                let target = match other == Some(kind) {
+                    true => format!("-> {kind}:[4026532198]"),
+                    false => format!("-> {first}"),
+                };
+                (format!("proc/self/ns/{kind}"), target)
+            });
+            let mut files: Vec<_> = links
+                .iter()
+                .map(|(path, text)| (&**path, &**text))
+                .collect();
+            files.push((".dockerenv", ""));
+            let tree = tree(&files)?;
+            Ok::<_, io::Error>(container(&Files::new(tree.path())))
+        };
+        assert_eq!(files(None)?, None);
+        for (kind, _) in FIRST_NAMESPACES {
+            assert_eq!(files(Some(kind))?, Some(Container::Docker), "{kind}");
         }
         Ok(())
     }

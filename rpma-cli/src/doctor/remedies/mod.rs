@@ -94,6 +94,8 @@ pub(super) fn no_device(facts: &Facts) -> String {
     )
 }
 
+pub(super) const MODULES_FIRST: &str = "load the modules first: the kernel makes it then";
+
 pub(super) fn missing_node(path: &str, container: Option<Container>) -> String {
     match container {
         Some(container) => give_path(container, path),
