@@ -7,7 +7,7 @@ use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Peer, Side};
 
 use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Ping, Serve};
-use crate::facts::{Facts, Files, Pmem, Port, RdmaDevice};
+use crate::facts::{Dax, DaxState, Facts, Files, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
@@ -61,7 +61,11 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     let facts = Facts {
         devices: vec![device],
         pmem: Pmem {
-            devices: vec![format!("{DAX}0.0")],
+            dax: vec![Dax {
+                name: "dax0.0".into(),
+                state: DaxState::Usable,
+                is_persistent: true,
+            }],
             ..Pmem::default()
         },
         ..Facts::default()
@@ -265,8 +269,7 @@ mod tests {
             host.addresses.push("fe80::77%roce0".into());
             let roce0 = Interface {
                 name: "roce0".into(),
-                mtu: None,
-                state: None,
+                ..Interface::default()
             };
             host.facts.devices[0].ports[0].interfaces.push(roce0);
         };

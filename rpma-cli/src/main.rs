@@ -30,7 +30,6 @@ mod serve;
 mod settings;
 mod time;
 mod wire;
-mod words;
 
 use std::process::ExitCode;
 

@@ -59,7 +59,10 @@ impl Verdict {
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
     pub(crate) verdict: Verdict,
+    /// The words have names and addresses, and a report may be published.
+    #[serde(skip)]
     pub(crate) found: String,
+    #[serde(skip)]
     pub(crate) remedy: Option<String>,
 }
 

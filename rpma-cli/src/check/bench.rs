@@ -14,6 +14,7 @@ use crate::client::{Clock, InStep, Result, Stop, failed, not_possible};
 use crate::client::{Session, plain, unreachable};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
+use crate::problem::in_words;
 use crate::serve::conn_cfg;
 use crate::wire::{ARENA, Answer, Arrival, Expect, FIRST, Part, Request};
 
@@ -317,7 +318,7 @@ impl Line {
             .within(|limit| self.conn.wait_ended(limit))
             .step(|| "the end of the connection".to_owned())?;
         Ok(match self.conn.failure() {
-            Some(failure) if !failure.is_flushed() => failure.to_string(),
+            Some(failure) if !failure.is_flushed() => in_words(failure),
             _ => format!("the connection has ended, and no completion has the reason: {event}"),
         })
     }

@@ -14,6 +14,7 @@ pub(crate) use self::cases::CaseName;
 use self::report::{CaseResult, CheckReport, Verdict};
 use crate::args::{Check, Format};
 use crate::client::{Result as CaseEnd, Stop};
+use crate::facts::published;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
@@ -73,7 +74,8 @@ fn run_cases(
             Err(Stop::Failed(detail)) => (Verdict::Failed, detail),
             Err(Stop::NotPossible(detail)) => (Verdict::NotPossible, detail),
             Err(Stop::Over(problem)) => {
-                report.ended_early = Some(format!("in {}, {problem}", case.name));
+                let reason = published::scrubbed(&problem.to_string());
+                report.ended_early = Some(format!("in {}, {reason}", case.name));
                 break;
             }
             Err(Stop::Interrupted) => {
@@ -84,7 +86,7 @@ fn run_cases(
         let result = CaseResult {
             case: case.name,
             result,
-            detail: one_line(&detail),
+            detail: published::scrubbed(&one_line(&detail)),
             milliseconds: started.elapsed().as_millis(),
         };
         say(result.line())?;

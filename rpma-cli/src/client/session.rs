@@ -51,9 +51,10 @@ impl Session {
         let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
         let region = offer.regions().first().copied();
         let arena = region.ok_or_else(|| control.over("the server offers no memory"))?;
-        let Answer::Server(server) = control.request(&Request::Begin)? else {
+        let Answer::Server(mut server) = control.request(&Request::Begin)? else {
             return Err(control.over("the server sent another answer than the one to `begin`"));
         };
+        server.host = server.host.published();
         let session = Self {
             addr: control.peer_addr()?,
             server: *server,

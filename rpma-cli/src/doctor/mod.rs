@@ -11,16 +11,18 @@ mod opened;
 mod registering;
 mod remedies;
 mod system;
+#[cfg(test)]
+mod trees;
 
-#[cfg(not(feature = "sim"))]
 use std::path::Path;
 
 use rpma::pmem::PmemMap;
 use serde::Serialize;
+use serde_json::Value;
 
 use self::opened::Opened;
 use crate::args::{Doctor, Endpoint, Format};
-use crate::facts::{Facts, Files};
+use crate::facts::{Facts, Files, Mode, published_facts};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
@@ -96,7 +98,7 @@ pub(crate) fn examine(
         out.line("interrupted: the other checks were not done")?;
     }
     let report = Diagnosis::new(&exam, outcome);
-    out.report(&args.form, file, report, &exam.findings)?;
+    out.report(&args.form, file, &report, report.findings)?;
     Ok(outcome)
 }
 
@@ -165,9 +167,11 @@ impl Exam<'_> {
             Some(target) => format!("rpma doctor {target} --memory"),
             None => "rpma doctor --memory".into(),
         };
-        let other = remedies::other_memory(&self.host.facts, &doctor);
+        let failed = self.args.memory.as_deref().and_then(Path::to_str);
+        let other = remedies::other_memory(&self.host.facts, &doctor, failed);
         let mut namespaces = self.host.facts.pmem.namespaces.iter();
-        let has_files = namespaces.any(|namespace| namespace.mode == "fsdax");
+        let has_files =
+            namespaces.any(|namespace| namespace.mode == Mode::FsDax && namespace.is_enabled);
         if has_files && self.takes_files() {
             remedies::or_file(&other)
         } else {
@@ -220,13 +224,14 @@ impl Exam<'_> {
     }
 }
 
-/// The report.
+/// The report. It can be published: the words of the findings have names and addresses, and are left
+/// out.
 #[derive(Serialize)]
 struct Diagnosis<'a> {
     command: &'static str,
     result: Outcome,
     interrupted: bool,
-    host: &'a Facts,
+    host: Value,
     findings: &'a [Finding],
 }
 
@@ -236,7 +241,7 @@ impl<'a> Diagnosis<'a> {
             command: "doctor",
             result,
             interrupted: exam.interrupt.is_set(),
-            host: &exam.host.facts,
+            host: published_facts(&exam.host.facts),
             findings: &exam.findings,
         }
     }
@@ -360,7 +365,7 @@ pub(crate) mod tests {
         assert_eq!(outcome, Outcome::Bad);
         assert!(text.contains("interrupted"), "{text}");
         let (_, text) = examine_nothing(&["--format", "json"], &interrupt);
-        let report: serde_json::Value = serde_json::from_str(&text)?;
+        let report: Value = serde_json::from_str(&text)?;
         assert_eq!(report["interrupted"], true);
         assert_eq!(report["result"], "bad");
         assert_eq!(report["host"]["kernel"], "6.12.1");

@@ -10,7 +10,7 @@ use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
 use crate::bytes::{checksum, pattern};
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, in_words};
 use crate::wire::{
     self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request, Spin,
 };
@@ -30,7 +30,7 @@ impl Server {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
                 line.check_send(send)?;
                 let sent = line.send(&peer, conn, send);
-                sent.map_err(|error| error.to_string())?;
+                sent.map_err(in_words)?;
                 Ok(Some(Answer::Done))
             }
             Request::Arrived { line, first, count } => self.arrived(*line, *first, *count),
@@ -154,7 +154,7 @@ impl Server {
         let member = self.line(number)?.member.take();
         let conn = member.and_then(|member| self.take_conn(member));
         let conn = conn.ok_or("the connection is gone already")?;
-        conn.cut_off().map_err(|error| error.to_string())?;
+        conn.cut_off().map_err(in_words)?;
         Ok(Answer::Sum(checksum(&self.arena.read(part)?)))
     }
 
@@ -164,7 +164,7 @@ impl Server {
             return Ok(Some(Answer::Done));
         }
         if !std::mem::replace(&mut line.vanishes, true) {
-            Line::vanish(conn).map_err(|error| error.to_string())?;
+            Line::vanish(conn).map_err(in_words)?;
         }
         Ok(None)
     }

@@ -11,6 +11,7 @@ use crate::client::{Result, failed};
 use crate::perf::Bench;
 use crate::perf::places::Places;
 use crate::perf::session::writer;
+use crate::problem::in_words;
 use crate::settings::Setting;
 
 /// A record and its pointer, for each commit.
@@ -65,7 +66,7 @@ impl Load for Commits {
             return Ok(());
         }
         failed(match self.writer.conn().reason() {
-            Some(reason) => reason.to_string(),
+            Some(reason) => in_words(reason),
             None => "the connection is over".to_owned(),
         })
     }

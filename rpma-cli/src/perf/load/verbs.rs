@@ -11,6 +11,7 @@ use crate::client::{Result, failed};
 use crate::perf::Bench;
 use crate::perf::places::{Group, Places};
 use crate::perf::session::{conn, flush_type};
+use crate::problem::in_words;
 use crate::settings::{Op, Setting};
 
 /// The most operations of a batch, without its flush.
@@ -133,7 +134,7 @@ impl Load for Verbs {
             };
             for wc in &self.wcs[..polled] {
                 if let Err(failure) = wc.result() {
-                    return failed(failure.to_string());
+                    return failed(in_words(failure));
                 }
                 done(wc.wr_id() as u32);
             }
